@@ -1,0 +1,106 @@
+"""Manifests → cuts fit for training, and the reasons why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from lhotse import CutSet
+from lhotse.cut import Cut
+from lhotse.utils import fastcopy
+
+from asr.data.audio_checks import audio_problem
+from asr.data.corpus import Dropped, Manifests
+from asr.text.normalise import TextNormalizer
+from asr.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which cuts are used.
+
+    Attributes:
+        min_duration_s: shorter cuts are dropped.
+        max_duration_s: longer cuts are dropped, from training and development data only; a test set is decoded whole.
+    """
+
+    min_duration_s: float = 0.1
+    max_duration_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_duration_s < self.max_duration_s:
+            raise ValueError(
+                "limits need 0 <= min_duration_s < max_duration_s, "
+                f"given {self.min_duration_s} and {self.max_duration_s}"
+            )
+
+
+@dataclass
+class CheckedCuts:
+    """The usable cuts of a split and what was dropped from it."""
+
+    cuts: list[Cut]
+    dropped: list[Dropped] = field(default_factory=list)
+
+
+def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
+    """Yield one cut per supervision, with its id."""
+    supervisions = manifests.supervisions
+    whole = CutSet.from_manifests(recordings=manifests.recordings, supervisions=supervisions)
+    for cut in whole.trim_to_supervisions(keep_overlapping=False):
+        yield cut.with_id(cut.supervisions[0].id)
+
+
+def check_cuts(split: str, cuts: Iterable[Cut], normalise: TextNormalizer, limits: Limits) -> CheckedCuts:
+    """Normalise transcripts and drop what cannot be used."""
+    checked = CheckedCuts([])
+    audio = AudioCheck()
+    for cut in cuts:
+        supervision = cut.supervisions[0]
+        text = normalise(supervision.text or "")
+        reason = audio(cut) or _unusable(split, cut, text, limits)
+        if reason:
+            checked.dropped.append(Dropped(split, cut.id, reason))
+        else:
+            cut.supervisions = [fastcopy(supervision, text=text)]
+            checked.cuts.append(cut)
+    return checked
+
+
+class AudioCheck:
+    """Looks once at every audio file: can it be opened, and is it as long as its manifest says?"""
+
+    def __init__(self) -> None:
+        self.problems: dict[str, str | None] = {}
+
+    def __call__(self, cut: Cut) -> str | None:
+        """Return what is wrong with the audio of a cut, or None."""
+        if not cut.has_recording:
+            return None if cut.has_features else "no audio and no features"
+        recording = cut.recording
+        if recording.id not in self.problems:
+            self.problems[recording.id] = audio_problem(recording)
+        return self.problems[recording.id]
+
+
+def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:
+    if not text:
+        return "empty text"
+    if cut.duration < limits.min_duration_s:
+        return f"shorter than {limits.min_duration_s} s"
+    # a test set is decoded whole, whatever it holds
+    if cut.duration > limits.max_duration_s and not split.startswith("test"):
+        return f"longer than {limits.max_duration_s} s"
+    return None
+
+
+def too_short(cut: Cut, tokenizer: Tokenizer, frame_shift_s: float, output_frames: Callable[[int], int]) -> str | None:
+    """Return why a cut has too few frames for its transcript, or None.
+
+    CTC needs a frame for every token, and a blank between two equal ones.
+    """
+    tokens = tokenizer.encode(cut.supervisions[0].text)
+    needed = len(tokens) + sum(a == b for a, b in pairwise(tokens))
+    available = output_frames(round(cut.duration / frame_shift_s))
+    return f"too short for its transcript: {available} frames, {needed} needed" if available < needed else None

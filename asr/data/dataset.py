@@ -1,0 +1,93 @@
+"""Cuts → a batch.
+
+B utterances, T frames, F mel bins, U tokens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+from lhotse import CutSet
+from lhotse.cut import Cut
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+from asr.data.batch import Batch
+from asr.data.features import Features
+from asr.data.seeding import seed_for
+from asr.text.tokenizer import Tokenizer
+
+Perturb = Callable[[Cut, random.Random], Cut]
+
+
+class SpeechDataset(Dataset):
+    """Reads the cuts of a micro-batch; what it returns depends on the cuts and the seed alone.
+
+    A cut that cannot be read is left out and named in ``Batch.skipped``; if none can be read, that is an error.
+
+    Args:
+        features: cut → features.
+        tokenizer: transcript → tokens.
+        perturb: change of the audio in training, or None.
+        may_be_empty: return a batch of nothing, instead of an error, where no cut could be read.
+    """
+
+    def __init__(
+        self, features: Features, tokenizer: Tokenizer, perturb: Perturb | None = None, may_be_empty: bool = False
+    ) -> None:
+        self.features, self.tokenizer = features, tokenizer
+        self.perturb, self.may_be_empty = perturb, may_be_empty
+
+    def __getitem__(self, item: tuple[int, CutSet]) -> Batch:  # type: ignore[override]
+        seed, cuts = item
+        read: list[tuple[Cut, Tensor]] = []
+        skipped: list[tuple[str, str]] = []
+        for cut in cuts:
+            try:
+                read.append((cut, self._features(cut, seed)))
+            except Exception as error:  # a decoder may raise anything on a broken file
+                skipped.append((cut.id, f"{type(error).__name__}: {error}"))
+        if not read and not self.may_be_empty:
+            raise RuntimeError(f"no cut of a batch of {len(skipped)} could be read; the first: {skipped[0]}")
+        return _collate(read, self.tokenizer, seed, tuple(skipped))
+
+    def _features(self, cut: Cut, seed: int) -> Tensor:
+        if self.perturb is not None:
+            cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
+        return torch.from_numpy(self.features(cut))
+
+
+def _text(cut: Cut) -> str:
+    return " ".join(supervision.text or "" for supervision in cut.supervisions)
+
+
+def _speaker(cut: Cut) -> str | None:
+    return cut.supervisions[0].speaker if cut.supervisions else None
+
+
+def _collate(
+    read: Sequence[tuple[Cut, Tensor]], tokenizer: Tokenizer, seed: int, skipped: tuple[tuple[str, str], ...]
+) -> Batch:
+    cuts = [cut for cut, _ in read]
+    features = [matrix for _, matrix in read]
+    texts = tuple(_text(cut) for cut in cuts)
+    tokens = [torch.tensor(tokenizer.encode(text), dtype=torch.int64) for text in texts]
+    return Batch(
+        features=_padded(features),
+        num_frames=torch.tensor([len(matrix) for matrix in features], dtype=torch.int64),
+        tokens=_padded(tokens),
+        num_tokens=torch.tensor([len(ids) for ids in tokens], dtype=torch.int64),
+        ids=tuple(cut.id for cut in cuts),
+        texts=texts,
+        speakers=tuple(_speaker(cut) for cut in cuts),
+        audio_s=float(sum(cut.duration for cut in cuts)),
+        seed=seed,
+        skipped=skipped,
+    )
+
+
+def _padded(sequences: list[Tensor]) -> Tensor:
+    return pad_sequence(sequences, batch_first=True) if sequences else torch.empty(0, 0)

@@ -1,0 +1,88 @@
+"""Features of a cut, computed when it is read or stored when it was prepared.
+
+T frames, F mel bins.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from lhotse import Fbank, FbankConfig
+from lhotse.cut import Cut
+
+
+class Features(Protocol):
+    """How a cut becomes a matrix of features."""
+
+    num_features: int
+    frame_shift_s: float
+    sampling_rate_hz: int | None
+    stored: bool
+
+    def __call__(self, cut: Cut) -> np.ndarray:
+        """Return (T, F) float32."""
+
+
+class LogMel:
+    """Kaldi-compatible log-mel filter banks by lhotse, per cut, so that padding never enters a window.
+
+    Args:
+        num_mels: mel bins.
+        sampling_rate_hz: rate at which audio is read; other audio is resampled to it.
+        frame_shift_ms: distance of two frames.
+        stored: compute once when preparing and read from disk, instead of computing when a cut is read.
+    """
+
+    def __init__(
+        self,
+        num_mels: int = 80,
+        sampling_rate_hz: int = 16_000,
+        frame_shift_ms: float = 10.0,
+        stored: bool = False,
+    ) -> None:
+        if not 4 <= num_mels <= 256:
+            raise ValueError(f"num_mels must be in [4, 256], given {num_mels}")
+        if not 4_000 <= sampling_rate_hz <= 192_000:
+            raise ValueError(f"sampling_rate_hz must be in [4000, 192000], given {sampling_rate_hz}")
+        if not 1 <= frame_shift_ms <= 25:
+            raise ValueError(f"frame_shift_ms must be in [1, 25], given {frame_shift_ms}")
+        self.num_features, self.sampling_rate_hz, self.stored = num_mels, sampling_rate_hz, stored
+        self.frame_shift_s = frame_shift_ms / 1000
+        self.extractor = Fbank(
+            FbankConfig(sampling_rate=sampling_rate_hz, num_mel_bins=num_mels, frame_shift=self.frame_shift_s)
+        )
+
+    def __call__(self, cut: Cut) -> np.ndarray:
+        """Return log-mel features (T, F) float32 of the cut's first channel."""
+        if self.stored and cut.has_features:
+            return cut.load_features()
+        if cut.sampling_rate != self.sampling_rate_hz:
+            cut = cut.resample(self.sampling_rate_hz)
+        return self.extractor.extract(cut.load_audio()[0], self.sampling_rate_hz)
+
+
+class StoredFeatures:
+    """Features that a corpus brings itself, without audio.
+
+    Args:
+        num_features: F.
+        frame_shift_ms: distance of two frames.
+    """
+
+    stored = True
+    sampling_rate_hz = None
+
+    def __init__(self, num_features: int, frame_shift_ms: float = 10.0) -> None:
+        if num_features < 1:
+            raise ValueError(f"num_features must be at least 1, given {num_features}")
+        self.num_features, self.frame_shift_s = num_features, frame_shift_ms / 1000
+
+    def __call__(self, cut: Cut) -> np.ndarray:
+        """Return the stored features (T, F) float32."""
+        if not cut.has_features:
+            raise ValueError(f"cut {cut.id!r} has no stored features; choose features=log_mel to compute them")
+        features = cut.load_features().astype(np.float32, copy=False)
+        if features.shape[1] != self.num_features:
+            raise ValueError(f"cut {cut.id!r} has {features.shape[1]} features per frame, expected {self.num_features}")
+        return features

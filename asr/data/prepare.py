@@ -1,0 +1,205 @@
+"""Corpus → prepared data: once, resumably, with a table of what was used and what was dropped.
+
+<data.dir>/<fingerprint of corpus options and source>/       audio and manifests of the recipe
+<data.dir>/<…>/<fingerprint of text, tokenizer, features>/   cuts, tokenizer, statistics
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lhotse import CutSet, NumpyFilesWriter, RecordingSet, SupervisionSet
+from lhotse.cut import Cut
+from lhotse.qa import validate_recordings_and_supervisions
+from rich.console import Console
+from rich.progress import track
+
+from asr.data.corpus import Corpus, Dropped, Manifests
+from asr.data.cuts import CheckedCuts, Limits, check_cuts, supervised_cuts, too_short
+from asr.data.features import Features, LogMel
+from asr.data.prepared import INDEX, PreparedData
+from asr.text.normalise import TextNormalizer
+from asr.text.tokenizer import Tokenizer
+
+CORPUS_INDEX = "corpus.json"
+NUM_STATISTICS_CUTS = 500
+
+console = Console()
+
+
+@dataclass(frozen=True)
+class View:
+    """How a corpus is looked at: everything that a change of model or text options may change.
+
+    Attributes:
+        text: normaliser of transcripts.
+        limits: which cuts are used.
+        features: cut → features.
+        tokenizer_trainer: transcripts → tokenizer.
+        output_frames: frames of an utterance → frames that the encoder leaves.
+    """
+
+    text: TextNormalizer
+    limits: Limits
+    features: Features
+    tokenizer_trainer: Any
+    output_frames: Callable[[int], int]
+
+
+def prepare(
+    root: Path, corpus_name: str, make_corpus: Callable[[Path], Corpus], view: View, view_name: str
+) -> PreparedData:
+    """Return prepared data, made now or found.
+
+    Args:
+        root: ``data.dir``.
+        corpus_name: fingerprint of the recipe's options and source.
+        make_corpus: the recipe's prepare function; called with the folder that it may write to.
+        view: how the corpus is looked at.
+        view_name: fingerprint of everything in ``view``.
+    """
+    corpus_folder = root.resolve() / corpus_name
+    folder = corpus_folder / view_name
+    if not (folder / INDEX).exists():
+        with _lock(root.resolve() / f".{corpus_name}.lock"):
+            if not (folder / INDEX).exists():
+                corpus_folder.mkdir(parents=True, exist_ok=True)
+                _build_view(folder, _corpus(corpus_folder, make_corpus), view)
+    return PreparedData.load(folder)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Let one process at a time prepare; others wait and say so. The lock goes with its process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.print(f"another process is preparing {path.parent}; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Corpus:
+    index_file = folder / CORPUS_INDEX
+    if not index_file.exists():
+        corpus = make_corpus(folder)
+        for name, manifests in corpus.splits.items():
+            validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
+            manifests.recordings.to_file(folder / f"recordings_{name}.jsonl.gz")
+            manifests.supervisions.to_file(folder / f"supervisions_{name}.jsonl.gz")
+        index = {
+            "splits": list(corpus.splits),
+            "notes": corpus.notes,
+            "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
+        }
+        _write(index_file, json.dumps(index, ensure_ascii=False, indent=1))
+    index = json.loads(index_file.read_text(encoding="utf-8"))
+    splits = {
+        name: Manifests(
+            RecordingSet.from_file(folder / f"recordings_{name}.jsonl.gz"),
+            SupervisionSet.from_file(folder / f"supervisions_{name}.jsonl.gz"),
+        )
+        for name in index["splits"]
+    }
+    return Corpus(splits, [Dropped(*item) for item in index["dropped"]], tuple(index["notes"]))
+
+
+def _build_view(folder: Path, corpus: Corpus, view: View) -> None:
+    """Build in a folder beside the final one, which appears complete or not at all."""
+    work = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    checked = {
+        name: _check(name, manifests, view)
+        for name, manifests in track(corpus.splits.items(), "checking audio and text", console=console)
+    }
+    if not checked["train"].cuts:
+        raise ValueError(f"nothing is left to train on; the first reasons: {_reasons(corpus, checked)[:5]}")
+    tokenizer = view.tokenizer_trainer.train(cut.supervisions[0].text for cut in checked["train"].cuts)
+    for name, part in checked.items():
+        _drop_too_short(name, part, tokenizer, view)
+        cuts = _with_features(part.cuts, view.features, work / "features", folder / "features")
+        CutSet.from_cuts(cuts).to_file(work / f"cuts_{name}.jsonl.gz")
+    dropped = _reasons(corpus, checked)
+    _write_dropped(work / "dropped.tsv", dropped)
+    mean, std = _statistics(checked["train"].cuts, view.features)
+    splits = {name: _summary(name, part.cuts, dropped) for name, part in checked.items()}
+    PreparedData(work, tokenizer, mean, std, splits, corpus.notes).save()
+    shutil.rmtree(folder, ignore_errors=True)
+    os.rename(work, folder)
+
+
+def _check(name: str, manifests: Manifests, view: View) -> CheckedCuts:
+    return check_cuts(name, supervised_cuts(manifests), view.text, view.limits)
+
+
+def _drop_too_short(split: str, part: CheckedCuts, tokenizer: Tokenizer, view: View) -> None:
+    usable = []
+    for cut in part.cuts:
+        reason = too_short(cut, tokenizer, view.features.frame_shift_s, view.output_frames)
+        if reason and not split.startswith("test"):
+            part.dropped.append(Dropped(split, cut.id, reason))
+        else:
+            usable.append(cut)
+    part.cuts = usable
+
+
+def _with_features(cuts: list[Cut], features: Features, work: Path, final: Path) -> list[Cut]:
+    if not features.stored or not isinstance(features, LogMel):
+        return cuts
+    done = CutSet.from_cuts(
+        cut.resample(features.sampling_rate_hz) if cut.sampling_rate != features.sampling_rate_hz else cut
+        for cut in cuts
+    ).compute_and_store_features(features.extractor, storage_path=work, storage_type=NumpyFilesWriter)
+    for cut in done:
+        cut.features.storage_path = str(final)
+    return list(done)
+
+
+def _statistics(cuts: list[Cut], features: Features) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each feature over evenly spread training cuts."""
+    chosen = cuts[:: max(1, len(cuts) // NUM_STATISTICS_CUTS)]
+    frames = np.concatenate([features(cut) for cut in track(chosen, "measuring features", console=console)])
+    frames = frames.astype(np.float64)
+    std = np.maximum(frames.std(axis=0), 1e-3)
+    return tuple(np.round(frames.mean(axis=0), 6).tolist()), tuple(np.round(std, 6).tolist())
+
+
+def _reasons(corpus: Corpus, checked: dict[str, CheckedCuts]) -> list[Dropped]:
+    return [*corpus.dropped, *(item for part in checked.values() for item in part.dropped)]
+
+
+def _summary(name: str, cuts: list[Cut], dropped: list[Dropped]) -> dict[str, float]:
+    speakers = {cut.supervisions[0].speaker for cut in cuts} - {None}
+    return {
+        "num_utterances": len(cuts),
+        "hours": round(sum(cut.duration for cut in cuts) / 3600, 4),
+        "num_speakers": len(speakers),
+        "num_dropped": sum(item.split == name for item in dropped),
+    }
+
+
+def _write_dropped(path: Path, dropped: list[Dropped]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter="\t")
+        writer.writerow(("split", "item", "reason"))
+        writer.writerows((item.split, item.item, item.reason) for item in dropped)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that exists whole or not at all."""
+    temporary = path.with_suffix(".partial")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.rename(path)

@@ -1,0 +1,32 @@
+"""How the cuts of a recipe are read, in training and evaluation alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lhotse import CutSet
+
+from asr.data.dataset import Perturb, SpeechDataset
+from asr.data.features import Features
+from asr.data.loader import EvaluationLoader, Workers
+from asr.data.sampling import BatchSize, MicroBatches
+from asr.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Features, tokenizer, batch size and workers of a recipe."""
+
+    features: Features
+    tokenizer: Tokenizer
+    batch: BatchSize
+    workers: Workers
+
+    def training_data(self, cuts: CutSet, seed: int, perturb: Perturb | None) -> tuple[SpeechDataset, MicroBatches]:
+        """Return what reads training cuts, and in which order."""
+        return SpeechDataset(self.features, self.tokenizer, perturb), MicroBatches(cuts, self.batch, seed)
+
+    def evaluation_loader(self, cuts: CutSet) -> EvaluationLoader:
+        """Return a loader that reads every cut once."""
+        dataset = SpeechDataset(self.features, self.tokenizer, may_be_empty=True)
+        return EvaluationLoader(dataset, MicroBatches(cuts, self.batch, shuffle=False), self.workers)

@@ -1,0 +1,78 @@
+"""SpecAugment: masks of time and frequency.
+
+B batch, T frames, F mel bins, N masks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _masks(lengths: Tensor, num_masks: int, max_width: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Draw N intervals per utterance inside its length; return (B, size), true where masked."""
+    shape = (len(lengths), num_masks)
+    width = (torch.rand(shape, generator=generator) * (max_width.unsqueeze(1) + 1)).floor()
+    start = (torch.rand(shape, generator=generator) * (lengths.unsqueeze(1) - width + 1)).floor()
+    at = torch.arange(size).view(1, 1, -1)
+    inside = (at >= start.unsqueeze(2)) & (at < (start + width).unsqueeze(2))
+    return inside.any(dim=1)
+
+
+class SpecAugment:
+    """Sets random stretches of time and bands of frequency to zero, the mean of normalised features.
+
+    Masks are drawn on the CPU from a given generator, so they depend neither on the device nor on what ran before.
+
+    Args:
+        num_time_masks: stretches per utterance.
+        max_time_frames: longest stretch, in frames.
+        max_time_fraction: longest stretch as a fraction of the utterance; the smaller of the two holds.
+        num_feature_masks: bands per utterance.
+        max_feature_bins: widest band, in mel bins.
+
+    Reference:
+        Park et al. 2019, "SpecAugment", arXiv:1904.08779, section 2.
+        Differs: no time warping; every utterance of a batch has masks of its own.
+    """
+
+    def __init__(
+        self,
+        num_time_masks: int = 2,
+        max_time_frames: int = 30,
+        max_time_fraction: float = 0.15,
+        num_feature_masks: int = 2,
+        max_feature_bins: int = 15,
+    ) -> None:
+        counts = {
+            "num_time_masks": num_time_masks,
+            "max_time_frames": max_time_frames,
+            "num_feature_masks": num_feature_masks,
+            "max_feature_bins": max_feature_bins,
+        }
+        for name, value in counts.items():
+            if value < 0:
+                raise ValueError(f"{name} must be at least 0, given {value}")
+        if not 0 <= max_time_fraction <= 1:
+            raise ValueError(f"max_time_fraction must be in [0, 1], given {max_time_fraction}")
+        self.num_time_masks, self.max_time_frames = num_time_masks, max_time_frames
+        self.max_time_fraction = max_time_fraction
+        self.num_feature_masks, self.max_feature_bins = num_feature_masks, max_feature_bins
+
+    def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
+        """Return masked features.
+
+        Args:
+            features: (B, T, F), normalised.
+            num_frames: (B,) valid frames.
+            generator: a CPU generator; its state alone decides the masks.
+        """
+        lengths = num_frames.cpu().float()
+        longest = (lengths * self.max_time_fraction).floor().clamp(max=self.max_time_frames)
+        frames, bins = features.shape[1:]
+        in_time = _masks(lengths, self.num_time_masks, longest, frames, generator)
+        full = torch.full_like(lengths, float(bins))
+        widest = torch.full_like(lengths, float(min(self.max_feature_bins, bins)))
+        in_frequency = _masks(full, self.num_feature_masks, widest, bins, generator)
+        mask = in_time.unsqueeze(2) | in_frequency.unsqueeze(1)
+        return features.masked_fill(mask.to(features.device), 0.0)

@@ -1,0 +1,62 @@
+"""Convolutional subsampling by four in time.
+
+B batch, T frames, F mel bins, C channels, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+KERNEL, STRIDE = 3, 2
+
+
+def output_frames(num_frames: Tensor) -> Tensor:
+    """Return how many frames remain of ``num_frames`` after subsampling by four; any integer shape."""
+    for _ in range(2):
+        num_frames = torch.div(num_frames - KERNEL, STRIDE, rounding_mode="floor") + 1
+    return num_frames.clamp(min=0)
+
+
+class ConvSubsampling(nn.Module):
+    """Two 3×3 convolutions of stride 2 and a projection: features at 100 Hz become vectors at 25 Hz.
+
+    The convolutions are not padded in time, so that a valid output frame reads valid input frames only and the result
+    cannot depend on padding.
+
+    Reference:
+        Dong et al. 2018, "Speech-Transformer", section 3.3 (two 3×3 stride-2 convolutions before the encoder).
+        Differs: no padding in time.
+    """
+
+    min_frames = 7
+
+    def __init__(self, num_features: int, d_model: int, channels: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(1, channels, KERNEL, STRIDE, padding=(0, 1)),
+            nn.GELU(),
+            nn.Conv2d(channels, channels, KERNEL, STRIDE, padding=(0, 1)),
+            nn.GELU(),
+        )
+        num_bins = (num_features + 3) // 4  # padded by one bin on each side, halved twice
+
+        self.project = nn.Linear(channels * num_bins, d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Subsample.
+
+        Args:
+            features: (B, T, F); padding may hold any finite value.
+            num_frames: (B,) int64 valid frames; fewer than ``min_frames`` leave none.
+
+        Returns:
+            Vectors (B, T', D) and their valid lengths (B,).
+        """
+        missing = max(0, self.min_frames - features.shape[1])
+        features = F.pad(features, (0, 0, 0, missing))
+        hidden = self.convolutions(features.unsqueeze(1))  # (B, C, T', F')
+        hidden = self.project(hidden.transpose(1, 2).flatten(2))
+        return self.dropout(hidden), output_frames(num_frames)
