@@ -1,0 +1,112 @@
+"""What every command shares: a Hydra application whose errors are messages and which writes nothing by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hydra
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+import asr.recipes
+from asr.cli.errors import ConfigError, did_you_mean
+from asr.cli.help import command_help, known_keys
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+
+
+def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
+    """Compose the config named ``config_name`` with the command line, and call ``task`` with it.
+
+    Exits with 2 and a message where the command line or the config is wrong, and with 130 when interrupted.
+    """
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(command_help(config_name, CONFIGS))
+        return
+    try:
+        with _external_recipes(sys.argv), _raw_errors():
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(task)()
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+        print(f"{Path(sys.argv[0]).name}: {explain(error, config_name)}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+@contextlib.contextmanager
+def _raw_errors() -> Iterator[None]:
+    """Let Hydra hand its exceptions on, instead of printing them and leaving."""
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("HYDRA_FULL_ERROR", None)
+
+
+@contextlib.contextmanager
+def _external_recipes(argv: list[str]) -> Iterator[None]:
+    """Make ``recipes_dir=PATH`` a place where recipes and their prepare functions are found.
+
+    Hydra searches groups below a folder, so the recipes are linked as the group ``recipe`` of a temporary one.
+    """
+    given = [word.removeprefix("recipes_dir=") for word in argv if word.startswith("recipes_dir=")]
+    if not given or given[-1] == "null":
+        yield
+        return
+    path = Path(given[-1]).expanduser().resolve()
+    if not path.is_dir():
+        raise ConfigError(f"recipes_dir: there is no folder {str(path)!r}")
+    asr.recipes.__path__.append(str(path))
+    with tempfile.TemporaryDirectory(prefix="werdict-recipes-") as folder:
+        (Path(folder) / "recipe").symlink_to(path)
+        argv.insert(1, f"hydra.searchpath=[file://{folder}]")
+        yield
+
+
+def explain(error: Exception, config_name: str) -> str:
+    """Return what was wrong, what was given and what is allowed."""
+    cause: BaseException = error
+    text = str(error)
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+        text += f"\n{cause}"
+    if isinstance(error, MissingConfigException):
+        return _explain_choice(error, config_name)
+    override = re.search(r"Could not override '([^']+)'", text)
+    if isinstance(error, ConfigCompositionException) and override:
+        return _explain_key(override.group(1), config_name)
+    missing = re.search(r"Missing mandatory value: (\S+)", text)
+    if missing:
+        return f"{missing.group(1)} must be given: {missing.group(1)}=…"
+    return text
+
+
+def _explain_choice(error: MissingConfigException, config_name: str) -> str:
+    group, _, choice = (error.missing_cfg_file or "").partition("/")
+    folder = CONFIGS / group
+    known = sorted(str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.yaml") if folder.is_dir())
+    if not known:
+        return str(error)
+    return f"{group}={choice}: there is no such {group}.{did_you_mean(choice, known)} Allowed: {', '.join(known)}."
+
+
+def _explain_key(key: str, config_name: str) -> str:
+    parent, _, name = key.rpartition(".")
+    known = known_keys(config_name, CONFIGS, parent)
+    if known is None:
+        return _explain_key(parent, config_name) if parent else f"{key}: there is no such key"
+    where = f"in {parent}" if parent else "at the top level"
+    return (
+        f"{key}: there is no key {name!r} {where}.{did_you_mean(name, known)} Allowed: {', '.join(known)}. "
+        f"(+{key}=… would add it.)"
+    )

@@ -1,0 +1,42 @@
+"""A composed config → prepared data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from asr.cli.parts import DataParts, build_encoder, data_parts, part
+from asr.data.fingerprint import describe_source, fingerprint
+from asr.data.prepare import View, prepare
+from asr.data.prepared import PreparedData
+from asr.data.table import print_table
+
+# lengths whose subsampled lengths tell one encoder from another
+PROBED_FRAMES = range(512)
+
+
+def prepare_data(config: Mapping[str, Any], parts: DataParts | None = None) -> PreparedData:
+    """Prepare what is missing, print the table, and return the data."""
+    parts = parts or data_parts(config)
+    encoder = build_encoder(config, parts.features.num_features)
+
+    def output_frames(num_frames: int) -> int:
+        return int(encoder.output_frames(torch.tensor(num_frames)))
+
+    view = View(parts.text, parts.limits, parts.features, parts.tokenizer_trainer, output_frames)
+    lengths = encoder.output_frames(torch.tensor(PROBED_FRAMES)).tolist()
+    data = config["data"]
+    view_name = fingerprint(
+        {key: data[key] for key in ("text", "limits")}
+        | {key: config[key] for key in ("features", "tokenizer")}
+        | {"frames": lengths}
+    )
+    corpus_name = fingerprint({"prepare": data["prepare"], "source": describe_source(data["source"])})
+    make_corpus = part(config, "data.prepare", source=data["source"])
+    prepared = prepare(Path(data["dir"]).expanduser(), corpus_name, make_corpus, view, view_name)
+    print_table(prepared, Console())
+    return prepared

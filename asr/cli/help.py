@@ -1,0 +1,67 @@
+"""``--help`` of the commands, read from the configs themselves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+LISTED = ("recipe", "encoder", "head", "optimizer", "schedule", "tokenizer", "features", "augment", "trainer", "logger")
+
+
+def describe(file: Path) -> str:
+    """Return the first comment of a yaml file that is not a package directive."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#") and not line.startswith("# @package"):
+            return line.lstrip("# ")
+    return ""
+
+
+def choices(configs: Path, group: str) -> dict[str, str]:
+    """Return the options of a config group with their descriptions."""
+    folder = configs / group
+    # rglob does not follow the link that the recipes lie behind
+    files = sorted(folder.resolve().rglob("*.yaml")) if folder.is_dir() else []
+    return {str(file.relative_to(folder.resolve()).with_suffix("")): describe(file) for file in files}
+
+
+def command_help(config_name: str, configs: Path) -> str:
+    """Return the help of a command: what it does, and what can be chosen, one line each."""
+    lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
+    used = OmegaConf.load(configs / f"{config_name}.yaml").get("defaults", [])
+    groups = [key for item in used if not isinstance(item, str) for key in item]
+    for group in (group for group in LISTED if group in groups):
+        lines += ["", f"{group}="]
+        lines += [f"  {name:<28} {text}" for name, text in choices(configs, group).items()]
+    lines += ["", "-m runs every combination of comma-separated values; --hydra-help tells what Hydra adds."]
+    return "\n".join(lines)
+
+
+def known_keys(config_name: str, configs: Path, parent: str) -> list[str] | None:
+    """Return the keys below a dotted key of the composed config; None where there is nothing like it.
+
+    Group choices of the command line are honoured, so that the keys of the chosen optimizer are listed.
+    """
+    config = _composed(config_name, configs, sys.argv[1:])
+    node = OmegaConf.select(config, parent, throw_on_missing=False) if parent else config
+    if not isinstance(node, DictConfig):
+        return None
+    return [str(key) for key in node if not str(key).startswith("_")]
+
+
+def _composed(config_name: str, configs: Path, argv: Iterable[str]) -> DictConfig:
+    words = [word for word in argv if "=" in word and not word.startswith("-")]
+    groups = [o for o in OverridesParser.create().parse_overrides(words) if not o.is_sweep_override()]
+    chosen = [
+        o.input_line
+        for o in groups
+        if o.input_line and "." not in o.key_or_group and (configs / o.key_or_group).is_dir()
+    ]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(configs), version_base="1.3"):
+        return compose(config_name, overrides=chosen)

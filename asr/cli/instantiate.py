@@ -1,0 +1,123 @@
+"""Config nodes → objects, checked before anything is built.
+
+A node names a class or function in ``_target_``. Configs travel inside checkpoints and between people, so a target must
+belong to what its place in the config may hold; keys and values are checked against the target's signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+import hydra.utils
+from hydra.errors import HydraException
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from asr.cli.errors import ConfigError, did_you_mean
+
+SPECIAL_KEYS = {"_target_", "_partial_"}
+
+
+def instantiate(node: Mapping[str, Any], key: str, allowed: tuple[str, ...], **arguments: Any) -> Any:
+    """Build the object that a config node describes.
+
+    Args:
+        node: resolved plain config with ``_target_``; nested nodes are built first.
+        key: where the node stands in the config, for messages.
+        allowed: module prefixes that targets may come from.
+        arguments: what the program itself passes on, beside the configured values.
+
+    Raises:
+        ConfigError: a target outside ``allowed``, an unknown or missing key, or a value that is refused.
+    """
+    target = locate(node, key, allowed)
+    values: dict[str, Any] = {}
+    for name, value in node.items():
+        if name not in SPECIAL_KEYS:
+            nested = isinstance(value, Mapping) and "_target_" in value
+            values[name] = instantiate(value, f"{key}.{name}", allowed) if nested else value
+    check_keys(target, values | arguments, key, partial=bool(node.get("_partial_")))
+    built = Configured(target, check_values(target, values, key) | arguments, key)
+    return built if node.get("_partial_") else built()
+
+
+class Configured:
+    """A class or function with its configured arguments: waits for the rest, and names the key when it refuses."""
+
+    def __init__(self, target: Any, values: Mapping[str, Any], key: str) -> None:
+        self.func, self.keywords, self.key = target, dict(values), key
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the target with the configured and the given arguments."""
+        try:
+            return self.func(*args, **{**self.keywords, **kwargs})
+        except ConfigError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{self.key}: {error}") from error
+
+
+def locate(node: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> Any:
+    """Return the class or function that ``_target_`` names, if its place in the config may hold it."""
+    name = node.get("_target_")
+    if not isinstance(name, str):
+        raise ConfigError(f"{key}._target_ must name a class or function, given {name!r}")
+    message = f"{key}._target_: {name!r} is not allowed here; it must be a class or function of {', '.join(allowed)}"
+    # checked before importing, which runs code, and after: attributes of a module lead anywhere
+    if not _belongs(name, allowed):
+        raise ConfigError(message)
+    try:
+        target = hydra.utils.get_object(name)
+    except (HydraException, ValueError, ImportError) as error:
+        raise ConfigError(f"{key}._target_: there is no {name!r} ({error})") from error
+    if not callable(target) or not _belongs(f"{getattr(target, '__module__', '')}.", allowed):
+        raise ConfigError(message)
+    return target
+
+
+def _belongs(name: str, allowed: tuple[str, ...]) -> bool:
+    return any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed)
+
+
+def check_keys(target: Any, values: Mapping[str, Any], key: str, partial: bool) -> None:
+    """Refuse keys that the target does not have, and miss those that it needs."""
+    parameters = inspect.signature(target).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in values:
+        if name not in parameters:
+            known = [p for p in parameters if p not in ("self", "params", "named_parameters")]
+            raise ConfigError(
+                f"{key}.{name}: {target.__qualname__} has no such option.{did_you_mean(name, known)} "
+                f"Allowed: {', '.join(known)}."
+            )
+    if not partial:
+        needed = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+        missing = [name for name in needed if name not in values]
+        if missing:
+            raise ConfigError(f"{key}: {', '.join(missing)} must be given")
+
+
+def check_values(target: Any, values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the values converted to the annotated types; refuse those that do not fit."""
+    function = target.__init__ if inspect.isclass(target) else target
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError):
+        return dict(values)
+    return {name: _checked(value, hints.get(name), f"{key}.{name}") for name, value in values.items()}
+
+
+def _checked(value: Any, hint: Any, key: str) -> Any:
+    if hint is None or hint is Any:
+        return value
+    if hint in (int, float) and isinstance(value, bool | str):
+        raise ConfigError(f"{key} must be {'a whole' if hint is int else 'a'} number, given {value!r}")
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except PydanticUserError:  # a type that no plain value has: its owner checks it
+        return value
+    except ValidationError as error:
+        raise ConfigError(f"{key}: {error.errors()[0]['msg']}, given {value!r}") from error

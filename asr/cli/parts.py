@@ -1,0 +1,124 @@
+"""A composed config → the parts of a run. What each place of the config may hold stands in ``ALLOWED``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from asr.cli.errors import ConfigError
+from asr.cli.instantiate import instantiate
+from asr.data.cuts import Limits
+from asr.data.features import Features
+from asr.data.loader import Workers
+from asr.data.sampling import BatchSize
+from asr.features.normalise import GlobalNorm
+from asr.models.initialise import initialise
+from asr.models.recogniser import Recogniser
+from asr.text.normalise import TextNormalizer
+from asr.training.module import Decoder, OptimizerFactory, ScheduleFactory
+
+ALLOWED = {
+    "data.prepare": ("asr.recipes",),
+    "data.text": ("asr.text.normalise",),
+    "data.limits": ("asr.data.cuts",),
+    "data.batch": ("asr.data.sampling",),
+    "data.workers": ("asr.data.loader",),
+    "features": ("asr.data.features",),
+    "tokenizer": ("asr.text",),
+    "augment.audio": ("asr.data.perturb",),
+    "augment.features": ("asr.features",),
+    "encoder": ("asr.models.encoders",),
+    "head": ("asr.models.heads",),
+    "decoder": ("asr.decoding",),
+    "optimizer": ("optim", "torch.optim"),
+    "parameter_rules": ("optim",),
+    "schedule": ("optim.schedules", "torch.optim.lr_scheduler"),
+    "trainer": ("lightning.pytorch",),
+    "logger": ("asr.training",),
+    "callbacks": ("asr.training", "lightning.pytorch.callbacks"),
+}
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """Return the config as resolved dicts, lists and values."""
+    container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def part(config: Mapping[str, Any], key: str, **arguments: Any) -> Any:
+    """Build what stands under a dotted key; null gives None."""
+    node: Any = config
+    for name in key.split("."):
+        node = node[name]
+    return None if node is None else instantiate(node, key, ALLOWED[key], **arguments)
+
+
+@dataclass(frozen=True)
+class DataParts:
+    """What turns a corpus into batches."""
+
+    features: Features
+    text: TextNormalizer
+    limits: Limits
+    batch: BatchSize
+    workers: Workers
+    perturb: Any
+    tokenizer_trainer: Any
+
+
+def data_parts(config: Mapping[str, Any]) -> DataParts:
+    """Build the parts of the data side."""
+    features = part(config, "features")
+    perturb = part(config, "augment.audio")
+    if perturb is not None and features.stored:
+        raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
+    return DataParts(
+        features=features,
+        text=part(config, "data.text"),
+        limits=part(config, "data.limits"),
+        batch=part(config, "data.batch"),
+        workers=part(config, "data.workers"),
+        perturb=perturb,
+        tokenizer_trainer=part(config, "tokenizer"),
+    )
+
+
+def build_encoder(config: Mapping[str, Any], num_features: int) -> Any:
+    """Build the encoder for features of a given width."""
+    return part(config, "encoder", num_features=num_features)
+
+
+def build_recogniser(
+    config: Mapping[str, Any], vocab_size: int, mean: Sequence[float], std: Sequence[float]
+) -> Recogniser:
+    """Build the recogniser with fresh weights that depend on ``config["seed"]`` and the shapes alone."""
+    torch.manual_seed(config["seed"])
+    encoder = build_encoder(config, len(mean))
+    head = part(config, "head", d_model=encoder.d_model, vocab_size=vocab_size)
+    recogniser = Recogniser(encoder, head, GlobalNorm(mean, std), part(config, "augment.features"))
+    initialise(recogniser)
+    return recogniser
+
+
+@dataclass(frozen=True)
+class UpdateParts:
+    """What turns gradients into updates, and log-probabilities into text."""
+
+    optimizer_factory: OptimizerFactory
+    schedule_factory: ScheduleFactory
+    decoder: Decoder
+
+
+def update_parts(config: Mapping[str, Any]) -> UpdateParts:
+    """Build the factories of optimizer and schedule, and the decoder."""
+    optimizer = part(config, "optimizer")
+    return UpdateParts(
+        optimizer_factory=part(config, "parameter_rules", optimizer=optimizer),
+        schedule_factory=part(config, "schedule"),
+        decoder=part(config, "decoder"),
+    )

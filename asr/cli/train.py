@@ -1,0 +1,172 @@
+"""``asr-train``: from a recipe to a WER."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from lightning.pytorch import Trainer
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from asr.cli.app import run_app
+from asr.cli.data import prepare_data
+from asr.cli.errors import ConfigError
+from asr.cli.instantiate import instantiate
+from asr.cli.multirun import run_child
+from asr.cli.parts import ALLOWED, build_recogniser, data_parts, plain, update_parts
+from asr.cli.report import report_training
+from asr.data.prepared import PreparedData
+from asr.data.reading import Reading
+from asr.training.checkpoints import FORMAT
+from asr.training.module import TrainingModule
+from asr.training.run_folder import Stopwatch, claim_run_folder, create_run_folder
+from asr.training.session import fit
+
+console = Console()
+
+
+def main() -> None:
+    """Run ``asr-train``."""
+    run_app("train", train)
+
+
+def train(config: DictConfig) -> None:
+    """Prepare what is missing, train, decode the test sets, and say where everything is."""
+    job = HydraConfig.get()
+    if job.mode == RunMode.MULTIRUN:
+        return run_child("asr.cli.train", job.overrides.task)
+    rehearse(plain(config))
+    prepared = prepare_data(plain(config))
+    set_budget(config, prepared)
+    resolved = plain(config)
+    run_dir = _run_folder(resolved, job.runtime.choices["recipe"])
+    OmegaConf.save(OmegaConf.create(resolved), run_dir / "config.yaml")
+    OmegaConf.save(OmegaConf.create(list(job.overrides.task)), run_dir / "overrides.yaml")
+    _run(resolved, prepared, run_dir)
+
+
+def rehearse(config: Mapping[str, Any]) -> None:
+    """Build everything once with a small vocabulary, so that what cannot work fails before any work is done."""
+    _check_seed(config["seed"])
+    features = data_parts(config).features
+    zeros, ones = [0.0] * features.num_features, [1.0] * features.num_features
+    recogniser = build_recogniser(config, 8, zeros, ones)
+    parts = update_parts(config)
+    optimizer = parts.optimizer_factory(recogniser.named_parameters())
+    parts.schedule_factory(optimizer)
+    _trainer(config, loggers=[], callbacks=[])
+
+
+def _check_seed(seed: Any) -> None:
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigError(f"seed must be a whole number of at least 0, given {seed!r}")
+
+
+def set_budget(config: DictConfig, prepared: PreparedData) -> None:
+    """Turn ``trainer.max_epochs`` into ``trainer.max_steps``, counting updates on metadata.
+
+    The budget of a run is its number of updates: schedules with a horizon read it from there.
+    """
+    epochs = config.trainer.max_epochs
+    if epochs in (None, -1):
+        return
+    reading, trainer = _reading(plain(config), prepared), config.trainer
+    _, order = reading.training_data(prepared.cuts("train"), config.seed, None)
+    per_update = trainer.accumulate_grad_batches * _world_size(plain(config))
+    config.trainer.max_steps = sum(order.count_updates(epoch, per_update) for epoch in range(epochs))
+    config.trainer.max_epochs = -1
+    console.print(f"{epochs} epochs are {config.trainer.max_steps} updates")
+
+
+def _world_size(config: Mapping[str, Any]) -> int:
+    return _trainer(config, loggers=[], callbacks=[]).world_size
+
+
+def _reading(config: Mapping[str, Any], prepared: PreparedData) -> Reading:
+    parts = data_parts(config)
+    return Reading(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+
+
+def _run_folder(config: Mapping[str, Any], recipe: str) -> Path:
+    if config["run_dir"] is not None:
+        return claim_run_folder(Path(config["run_dir"]))
+    return create_run_folder(Path("runs") / recipe)
+
+
+def _trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]) -> Trainer:
+    node = dict(config["trainer"])
+    if node["max_steps"] < 1:
+        raise ConfigError(f"trainer.max_steps must be at least 1, given {node['max_steps']}")
+    if not isinstance(node["val_check_interval"], int) or node["val_check_interval"] < 1:
+        raise ConfigError(
+            f"trainer.val_check_interval must be a whole number of micro-batches, given {node['val_check_interval']!r}"
+        )
+    # a training shorter than the interval is validated too: once, at its end
+    budget = node["max_steps"] * node["accumulate_grad_batches"]
+    node["val_check_interval"] = min(node["val_check_interval"], budget)
+    node["max_epochs"] = -1
+    return instantiate(node, "trainer", ALLOWED["trainer"], logger=loggers, callbacks=callbacks)
+
+
+def _attachments(config: Mapping[str, Any], group: str, **arguments: Any) -> list[Any]:
+    """Build the loggers or callbacks of a group; each is given what it asks for."""
+    built = []
+    for name, node in config[group].items():
+        if node is not None:
+            factory = instantiate({**node, "_partial_": True}, f"{group}.{name}", ALLOWED[group])
+            built.append(factory.with_known(arguments))
+    return built
+
+
+def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> None:
+    torch.set_num_threads(config["torch_threads"] or _default_threads(config))
+    watch = Stopwatch()
+    parts, reading = data_parts(config), _reading(config, prepared)
+    recogniser = build_recogniser(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
+    updates = update_parts(config)
+    dev = prepared.names("dev")
+    module = TrainingModule(
+        recogniser,
+        prepared.tokenizer,
+        updates.decoder,
+        updates.optimizer_factory,
+        updates.schedule_factory,
+        dev_names=dev,
+        extra_state={
+            "format": FORMAT,
+            "config": dict(config),
+            "tokenizer": prepared.tokenizer.state(),
+            "data": {"fingerprint": prepared.fingerprint, "notes": list(prepared.notes)},
+        },
+    )
+    num_parameters = sum(p.numel() for p in recogniser.parameters())
+    console.print(f"{num_parameters:,} parameters, {config['trainer']['max_steps']} updates, run folder {run_dir}")
+    loggers = _attachments(config, "logger", run_dir=run_dir, config=config)
+    exit_code = 1
+    try:
+        trainer = _trainer(config, loggers, _attachments(config, "callbacks", run_dir=run_dir))
+        dataset, order = reading.training_data(prepared.cuts("train"), config["seed"], parts.perturb)
+        fit(trainer, module, dataset, order, [reading.evaluation_loader(prepared.cuts(name)) for name in dev])
+        report_training(module, reading, prepared, run_dir, loggers, watch)
+        exit_code = 0
+    finally:
+        for logger in loggers:
+            close = getattr(logger, "close", None)
+            upload = close(exit_code) if close else None
+            if upload:
+                console.print(f"upload this run: {upload}", soft_wrap=True)
+
+
+def _default_threads(config: Mapping[str, Any]) -> int:
+    return max(1, len(os.sched_getaffinity(0)) - config["data"]["workers"]["num_workers"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Pictures of a run: loss, error rates and learning rate over its updates."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+Curve = tuple[list[int], list[float]]
+
+
+def read_metrics(path: Path) -> dict[str, Curve]:
+    """Return steps and values of every metric in a metrics.csv; a torn last line, left by a kill, is passed over."""
+    curves: dict[str, Curve] = defaultdict(lambda: ([], []))
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            try:
+                step, value = int(row["step"]), float(row["value"])
+            except (TypeError, ValueError):
+                continue
+            curves[row["name"]][0].append(step)
+            curves[row["name"]][1].append(value)
+    return dict(curves)
+
+
+def plot_curves(metrics: Path, folder: Path) -> list[Path]:
+    """Draw ``loss.png``, ``wer.png`` and ``lr.png`` from a metrics.csv; return what was drawn."""
+    curves = read_metrics(metrics)
+    folder.mkdir(parents=True, exist_ok=True)
+    wer = {
+        name.removeprefix("val/").removesuffix("/wer"): (steps, [100 * value for value in values])
+        for name, (steps, values) in curves.items()
+        if name.startswith("val/") and name.endswith("/wer") and name != "val/wer"
+    }
+    plots = {
+        "loss": ({"train": curves["train/loss"]} if "train/loss" in curves else {}, "loss (nats per token)", "linear"),
+        "wer": (wer, "WER on dev (%)", "log"),
+        "lr": ({"lr": curves["train/lr"]} if "train/lr" in curves else {}, "learning rate", "linear"),
+    }
+    return [
+        _plot(folder / f"{name}.png", drawn, label, scale) for name, (drawn, label, scale) in plots.items() if drawn
+    ]
+
+
+def _plot(path: Path, curves: dict[str, Curve], label: str, scale: str) -> Path:
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    assert isinstance(axes, Axes)
+    for name, (steps, values) in curves.items():
+        axes.plot(steps, values, label=name, marker="o" if len(steps) < 30 else None, linewidth=1.5)
+    if scale == "log" and all(value > 0 for _, values in curves.values() for value in values):
+        axes.set_yscale("log")
+    axes.set_xlabel("updates")
+    axes.set_ylabel(label)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path

@@ -1,0 +1,46 @@
+"""metrics.csv: every number of a run, one row each, appended as it comes."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+
+class MetricsCsv(Logger):
+    """Appends (step, name, value) rows, so that a killed run keeps its numbers and a resumed one goes on.
+
+    Args:
+        path: the file; its folder exists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        """The kind of logger."""
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        """The run's folder."""
+        return self.path.parent.name
+
+    @rank_zero_only
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: config.yaml holds them."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Append one row per metric."""
+        new = not self.path.exists()
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if new:
+                writer.writerow(("step", "name", "value"))
+            writer.writerows((step, name, repr(float(value))) for name, value in metrics.items() if name != "epoch")

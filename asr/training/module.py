@@ -1,0 +1,175 @@
+"""How a recogniser is trained: the loss, the update, validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from asr.data.batch import Batch
+from asr.data.seeding import seed_for
+from asr.evaluation.wer import Utterance, score
+from asr.models.recogniser import Recogniser
+from asr.text.tokenizer import Tokenizer
+
+OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
+ScheduleFactory = Callable[[Optimizer], LRScheduler]
+Decoder = Callable[[Tensor, Tensor], list[list[int]]]
+
+MAX_CONSECUTIVE_SKIPS = 50
+
+
+@runtime_checkable
+class KnowsEpochs(Protocol):
+    """A schedule that wants to be told where an epoch starts."""
+
+    def step_epoch(self, epoch: int) -> None:
+        """Set the epoch, counted from 0."""
+
+
+class TrainingModule(pl.LightningModule):
+    """Trains a recogniser by updates of one or more micro-batches.
+
+    The loss of an update is the sum over its utterances, on all ranks and in all accumulated micro-batches, divided by
+    the number of their target tokens: neither world size nor accumulation changes it. Dropout and augmentation are
+    keyed by the micro-batch, so that nothing random has to be saved.
+
+    Args:
+        recogniser: features → log-probabilities.
+        tokenizer: tokens → text, for validation.
+        decoder: log-probabilities and lengths → tokens.
+        optimizer_factory: named parameters → optimizer.
+        schedule_factory: optimizer → schedule, stepped once per update.
+        dev_names: of the validation loaders, in order.
+        extra_state: plain data to put into every checkpoint under the name ``werdict``.
+    """
+
+    def __init__(
+        self,
+        recogniser: Recogniser,
+        tokenizer: Tokenizer,
+        decoder: Decoder,
+        optimizer_factory: OptimizerFactory,
+        schedule_factory: ScheduleFactory,
+        dev_names: list[str],
+        extra_state: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.recogniser, self.tokenizer, self.decoder = recogniser, tokenizer, decoder
+        self.optimizer_factory, self.schedule_factory = optimizer_factory, schedule_factory
+        self.dev_names, self.extra_state = dev_names, extra_state
+        self.hypotheses: dict[str, list[Utterance]] = {}
+        # sums over the micro-batches of an update: loss, tokens, utterances, seconds of audio
+        self.sums = torch.zeros(4)
+        self.num_consecutive_skips = 0
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """Build the optimizer and its schedule."""
+        optimizer = self.optimizer_factory(self.recogniser.named_parameters())
+        schedule = self.schedule_factory(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def lr_scheduler_step(self, scheduler: LRScheduler, metric: Any) -> None:
+        """Advance the schedule by one update."""
+        scheduler.step()
+
+    def on_train_epoch_start(self) -> None:
+        """Tell the epoch to a schedule that wants it."""
+        schedule = self.lr_schedulers()
+        if isinstance(schedule, KnowsEpochs):
+            schedule.step_epoch(self.current_epoch)
+
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
+        """Return the sum of the losses of a micro-batch, in nats."""
+        torch.manual_seed(seed_for("dropout", batch.seed))
+        generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
+        losses = self.recogniser.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
+        tokens = batch.num_tokens.where(losses.detach() != 0, 0).sum()
+        loss = losses.sum()
+        seen = torch.tensor([len(batch), batch.audio_s], device=loss.device)
+        self.sums = self.sums.to(loss.device) + torch.cat((loss.detach().view(1), tokens.view(1), seen))
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Turn summed gradients into nats per token, and drop an update whose gradients are not finite."""
+        sums, self.sums = self.trainer.strategy.reduce(self.sums, reduce_op="sum"), torch.zeros(4)
+        loss, tokens, utterances, audio_s = sums
+        # lightning divides by the accumulated micro-batches, DDP by the ranks
+        scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens.clamp(min=1)
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        torch._foreach_mul_(gradients, scale)
+        self.gradient_norm = get_total_norm(gradients)
+        self._guard(optimizer)
+        self.log_dict(
+            {
+                "train/loss": loss / tokens.clamp(min=1),
+                "train/gradient_norm": self.gradient_norm,
+                "train/lr": float(optimizer.param_groups[0]["lr"]),
+                "train/utterances": utterances,
+                "train/audio_s": audio_s,
+                "train/epoch": float(self.current_epoch),
+            }
+        )
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip by the norm that was logged (the algorithm "value" is left to Lightning)."""
+        if gradient_clip_algorithm == "value":
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val:
+            clip_grads_with_norm_(self.parameters(), gradient_clip_val, self.gradient_norm)
+
+    def _guard(self, optimizer: Optimizer) -> None:
+        if torch.isfinite(self.gradient_norm):
+            self.num_consecutive_skips = 0
+            return
+        # parameters without a gradient are left alone by every optimizer, its state included
+        optimizer.zero_grad(set_to_none=True)
+        self.num_consecutive_skips += 1
+        if self.num_consecutive_skips >= MAX_CONSECUTIVE_SKIPS:
+            raise RuntimeError(
+                f"the gradients of {MAX_CONSECUTIVE_SKIPS} updates in a row were not finite, the last at update "
+                f"{self.global_step}; lower optimizer.lr, or train with trainer.precision=32"
+            )
+
+    def validation_step(self, batch: Batch, batch_index: int, dataloader_idx: int = 0) -> None:
+        """Decode a batch."""
+        found = decode(self.recogniser, self.decoder, self.tokenizer, batch)
+        self.hypotheses.setdefault(self.dev_names[dataloader_idx], []).extend(found)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the error rates of every development set, and their mean, which chooses the best checkpoint."""
+        error_rates = []
+        for name, utterances in self.hypotheses.items():
+            result = score(utterances)
+            self.log_dict({f"val/{name}/wer": result.wer, f"val/{name}/cer": result.cer})
+            error_rates.append(result.wer)
+        self.log("val/wer", sum(error_rates) / len(error_rates))
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget the hypotheses of the last validation."""
+        self.hypotheses = {}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what makes one file enough to decode with."""
+        checkpoint["werdict"] = dict(self.extra_state)
+
+
+def decode(recogniser: Recogniser, decoder: Decoder, tokenizer: Tokenizer, batch: Batch) -> list[Utterance]:
+    """Return reference and hypothesis of every utterance of a batch."""
+    with torch.inference_mode():
+        tokens = decoder(*recogniser(batch.features, batch.num_frames))
+    return [
+        Utterance(id=cut, reference=text, hypothesis=tokenizer.decode(ids), speaker=speaker)
+        for cut, text, ids, speaker in zip(batch.ids, batch.texts, tokens, batch.speakers, strict=True)
+    ]

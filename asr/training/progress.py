@@ -1,0 +1,112 @@
+"""What is seen on the terminal while a model trains."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning.pytorch as pl
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from asr.data.batch import Batch
+
+REPORT_EVERY_S = 30.0
+
+
+class TrainingProgress(pl.Callback):
+    """A bar over the updates of a run with loss, WER, speed and the time left; plain lines where there is no terminal.
+
+    Also counts utterances that could not be read, and says so.
+    """
+
+    def __init__(self) -> None:
+        self.console = Console()
+        self.bar: Progress | None = None
+        self.task: Any = None
+        self.skipped: dict[str, str] = {}
+        self.audio_s = 0.0
+        self.seconds = 0.0
+        self.last_tick = self.last_report = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Open the bar."""
+        self.last_tick = self.last_report = time.monotonic()
+        if not trainer.is_global_zero or not self.console.is_terminal:
+            return
+        self.bar = Progress(
+            TextColumn("update"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.task = self.bar.add_task("train", total=trainer.max_steps, completed=trainer.global_step, numbers="")
+        self.bar.start()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        """Advance the bar, or report a line from time to time."""
+        now = time.monotonic()
+        self.seconds += now - self.last_tick
+        self.last_tick = now
+        self.audio_s += batch.audio_s * trainer.world_size
+        self._count_skipped(batch)
+        pl_module.log("train/audio_s_per_s", self.audio_s / self.seconds)
+        if self.bar is not None:
+            self.bar.update(self.task, completed=trainer.global_step, numbers=self._numbers(trainer))
+        elif trainer.is_global_zero and now - self.last_report > REPORT_EVERY_S:
+            self._line(trainer)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop the clock of the training speed."""
+        self.seconds += time.monotonic() - self.last_tick
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Report the error rates."""
+        self.last_tick = time.monotonic()
+        if trainer.is_global_zero and not trainer.sanity_checking:
+            self._line(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Close the bar."""
+        self._close()
+        if self.skipped:
+            self.console.print(f"{len(self.skipped)} utterances could not be read and were left out of training.")
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Close the bar, so that an error is readable."""
+        self._close()
+
+    def _close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def _count_skipped(self, batch: Batch) -> None:
+        for cut, reason in batch.skipped:
+            if cut not in self.skipped:
+                self.skipped[cut] = reason
+                self.console.print(f"left out {cut}: {reason} ({len(self.skipped)} so far)", markup=False)
+
+    def _line(self, trainer: pl.Trainer) -> None:
+        self.last_report = time.monotonic()
+        self.console.print(
+            f"update {trainer.global_step}/{trainer.max_steps}  {self._numbers(trainer)}", highlight=False
+        )
+
+    def _numbers(self, trainer: pl.Trainer) -> str:
+        metrics = trainer.callback_metrics
+        parts = [f"loss {float(metrics['train/loss']):.3f}"] if "train/loss" in metrics else []
+        parts += [
+            f"{name.removeprefix('val/')} {100 * float(value):.2f} %"
+            for name, value in metrics.items()
+            if name.endswith("/wer") and name != "val/wer"
+        ]
+        if self.seconds:
+            parts.append(f"{self.audio_s / self.seconds:.0f} audio s/s")
+        return "  ".join(parts)

@@ -1,0 +1,103 @@
+"""The folder of a run: made once everything is known to work, never shared, never overwritten."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
+
+
+def create_run_folder(parent: Path) -> Path:
+    """Create and return a new folder named by date and time below ``parent``."""
+    stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for attempt in range(1, 100):
+        folder = parent.resolve() / (stamp if attempt == 1 else f"{stamp}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise RuntimeError(f"could not create a new folder below {parent}")
+
+
+def claim_run_folder(folder: Path) -> Path:
+    """Create the folder that the user named; refuse one that holds something."""
+    folder = folder.expanduser().resolve()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"run_dir: {folder} exists and is not empty; name another folder, or remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class Stopwatch:
+    """Wall-clock and CPU seconds since it was made, of this process and of its finished children."""
+
+    def __init__(self) -> None:
+        self.start_wall, self.start_cpu = time.monotonic(), self._cpu()
+
+    @staticmethod
+    def _cpu() -> float:
+        usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+    def read(self) -> dict[str, float]:
+        """Return ``seconds`` and ``cpu_seconds``."""
+        return {
+            "seconds": round(time.monotonic() - self.start_wall, 1),
+            "cpu_seconds": round(self._cpu() - self.start_cpu, 1),
+        }
+
+
+def peak_memory_mb() -> dict[str, float]:
+    """Return the largest resident memory so far, and on a GPU the largest allocation."""
+    memory = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
+    if torch.cuda.is_available():
+        memory["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    return memory
+
+
+def provenance() -> dict[str, Any]:
+    """Return what a result was made with: versions, machine, git commit."""
+    return {
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "machine": platform.processor() or platform.machine(),
+        "command": sys.argv,
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """Commit of this source tree, marked ``-dirty`` where files were changed; None outside a checkout."""
+    here = Path(__file__).resolve().parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def write_summary(folder: Path, summary: dict[str, Any]) -> Path:
+    """Write ``report/summary.json`` and return its path."""
+    path = folder / "report" / "summary.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(summary, indent=1, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def num_threads(asked: int | None, num_workers: int) -> int:
+    """Return the threads that torch should use: what was asked for, else the cores that no loader worker needs."""
+    return asked or max(1, len(os.sched_getaffinity(0)) - num_workers)

@@ -1,0 +1,67 @@
+"""A training and an evaluation, from built parts to hypotheses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import lightning.pytorch as pl
+import torch
+from rich.progress import Progress
+
+from asr.data.batch import Batch
+from asr.data.loader import EvaluationLoader
+from asr.evaluation.wer import Utterance
+from asr.models.recogniser import Recogniser
+from asr.text.tokenizer import Tokenizer
+from asr.training.module import Decoder, TrainingModule, decode
+from asr.training.resume import ResumableLoader
+
+
+def fit(trainer: pl.Trainer, module: TrainingModule, loader: ResumableLoader, dev: Sequence[EvaluationLoader]) -> None:
+    """Train until ``trainer.max_steps`` updates."""
+    loader.trainer = trainer
+    trainer.fit(module, train_dataloaders=loader, val_dataloaders=list(dev))
+
+
+@dataclass
+class Decoded:
+    """The hypotheses of a set.
+
+    Attributes:
+        utterances: in the order of the loader.
+        unread: (id, reason) of those that could not be read.
+        audio_s: seconds of audio decoded.
+    """
+
+    utterances: list[Utterance] = field(default_factory=list)
+    unread: list[tuple[str, str]] = field(default_factory=list)
+    audio_s: float = 0.0
+
+
+def decode_all(
+    recogniser: Recogniser,
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    batches: Iterable[Batch],
+    name: str,
+    num_utterances: int | None = None,
+) -> Decoded:
+    """Decode every batch, with a progress bar, on the device that the recogniser is on."""
+    device = next(recogniser.parameters()).device
+    recogniser.eval()
+    decoded = Decoded()
+    with Progress(transient=True) as progress:
+        task = progress.add_task(f"decoding {name}", total=num_utterances)
+        for batch in batches:
+            decoded.unread.extend(batch.skipped)
+            if len(batch):
+                decoded.utterances.extend(decode(recogniser, decoder, tokenizer, batch.to(device)))
+            decoded.audio_s += batch.audio_s
+            progress.advance(task, len(batch) + len(batch.skipped))
+    return decoded
+
+
+def default_device() -> torch.device:
+    """Return the accelerator where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
