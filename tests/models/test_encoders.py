@@ -1,0 +1,89 @@
+import pytest
+import torch
+
+from tests.models.encoders import CASES, NUM_FEATURES, EncoderCase
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request) -> EncoderCase:
+    torch.manual_seed(0)
+    return request.param
+
+
+def batch_of(*lengths: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    utterances = [torch.randn(length, NUM_FEATURES, generator=generator) for length in lengths]
+    return torch.nn.utils.rnn.pad_sequence(utterances, batch_first=True), torch.tensor(lengths)
+
+
+def test_padding_may_hold_anything(case):
+    encoder = case.make().eval()
+    features, lengths = batch_of(61, 38)
+    padded = features.clone()
+    padded[1, 38:] = 1e3
+    clean, num_frames = encoder(features, lengths)
+    dirty, _ = encoder(padded, lengths)
+    for index, frames in enumerate(num_frames):
+        torch.testing.assert_close(dirty[index, :frames], clean[index, :frames], rtol=1e-5, atol=1e-5)
+
+
+def test_an_utterance_alone_and_in_a_batch_is_encoded_alike(case):
+    encoder = case.make().eval()
+    features, lengths = batch_of(80, 50, 23)
+    together, num_frames = encoder(features, lengths)
+    for index, length in enumerate(lengths):
+        alone, frames = encoder(features[index : index + 1, :length], lengths[index : index + 1])
+        assert frames[0] == num_frames[index]
+        torch.testing.assert_close(together[index, : frames[0]], alone[0, : frames[0]], rtol=1e-5, atol=1e-5)
+
+
+def test_output_lengths_are_as_announced(case):
+    encoder = case.make().eval()
+    for length in range(case.min_frames, case.min_frames + 40):
+        features, lengths = batch_of(length)
+        encodings, num_frames = encoder(features, lengths)
+        assert encodings.shape == (1, int(num_frames[0]), encoder.d_model)
+        assert encoder.output_frames(lengths).tolist() == num_frames.tolist()
+
+
+def test_utterances_too_short_to_subsample_leave_nothing_and_spoil_nothing(case):
+    encoder = case.make().eval()
+    features, lengths = batch_of(40, 1, case.min_frames - 1)
+    encodings, num_frames = encoder(features, lengths)
+    assert num_frames[1:].tolist() == [0, 0]
+    assert encodings.isfinite().all()
+    only_short, num_frames = encoder(*batch_of(1))
+    assert num_frames.tolist() == [0]
+    assert only_short.isfinite().all()
+
+
+def test_every_parameter_gets_a_gradient_and_padding_none(case):
+    encoder = case.make()
+    features, lengths = batch_of(60, 30)
+    features.requires_grad_()
+    encodings, num_frames = encoder(features, lengths)
+    mask = torch.arange(encodings.shape[1]) < num_frames[:, None]
+    encodings[mask].square().sum().backward()
+    assert [name for name, p in encoder.named_parameters() if p.grad is None or not p.grad.any()] == []
+    assert features.grad is not None
+    assert not features.grad[1, 30:].any()
+
+
+def test_encodings_depend_on_the_order_of_frames(case):
+    encoder = case.make().eval()
+    features, lengths = batch_of(60)
+    forward, _ = encoder(features, lengths)
+    backward, _ = encoder(features.flip(1), lengths)
+    assert not torch.allclose(forward.mean(1), backward.mean(1), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("d_model", -3), ("d_model", 25), ("num_layers", 0), ("num_heads", 0), ("dropout", 1.0), ("d_feedforward", 0)],
+)
+def test_an_impossible_transformer_is_refused_by_name(option, value):
+    from asr.models.encoders.transformer import TransformerEncoder
+
+    options = {"num_features": 16, "d_model": 24, "num_layers": 2, "num_heads": 3, "d_feedforward": 32}
+    with pytest.raises(ValueError, match=option):
+        TransformerEncoder(**{**options, option: value})
