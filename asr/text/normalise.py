@@ -1,0 +1,95 @@
+"""Text normalisation: the only place where a transcript is changed before it is tokenised or scored."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Literal
+
+# U+200B is a space of zero width; U+2581 is how sentencepiece writes a space, so it cannot also be a character
+_SPACES = re.compile("[\\s\x00-\x1f\x7f-\x9f\u200b\u2581]+")
+# never seen and never spoken: soft hyphen, direction controls, word joiner, byte-order mark;
+# the joiners U+200C and U+200D stay, because Persian, Hindi and emoji are spelt with them
+_INVISIBLE = re.compile("[\u00ad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# these stand between two words without a space: dashes longer than a hyphen, slash, ellipsis
+_WORD_BREAKS = frozenset("\u2012\u2013\u2014\u2015/\u2026")
+_EMOJI_JOINER = "\u200d"
+_EMOJI_TAGS = frozenset(map(chr, range(0xE0020, 0xE0080)))
+
+
+def collapse_spaces(text: str) -> str:
+    """Turn every run of whitespace, control characters and U+2581 into one space, and trim both ends."""
+    return _SPACES.sub(" ", text).strip(" ")
+
+
+@dataclass(frozen=True)
+class TextNormalizer:
+    """Brings text of any language to one spelling; applying it twice changes nothing more.
+
+    The result is in Unicode form NFC (composed), with single spaces and without invisible formatting characters.
+
+    Attributes:
+        case: ``lower`` and ``upper`` follow Unicode's rules, which know no language: Turkish ``I`` becomes ``i``,
+            not ``ı``. Keep the case of such text, or change it before.
+        punctuation: ``strip`` removes characters of the Unicode categories P* and S*. ``don't, stop!`` loses its
+            comma and exclamation mark; long dashes, slashes, ellipses and runs of several such characters leave a
+            space, so that ``yes--no`` stays two words and ``well-known`` becomes one.
+        keep_characters: what ``strip`` leaves in place. Spelling marks that Unicode counts as punctuation belong
+            here: the curly apostrophe ``’``, Catalan ``·``, Tibetan ``་``.
+    """
+
+    case: Literal["keep", "lower", "upper"] = "keep"
+    punctuation: Literal["keep", "strip"] = "keep"
+    keep_characters: str = "'"
+
+    def __post_init__(self) -> None:
+        choices = {"case": ("keep", "lower", "upper"), "punctuation": ("keep", "strip")}
+        for name, allowed in choices.items():
+            given = getattr(self, name)
+            if given not in allowed:
+                raise ValueError(f"normaliser: {name}={given!r} is not one of {', '.join(allowed)}; choose one")
+
+    def __call__(self, text: str) -> str:
+        """Return the normalised text.
+
+        Raises:
+            ValueError: the text holds half of a surrogate pair, as files that were decoded wrongly do.
+        """
+        if broken := _SURROGATE.search(text):
+            raise ValueError(
+                f"text {text[:60]!r}: character {broken.start()} is half of a surrogate pair, which is no "
+                "character; read the file again with its true encoding (mostly UTF-8)"
+            )
+        text = unicodedata.normalize("NFC", _INVISIBLE.sub("", _SPACES.sub(" ", text)))
+        if self.punctuation == "strip":
+            text = self._strip(text)
+        # changing the case can take characters apart again
+        return collapse_spaces(unicodedata.normalize("NFC", self._change_case(text)))
+
+    def _change_case(self, text: str) -> str:
+        match self.case:
+            case "lower":
+                return text.lower()
+            case "upper":
+                return text.upper()
+            case _:
+                return text
+
+    def _strip(self, text: str) -> str:
+        kept: list[str] = []
+        run = 0  # stripped characters since the last kept one; a word break counts as two
+        for character in text:
+            if character not in self.keep_characters and unicodedata.category(character)[0] in "PS":
+                run += 2 if character in _WORD_BREAKS else 1
+            elif not (run and _hangs_on(character)):
+                kept.append(" " + character if run > 1 else character)
+                run = 0
+        return "".join(kept)
+
+
+def _hangs_on(character: str) -> bool:
+    """Whether a character only makes sense behind another: it goes where that one goes."""
+    is_mark = unicodedata.category(character)[0] == "M"
+    return is_mark or character == _EMOJI_JOINER or character in _EMOJI_TAGS

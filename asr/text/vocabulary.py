@@ -1,0 +1,29 @@
+"""What every vocabulary has in common: the two special pieces and the check of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+BLANK_ID = 0
+UNKNOWN_ID = 1
+SPECIAL_PIECES = ("<blk>", "<unk>")
+NUM_SPECIAL = len(SPECIAL_PIECES)
+SPACE_PIECE = "\u2581"  # sentencepiece's way of writing a space
+UNKNOWN_SURFACE = "\u2047"  # what a reader sees of an unknown token: ⁇
+
+TokenizerState = dict[str, str | int | list[str]]
+
+
+def without_blanks(ids: Sequence[int], vocab_size: int) -> list[int]:
+    """Return the token ids that stand for text.
+
+    Raises:
+        ValueError: an id lies outside the vocabulary.
+    """
+    wrong = [int(token) for token in ids if not 0 <= token < vocab_size]
+    if wrong:
+        raise ValueError(
+            f"token ids {wrong[:5]} lie outside the vocabulary of {vocab_size} (0 to {vocab_size - 1}); "
+            "decode with the tokenizer that the model was trained with"
+        )
+    return [int(token) for token in ids if token != BLANK_ID]

@@ -1,0 +1,132 @@
+import base64
+import io
+import re
+
+import pytest
+import sentencepiece
+
+from asr.text import subword
+from asr.text.subword import SentencePieceTrainer, SubwordTokenizer
+from asr.text.tokenizer import tokenizer_from_state
+
+from .cases import pieces_possible
+
+TEXTS = [
+    "the cat sat on the mat", "a cat and the other cat", "that mat is that of the cat", "she sees the sea",
+    "the sea is the other side", "on the other mat", "cats see the seas and the mats",
+]  # fmt: skip
+MODEL_TYPES = ("bpe", "unigram")
+
+
+def allowed(model_type, texts=TEXTS, asked=5000):
+    """The limits that the error message gives."""
+    with pytest.raises(ValueError, match="not possible") as error:
+        SentencePieceTrainer(vocab_size=asked, model_type=model_type).train(texts)
+    lowest, highest = re.search(r"allows (\d+) .* to (\d+)\.", str(error.value)).groups()
+    return int(lowest), int(highest)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_every_vocabulary_size_within_the_named_limits_is_possible(model_type):
+    lowest, highest = allowed(model_type)
+    assert lowest == pieces_possible(TEXTS)
+    assert highest > lowest + 5
+    for vocab_size in range(lowest, highest + 1):
+        assert SentencePieceTrainer(vocab_size, model_type).train(TEXTS).vocab_size == vocab_size
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("below_or_above", ["below", "above"])
+def test_a_size_just_outside_the_limits_is_refused_with_them(model_type, below_or_above):
+    lowest, highest = allowed(model_type)
+    asked = lowest - 1 if below_or_above == "below" else highest + 1
+    assert allowed(model_type, asked=asked) == (lowest, highest)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_the_refusal_says_what_was_asked_and_what_to_do(model_type):
+    with pytest.raises(ValueError, match=rf"vocab_size=5 .*'{model_type}'.*Set tokenizer.vocab_size.*tokenizer=char"):
+        SentencePieceTrainer(vocab_size=5, model_type=model_type).train(TEXTS)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_an_upper_limit_that_was_not_reached_is_not_claimed(model_type, monkeypatch):
+    lowest, highest = allowed(model_type)
+    monkeypatch.setattr(subword, "PROBE_PIECES", 4)
+    with pytest.raises(ValueError, match=rf"allows {lowest} .* to {lowest + 2} or more\."):
+        SentencePieceTrainer(vocab_size=5, model_type=model_type).train(TEXTS)
+    assert allowed(model_type) == (lowest, highest)
+
+
+def test_frequent_words_become_one_token():
+    tokenizer = SentencePieceTrainer(vocab_size=60, model_type="bpe").train(TEXTS)
+    assert tokenizer.encode("the") == [tokenizer.pieces.index("\u2581the")]
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_the_alphabet_is_not_normalised_by_sentencepiece(model_type):
+    texts = ["ﬁ ½ Å Å ａ", "e\u0301 é"]
+    tokenizer = SentencePieceTrainer(pieces_possible(texts), model_type).train(texts)
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_very_long_transcript_is_learnt_from_too(model_type):
+    texts = ["ab " * 5000 + "z"]  # sentencepiece's default leaves out lines beyond 4192 bytes
+    tokenizer = SentencePieceTrainer(vocab_size=6, model_type=model_type).train(texts)
+    assert 1 not in tokenizer.encode("ab z")
+
+
+def test_low_coverage_leaves_the_rarest_characters_unknown():
+    texts = ["ab " * 200 + "q"]
+    full = SentencePieceTrainer(6, "bpe").train(texts)
+    partial = SentencePieceTrainer(6, "bpe", character_coverage=0.99).train(texts)
+    assert 1 not in full.encode("q")
+    assert 1 in partial.encode("q")
+
+
+def test_a_size_below_a_partial_coverage_names_its_own_lower_limit():
+    with pytest.raises(ValueError, match=r"vocab_size=4 .* allows 5 "):
+        SentencePieceTrainer(4, "bpe", character_coverage=0.99).train(["ab " * 200 + "q"])
+
+
+def test_training_writes_nothing_to_the_terminal(capfd):
+    SentencePieceTrainer(vocab_size=40, model_type="bpe").train(TEXTS)
+    SentencePieceTrainer(vocab_size=25, model_type="unigram").train(TEXTS)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_character_that_sentencepiece_reserves_is_refused():
+    with pytest.raises(ValueError, match=r"'a ▅ b' holds ▅ \(U\+2585\).*punctuation=strip"):
+        SentencePieceTrainer(vocab_size=10, model_type="bpe").train(["c", "a ▅ b"])
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"vocab_size": 3, "model_type": "bpe"}, "vocab_size=3 leaves no room.*at least 4"),
+        ({"vocab_size": 500, "model_type": "word"}, "model_type='word' is not one of bpe, unigram"),
+        ({"vocab_size": 500, "model_type": "bpe", "character_coverage": 0.9}, "0.9 lies outside 0.98 to 1"),
+        ({"vocab_size": 500, "model_type": "bpe", "character_coverage": 1.1}, "1.1 lies outside 0.98 to 1"),
+    ],
+)
+def test_impossible_options_are_refused_before_training(options, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        SentencePieceTrainer(**options)
+
+
+def test_a_foreign_sentencepiece_model_is_refused():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=40, model_type="bpe", minloglevel=2
+    )
+    with pytest.raises(ValueError, match=r"starts with pieces \['<unk>', '<s>'\].*<blk>"):
+        SubwordTokenizer(model.getvalue())
+
+
+@pytest.mark.parametrize("keep", [0.2, 0.5, 0.9])
+def test_a_cut_off_model_is_refused(keep):
+    model = base64.b64decode(SentencePieceTrainer(40, "bpe").train(TEXTS).state()["model"])
+    state = {"kind": "sentencepiece", "model": base64.b64encode(model[: int(len(model) * keep)]).decode()}
+    with pytest.raises(ValueError, match=r"no sentencepiece model|pieces"):
+        tokenizer_from_state(state)

@@ -1,0 +1,177 @@
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from asr.text.character import CharacterTokenizerTrainer
+from asr.text.normalise import TextNormalizer
+from asr.text.tokenizer import tokenizer_from_state
+
+from .cases import TEXTS, trainers
+
+KINDS = ("character", "bpe", "unigram")
+normalise = TextNormalizer()
+
+
+def trained(kind, texts):
+    return trainers(texts)[kind].train(texts)
+
+
+@pytest.fixture(params=KINDS)
+def tokenizer(request):
+    """A tokenizer that has seen the letters a, b, c and the space."""
+    return trained(request.param, ["abc cab", "bac", "aab c"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("script", TEXTS)
+def test_decoding_brings_back_any_text_of_seen_characters(kind, script):
+    texts = [normalise(text) for text in TEXTS[script]]
+    tokenizer = trained(kind, texts)
+    space = " " if " " in "".join(texts) else ""
+    reordered = [text[::-1] for text in texts] + [space.join(reversed(texts))]
+    for text in texts + reordered:
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert all(2 <= token < tokenizer.vocab_size for token in ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_scripts_fit_into_one_tokenizer(kind):
+    texts = [normalise(text) for script in TEXTS.values() for text in script]
+    tokenizer = trained(kind, texts)
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+
+
+def test_blank_is_id_0_and_unknown_id_1(tokenizer):
+    assert tokenizer.pieces[:2] == ["<blk>", "<unk>"]
+    assert tokenizer.vocab_size == len(tokenizer.pieces) == len(set(tokenizer.pieces))
+    assert {"a", "b", "c", "\u2581"} <= set(tokenizer.pieces)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t\u2581"])
+def test_text_without_characters_has_no_tokens(tokenizer, text):
+    assert tokenizer.encode(text) == []
+
+
+def test_no_tokens_and_only_blanks_decode_to_no_text(tokenizer):
+    assert tokenizer.decode([]) == tokenizer.decode([0, 0]) == ""
+
+
+def test_blanks_are_dropped_anywhere(tokenizer):
+    ids = tokenizer.encode("abc cab")
+    padded = [0] + [number for token in ids for number in (token, 0)]
+    assert tokenizer.decode(padded) == "abc cab"
+
+
+@pytest.mark.parametrize("unseen", ["x", "é", "你", "▅", "\u0301", "👍"])
+def test_unseen_characters_are_unknown_and_read_as_a_double_question_mark(tokenizer, unseen):
+    ids = tokenizer.encode(f"ab{unseen}c")
+    assert ids.count(1) == 1
+    assert tokenizer.decode(ids) == "ab\u2047c"
+
+
+def test_the_names_of_special_pieces_in_a_text_are_plain_characters(tokenizer):
+    assert 0 not in tokenizer.encode("<blk>")
+    assert tokenizer.decode(tokenizer.encode("a <blk> b")) != "a  b"
+
+
+@pytest.mark.parametrize("text", ["  abc \t cab\n", "abc\u2581cab", "\u2581abc\u00a0\u2581cab"])
+def test_stray_spaces_do_not_change_the_tokens(tokenizer, text):
+    assert tokenizer.encode(text) == tokenizer.encode("abc cab")
+
+
+def test_repeated_space_tokens_decode_to_one_space(tokenizer):
+    space = tokenizer.pieces.index("\u2581")
+    letter = tokenizer.pieces.index("a")
+    assert tokenizer.decode([space, letter, space, 0, space, letter, space]) == "a a"
+
+
+@pytest.mark.parametrize("wrong", [-1, 10_000])
+def test_ids_out_of_range_are_refused(tokenizer, wrong):
+    with pytest.raises(ValueError, match=rf"\[{wrong}\] lie outside the vocabulary of {tokenizer.vocab_size}"):
+        tokenizer.decode([2, wrong])
+
+
+def test_the_first_id_behind_the_vocabulary_is_refused(tokenizer):
+    assert isinstance(tokenizer.decode([tokenizer.vocab_size - 1]), str)
+    with pytest.raises(ValueError, match="lie outside"):
+        tokenizer.decode([tokenizer.vocab_size])
+
+
+def test_ids_may_come_as_numpy_integers(tokenizer):
+    ids = tokenizer.encode("abc cab")
+    assert tokenizer.decode(np.array(ids)) == "abc cab"
+    assert {type(token) for token in ids} == {int}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("script", ["turkish", "devanagari", "chinese", "emoji"])
+def test_a_tokenizer_survives_json(kind, script):
+    texts = [normalise(text) for text in TEXTS[script]]
+    tokenizer = trained(kind, texts)
+    again = tokenizer_from_state(json.loads(json.dumps(tokenizer.state())))
+    assert again.pieces == tokenizer.pieces
+    assert [again.encode(text) for text in texts] == [tokenizer.encode(text) for text in texts]
+    assert again.state() == tokenizer.state()
+
+
+def test_a_tokenizer_can_be_sent_to_a_worker_process(tokenizer):
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.decode(again.encode("cab abc")) == "cab abc"
+    assert again.state() == tokenizer.state()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_twice_gives_the_same_tokenizer(kind):
+    texts = [normalise(text) for script in TEXTS.values() for text in script]
+    assert trained(kind, texts).state() == trained(kind, texts).state()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_may_be_a_generator(kind):
+    texts = ["abc cab", "bac"]
+    from_generator = trainers(texts)[kind].train(text for text in texts)
+    assert from_generator.state() == trained(kind, texts).state()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("texts", [[], [""], ["  ", "\u2581"]], ids=["nothing", "empty", "spaces"])
+def test_training_on_no_characters_is_refused(kind, texts):
+    with pytest.raises(ValueError, match="hold no character; check the transcripts"):
+        trained(kind, texts)
+
+
+def test_characters_are_ordered_by_code_point_whatever_the_order_of_the_texts():
+    first, second = (CharacterTokenizerTrainer().train(texts) for texts in (["ba c", "é"], ["é", "c ab"]))
+    assert first.pieces == second.pieces == ["<blk>", "<unk>", "\u2581", "a", "b", "c", "é"]
+
+
+def test_a_text_without_spaces_gives_no_space_character():
+    tokenizer = CharacterTokenizerTrainer().train(["你好", "好"])
+    assert tokenizer.pieces == ["<blk>", "<unk>", "你", "好"]
+    assert tokenizer.encode("你 好") == [2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("state", "complaint"),
+    [
+        ({}, "kind None is unknown; known are character, sentencepiece"),
+        ({"kind": "os.system"}, "kind 'os.system' is unknown"),
+        ({"kind": ["character"]}, "is unknown"),
+        ({"kind": "character"}, "no list 'pieces' but NoneType"),
+        ({"kind": "character", "pieces": ["a", "b"]}, r"first pieces are \['a', 'b'\]"),
+        ({"kind": "character", "pieces": ["<blk>", "<unk>", "ab"]}, r"\['ab'\] are not one character"),
+        ({"kind": "character", "pieces": ["<blk>", "<unk>", 7]}, r"\[7\] are not one character"),
+        ({"kind": "character", "pieces": ["<blk>", "<unk>", "a", "a"]}, "occurs twice"),
+        ({"kind": "sentencepiece"}, "no text 'model' but NoneType"),
+        ({"kind": "sentencepiece", "model": "a"}, "not base64"),
+        ({"kind": "sentencepiece", "model": "ü"}, "not base64"),
+        ({"kind": "sentencepiece", "model": ""}, "model is empty"),
+        ({"kind": "sentencepiece", "model": "aGVsbG8="}, "5 bytes are no sentencepiece model"),
+    ],
+)
+def test_a_damaged_state_is_refused_with_its_reason(state, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        tokenizer_from_state(state)
