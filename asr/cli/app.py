@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
@@ -30,15 +33,41 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(command_help(config_name, CONFIGS))
         return
+    quieten()
+    full = "HYDRA_FULL_ERROR" in os.environ
+
+    def guarded(config: DictConfig) -> None:
+        # inside the job, because Hydra comments on what leaves it
+        try:
+            task(config)
+        except ValueError as error:
+            if full:
+                raise
+            _leave(f"{error}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)")
+
     try:
         with _external_recipes(sys.argv), _raw_errors():
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(task)()
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(guarded)()
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
-        print(f"{Path(sys.argv[0]).name}: {explain(error, config_name)}", file=sys.stderr)
-        raise SystemExit(2) from None
+        if full:
+            raise
+        _leave(explain(error, config_name))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _leave(message: str) -> NoReturn:
+    print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def quieten() -> None:
+    """Silence what libraries say about choices that are made on purpose."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*`IterableDataset` has `__len__` defined.*")
 
 
 @contextlib.contextmanager
@@ -75,11 +104,9 @@ def _external_recipes(argv: list[str]) -> Iterator[None]:
 
 def explain(error: Exception, config_name: str) -> str:
     """Return what was wrong, what was given and what is allowed."""
-    cause: BaseException = error
     text = str(error)
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-        text += f"\n{cause}"
+    if isinstance(error.__cause__, OmegaConfBaseException):
+        text += f"\n{error.__cause__}"
     if isinstance(error, MissingConfigException):
         return _explain_choice(error, config_name)
     override = re.search(r"Could not override '([^']+)'", text)

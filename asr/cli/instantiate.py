@@ -17,7 +17,7 @@ from pydantic.errors import PydanticUserError
 
 from asr.cli.errors import ConfigError, did_you_mean
 
-SPECIAL_KEYS = {"_target_", "_partial_"}
+SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
 
 
 def instantiate(node: Mapping[str, Any], key: str, allowed: tuple[str, ...], **arguments: Any) -> Any:
@@ -48,6 +48,11 @@ class Configured:
 
     def __init__(self, target: Any, values: Mapping[str, Any], key: str) -> None:
         self.func, self.keywords, self.key = target, dict(values), key
+
+    def with_known(self, arguments: Mapping[str, Any]) -> Any:
+        """Call the target with those of ``arguments`` that it has."""
+        parameters = inspect.signature(self.func).parameters
+        return self(**{name: value for name, value in arguments.items() if name in parameters})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the target with the configured and the given arguments."""

@@ -36,7 +36,7 @@ ALLOWED = {
     "decoder": ("asr.decoding",),
     "optimizer": ("optim", "torch.optim"),
     "parameter_rules": ("optim",),
-    "schedule": ("optim.schedules", "torch.optim.lr_scheduler"),
+    "schedule": ("optim", "torch.optim.lr_scheduler"),
     "trainer": ("lightning.pytorch",),
     "logger": ("asr.training",),
     "callbacks": ("asr.training", "lightning.pytorch.callbacks"),

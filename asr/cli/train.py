@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,12 +20,13 @@ from asr.cli.errors import ConfigError
 from asr.cli.instantiate import instantiate
 from asr.cli.multirun import run_child
 from asr.cli.parts import ALLOWED, build_recogniser, data_parts, plain, update_parts
-from asr.cli.report import report_training
+from asr.training.report import report_training
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
 from asr.training.checkpoints import FORMAT
 from asr.training.module import TrainingModule
-from asr.training.run_folder import Stopwatch, claim_run_folder, create_run_folder
+from asr.training.resume import ResumableLoader
+from asr.training.run_folder import Stopwatch, claim_run_folder, create_run_folder, num_threads
 from asr.training.session import fit
 
 console = Console()
@@ -115,18 +115,18 @@ def _trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]
     return instantiate(node, "trainer", ALLOWED["trainer"], logger=loggers, callbacks=callbacks)
 
 
-def _attachments(config: Mapping[str, Any], group: str, **arguments: Any) -> list[Any]:
+def _attachments(config: Mapping[str, Any], group: str, run_dir: Path) -> list[Any]:
     """Build the loggers or callbacks of a group; each is given what it asks for."""
     built = []
     for name, node in config[group].items():
         if node is not None:
             factory = instantiate({**node, "_partial_": True}, f"{group}.{name}", ALLOWED[group])
-            built.append(factory.with_known(arguments))
+            built.append(factory.with_known({"run_dir": run_dir, "config": config}))
     return built
 
 
 def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> None:
-    torch.set_num_threads(config["torch_threads"] or _default_threads(config))
+    torch.set_num_threads(num_threads(config["torch_threads"], config["data"]["workers"]["num_workers"]))
     watch = Stopwatch()
     parts, reading = data_parts(config), _reading(config, prepared)
     recogniser = build_recogniser(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
@@ -148,12 +148,13 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
     )
     num_parameters = sum(p.numel() for p in recogniser.parameters())
     console.print(f"{num_parameters:,} parameters, {config['trainer']['max_steps']} updates, run folder {run_dir}")
-    loggers = _attachments(config, "logger", run_dir=run_dir, config=config)
+    loggers = _attachments(config, "logger", run_dir)
     exit_code = 1
     try:
-        trainer = _trainer(config, loggers, _attachments(config, "callbacks", run_dir=run_dir))
+        trainer = _trainer(config, loggers, _attachments(config, "callbacks", run_dir))
         dataset, order = reading.training_data(prepared.cuts("train"), config["seed"], parts.perturb)
-        fit(trainer, module, dataset, order, [reading.evaluation_loader(prepared.cuts(name)) for name in dev])
+        loader = ResumableLoader(dataset, order, reading.workers)
+        fit(trainer, module, loader, [reading.evaluation_loader(prepared.cuts(name)) for name in dev])
         report_training(module, reading, prepared, run_dir, loggers, watch)
         exit_code = 0
     finally:
@@ -162,10 +163,6 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
             upload = close(exit_code) if close else None
             if upload:
                 console.print(f"upload this run: {upload}", soft_wrap=True)
-
-
-def _default_threads(config: Mapping[str, Any]) -> int:
-    return max(1, len(os.sched_getaffinity(0)) - config["data"]["workers"]["num_workers"])
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ class MetricsCsv(Logger):
     """Appends (step, name, value) rows, so that a killed run keeps its numbers and a resumed one goes on.
 
     Args:
-        path: the file; its folder exists.
+        run_dir: the run's folder.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, run_dir: Path) -> None:
         super().__init__()
-        self.path = path
+        self.path = run_dir / "metrics.csv"
 
     @property
     def name(self) -> str:

@@ -1,0 +1,25 @@
+"""``asr-prepare``: make the data of a recipe, without training."""
+
+from __future__ import annotations
+
+import sys
+
+from omegaconf import DictConfig
+
+from asr.cli.app import run_app
+from asr.cli.data import prepare_data
+from asr.cli.parts import plain
+
+
+def main() -> None:
+    """Run ``asr-prepare``."""
+    run_app("prepare", prepare)
+
+
+def prepare(config: DictConfig) -> None:
+    """Prepare what is missing and print the table."""
+    prepare_data(plain(config))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""Audio files → cuts without transcripts."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from lhotse import CutSet, Recording
+from lhotse.cut import Cut
+
+from asr.data.audio_checks import audio_problem
+
+
+def find_audio(patterns: Sequence[str]) -> list[Path]:
+    """Return the files that paths or glob patterns name, each once, in order.
+
+    Raises:
+        ValueError: a pattern names no file.
+    """
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        expanded = str(Path(pattern).expanduser())
+        # a file may have a name that looks like a pattern
+        names = [expanded] if Path(expanded).is_file() else sorted(glob.glob(expanded, recursive=True))
+        files = [Path(name) for name in names if Path(name).is_file()]
+        if not files:
+            raise ValueError(f"audio: {pattern!r} names no file; give a file, a pattern like 'calls/*.wav', or a list")
+        found.update(dict.fromkeys(files))
+    return list(found)
+
+
+def audio_cuts(files: Sequence[Path]) -> tuple[CutSet, list[tuple[str, str]]]:
+    """Return one cut per readable file, with the path as its id, and (path, reason) for the others."""
+    cuts: list[Cut] = []
+    unreadable = []
+    for file in files:
+        try:
+            recording = Recording.from_file(file, recording_id=str(file))
+            problem = audio_problem(recording)
+        except Exception as error:  # a decoder may raise anything on a file that is no audio
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            unreadable.append((str(file), problem))
+        else:
+            cuts.append(recording.to_cut().with_id(str(file)))
+    return CutSet.from_cuts(cuts), unreadable

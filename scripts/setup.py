@@ -1,0 +1,79 @@
+"""Set up ./.venv with this checkout and the named extras; run again it does only what is missing.
+
+    python3 scripts/setup.py [EXTRA …]
+
+Runs on a bare Python, before anything is installed, and must be readable by old ones to tell them so.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+VENV = os.path.join(ROOT, ".venv")
+PYTHON = os.path.join(VENV, "bin", "python")
+STAMP = os.path.join(VENV, "werdict-setup")
+
+
+def main(extras):
+    # type: (list[str]) -> None
+    """Make the environment and install into it."""
+    if sys.version_info < (3, 11):
+        sys.exit("Python 3.11 or newer is needed, this is %s: run this script with a newer python3." % sys.version.split()[0])
+    wanted = sorted(set(extras) | set(installed_extras()))
+    stamp = "%s %s" % (fingerprint(), ",".join(wanted))
+    if read(STAMP) == stamp:
+        return
+    if not os.path.exists(PYTHON) or subprocess.call([PYTHON, "-m", "pip", "--version"], stdout=subprocess.DEVNULL):
+        make_environment()
+    target = ROOT + ("[%s]" % ",".join(wanted) if wanted else "")
+    print("Installing into %s (a few minutes the first time) ..." % VENV, flush=True)
+    if subprocess.call([PYTHON, "-m", "pip", "install", "--quiet", "--editable", target]):
+        sys.exit("pip could not install the packages; its message above says why.")
+    with open(STAMP, "w") as file:
+        file.write(stamp)
+
+
+def make_environment():
+    # type: () -> None
+    """Create the virtual environment, or say which package is missing."""
+    version = "%d.%d" % sys.version_info[:2]
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        sys.exit(
+            "This Python has no venv. Install it, then run this command again:\n"
+            "  Debian, Ubuntu:  apt-get install python%s-venv\n"
+            "  Fedora, RHEL:    dnf install python%s" % (version, version)
+        )
+    if subprocess.call([sys.executable, "-m", "venv", "--clear", VENV]):
+        sys.exit("The virtual environment %s could not be created; the message above says why." % VENV)
+
+
+def installed_extras():
+    # type: () -> list[str]
+    """Return the extras of the last set-up, so that another command does not drop them."""
+    stamp = read(STAMP).split(" ", 1)
+    return [extra for extra in stamp[-1].split(",") if extra] if len(stamp) == 2 else []
+
+
+def fingerprint():
+    # type: () -> str
+    """Return what changes with the requirements."""
+    return hashlib.sha256(read(os.path.join(ROOT, "pyproject.toml")).encode()).hexdigest()[:16]
+
+
+def read(path):
+    # type: (str) -> str
+    """Return a text file, or nothing where there is none."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
