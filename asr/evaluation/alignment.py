@@ -1,0 +1,61 @@
+"""Aligned words for human eyes: which word was heard for which, and what is confused most."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+
+from asr.evaluation.wer import AlignedWord
+
+GAP = "*"
+_ZERO_WIDTH = ("Mn", "Me", "Cf")
+
+
+def aligned_view(alignment: Iterable[AlignedWord]) -> str:
+    """Return three lines: reference words, hypothesis words below them, and S, D or I below every error."""
+    columns = [_column(said, heard) for said, heard in alignment]
+    lines = (
+        zip(("REF", "HYP", "   "), zip(*columns, strict=True), strict=True) if columns else [("REF", ()), ("HYP", ())]
+    )
+    return "\n".join("  ".join([label, *words]).rstrip() for label, words in lines)
+
+
+def confusions(alignments: Iterable[Iterable[AlignedWord]]) -> Counter[AlignedWord]:
+    """Count the errors by their words: (said, heard), with None for no word."""
+    return Counter(pair for alignment in alignments for pair in alignment if pair[0] != pair[1])
+
+
+def error_name(pair: AlignedWord) -> str:
+    """Return ``substitution``, ``deletion``, ``insertion``, or nothing where both words are the same."""
+    said, heard = pair
+    if said == heard:
+        return ""
+    if heard is None:
+        return "deletion"
+    return "insertion" if said is None else "substitution"
+
+
+def _column(said: str | None, heard: str | None) -> tuple[str, str, str]:
+    width = max(_width(said or ""), _width(heard or ""))
+    mark = error_name((said, heard))[:1].upper()
+    return (
+        _pad(GAP * width if said is None else said, width),
+        _pad(GAP * width if heard is None else heard, width),
+        _pad(mark, width),
+    )
+
+
+def _pad(word: str, width: int) -> str:
+    return word + " " * (width - _width(word))
+
+
+def _width(word: str) -> int:
+    """Columns of a terminal: East Asian wide characters take two, combining marks none."""
+    return sum(_character_width(character) for character in word)
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.category(character) in _ZERO_WIDTH:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -1,0 +1,113 @@
+"""How far a WER may be from the one on endless data of the same kind: intervals by resampling."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.evaluation.wer import Score
+
+MIN_RESAMPLES = 100  # with fewer the ends of an interval are chance
+CHUNK_DRAWS = 2**20  # units drawn at once; holds memory at some 25 MB
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval of a WER.
+
+    Attributes:
+        low: lower end, a fraction.
+        high: upper end, a fraction.
+        unit: what was resampled, or counted as independent.
+        num_units: how many of them there are.
+        level: share of such intervals that hold the true value, for example 0.95.
+        method: ``bootstrap``; ``exact upper bound`` where there is no error; ``none`` where one utterance alone says
+            nothing about others (then 0 to infinity).
+    """
+
+    low: float
+    high: float
+    unit: Literal["speaker", "utterance", "word"]
+    num_units: int
+    level: float = 0.95
+    method: Literal["bootstrap", "exact upper bound", "none"] = "bootstrap"
+
+
+def bootstrap_interval(score: Score, *, num_resamples: int = 10_000, level: float = 0.95, seed: int = 0) -> Interval:
+    """Return the percentile bootstrap interval of a WER.
+
+    Errors of one speaker go together, so that whole speakers are drawn (with replacement) where every utterance has
+    one and there are at least two; otherwise utterances. Draws without a reference word have no WER and do not count.
+
+    Without any error every draw would give 0. Then the interval is one-sided and exact for independent words
+    (Clopper and Pearson): its upper end is the WER at which no error in that many words has the probability
+    ``1 - level``.
+
+    Args:
+        score: errors per utterance.
+        num_resamples: draws of the whole set.
+        level: between 0 and 1, without them.
+        seed: the same seed gives the same interval.
+
+    Raises:
+        ValueError: an option is out of its range.
+
+    Reference:
+        Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation", for
+        utterances; Liu and Peng 2020, "Statistical testing on ASR performance via blockwise bootstrap",
+        arXiv:1912.09508, for speakers as blocks; Clopper and Pearson 1934, "The use of confidence or fiducial limits
+        illustrated in the case of the binomial", Biometrika 26, for no error.
+    """
+    _check_options(num_resamples, level, seed)
+    if score.words.errors == 0:
+        num_words = score.words.num_reference
+        high = -math.expm1(math.log1p(-level) / num_words)
+        return Interval(0.0, high, "word", num_words, level, "exact upper bound")
+    unit, errors, words = _units(score)
+    if len(errors) == 1:
+        return Interval(0.0, math.inf, unit, 1, level, "none")
+    rates = _resampled_rates(errors, words, num_resamples, np.random.default_rng(seed))
+    low, high = np.quantile(rates, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high), unit, len(errors), level)
+
+
+def _check_options(num_resamples: int, level: float, seed: int) -> None:
+    if num_resamples < MIN_RESAMPLES:
+        raise ValueError(f"bootstrap: num_resamples={num_resamples} is below {MIN_RESAMPLES}; 10000 is customary")
+    if not 0 < level < 1:
+        raise ValueError(f"bootstrap: level={level} does not lie between 0 and 1; 0.95 is customary")
+    if seed < 0:
+        raise ValueError(f"bootstrap: seed={seed} is negative; give 0 or more")
+
+
+def _units(score: Score) -> tuple[Literal["speaker", "utterance"], NDArray[np.int64], NDArray[np.int64]]:
+    """Return what is drawn, and the errors and reference words of each."""
+    speakers = [item.utterance.speaker for item in score.utterances]
+    if all(speakers) and len(set(speakers)) > 1:
+        errors: Counter[str | None] = Counter()
+        words: Counter[str | None] = Counter()
+        for item in score.utterances:
+            errors[item.utterance.speaker] += item.words.errors
+            words[item.utterance.speaker] += item.words.num_reference
+        names = list(dict.fromkeys(speakers))
+        return "speaker", np.array([errors[name] for name in names]), np.array([words[name] for name in names])
+    counts = [item.words for item in score.utterances]
+    return "utterance", np.array([c.errors for c in counts]), np.array([c.num_reference for c in counts])
+
+
+def _resampled_rates(
+    errors: NDArray[np.int64], words: NDArray[np.int64], num_resamples: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    rates = []
+    rows = max(1, CHUNK_DRAWS // len(errors))
+    for start in range(0, num_resamples, rows):
+        drawn = rng.integers(len(errors), size=(min(rows, num_resamples - start), len(errors)))
+        sum_errors, sum_words = errors[drawn].sum(axis=1), words[drawn].sum(axis=1)
+        defined = sum_words > 0
+        rates.append(sum_errors[defined] / sum_words[defined])
+    return np.concatenate(rates)

@@ -1,0 +1,185 @@
+"""What is left of an evaluation: one headline, plain numbers, and three text files per set."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from asr.evaluation.alignment import aligned_view, confusions, error_name
+from asr.evaluation.confidence import Interval
+from asr.evaluation.wer import AlignedWord, Score, ScoredUtterance
+
+NUM_WORST = 20
+NUM_CONFUSIONS = 20
+_SET_NAME = re.compile(r"\w[\w.+-]*")
+
+
+class ReportFiles(NamedTuple):
+    """Where ``write_report`` left its files."""
+
+    hypotheses: Path
+    alignments: Path
+    wer: Path
+
+
+def headline(score: Score, interval: Interval) -> str:
+    """Return the result in one line: WER with its interval, CER, edits, size of the set."""
+    words = score.words
+    edits = f"S {words.substitutions} D {words.deletions} I {words.insertions}"
+    size = f"{_count(words.num_reference, 'word')}, {_count(score.num_utterances, 'utterance')}"
+    return f"WER {_percent(score.wer)} % {_interval_text(interval)} | CER {_percent(score.cer)} % | {edits} | {size}"
+
+
+def summary(score: Score, interval: Interval) -> dict[str, float | int | str | None]:
+    """Return the result as plain numbers for a JSON file; rates are fractions, an unknown upper end is None."""
+    known = interval.method != "none"
+    return {
+        "wer": score.wer,
+        "wer_low": interval.low if known else None,
+        "wer_high": interval.high if known else None,
+        "interval_level": interval.level,
+        "interval_method": interval.method,
+        "interval_unit": interval.unit,
+        "interval_num_units": interval.num_units,
+        "cer": score.cer,
+        "substitutions": score.words.substitutions,
+        "deletions": score.words.deletions,
+        "insertions": score.words.insertions,
+        "num_words": score.words.num_reference,
+        "num_characters": score.characters.num_reference,
+        "num_utterances": score.num_utterances,
+        "num_duplicates": score.num_duplicates,
+    }
+
+
+def check_set_name(name: str) -> None:
+    """Refuse a name that cannot begin a file name.
+
+    Raises:
+        ValueError: the name is empty, or holds more than letters, digits and ``_ . + -``.
+    """
+    if not _SET_NAME.fullmatch(name):
+        raise ValueError(
+            f"set name {name!r}: reports are files named by their set, so that the name begins with a letter, digit "
+            "or _ and goes on with these and . + - only; rename the set, for example test-clean"
+        )
+
+
+def write_report(
+    folder: Path, set_name: str, score: Score, interval: Interval, notes: Sequence[str] = ()
+) -> ReportFiles:
+    """Write ``<set>.hyp.txt``, ``<set>.alignments.txt`` and at last ``<set>.wer.txt`` into a folder.
+
+    Each file appears complete or not at all; where ``<set>.wer.txt`` is, the others are too.
+
+    Args:
+        folder: created if needed.
+        set_name: see ``check_set_name``.
+        score: of the set.
+        interval: of its WER.
+        notes: sentences that must stand next to the result, for example "synthetic speech".
+
+    Raises:
+        ValueError: the set's name cannot begin a file name.
+        FileExistsError: one of the files is there already; nothing is written then.
+    """
+    check_set_name(set_name)
+    kinds = ("hyp", "alignments", "wer")
+    files = ReportFiles(*(folder / f"{set_name}.{kind}.txt" for kind in kinds))
+    for path in files:
+        _refuse_existing(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_new(files.hypotheses, _hypotheses_text(score))
+    _write_new(files.alignments, _alignments_text(score))
+    _write_new(files.wer, _wer_text(score, interval, notes))
+    return files
+
+
+def _interval_text(interval: Interval) -> str:
+    if interval.method == "none":
+        return f"(no interval from a single {interval.unit})"
+    ends = f"[{_percent(interval.low)}, {_percent(interval.high)}]"
+    level, units = f"{100 * interval.level:g} %", _count(interval.num_units, interval.unit)
+    if interval.method == "exact upper bound":
+        return f"{ends} ({level} upper bound, no error in {units})"
+    return f"{ends} ({level} bootstrap over {units})"
+
+
+def _hypotheses_text(score: Score) -> str:
+    ordered = sorted((item.utterance for item in score.utterances), key=lambda utterance: utterance.id)
+    return "".join(f"{utterance.id}\t{' '.join(utterance.hypothesis.split())}\n" for utterance in ordered)
+
+
+def _alignments_text(score: Score) -> str:
+    ordered = sorted(score.utterances, key=lambda item: item.utterance.id)
+    return "\n".join(f"{_utterance_line(item)}\n{aligned_view(item.alignment)}\n" for item in ordered)
+
+
+def _wer_text(score: Score, interval: Interval, notes: Sequence[str]) -> str:
+    lines = [headline(score, interval), *(f"note: {' '.join(note.split())}" for note in notes)]
+    if score.num_duplicates:
+        left_out = _count(score.num_duplicates, "utterance")
+        lines.append(f"note: {left_out} left out, whose id had occurred before")
+    lines += ["", "Utterances with the most errors", "", *(_worst(score) or ["none has any", ""])]
+    lines += ["Most frequent errors", "", *(_frequent_errors(score) or ["none"])]
+    return "\n".join(lines) + "\n"
+
+
+def _worst(score: Score) -> list[str]:
+    wrong = [item for item in score.utterances if item.words.errors]
+    ordered = sorted(wrong, key=lambda item: (-item.words.errors, item.utterance.id))
+    return [line for item in ordered[:NUM_WORST] for line in (_utterance_line(item), aligned_view(item.alignment), "")]
+
+
+def _frequent_errors(score: Score) -> list[str]:
+    counted = confusions(item.alignment for item in score.utterances)
+    ordered = sorted(counted.items(), key=lambda entry: (-entry[1], error_name(entry[0]), _arrow(entry[0])))
+    return [f"{times:6d}  {error_name(pair):<12}  {_arrow(pair)}" for pair, times in ordered[:NUM_CONFUSIONS]]
+
+
+def _arrow(pair: AlignedWord) -> str:
+    return " -> ".join(word for word in pair if word is not None)
+
+
+def _utterance_line(item: ScoredUtterance) -> str:
+    errors, words = _count(item.words.errors, "error"), _count(item.words.num_reference, "word")
+    return f"{item.utterance.id}: {errors} in {words}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _refuse_existing(path: Path) -> None:
+    if os.path.lexists(path):
+        raise FileExistsError(
+            f"{path} exists and reports are never overwritten; remove the old report or give another output folder"
+        )
+
+
+def _write_new(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        _move_to_new(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _move_to_new(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)  # unlike a rename it never replaces a file that another process has just written
+    except FileExistsError:
+        _refuse_existing(path)
+        raise
+    except OSError:  # a file system without hard links
+        _refuse_existing(path)
+        temporary.rename(path)

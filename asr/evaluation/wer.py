@@ -1,0 +1,155 @@
+"""Word and character error rates: recognised text against reference text, per utterance and in sum."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import jiwer
+
+AlignedWord = tuple[str | None, str | None]
+"""A reference word and the hypothesis word at its place; None stands for no word."""
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """What was said and what was recognised.
+
+    Attributes:
+        id: names the utterance; one line of text without tabs.
+        reference: may be empty: then every recognised word is an insertion.
+        hypothesis: give it and the reference the same normalisation; every other difference is an error.
+        speaker: who spoke; None or empty where that is unknown.
+    """
+
+    id: str
+    reference: str
+    hypothesis: str
+    speaker: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.id.splitlines() != [self.id] or "\t" in self.id:
+            raise ValueError(f"utterance id {self.id!r} is not one line without tabs; rename the utterance")
+        for name in ("reference", "hypothesis"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(
+                    f"utterance {self.id!r}: its {name} is {getattr(self, name)!r}, not text; "
+                    "leave the utterance out, or give an empty text where nobody speaks"
+                )
+
+
+@dataclass(frozen=True)
+class ErrorCounts:
+    """Edits that turn references into hypotheses, in words or in characters."""
+
+    hits: int = 0
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+
+    @property
+    def errors(self) -> int:
+        """Substitutions, deletions and insertions together."""
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def num_reference(self) -> int:
+        """Number of words (characters) in the reference."""
+        return self.hits + self.substitutions + self.deletions
+
+    def __add__(self, other: ErrorCounts) -> ErrorCounts:
+        return ErrorCounts(
+            self.hits + other.hits,
+            self.substitutions + other.substitutions,
+            self.deletions + other.deletions,
+            self.insertions + other.insertions,
+        )
+
+
+@dataclass(frozen=True)
+class ScoredUtterance:
+    """An utterance with its errors and the alignment of its words that they were counted on."""
+
+    utterance: Utterance
+    words: ErrorCounts
+    characters: ErrorCounts
+    alignment: tuple[AlignedWord, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of a set of utterances.
+
+    Attributes:
+        utterances: each id once, in the order given.
+        words: sums over them; at least one reference word.
+        characters: the same in Unicode code points, the single space between two words included.
+        num_duplicates: utterances left out because their id had occurred before.
+    """
+
+    utterances: tuple[ScoredUtterance, ...]
+    words: ErrorCounts
+    characters: ErrorCounts
+    num_duplicates: int = 0
+
+    @property
+    def wer(self) -> float:
+        """Word errors per reference word; a fraction that insertions may lift above 1."""
+        return self.words.errors / self.words.num_reference
+
+    @property
+    def cer(self) -> float:
+        """Character errors per reference character; a fraction."""
+        return self.characters.errors / self.characters.num_reference
+
+    @property
+    def num_utterances(self) -> int:
+        """Number of utterances scored."""
+        return len(self.utterances)
+
+
+def score(utterances: Iterable[Utterance]) -> Score:
+    """Count the errors of every utterance and of all together.
+
+    Words are what whitespace parts. Of utterances with the same id the first one counts, whatever the others hold
+    (distributed samplers repeat some to fill their last batch).
+
+    Raises:
+        ValueError: there is no reference word at all, so that no rate exists.
+    """
+    given = list(utterances)
+    first: dict[str, Utterance] = {}
+    for utterance in given:
+        first.setdefault(utterance.id, utterance)
+    scored = tuple(map(_score_utterance, first.values()))
+    words = sum((item.words for item in scored), ErrorCounts())
+    if words.num_reference == 0:
+        raise ValueError(
+            f"WER: the references of {len(scored)} utterances hold no word, so that no error rate exists; "
+            "check the set's transcripts, or score it together with a set that has words"
+        )
+    characters = sum((item.characters for item in scored), ErrorCounts())
+    return Score(scored, words, characters, num_duplicates=len(given) - len(scored))
+
+
+def _score_utterance(utterance: Utterance) -> ScoredUtterance:
+    # jiwer parts words at single spaces only
+    reference, hypothesis = " ".join(utterance.reference.split()), " ".join(utterance.hypothesis.split())
+    words, characters = jiwer.process_words(reference, hypothesis), jiwer.process_characters(reference, hypothesis)
+    return ScoredUtterance(utterance, _counts(words), _counts(characters), _aligned_words(words))
+
+
+def _counts(output: jiwer.WordOutput | jiwer.CharacterOutput) -> ErrorCounts:
+    return ErrorCounts(output.hits, output.substitutions, output.deletions, output.insertions)
+
+
+def _aligned_words(output: jiwer.WordOutput) -> tuple[AlignedWord, ...]:
+    (reference,), (hypothesis,), (chunks,) = output.references, output.hypotheses, output.alignments
+    aligned: list[AlignedWord] = []
+    for chunk in chunks:
+        said = reference[chunk.ref_start_idx : chunk.ref_end_idx]
+        heard = hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx]
+        # one of them is empty where words were deleted or inserted, else they are equally long
+        aligned.extend(itertools.zip_longest(said, heard))
+    return tuple(aligned)

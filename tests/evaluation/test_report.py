@@ -1,0 +1,190 @@
+import errno
+import json
+import os
+import re
+
+import pytest
+
+from asr.evaluation.confidence import Interval, bootstrap_interval
+from asr.evaluation.report import check_set_name, headline, summary, write_report
+from asr.evaluation.wer import Utterance, score
+
+UTTERANCES = [
+    Utterance("utt-2", "the cat sat", "the bat  sat uh", "b"),
+    Utterance("utt-1", "the cat", "the bat", "a"),
+    Utterance("utt-3", "今天 好", "今天", "a"),
+    Utterance("utt-4", "", "", "b"),
+    Utterance("utt-1", "again", "", "a"),
+]
+SCORE = score(UTTERANCES)
+INTERVAL = Interval(0.025, 0.5, "speaker", 15)
+
+
+def test_the_headline_says_rate_interval_edits_and_size():
+    assert headline(SCORE, INTERVAL) == (
+        "WER 57.14 % [2.50, 50.00] (95 % bootstrap over 15 speakers) | CER 31.82 % | "
+        "S 2 D 1 I 1 | 7 words, 4 utterances"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "expected"),
+    [
+        ("one a b", "one a b", r"WER 0.00 % \[0.00, 63.16\] \(95 % upper bound, no error in 3 words\) \| CER 0.00 %"),
+        ("one", "two", r"WER 100.00 % \(no interval from a single utterance\) .* \| 1 word, 1 utterance$"),
+        ("one", "one two", r"WER 100.00 % .* S 0 D 0 I 1"),
+        (" ".join(["a"] * 20_000), " ".join(["a"] * 19_999), r"WER 0.01 % .* S 0 D 1 I 0 \| 20000 words"),
+    ],
+)  # fmt: skip
+def test_a_headline_of_one_utterance(reference, hypothesis, expected):
+    result = score([Utterance("a", reference, hypothesis)])
+    assert re.match(expected, headline(result, bootstrap_interval(result)))
+
+
+def test_the_headline_names_the_level():
+    assert "(99.9 % bootstrap over 2 utterances)" in headline(SCORE, Interval(0, 1, "utterance", 2, level=0.999))
+
+
+def test_the_summary_is_plain_json():
+    numbers = summary(SCORE, INTERVAL)
+    assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
+    assert numbers == {
+        "wer": 4 / 7, "wer_low": 0.025, "wer_high": 0.5, "cer": 7 / 22,
+        "interval_level": 0.95, "interval_method": "bootstrap", "interval_unit": "speaker", "interval_num_units": 15,
+        "substitutions": 2, "deletions": 1, "insertions": 1,
+        "num_words": 7, "num_characters": 22, "num_utterances": 4, "num_duplicates": 1,
+    }  # fmt: skip
+
+
+def test_the_summary_of_a_single_utterance_claims_no_interval():
+    result = score([Utterance("a", "one", "two")])
+    numbers = summary(result, bootstrap_interval(result))
+    assert (numbers["wer_low"], numbers["wer_high"], numbers["interval_method"]) == (None, None, "none")
+    json.dumps(numbers, allow_nan=False)
+
+
+def test_three_files_are_written_and_nothing_else(tmp_path):
+    folder = tmp_path / "run" / "decode"
+    files = write_report(folder, "test-clean", SCORE, INTERVAL)
+    assert [path.name for path in files] == ["test-clean.hyp.txt", "test-clean.alignments.txt", "test-clean.wer.txt"]
+    assert sorted(folder.iterdir()) == sorted(files)
+
+
+def test_hypotheses_are_sorted_by_id_behind_a_tab(tmp_path):
+    files = write_report(tmp_path, "test", SCORE, INTERVAL)
+    assert files.hypotheses.read_bytes().decode("utf-8") == (
+        "utt-1\tthe bat\nutt-2\tthe bat sat uh\nutt-3\t今天\nutt-4\t\n"
+    )
+
+
+def test_alignments_show_every_utterance_with_its_id(tmp_path):
+    files = write_report(tmp_path, "test", SCORE, INTERVAL)
+    blocks = files.alignments.read_text(encoding="utf-8").split("\n\n")
+    assert [block.splitlines()[0] for block in blocks] == [
+        "utt-1: 1 error in 2 words",
+        "utt-2: 2 errors in 3 words",
+        "utt-3: 1 error in 2 words",
+        "utt-4: 0 errors in 0 words",
+    ]
+    assert blocks[1].splitlines()[1:] == ["REF  the  cat  sat  **", "HYP  the  bat  sat  uh", "          S         I"]
+
+
+def test_the_wer_file_tells_result_notes_worst_utterances_and_confusions_in_this_order(tmp_path):
+    files = write_report(tmp_path, "test", SCORE, INTERVAL, notes=["synthetic speech", "two\nlines"])
+    lines = files.wer.read_text(encoding="utf-8").splitlines()
+    assert lines[:4] == [
+        headline(SCORE, INTERVAL),
+        "note: synthetic speech",
+        "note: two lines",
+        "note: 1 utterance left out, whose id had occurred before",
+    ]
+    named = [line.split(":")[0] for line in lines if line.startswith("utt-")]
+    assert named == ["utt-2", "utt-1", "utt-3"]
+    assert lines[lines.index("Most frequent errors") + 2 :] == [
+        "     2  substitution  cat -> bat",
+        "     1  deletion      好",
+        "     1  insertion     uh",
+    ]
+
+
+def test_a_faultless_set_has_its_files_too(tmp_path):
+    result = score([Utterance("a", "one", "one")])
+    text = write_report(tmp_path, "test", result, bootstrap_interval(result)).wer.read_text(encoding="utf-8")
+    assert text.startswith("WER 0.00 % ")
+    assert text.endswith("Most frequent errors\n\nnone\n")
+
+
+def test_long_lists_are_cut(tmp_path):
+    result = score([Utterance(f"utt{i:03d}", f"word{i}", "x") for i in range(100)])
+    text = write_report(tmp_path, "test", result, bootstrap_interval(result)).wer.read_text(encoding="utf-8")
+    assert text.count(": 1 error in 1 word") == 20
+    assert text.count(" -> x") == 20
+
+
+@pytest.mark.parametrize("kind", ["hyp", "alignments", "wer"])
+def test_an_existing_file_is_never_overwritten(tmp_path, kind):
+    (tmp_path / f"test.{kind}.txt").write_text("precious")
+    with pytest.raises(FileExistsError, match=rf"test.{kind}.txt exists.*remove the old report or give another"):
+        write_report(tmp_path, "test", SCORE, INTERVAL)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_dangling_link_in_the_way_is_refused(tmp_path):
+    (tmp_path / "test.wer.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError, match=r"test\.wer\.txt exists"):
+        write_report(tmp_path, "test", SCORE, INTERVAL)
+
+
+def test_another_set_fits_into_the_same_folder(tmp_path):
+    write_report(tmp_path, "test", SCORE, INTERVAL)
+    write_report(tmp_path, "test-other", SCORE, INTERVAL)
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def link_while_another_process_writes(temporary, path):
+    path.write_text("of the other")
+    raise FileExistsError(errno.EEXIST, "exists")
+
+
+def test_a_file_that_another_process_writes_meanwhile_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "link", link_while_another_process_writes)
+    with pytest.raises(FileExistsError, match=r"test\.hyp\.txt exists and reports are never overwritten"):
+        write_report(tmp_path, "test", SCORE, INTERVAL)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["of the other"]
+
+
+def no_links(temporary, path):
+    raise OSError(errno.ENOTSUP, "no hard links here")
+
+
+def test_a_file_system_without_hard_links_will_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "link", no_links)
+    files = write_report(tmp_path, "test", SCORE, INTERVAL)
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert files.wer.read_text(encoding="utf-8").startswith("WER 57.14 %")
+
+
+def test_a_full_disk_leaves_no_half_report(tmp_path, monkeypatch):
+    def full(temporary, path):
+        assert temporary.read_text(encoding="utf-8")
+        assert not path.exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(tmp_path, "test", SCORE, INTERVAL)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["test", "test-clean", "dev_other.v2", "prüfung", "1", "a+b"])
+def test_a_plain_set_name_is_fine(name):
+    check_set_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "a\\b", "/etc/x", "../x", ".hidden", "-x", "a b", "a\n", "a\0", "c:x"]
+)
+def test_a_set_name_that_could_leave_the_folder_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=r"set name .* rename the set"):
+        write_report(tmp_path, name, SCORE, INTERVAL)
+    assert list(tmp_path.iterdir()) == []
