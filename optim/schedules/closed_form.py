@@ -1,0 +1,108 @@
+"""Learning rates that are a formula of how many updates and epochs are done."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+
+def linear_warmup(batch: int, warmup_steps: int) -> float:
+    """Return the factor before the update that follows ``batch`` others: 1/(w + 1), 2/(w + 1), …, then 1."""
+    return min(1.0, (batch + 1) / (warmup_steps + 1))
+
+
+class ClosedFormSchedule(LRScheduler, ABC):
+    """Sets lr = base lr · `factor` in every group; ``step()`` after each update, not after each epoch.
+
+    The base is the group's lr when this schedule first sees it: at construction, or at the first step after
+    ``add_param_group``. The lr of the first update is set at construction. A tensor as lr is filled in place
+    after it was cloned once, since groups may share one tensor.
+
+    Args:
+        optimizer: whose learning rates to set.
+
+    Raises:
+        ValueError: a group has no lr.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        for i, group in enumerate(optimizer.param_groups):
+            if group.get("lr") is None:
+                raise ValueError(
+                    f"{type(self).__name__} sets the lr, but group {i} of {type(optimizer).__name__} has none; "
+                    "give the optimizer an lr, or train without a schedule"
+                )
+        self.epoch = 0
+        super().__init__(optimizer)
+
+    @abstractmethod
+    def factor(self, batch: int, epoch: int) -> float:
+        """Return lr / base lr after ``batch`` updates, in epoch ``epoch``, both from 0."""
+
+    @property
+    def batch(self) -> int:
+        """Updates done so far."""
+        return int(self.last_epoch)
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Return each group's learning rate at the present batch and epoch, as numbers."""
+        factor = self.factor(self.batch, self.epoch)
+        return [self._base_lr(group) * factor for group in self.optimizer.param_groups]
+
+    def _base_lr(self, group: dict[str, Any]) -> float:
+        lr = group["lr"]
+        if isinstance(lr, Tensor) and not isinstance(group.get("initial_lr"), float):
+            group["lr"] = lr.clone()
+        group["initial_lr"] = float(group.get("initial_lr", lr))
+        return float(group["initial_lr"])
+
+    def get_last_lr(self) -> list[float | Tensor]:
+        """Return the learning rates in force, one number per group."""
+        return self.get_lr()
+
+    def step_batch(self, batch: int | None = None) -> None:
+        """Count one update, or set the count of updates since the start of training."""
+        if batch is None:
+            self.step()
+            return
+        if batch < 0:
+            raise ValueError(f"batch counts updates and must be at least 0, given {batch}")
+        self.last_epoch = batch
+        self._apply()
+
+    def step_epoch(self, epoch: int | None = None) -> None:
+        """Set the epoch at its start (0 in the first), or, without argument, count one at its end."""
+        if epoch is not None and epoch < 0:
+            raise ValueError(f"epoch must be at least 0, given {epoch}")
+        self.epoch = self.epoch + 1 if epoch is None else epoch
+        self._apply()
+
+    def _apply(self) -> None:
+        for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the base learning rates and the counts; the arguments come from the config, not from here."""
+        bases = [self._base_lr(group) for group in self.optimizer.param_groups]
+        return {"base_lrs": bases, "epoch": self.epoch, "batch": self.batch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved state: set the counts, the bases and the learning rates.
+
+        Raises:
+            ValueError: the state has another number of groups than the optimizer.
+        """
+        groups, bases = self.optimizer.param_groups, state_dict["base_lrs"]
+        if len(bases) != len(groups):
+            raise ValueError(f"the schedule was saved for {len(bases)} groups, the optimizer has {len(groups)}")
+        for group, base in zip(groups, bases, strict=True):
+            group["initial_lr"] = float(base)
+        self.epoch, self.last_epoch = state_dict["epoch"], state_dict["batch"]
+        self._apply()

@@ -1,0 +1,29 @@
+"""One learning rate throughout, after an optional warm-up."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from optim.options import check_range
+from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup
+
+
+class Constant(ClosedFormSchedule):
+    """The base rate, reached linearly: lr = base · min(1, (b + 1)/(warmup_steps + 1)) after b updates.
+
+    Args:
+        optimizer: whose learning rates to set.
+        warmup_steps: updates before the base rate is reached.
+
+    Raises:
+        ValueError: ``warmup_steps`` is negative.
+    """
+
+    def __init__(self, optimizer: Optimizer, warmup_steps: int = 0) -> None:
+        check_range("warmup_steps", warmup_steps, "[0, inf)")
+        self.warmup_steps = warmup_steps
+        super().__init__(optimizer)
+
+    def factor(self, batch: int, epoch: int) -> float:
+        """Return the warm-up's factor; the epoch does not matter."""
+        return linear_warmup(batch, self.warmup_steps)

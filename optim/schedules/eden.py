@@ -1,0 +1,58 @@
+"""Eden: a rate that falls with the square root of batches and of epochs, once there are many of either."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from optim.options import check_range
+from optim.schedules.closed_form import ClosedFormSchedule
+
+
+class Eden(ClosedFormSchedule):
+    """Decay in batches and in epochs, with an optional linear warm-up.
+
+    With batch b, epoch e, B = lr_batches, E = lr_epochs:
+
+        lr = base · ((b² + B²)/B²)^-¼ · ((e² + E²)/E²)^-¼ · warm-up
+        warm-up = warmup_start + (1 − warmup_start) · b/warmup_batches     until b = warmup_batches, then 1
+
+    Whoever trains must also tell the epoch: ``step_epoch(epoch)`` at its start.
+
+    Args:
+        optimizer: whose learning rates to set.
+        lr_batches: updates after which the rate begins to fall.
+        lr_epochs: epochs after which it does.
+        warmup_batches: updates of warm-up; 0 for none, 500 by default in the second reference.
+        warmup_start: the factor of the first update where there is a warm-up, in [0, 1].
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Reference:
+        icefall, egs/librispeech/ASR/pruned_transducer_stateless2/optim.py, class Eden; the warm-up is that of
+        egs/librispeech/ASR/zipformer/optim.py.
+        Differs: the rate is set at construction and on load; groups may be added later.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_batches: float,
+        lr_epochs: float,
+        warmup_batches: float = 0.0,
+        warmup_start: float = 0.5,
+    ) -> None:
+        check_range("lr_batches", lr_batches, "(0, inf)")
+        check_range("lr_epochs", lr_epochs, "(0, inf)")
+        check_range("warmup_batches", warmup_batches, "[0, inf)")
+        check_range("warmup_start", warmup_start, "[0, 1]")
+        self.lr_batches, self.lr_epochs = lr_batches, lr_epochs
+        self.warmup_batches, self.warmup_start = warmup_batches, warmup_start
+        super().__init__(optimizer)
+
+    def factor(self, batch: int, epoch: int) -> float:
+        """Return the product of the class's docstring."""
+        decay = (1 + (batch / self.lr_batches) ** 2) ** -0.25 * (1 + (epoch / self.lr_epochs) ** 2) ** -0.25
+        if batch >= self.warmup_batches:
+            return decay
+        return decay * (self.warmup_start + (1 - self.warmup_start) * batch / self.warmup_batches)
