@@ -1,0 +1,132 @@
+"""Regex rules on parameter names, turned into an optimizer's parameter groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from optim.options import check_names, check_range, did_you_mean
+
+NamedParameters = Iterable[tuple[str, nn.Parameter]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What holds for the parameters whose name a regular expression finds."""
+
+    pattern: re.Pattern[str]
+    lr_scale: float
+    options: dict[str, Any]
+
+
+def grouped(
+    optimizer: Callable[[Any], Optimizer], rules: Sequence[Mapping[str, Any]] = ()
+) -> Callable[[NamedParameters], Optimizer]:
+    """Return a function that builds the optimizer with one parameter group per rule.
+
+    Rules are tried in their order, and the first whose pattern `re.search` finds in a parameter's name decides
+    about it. Without rules there is one group. Parameters that need no gradient are left out.
+
+    Args:
+        optimizer: makes an optimizer of parameters or groups, such as ``functools.partial(Eve, lr=3e-3)``.
+        rules: mappings with ``pattern``, optionally ``lr_scale``, which multiplies the optimizer's lr, and any
+            of the optimizer's hyper-parameters, which replace its own.
+
+    Returns:
+        A function of (name, parameter) pairs; its groups carry ``param_names``.
+
+    Raises:
+        ValueError: a rule is malformed. The function raises it when no parameter needs a gradient, a rule names
+            an unknown hyper-parameter, a rule decides about no parameter, or a parameter has no rule.
+    """
+    if isinstance(rules, Mapping | str):
+        raise ValueError(f"rules must be a list of mappings, given {type(rules).__name__} {rules!r}")
+    return partial(_build, optimizer, [_parse(i, rule) for i, rule in enumerate(rules)])
+
+
+def _parse(place: int, rule: Mapping[str, Any]) -> Rule:
+    if not isinstance(rule, Mapping) or not isinstance(rule.get("pattern"), str):
+        raise ValueError(f"parameter rule {place} must be a mapping with a string 'pattern', given {rule!r}")
+    try:
+        pattern = re.compile(rule["pattern"])
+    except re.error as error:
+        raise ValueError(f"parameter rule {place}: {rule['pattern']!r} is no regular expression: {error}") from error
+    scale = rule.get("lr_scale", 1.0)
+    check_range(f"lr_scale of parameter rule {rule['pattern']!r}", scale, "[0, inf)")
+    if "lr_scale" in rule and "lr" in rule:
+        raise ValueError(f"parameter rule {rule['pattern']!r} has both lr and lr_scale; keep one")
+    options = {key: _plain(rule[key]) for key in rule if key not in ("pattern", "lr_scale")}
+    return Rule(pattern, scale, options)
+
+
+def _plain(value: Any) -> Any:
+    """Turn a config's own list type into a tuple, so that checkpoints hold nothing but plain values."""
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def _build(
+    optimizer: Callable[[Any], Optimizer], rules: Sequence[Rule], named_parameters: NamedParameters
+) -> Optimizer:
+    named = list(named_parameters)
+    trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+    if not trainable:
+        raise ValueError(f"no parameter to optimize: none of {len(named)} requires a gradient")
+    if not rules:
+        return optimizer(trainable)
+    owners = _assign(rules, [name for name, _ in named])
+    _refuse_uncovered([name for name, _ in trainable], owners)
+    # an optimizer without rules shows which hyper-parameters there are, and the lr to scale
+    defaults = optimizer(trainable).defaults
+    groups = []
+    for place, rule in enumerate(rules):
+        params = [(name, parameter) for name, parameter in trainable if owners[name] == place]
+        options = _options(rule, defaults)
+        if params:
+            groups.append({"params": params, **options})
+    return optimizer(groups)
+
+
+def _options(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    where = f"parameter rule {rule.pattern.pattern!r}"
+    check_names(rule.options, {"pattern", "lr_scale", *defaults}, where)
+    if rule.lr_scale == 1.0:
+        return rule.options
+    if defaults.get("lr") is None:
+        raise ValueError(f"{where}: lr_scale needs an optimizer with an lr; set its lr or remove lr_scale")
+    return {**rule.options, "lr": rule.lr_scale * defaults["lr"]}
+
+
+def _assign(rules: Sequence[Rule], names: Sequence[str]) -> dict[str, int]:
+    """Return the place of the first rule that matches, by name; refuse a rule that decides about none."""
+    owners: dict[str, int] = {}
+    for place, rule in enumerate(rules):
+        matched = [name for name in names if rule.pattern.search(name)]
+        taken = [name for name in matched if name in owners]
+        pattern = rule.pattern.pattern
+        if not matched:
+            raise ValueError(
+                f"parameter rule {pattern!r} matches no parameter{did_you_mean(pattern, names)}; "
+                f"names look like {', '.join(names[:3])}. Correct or remove the rule."
+            )
+        # a rule that matches everything stands last to cover the rest, even where there is no rest
+        if len(matched) == len(taken) < len(names):
+            raise ValueError(
+                f"parameter rule {pattern!r} decides about no parameter: earlier rules take all it matches, "
+                f"{rules[owners[taken[0]]].pattern.pattern!r} takes {taken[0]}. Move it up or remove it."
+            )
+        owners.update({name: place for name in matched if name not in owners})
+    return owners
+
+
+def _refuse_uncovered(names: Sequence[str], owners: Mapping[str, int]) -> None:
+    if left := [name for name in names if name not in owners]:
+        raise ValueError(
+            f"no parameter rule matches {', '.join(left[:3])} ({len(left)} of {len(names)} parameters); "
+            "end the rules with pattern '.*' to cover the rest"
+        )
