@@ -1,0 +1,29 @@
+"""Runs every test that takes a `case` once per row of the table, and uses one thread."""
+
+import pytest
+import torch
+
+from tests.optim.cases import CASES
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" not in metafunc.fixturenames:
+        return
+    test = metafunc.function.__name__
+    rows = [
+        pytest.param(
+            case,
+            id=case.name,
+            marks=[pytest.mark.skip(reason=case.exceptions[test])] if test in case.exceptions else [],
+        )
+        for case in CASES
+    ]
+    metafunc.parametrize("case", rows)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

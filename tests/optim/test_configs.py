@@ -1,0 +1,112 @@
+"""Every optimizer and schedule has a config, a row and a description, and every config builds what it names."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+import optim
+from asr.cli.instantiate import instantiate
+from optim.schedules.closed_form import ClosedFormSchedule
+from optim.step_loop import StepLoop
+from tests.optim.cases import CASES
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FILES = {group: sorted((CONFIGS / group).glob("*.yaml")) for group in ("optimizer", "schedule", "parameter_rules")}
+
+
+def by_name(group):
+    return pytest.mark.parametrize("file", FILES[group], ids=lambda file: file.stem)
+
+
+def load(file):
+    """Return a config as commands see it: plain values, with the trainer's horizon filled in."""
+    config = OmegaConf.merge({"trainer": {"max_steps": 1000}}, {"node": OmegaConf.load(file)})
+    return OmegaConf.to_container(config, resolve=True)["node"]
+
+
+def build(file, **arguments):
+    return instantiate(load(file), file.parent.name, ("optim", "torch.optim"), **arguments)
+
+
+class Model(nn.Module):
+    """One parameter of each kind that encoders and heads have."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16)
+        self.attention_norm = nn.LayerNorm(8)
+        self.front = nn.Sequential(nn.Conv1d(4, 8, 3), nn.GELU())
+        self.normalise_more = nn.Linear(8, 8, bias=False)
+
+
+def defined(base):
+    """Return every class of the package that is a ``base`` and not abstract."""
+    modules = [importlib.import_module(m.name) for m in pkgutil.walk_packages(optim.__path__, "optim.")]
+    classes = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
+    return {cls for cls in classes if issubclass(cls, base) and not getattr(cls, "__abstractmethods__", None)} - {
+        torch.optim.Optimizer,
+        LRScheduler,
+    }
+
+
+def test_every_optimizer_has_a_row_a_config_and_a_public_name():
+    classes = defined(torch.optim.Optimizer)
+    assert classes == {case.factory for case in CASES}
+    assert all(issubclass(cls, StepLoop) and getattr(optim, cls.__name__) is cls for cls in classes)
+    named = {OmegaConf.load(file)._target_ for file in FILES["optimizer"]}
+    assert {f"optim.{cls.__name__}" for cls in classes} <= named
+
+
+def test_every_schedule_has_a_config_and_a_public_name():
+    classes = defined(LRScheduler)
+    assert all(issubclass(cls, ClosedFormSchedule) and getattr(optim, cls.__name__) is cls for cls in classes)
+    assert {OmegaConf.load(file)._target_ for file in FILES["schedule"]} == {f"optim.{cls.__name__}" for cls in classes}
+
+
+@pytest.mark.parametrize("file", [file for files in FILES.values() for file in files], ids=lambda file: file.stem)
+def test_the_first_line_describes_the_choice(file):
+    first, second = file.read_text().splitlines()[:2]
+    assert first.startswith("# ")
+    assert len(first) > 20
+    assert file.parent.name != "optimizer" or "schedule=" in second
+
+
+@by_name("optimizer")
+def test_an_optimizers_config_trains_and_leaves_plain_values_in_the_checkpoint(file, tmp_path):
+    optimizer = build(file)(Model().parameters())
+    for param in optimizer.param_groups[0]["params"]:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    saved = torch.load(tmp_path / "state.pt", weights_only=True)["param_groups"][0]
+    for key, value in load(file).items():
+        assert key.startswith("_") or saved[key] == (tuple(value) if isinstance(value, list) else value)
+
+
+@by_name("schedule")
+def test_a_schedules_config_builds_it_with_the_trainers_horizon(file):
+    schedule = build(file)(optim.Eve(Model().parameters()))
+    assert isinstance(schedule, ClosedFormSchedule)
+    assert getattr(schedule, "max_steps", 1000) == 1000
+    assert 0 < schedule.get_last_lr()[0] <= 1e-3
+
+
+@by_name("parameter_rules")
+@pytest.mark.parametrize("optimizer", FILES["optimizer"], ids=lambda file: file.stem)
+def test_rules_and_optimizers_cross(file, optimizer):
+    model = Model()
+    built = build(file, optimizer=build(optimizer))(model.named_parameters())
+    assert sum(len(group["params"]) for group in built.param_groups) == len(list(model.parameters()))
+    if file.stem == "no_decay":
+        spared, decayed = built.param_groups
+        assert all(param.dim() == 1 for param in spared["params"])
+        assert all(param.dim() > 1 for param in decayed["params"])
+        assert (spared["weight_decay"], decayed["weight_decay"]) == (0.0, load(optimizer)["weight_decay"])
