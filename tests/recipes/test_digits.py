@@ -1,0 +1,109 @@
+import hashlib
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import espeakng_loader
+import numpy as np
+import pytest
+import soundfile
+from lhotse.qa import validate_recordings_and_supervisions
+
+from asr.recipes.digits.prepare import WORDS, draw, prepare_digits
+from asr.recipes.digits.voices import ACCENTS, FAMILIES, LEFT_OUT, VOICES
+
+TINY = {"num_train": 6, "num_dev": 3, "num_test": 3}
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(folder.rglob("*.flac"))}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    return folder, prepare_digits(folder, **TINY)
+
+
+def test_every_variant_belongs_to_one_split_or_is_left_out():
+    variants = set(os.listdir(Path(espeakng_loader.get_data_path()) / "voices" / "!v"))
+    listed = [name for names in VOICES.values() for name in names] + list(LEFT_OUT)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == variants
+
+
+def test_families_stay_within_one_split():
+    for family in FAMILIES:
+        assert sum(not set(family).isdisjoint(names) for names in VOICES.values()) == 1, family
+
+
+def test_the_corpus_is_frozen():
+    """Changing what is said, or by whom, would make old results incomparable."""
+    drawn = [draw(20261121, split, index) for split in VOICES for index in range(200)]
+    told = [(item["id"], item["text"], item["voice"], item["words_per_minute"], item["pitch"]) for item in drawn]
+    assert told[0] == FIRST
+    assert hashlib.sha256(repr(told).encode()).hexdigest()[:16] == FROZEN
+
+
+FIRST = ("digits-train-00000", "nine eight five six", "en-us+rob", 188, 54)
+FROZEN = "c3c58aef170db41f"
+
+
+def test_what_is_said_is_digits_by_voices_of_the_split():
+    for split, names in VOICES.items():
+        for index in range(300):
+            item = draw(1, split, index)
+            words = item["text"].split()
+            assert 3 <= len(words) <= 7
+            assert set(words) <= set(WORDS)
+            assert item["variant"] in names
+            assert item["accent"] in ACCENTS
+
+
+def test_the_same_options_give_the_same_audio(tiny, tmp_path):
+    folder, _ = tiny
+    prepare_digits(tmp_path, **TINY, num_jobs=1)
+    assert hashes(tmp_path) == hashes(folder)
+    assert len(set(hashes(folder).values())) == 12
+
+
+def test_an_interrupted_preparation_goes_on(tiny, tmp_path):
+    folder, _ = tiny
+    shutil.copytree(folder, tmp_path / "copy")
+    audio = tmp_path / "copy" / "audio"
+    shutil.rmtree(audio / "dev-000")
+    (audio / "test-000").rename(audio / "test-000.partial")
+    kept = (audio / "train-000").stat().st_mtime_ns
+    prepare_digits(tmp_path / "copy", **TINY)
+    assert hashes(tmp_path / "copy") == hashes(folder)
+    assert (audio / "train-000").stat().st_mtime_ns == kept
+    assert not (audio / "test-000.partial").exists()
+
+
+def test_manifests_and_audio_are_sound(tiny):
+    _, corpus = tiny
+    assert set(corpus.splits) == {"train", "dev", "test"}
+    assert "synthetic" in corpus.notes[0]
+    for manifests in corpus.splits.values():
+        validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
+        for recording in manifests.recordings:
+            audio, rate_hz = soundfile.read(recording.sources[0].source)
+            assert rate_hz == 16_000
+            assert 0.8 < len(audio) / rate_hz < 8
+            assert 0.02 < np.abs(audio).max() < 0.6
+            assert np.abs(audio[:1000]).max() < 0.01
+
+
+def test_a_missing_engine_is_named_with_its_extra(monkeypatch, tmp_path):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "espeakng_loader" else find(name))
+    with pytest.raises(ValueError, match=r"werdict\[tts\]"):
+        prepare_digits(tmp_path, **TINY)
+
+
+@pytest.mark.parametrize("options", [{"num_train": 0}, {"num_test": -1}, {"num_jobs": 0}, {"source": "x"}])
+def test_impossible_options_are_refused(tmp_path, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        prepare_digits(tmp_path, **{**TINY, **options})
+    assert list(tmp_path.iterdir()) == []
