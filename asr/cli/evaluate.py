@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
 from omegaconf import DictConfig
 from rich.console import Console
 
 from asr.cli.app import run_app
-from asr.cli.restore import restore
+from asr.cli.restore import Restored, restore
+from asr.data.manifests import evaluation_cuts
 from asr.training.report import evaluate_set
+from asr.training.run_folder import claim_run_folder, create_run_folder
 
-console = Console()
+console = Console(highlight=False)
 
 
 def main() -> None:
@@ -26,3 +33,29 @@ def evaluate(options: DictConfig) -> None:
     for name, cuts in sets.items():
         evaluate_set(restored.recogniser, restored.decoder, restored.reading, cuts, name, notes, output)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)
+
+
+def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list[str]]:
+    if options.manifest is None:
+        prepared = restored.prepared()
+        return {name: prepared.cuts(name) for name in prepared.names("test")}, list(prepared.notes)
+    path = Path(options.manifest).expanduser()
+    cuts, dropped = evaluation_cuts(path, restored.text)
+    for item in dropped:
+        console.print(f"left out {item.item}: {item.reason}", markup=False, soft_wrap=True)
+    return {options.name or _set_name(path): cuts}, []
+
+
+def _set_name(path: Path) -> str:
+    return re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
+
+
+def _output_folder(options: DictConfig, checkpoint: Path) -> Path:
+    if options.output_dir is not None:
+        return claim_run_folder(Path(options.output_dir), "output_dir")
+    run_dir = checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else checkpoint.parent
+    return create_run_folder(run_dir / "decode")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,8 +7,9 @@ belong to what its place in the config may hold; keys and values are checked aga
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import hydra.utils
 from hydra.errors import HydraException
@@ -82,6 +83,18 @@ def locate(node: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> Any:
     return target
 
 
+def _plain_hint(hint: Any) -> Any:
+    """Return the part of an annotation that plain values can be checked against; None where there is none."""
+    if isinstance(hint, types.UnionType) or get_origin(hint) is Union:
+        kept = [part for part in get_args(hint) if part is type(None) or _plain_hint(part) is not None]
+        return Union[tuple(kept)] if kept else None  # noqa: UP007
+    try:
+        TypeAdapter(hint)
+    except PydanticUserError:
+        return None
+    return hint
+
+
 def _belongs(name: str, allowed: tuple[str, ...]) -> bool:
     return any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed)
 
@@ -112,17 +125,18 @@ def check_values(target: Any, values: Mapping[str, Any], key: str) -> dict[str, 
         hints = get_type_hints(function)
     except (NameError, TypeError):
         return dict(values)
-    return {name: _checked(value, hints.get(name), f"{key}.{name}") for name, value in values.items()}
+    return {name: _checked(value, hints.get(name, Any), f"{key}.{name}") for name, value in values.items()}
 
 
 def _checked(value: Any, hint: Any, key: str) -> Any:
-    if hint is None or hint is Any:
+    """Check plain values; objects, and types that no plain value has, are their owner's to check."""
+    hint = _plain_hint(hint)
+    if hint is None or not isinstance(value, bool | int | float | str | list | dict | None):
         return value
-    if hint in (int, float) and isinstance(value, bool | str):
-        raise ConfigError(f"{key} must be {'a whole' if hint is int else 'a'} number, given {value!r}")
+    allowed = set(get_args(hint)) or {hint}
+    if allowed & {int, float} and not allowed & {bool, str} and isinstance(value, bool | str):
+        raise ConfigError(f"{key} must be {'a' if float in allowed else 'a whole'} number, given {value!r}")
     try:
         return TypeAdapter(hint).validate_python(value)
-    except PydanticUserError:  # a type that no plain value has: its owner checks it
-        return value
     except ValidationError as error:
         raise ConfigError(f"{key}: {error.errors()[0]['msg']}, given {value!r}") from error

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.errors import ConfigError
-from asr.cli.instantiate import instantiate
+from asr.cli.instantiate import Configured, instantiate
 from asr.data.cuts import Limits
 from asr.data.features import Features
 from asr.data.loader import Workers
@@ -118,7 +118,7 @@ def update_parts(config: Mapping[str, Any]) -> UpdateParts:
     """Build the factories of optimizer and schedule, and the decoder."""
     optimizer = part(config, "optimizer")
     return UpdateParts(
-        optimizer_factory=part(config, "parameter_rules", optimizer=optimizer),
+        optimizer_factory=Configured(part(config, "parameter_rules", optimizer=optimizer), {}, "parameter_rules"),
         schedule_factory=part(config, "schedule"),
         decoder=part(config, "decoder"),
     )

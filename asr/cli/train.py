@@ -55,13 +55,13 @@ def train(config: DictConfig) -> None:
 def rehearse(config: Mapping[str, Any]) -> None:
     """Build everything once with a small vocabulary, so that what cannot work fails before any work is done."""
     _check_seed(config["seed"])
+    _trainer(config, loggers=[], callbacks=[])
     features = data_parts(config).features
     zeros, ones = [0.0] * features.num_features, [1.0] * features.num_features
     recogniser = build_recogniser(config, 8, zeros, ones)
     parts = update_parts(config)
     optimizer = parts.optimizer_factory(recogniser.named_parameters())
     parts.schedule_factory(optimizer)
-    _trainer(config, loggers=[], callbacks=[])
 
 
 def _check_seed(seed: Any) -> None:
@@ -143,7 +143,11 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
             "format": FORMAT,
             "config": dict(config),
             "tokenizer": prepared.tokenizer.state(),
-            "data": {"fingerprint": prepared.fingerprint, "notes": list(prepared.notes)},
+            "data": {
+                "fingerprint": prepared.fingerprint,
+                "folder": str(prepared.folder),
+                "notes": list(prepared.notes),
+            },
         },
     )
     num_parameters = sum(p.numel() for p in recogniser.parameters())
@@ -155,7 +159,7 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
         dataset, order = reading.training_data(prepared.cuts("train"), config["seed"], parts.perturb)
         loader = ResumableLoader(dataset, order, reading.workers)
         fit(trainer, module, loader, [reading.evaluation_loader(prepared.cuts(name)) for name in dev])
-        report_training(module, reading, prepared, run_dir, loggers, watch)
+        report_training(module, reading, prepared, run_dir, loggers, watch.read())
         exit_code = 0
     finally:
         for logger in loggers:

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from asr.data.batch import Batch
 from asr.data.seeding import seed_for
-from asr.evaluation.wer import Utterance, score
+from asr.evaluation.wer import Score, Utterance, score
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
 
@@ -65,6 +65,7 @@ class TrainingModule(pl.LightningModule):
         self.optimizer_factory, self.schedule_factory = optimizer_factory, schedule_factory
         self.dev_names, self.extra_state = dev_names, extra_state
         self.hypotheses: dict[str, list[Utterance]] = {}
+        self.scores: dict[str, Score] = {}
         # sums over the micro-batches of an update: loss, tokens, utterances, seconds of audio
         self.sums = torch.zeros(4)
         self.num_consecutive_skips = 0
@@ -144,17 +145,17 @@ class TrainingModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_index: int, dataloader_idx: int = 0) -> None:
         """Decode a batch."""
+        if len(batch) == 0:
+            return
         found = decode(self.recogniser, self.decoder, self.tokenizer, batch)
         self.hypotheses.setdefault(self.dev_names[dataloader_idx], []).extend(found)
 
     def on_validation_epoch_end(self) -> None:
         """Log the error rates of every development set, and their mean, which chooses the best checkpoint."""
-        error_rates = []
-        for name, utterances in self.hypotheses.items():
-            result = score(utterances)
+        self.scores = {name: score(utterances) for name, utterances in self.hypotheses.items()}
+        for name, result in self.scores.items():
             self.log_dict({f"val/{name}/wer": result.wer, f"val/{name}/cer": result.cer})
-            error_rates.append(result.wer)
-        self.log("val/wer", sum(error_rates) / len(error_rates))
+        self.log("val/wer", sum(result.wer for result in self.scores.values()) / len(self.scores))
 
     def on_validation_epoch_start(self) -> None:
         """Forget the hypotheses of the last validation."""

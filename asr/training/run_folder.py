@@ -32,11 +32,11 @@ def create_run_folder(parent: Path) -> Path:
     raise RuntimeError(f"could not create a new folder below {parent}")
 
 
-def claim_run_folder(folder: Path) -> Path:
-    """Create the folder that the user named; refuse one that holds something."""
+def claim_run_folder(folder: Path, key: str = "run_dir") -> Path:
+    """Create the folder that the user named by ``key``; refuse one that holds something."""
     folder = folder.expanduser().resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"run_dir: {folder} exists and is not empty; name another folder, or remove it")
+        raise ValueError(f"{key}: {folder} exists and is not empty; name another folder, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import wandb
 from lightning.pytorch.loggers import WandbLogger
 
-from asr.evaluation.wer import Utterance
+from asr.evaluation.wer import ScoredUtterance
 
 HOST = "api.wandb.ai"
 INIT_TIMEOUT_S = 30
@@ -69,10 +69,10 @@ class WandbTracking(WandbLogger):
         """Log numbers of an update."""
         super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
 
-    def log_samples(self, name: str, utterances: Sequence[tuple[Utterance, int]], step: int) -> None:
+    def log_samples(self, name: str, samples: Sequence[ScoredUtterance], step: int) -> None:
         """Log a table of references, hypotheses and numbers of word errors."""
-        columns = ["id", "reference", "hypothesis", "errors", "update"]
-        rows = [[u.id, u.reference, u.hypothesis, errors, step] for u, errors in utterances]
+        columns = ["update", "id", "reference", "hypothesis", "errors"]
+        rows = [[step, s.utterance.id, s.utterance.reference, s.utterance.hypothesis, s.words.errors] for s in samples]
         self.experiment.log({f"{name}/samples": wandb.Table(columns=columns, data=rows)})
 
     def log_summary(self, numbers: Mapping[str, float]) -> None:

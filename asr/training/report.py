@@ -1,0 +1,159 @@
+"""From a trained recogniser to its error rates, and to files that people look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from rich.console import Console
+
+from asr.data.prepared import PreparedData
+from asr.data.reading import Reading
+from asr.evaluation.confidence import Interval, bootstrap_interval
+from asr.evaluation.curves import plot_curves
+from asr.evaluation.report import headline, summary, write_report
+from asr.evaluation.wer import Score, ScoredUtterance, score
+from asr.models.recogniser import Recogniser
+from asr.training.checkpoints import checkpoint_file, load_checkpoint
+from asr.training.module import Decoder, TrainingModule
+from asr.training.run_folder import Stopwatch, peak_memory_mb, provenance, write_summary
+from asr.training.session import decode_all
+
+NUM_FIXED_SAMPLES = 10
+NUM_WORST_SAMPLES = 10
+
+console = Console(highlight=False)
+
+
+def samples(result: Score) -> list[ScoredUtterance]:
+    """Return utterances to look at: always the same ones, then the worst."""
+    ordered = sorted(result.utterances, key=lambda item: item.utterance.id)
+    fixed = ordered[:: max(1, len(ordered) // NUM_FIXED_SAMPLES)][:NUM_FIXED_SAMPLES]
+    worst = sorted(ordered, key=lambda item: -item.words.errors)[:NUM_WORST_SAMPLES]
+    return list({item.utterance.id: item for item in (*fixed, *worst)}.values())
+
+
+class SampleTables(pl.Callback):
+    """Sends references, hypotheses and numbers of errors to the tracker at every validation."""
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log one table per development set."""
+        assert isinstance(pl_module, TrainingModule)
+        for name, result in pl_module.scores.items():
+            log_samples(trainer.loggers, f"val/{name}", result, trainer.global_step)
+
+
+def log_samples(loggers: Sequence[Any], name: str, result: Score, step: int) -> None:
+    """Hand samples to the loggers that show tables."""
+    for logger in loggers:
+        if hasattr(logger, "log_samples"):
+            logger.log_samples(name, samples(result), step)
+
+
+def evaluate_set(
+    recogniser: Recogniser,
+    decoder: Decoder,
+    reading: Reading,
+    cuts: Any,
+    name: str,
+    notes: Sequence[str],
+    folder: Path,
+    num_utterances: int | None = None,
+) -> tuple[Score, Interval]:
+    """Decode a set, write its files below ``folder``, and print its error rate."""
+    loader = reading.evaluation_loader(cuts)
+    decoded = decode_all(recogniser, decoder, reading.tokenizer, loader, name, num_utterances)
+    for cut, reason in decoded.unread:
+        console.print(f"{name}: could not read {cut}: {reason}", markup=False, soft_wrap=True)
+    if decoded.unread:
+        notes = [*notes, f"{len(decoded.unread)} utterances could not be read and are not counted"]
+    result = score(decoded.utterances)
+    interval = bootstrap_interval(result)
+    write_report(folder, name, result, interval, notes)
+    console.print(f"[bold]{name}[/bold]  {headline(result, interval)}".replace(" % [", " % \\["), soft_wrap=True)
+    for note in notes:
+        console.print(f"{name}  note: {note}", markup=False, soft_wrap=True)
+    return result, interval
+
+
+def report_training(
+    module: TrainingModule,
+    reading: Reading,
+    prepared: PreparedData,
+    run_dir: Path,
+    loggers: Sequence[Any],
+    training: Mapping[str, float],
+) -> None:
+    """Decode the test sets with the checkpoint that did best on dev, and write what a run leaves behind.
+
+    Args:
+        module: what was trained.
+        reading: how cuts are read.
+        prepared: the data.
+        run_dir: the run's folder.
+        loggers: of the run.
+        training: wall-clock and CPU seconds that the training took.
+    """
+    watch = Stopwatch()
+    best = load_checkpoint(checkpoint_file(str(run_dir)))
+    module.recogniser.load_state_dict(best.weights)
+    sets: dict[str, dict[str, Any]] = {}
+    for name in prepared.names("test"):
+        result, interval = evaluate_set(
+            module.recogniser,
+            module.decoder,
+            reading,
+            prepared.cuts(name),
+            name,
+            prepared.notes,
+            run_dir / "decode",
+            int(prepared.splits[name]["num_utterances"]),
+        )
+        sets[name] = summary(result, interval)
+        log_samples(loggers, f"test/{name}", result, best.update)
+    numbers = _flat(sets)
+    for logger in loggers:
+        if hasattr(logger, "log_summary"):
+            logger.log_summary(numbers)
+    write_summary(
+        run_dir,
+        {
+            "test": sets,
+            "notes": list(prepared.notes),
+            "checkpoint_update": best.update,
+            "num_parameters": sum(p.numel() for p in module.recogniser.parameters()),
+            "training": dict(training),
+            "evaluation": watch.read(),
+            "data": prepared.fingerprint,
+            "data_splits": prepared.splits,
+            **peak_memory_mb(),
+            **provenance(),
+        },
+    )
+    _say_where(run_dir, best.path, training)
+
+
+def _flat(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    names = {"wer": "wer", "wer_low": "wer_lo", "wer_high": "wer_hi", "cer": "cer"}
+    return {
+        f"test/{name}/{short}": result[key]
+        for name, result in sets.items()
+        for key, short in names.items()
+        if result[key] is not None
+    }
+
+
+def _say_where(run_dir: Path, checkpoint: Path, training: Mapping[str, float]) -> None:
+    metrics = run_dir / "metrics.csv"
+    if metrics.exists():
+        plot_curves(metrics, run_dir / "report")
+    minutes, cpu_minutes = training["seconds"] / 60, training["cpu_seconds"] / 60
+    for line in (
+        f"trained in {minutes:.1f} minutes ({cpu_minutes:.1f} CPU minutes)",
+        f"report:      {run_dir / 'report'}",
+        f"hypotheses:  {run_dir / 'decode'}",
+        f"checkpoint:  {checkpoint}",
+    ):
+        console.print(line, soft_wrap=True, markup=False)

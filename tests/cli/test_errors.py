@@ -1,0 +1,103 @@
+"""A wrong command line ends with a message that names the key, what was given and what is allowed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asr.cli import train as train_module
+from asr.cli.app import run_app
+
+
+def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
+    """Compose and rehearse as asr-train does; return what it says to standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["asr-train", "logger=none", *words])
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    with pytest.raises(SystemExit) as left:
+        run_app("train", lambda config: train_module.rehearse(train_module.plain(config)))
+    assert left.value.code == 2
+    assert list(tmp_path.iterdir()) == [], "a refused command must leave nothing behind"
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("optimizer.lrr=1", ["optimizer.lrr", "Did you mean 'lr'?", "weight_decay"]),
+        ("+optimizer.lrr=1", ["optimizer.lrr", "Did you mean 'lr'?", "weight_decay"]),
+        ("optimizer.lr=-1", ["optimizer", "-1"]),
+        ("optimizer.lr=fast", ["optimizer", "fast"]),
+        ("optimiser=adamw", ["optimiser", "Did you mean 'optimizer'?"]),
+        ("optimizer=adamm", ["optimizer=adamm", "Did you mean 'adamw'?", "eve"]),
+        ("encoder.d_model=-3", ["encoder", "d_model", "-3", "at least 1"]),
+        ("encoder.d_model=wide", ["encoder.d_model", "'wide'", "whole number"]),
+        ("encoder.num_layers=1.5", ["encoder.num_layers", "1.5"]),
+        ("recipe=digits/transfomer_ctc", ["transfomer_ctc", "Did you mean 'digits/transformer_ctc'?"]),
+        ("recipe=digit", ["digit", "digits/transformer_ctc", "custom/transformer_ctc"]),
+        ("seed=abc", ["seed", "'abc'"]),
+        ("seed=-1", ["seed", "-1"]),
+        ("trainer.max_steps=0", ["trainer.max_steps", "0", "at least 1"]),
+        ("trainer.val_check_interval=0.5", ["trainer.val_check_interval", "0.5"]),
+        ("trainer.max_stepz=5", ["trainer.max_stepz", "Did you mean 'max_steps'?"]),
+        ("trainer.precision=17", ["trainer", "17"]),
+        ("data.batch.max_duration_s=0", ["data.batch", "max_duration_s", "0"]),
+        ("data.workers.num_workers=-1", ["data.workers", "num_workers", "-1"]),
+        ("data.text.case=title", ["data.text.case", "title", "lower"]),
+        ("features.num_mels=-1", ["features", "num_mels", "-1"]),
+        ("augment.features.max_time_fraction=2", ["augment.features", "max_time_fraction", "2"]),
+        ("head.dropout=1", ["head", "dropout", "1"]),
+        ("schedule=eden schedule.lr_batches=0", ["schedule", "lr_batches", "0"]),
+        ("parameter_rules.rules=[{pattern:nothing_like_it}]", ["parameter_rules", "nothing_like_it"]),
+        ("encoder._target_=os.system", ["encoder._target_", "os.system", "asr.models.encoders"]),
+        ("optimizer._target_=torch.optim.adamw.torch.load", ["optimizer._target_", "torch.load", "torch.optim"]),
+        ("encoder._target_=asr.models.encoders.Nothing", ["encoder._target_", "Nothing"]),
+        ("data.prepare=3 data.limits.min_duration_s=9999", ["data.limits", "9999"]),
+        ("recipes_dir=/nowhere/at/all", ["recipes_dir", "/nowhere/at/all"]),
+        ("audio='a b'c", ["audio"]),
+        ("features=log_mel_stored augment=speed_specaugment", ["augment.audio", "stored"]),
+    ],
+)
+def test_a_wrong_override_is_explained(monkeypatch, capsys, tmp_path, word, parts):
+    said = run(monkeypatch, capsys, tmp_path, *word.split(" ") if "'" not in word else [word])
+    for part in parts:
+        assert part in said
+    assert "Traceback" not in said
+
+
+def test_a_good_command_line_passes_and_writes_nothing(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["asr-train", "optimizer=eve", "schedule=eden", "encoder.num_layers=1"])
+    run_app("train", lambda config: train_module.rehearse(train_module.plain(config)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "transcribe"])
+def test_help_lists_what_can_be_chosen(command, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", f"asr.cli.{command}", "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"asr-{command}: ")
+    if command == "train":
+        for line in (r"digits/transformer_ctc +\w", r"transformer_xs +\w", r"adamw +\w", r"eve +\w", r"eden +\w"):
+            assert re.search(line, done.stdout), line
+
+
+def test_a_missing_run_is_asked_for(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "asr.cli.transcribe", "audio=x.wav"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "run" in done.stderr or "x.wav" in done.stderr
+    assert list(tmp_path.iterdir()) == []
