@@ -7,6 +7,7 @@ import scipy.stats
 from asr.evaluation import confidence
 from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.wer import ErrorCounts, Score, ScoredUtterance, Utterance
+from asr.evaluation.wer import score as evaluate
 
 
 def scored(errors, words, speakers=None):
@@ -116,8 +117,10 @@ def test_a_single_utterance_with_errors_gives_no_interval():
 
 
 def test_draws_without_a_reference_word_do_not_count():
-    interval = bootstrap_interval(scored([1, 1], [4, 0]), num_resamples=400)
-    assert (interval.low, interval.high) == (0.25, 0.5)
+    # the second utterance is an insertion where nobody spoke; drawn twice it has no rate
+    said, noise = Utterance("said", "one", "two"), Utterance("noise", "", "uh")
+    interval = bootstrap_interval(evaluate([said, noise]), num_resamples=100)
+    assert (interval.low, interval.high, interval.num_units) == (1.0, 2.0, 2)
 
 
 def test_the_interval_agrees_with_kaldialign_on_utterances():
@@ -140,6 +143,7 @@ def test_the_interval_agrees_with_kaldialign_on_utterances():
     [
         ({"num_resamples": 99}, "num_resamples=99 is below 100"),
         ({"level": 0.0}, "level=0.0 does not lie between 0 and 1"),
+        ({"level": 1.0}, "level=1.0 does not lie between 0 and 1"),
         ({"level": 95}, "level=95 does not lie between 0 and 1"),
         ({"seed": -1}, "seed=-1 is negative"),
     ],

@@ -43,6 +43,7 @@ STRIPPED = [
         "I ❤️ you 👩‍🚀👍🏽 🏴\U000e0067\U000e007f 2️⃣",
         "I you 2\ufe0f\u20e3",
     ),
+    ("keeps a mark that nothing stands before", "\u0301a", "\u0301a"),
     ("leaves nothing of bare punctuation", "?! … -- ▁", ""),
 ]
 

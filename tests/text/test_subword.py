@@ -101,6 +101,11 @@ def test_a_character_that_sentencepiece_reserves_is_refused():
         SentencePieceTrainer(vocab_size=10, model_type="bpe").train(["c", "a ▅ b"])
 
 
+@pytest.mark.parametrize("coverage", [0.98, 1, 1.0])
+def test_the_ends_of_the_coverage_range_are_allowed(coverage):
+    assert SentencePieceTrainer(40, "bpe", character_coverage=coverage).train(TEXTS).vocab_size == 40
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -115,12 +120,24 @@ def test_impossible_options_are_refused_before_training(options, complaint):
         SentencePieceTrainer(**options)
 
 
-def test_a_foreign_sentencepiece_model_is_refused():
+@pytest.mark.parametrize(
+    ("options", "first_pieces"),
+    [
+        ({}, r"\['<unk>', '<s>'\]"),
+        ({"pad_id": 0, "pad_piece": "<pad>", "unk_id": 1, "bos_id": -1, "eos_id": -1}, r"\['<pad>', '<unk>'\]"),
+        (
+            {"pad_id": 1, "pad_piece": "<unk>", "unk_id": 0, "unk_piece": "<blk>", "bos_id": -1, "eos_id": -1},
+            r"\['<blk>', '<unk>'\]",
+        ),
+    ],
+    ids=["sentencepiece's default", "another blank", "swapped roles"],
+)
+def test_a_foreign_sentencepiece_model_is_refused(options, first_pieces):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=40, model_type="bpe", minloglevel=2
+        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=40, model_type="bpe", minloglevel=2, **options
     )
-    with pytest.raises(ValueError, match=r"starts with pieces \['<unk>', '<s>'\].*<blk>"):
+    with pytest.raises(ValueError, match=rf"starts with pieces {first_pieces}.*<blk>"):
         SubwordTokenizer(model.getvalue())
 
 
