@@ -43,6 +43,7 @@ def bootstrap_interval(score: Score, *, num_resamples: int = 10_000, level: floa
 
     Errors of one speaker go together, so that whole speakers are drawn (with replacement) where every utterance has
     one and there are at least two; otherwise utterances. Draws without a reference word have no WER and do not count.
+    Over few units the interval is too narrow: with ten simulated speakers 90 of 100 held the true WER, not 95.
 
     Without any error every draw would give 0. Then the interval is one-sided and exact for independent words
     (Clopper and Pearson): its upper end is the WER at which no error in that many words has the probability
