@@ -20,7 +20,9 @@ def main(extras):
     # type: (list[str]) -> None
     """Make the environment and install into it."""
     if sys.version_info < (3, 11):
-        sys.exit("Python 3.11 or newer is needed, this is %s: run this script with a newer python3." % sys.version.split()[0])
+        sys.exit(
+            "Python 3.11 or newer is needed, this is %s: run this script with a newer python3." % sys.version.split()[0]
+        )
     wanted = sorted(set(extras) | set(installed_extras()))
     stamp = "%s %s" % (fingerprint(), ",".join(wanted))
     if read(STAMP) == stamp:

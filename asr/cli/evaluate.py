@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,4 +57,4 @@ def _output_folder(options: DictConfig, checkpoint: Path) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

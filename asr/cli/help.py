@@ -33,7 +33,8 @@ def choices(configs: Path, group: str) -> dict[str, str]:
 def command_help(config_name: str, configs: Path) -> str:
     """Return the help of a command: what it does, and what can be chosen, one line each."""
     lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
-    used = OmegaConf.load(configs / f"{config_name}.yaml").get("defaults", [])
+    loaded = OmegaConf.load(configs / f"{config_name}.yaml")
+    used = OmegaConf.select(loaded, "defaults", default=[])
     groups = [key for item in used if not isinstance(item, str) for key in item]
     for group in (group for group in LISTED if group in groups):
         lines += ["", f"{group}="]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from omegaconf import DictConfig
 
 from asr.cli.app import run_app
@@ -22,4 +20,4 @@ def prepare(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

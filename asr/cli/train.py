@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from asr.cli.errors import ConfigError
 from asr.cli.instantiate import instantiate
 from asr.cli.multirun import run_child
 from asr.cli.parts import ALLOWED, build_recogniser, data_parts, plain, update_parts
-from asr.training.report import report_training
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
 from asr.training.checkpoints import FORMAT
 from asr.training.module import TrainingModule
+from asr.training.report import report_training
 from asr.training.resume import ResumableLoader
 from asr.training.run_folder import Stopwatch, claim_run_folder, create_run_folder, num_threads
 from asr.training.session import fit
@@ -170,4 +169,4 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

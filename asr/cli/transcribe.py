@@ -65,4 +65,4 @@ def _write(order: Sequence[str], texts: Mapping[str, str], output: Path | None) 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -41,7 +41,7 @@ class SpeechDataset(Dataset):
         self.features, self.tokenizer = features, tokenizer
         self.perturb, self.may_be_empty = perturb, may_be_empty
 
-    def __getitem__(self, item: tuple[int, CutSet]) -> Batch:  # type: ignore[override]
+    def __getitem__(self, item: tuple[int, CutSet]) -> Batch:
         seed, cuts = item
         read: list[tuple[Cut, Tensor]] = []
         skipped: list[tuple[str, str]] = []

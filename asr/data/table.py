@@ -23,8 +23,8 @@ def print_table(prepared: PreparedData, console: Console) -> None:
         table.add_row(name, utterances, f"{split['hours']:.2f}", speakers if speakers != "0" else "?", dropped)
     console.print(table)
     console.print(f"vocabulary: {prepared.tokenizer.vocab_size} tokens, blank included")
-    for (split, reason), count in sorted(_reasons(prepared).items()):
-        console.print(f"dropped from {split}: {count} × {reason}", markup=False, highlight=False)
+    for (name, reason), count in sorted(_reasons(prepared).items()):
+        console.print(f"dropped from {name}: {count} × {reason}", markup=False, highlight=False)
     if _reasons(prepared):
         console.print(f"each of them: {prepared.folder / 'dropped.tsv'}", soft_wrap=True)
     for note in prepared.notes:

@@ -66,4 +66,5 @@ class Recogniser(nn.Module):
         if self.augment is not None and generator is not None:
             features = self.augment(features, num_frames, generator)
         encodings, lengths = self.encoder(features, num_frames)
-        return self.head.loss(encodings, lengths, tokens, num_tokens)
+        loss: Tensor = self.head.loss(encodings, lengths, tokens, num_tokens)  # type: ignore[operator]
+        return loss

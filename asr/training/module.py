@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
@@ -70,7 +71,7 @@ class TrainingModule(pl.LightningModule):
         self.sums = torch.zeros(4)
         self.num_consecutive_skips = 0
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer and its schedule."""
         optimizer = self.optimizer_factory(self.recogniser.named_parameters())
         schedule = self.schedule_factory(optimizer)

@@ -36,7 +36,7 @@ class ResumableLoader:
         start, self.start = self.start, 0
         plan = self.micro_batches.updates(
             # right at a resume too, when current_epoch is not yet
-            epoch=trainer.fit_loop.epoch_progress.current.processed,
+            epoch=_processed(trainer.fit_loop.epoch_progress),
             start=start,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
@@ -47,8 +47,13 @@ class ResumableLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return the number of micro-batches processed in this epoch."""
         assert self.trainer is not None
-        return {"processed": self.trainer.fit_loop.epoch_loop.batch_progress.current.processed}
+        return {"processed": _processed(self.trainer.fit_loop.epoch_loop.batch_progress)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue behind the processed micro-batches; Lightning calls this for an unfinished epoch only."""
         self.start = int(state["processed"])
+
+
+def _processed(progress: Any) -> int:
+    """Return how many epochs, or micro-batches of this epoch, are done; behind both names stands the same tracker."""
+    return int(progress.current.processed)

@@ -71,7 +71,7 @@ class WandbTracking(WandbLogger):
 
     def log_samples(self, name: str, samples: Sequence[ScoredUtterance], step: int) -> None:
         """Log a table of references, hypotheses and numbers of word errors."""
-        columns = ["update", "id", "reference", "hypothesis", "errors"]
+        columns: list[str | int] = ["update", "id", "reference", "hypothesis", "errors"]
         rows = [[step, s.utterance.id, s.utterance.reference, s.utterance.hypothesis, s.words.errors] for s in samples]
         self.experiment.log({f"{name}/samples": wandb.Table(columns=columns, data=rows)})
 

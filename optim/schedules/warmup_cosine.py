@@ -21,7 +21,8 @@ class WarmupCosine(ClosedFormSchedule):
     Args:
         optimizer: whose learning rates to set.
         max_steps: updates of the whole training T.
-        warmup_steps: updates w before the base rate is reached, fewer than ``max_steps``.
+        warmup_steps: updates w before the base rate is reached, fewer than ``max_steps``; a number below 1 is a share
+            of ``max_steps``.
         min_lr_ratio: r, in [0, 1].
 
     Raises:
@@ -32,7 +33,7 @@ class WarmupCosine(ClosedFormSchedule):
         Differs: one period, no restarts; a warm-up before it.
     """
 
-    def __init__(self, optimizer: Optimizer, max_steps: int, warmup_steps: int, min_lr_ratio: float = 0.0) -> None:
+    def __init__(self, optimizer: Optimizer, max_steps: int, warmup_steps: float, min_lr_ratio: float = 0.0) -> None:
         check_range("max_steps", max_steps, "[1, inf)")
         check_range("warmup_steps", warmup_steps, "[0, inf)")
         check_range("min_lr_ratio", min_lr_ratio, "[0, 1]")
@@ -41,7 +42,8 @@ class WarmupCosine(ClosedFormSchedule):
                 f"warmup_steps must be less than max_steps, given {warmup_steps} and {max_steps}; "
                 "shorten the warm-up or train longer"
             )
-        self.max_steps, self.warmup_steps, self.min_lr_ratio = max_steps, warmup_steps, min_lr_ratio
+        self.max_steps, self.min_lr_ratio = max_steps, min_lr_ratio
+        self.warmup_steps = round(warmup_steps * max_steps) if warmup_steps < 1 else round(warmup_steps)
         super().__init__(optimizer)
 
     def factor(self, batch: int, epoch: int) -> float:

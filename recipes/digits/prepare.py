@@ -113,7 +113,7 @@ def _speak_all(plans: dict[str, list[dict[str, Any]]], folder: Path, seed: int, 
         return
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(num_jobs) as pool:
-        jobs = pool.map(lambda shard: _speak_shard(*shard, folder, seed), missing)
+        jobs = pool.map(lambda shard: _speak_shard(shard[0], shard[1], folder, seed), missing)
         for _ in track(jobs, "speaking digits", total=len(missing)):
             pass
 

@@ -41,6 +41,12 @@ def advance(optimizer, schedule, steps=1):
 
 
 @pytest.mark.parametrize("row", EDEN)
+def test_a_warmup_below_one_is_a_share_of_the_training():
+    shares = WarmupCosine(Eve([torch.zeros(1, requires_grad=True)], lr=1.0), max_steps=200, warmup_steps=0.25)
+    steps = WarmupCosine(Eve([torch.zeros(1, requires_grad=True)], lr=1.0), max_steps=200, warmup_steps=50)
+    assert [shares.factor(b, 0) for b in range(250)] == [steps.factor(b, 0) for b in range(250)]
+
+
 def test_eden_has_its_references_values(row):
     optimizer = make_optimizer(row["base_lr"])
     schedule = Eden(optimizer, **row["args"])
