@@ -41,12 +41,6 @@ def advance(optimizer, schedule, steps=1):
 
 
 @pytest.mark.parametrize("row", EDEN)
-def test_a_warmup_below_one_is_a_share_of_the_training():
-    shares = WarmupCosine(Eve([torch.zeros(1, requires_grad=True)], lr=1.0), max_steps=200, warmup_steps=0.25)
-    steps = WarmupCosine(Eve([torch.zeros(1, requires_grad=True)], lr=1.0), max_steps=200, warmup_steps=50)
-    assert [shares.factor(b, 0) for b in range(250)] == [steps.factor(b, 0) for b in range(250)]
-
-
 def test_eden_has_its_references_values(row):
     optimizer = make_optimizer(row["base_lr"])
     schedule = Eden(optimizer, **row["args"])
@@ -257,3 +251,9 @@ def test_an_optimizer_without_lr_is_refused():
 
     with pytest.raises(ValueError, match="sets the lr, but group 0 of RelativeStep has none"):
         Constant(RelativeStep([nn.Parameter(torch.ones(2))]))
+
+
+def test_a_warmup_below_one_is_a_share_of_the_training():
+    shares = WarmupCosine(Eve([torch.zeros(1, requires_grad=True)], lr=1.0), max_steps=200, warmup_steps=0.25)
+    steps = WarmupCosine(Eve([torch.zeros(1, requires_grad=True)], lr=1.0), max_steps=200, warmup_steps=50)
+    assert [shares.factor(b, 0) for b in range(250)] == [steps.factor(b, 0) for b in range(250)]
