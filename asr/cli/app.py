@@ -43,7 +43,7 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
         except ValueError as error:
             if full:
                 raise
-            _leave(f"{error}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)")
+            _leave(config_name, f"{error}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)")
 
     try:
         with _external_recipes(sys.argv), _raw_errors():
@@ -51,14 +51,14 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
         if full:
             raise
-        _leave(explain(error, config_name))
+        _leave(config_name, explain(error, config_name))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
 
 
-def _leave(message: str) -> NoReturn:
-    print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
+def _leave(config_name: str, message: str) -> NoReturn:
+    print(f"asr-{config_name}: {message}", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -67,7 +67,8 @@ def quieten() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    warnings.filterwarnings("ignore", message=".*`IterableDataset` has `__len__` defined.*")
+    warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*")
+    os.environ.setdefault("WANDB_SILENT", "true")
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ from asr.data.table import print_table
 
 # lengths whose subsampled lengths tell one encoder from another
 PROBED_FRAMES = range(512)
+# options of prepare functions that change how fast, not what
+SPEED_ONLY = ("num_jobs",)
 
 
 def prepare_data(config: Mapping[str, Any], parts: DataParts | None = None) -> PreparedData:
@@ -35,7 +37,8 @@ def prepare_data(config: Mapping[str, Any], parts: DataParts | None = None) -> P
         | {key: config[key] for key in ("features", "tokenizer")}
         | {"frames": lengths}
     )
-    corpus_name = fingerprint({"prepare": data["prepare"], "source": describe_source(data["source"])})
+    options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
+    corpus_name = fingerprint({"prepare": options, "source": describe_source(data["source"])})
     make_corpus = part(config, "data.prepare", source=data["source"])
     prepared = prepare(Path(data["dir"]).expanduser(), corpus_name, make_corpus, view, view_name)
     print_table(prepared, Console())

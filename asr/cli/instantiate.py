@@ -109,7 +109,7 @@ def check_keys(target: Any, values: Mapping[str, Any], key: str, partial: bool) 
             known = [p for p in parameters if p not in ("self", "params", "named_parameters")]
             raise ConfigError(
                 f"{key}.{name}: {target.__qualname__} has no such option.{did_you_mean(name, known)} "
-                f"Allowed: {', '.join(known)}."
+                f"Allowed: {', '.join(known) or 'none, it has no options'}."
             )
     if not partial:
         needed = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]

@@ -48,6 +48,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("data.text.case=title", ["data.text.case", "title", "lower"]),
         ("features.num_mels=-1", ["features", "num_mels", "-1"]),
         ("augment.features.max_time_fraction=2", ["augment.features", "max_time_fraction", "2"]),
+        ("tokenizer=char +tokenizer.vocab_size=9", ["tokenizer.vocab_size", "no options"]),
         ("head.dropout=1", ["head", "dropout", "1"]),
         ("schedule=eden schedule.lr_batches=0", ["schedule", "lr_batches", "0"]),
         ("parameter_rules.rules=[{pattern:nothing_like_it}]", ["parameter_rules", "nothing_like_it"]),

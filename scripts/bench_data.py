@@ -1,0 +1,91 @@
+"""How fast batches are read, alone and while training: audio seconds per CPU second, and the trainer's waiting.
+
+    python scripts/bench_data.py [OVERRIDE …]        the overrides of asr-train, such as recipe=fsdd/transformer_ctc
+
+Alone: one epoch through the loader with its workers, nothing else running; three times, the median. While training: how
+much of the time the trainer waits for the next batch, over 100 updates.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+
+from asr.cli.app import CONFIGS, quieten
+from asr.cli.data import prepare_data
+from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
+from asr.data.loader import read
+from asr.data.prepared import PreparedData
+from asr.data.reading import Reading
+from asr.training.run_folder import num_threads
+
+NUM_REPEATS = 3
+NUM_UPDATES = 100
+
+
+def cpu_seconds() -> float:
+    """Return CPU seconds of this process and of its finished workers."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def loader_alone(reading: Reading, prepared: PreparedData, perturb: Any) -> None:
+    """Print audio seconds per CPU second of whole epochs."""
+    dataset, order = reading.training_data(prepared.cuts("train"), 1, perturb)
+    rates = []
+    for epoch in range(NUM_REPEATS):
+        start_cpu, start = cpu_seconds(), time.monotonic()
+        audio_s = sum(batch.audio_s for batch in read(dataset, order.epoch(epoch), reading.workers))
+        cpu, wall = cpu_seconds() - start_cpu, time.monotonic() - start
+        rates.append(audio_s / cpu)
+        print(f"loader alone: {audio_s:.0f} s of audio in {cpu:.1f} CPU s, {wall:.1f} s: {rates[-1]:.0f} per CPU s")
+    print(f"loader alone, median of {NUM_REPEATS}: {statistics.median(rates):.0f} audio seconds per CPU second")
+
+
+def endless(dataset: Any, order: Any, reading: Reading) -> Iterator[Any]:
+    """Yield batches of one epoch after another."""
+    for epoch in range(1_000):
+        yield from read(dataset, order.epoch(epoch), reading.workers)
+
+
+def waiting(config: dict[str, Any], reading: Reading, prepared: PreparedData, perturb: Any) -> None:
+    """Print which share of the time of training steps goes into waiting for batches."""
+    torch.set_num_threads(num_threads(config["torch_threads"], config["data"]["workers"]["num_workers"]))
+    recogniser = build_recogniser(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
+    optimizer = update_parts(config).optimizer_factory(recogniser.named_parameters())
+    batches = endless(*reading.training_data(prepared.cuts("train"), 1, perturb), reading)
+    next(batches)  # starting the workers is not waiting
+    waited, start = 0.0, time.monotonic()
+    for _ in range(NUM_UPDATES):
+        asked = time.monotonic()
+        batch = next(batches)
+        waited += time.monotonic() - asked
+        generator = torch.Generator().manual_seed(batch.seed)
+        losses = recogniser.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
+        optimizer.zero_grad()
+        (losses.sum() / batch.num_tokens.sum()).backward()
+        optimizer.step()
+    total = time.monotonic() - start
+    print(f"training: waited {waited:.2f} s of {total:.1f} s for batches: {100 * waited / total:.1f} %")
+
+
+def main(overrides: list[str]) -> None:
+    """Run both measurements on the data of a composed config."""
+    quieten()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = plain(compose("train", overrides=overrides))
+    prepared, parts = prepare_data(config), data_parts(config)
+    reading = Reading(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+    loader_alone(reading, prepared, parts.perturb)
+    waiting(config, reading, prepared, parts.perturb)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
