@@ -25,7 +25,9 @@ def cuts(tmp_path):
         soundfile.write(path, rng.normal(size=RATE_HZ // 2 + 900 * index) * 0.1, RATE_HZ)
         cut = Recording.from_file(path, recording_id=f"r{index}").to_cut().with_id(f"cut{index}")
         text, speaker = "ab" * (index + 1), f"speaker{index % 2}"
-        cut.supervisions = [SupervisionSegment(f"s{index}", cut.recording_id, 0, cut.duration, text=text, speaker=speaker)]
+        cut.supervisions = [
+            SupervisionSegment(f"s{index}", cut.recording_id, 0, cut.duration, text=text, speaker=speaker)
+        ]
         made.append(cut)
     return CutSet.from_cuts(made)
 

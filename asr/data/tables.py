@@ -1,0 +1,124 @@
+"""A table of recordings and transcripts, the simplest form of a corpus."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+REQUIRED = ("audio", "text")
+OPTIONAL = ("speaker", "split", "id")
+SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": "train", "eval": "test"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table.
+
+    Attributes:
+        line: its number in the file, from 1.
+        id: of the utterance; the audio's name as written, without its ending, where the table has no ids.
+        audio: the file.
+        text: transcript as written.
+        speaker: None where unknown.
+        split: ``train``, ``dev…`` or ``test…``; None where the table has no splits.
+    """
+
+    line: int
+    id: str
+    audio: Path
+    text: str
+    speaker: str | None
+    split: str | None
+
+
+def read_table(path: Path) -> tuple[list[Row], list[str]]:
+    """Read a TSV with a header.
+
+    Columns ``audio`` and ``text`` are needed; ``speaker``, ``split`` and ``id`` are used where they are. Audio paths
+    are relative to the table. UTF-8, no quoting: a quotation mark is a quotation mark.
+
+    Returns:
+        The rows, and notes on what was passed over.
+
+    Raises:
+        ValueError: the table is malformed; the message names the file and the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error}); save the table as UTF-8") from error
+    # only real line ends part rows: a transcript may hold U+2028
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
+    columns, notes = _columns(path, next(lines, []))
+    rows = list(_rows(path, lines, columns))
+    if not rows:
+        raise ValueError(f"{path}: the table has a header and no rows")
+    _refuse_duplicates(path, rows)
+    aliases = sorted({row.split or "" for row in rows} & SPLIT_ALIASES.keys())
+    notes += [f"split {alias!r} was read as {SPLIT_ALIASES[alias]!r}" for alias in aliases]
+    return [_with_split(path, row) for row in rows], notes
+
+
+def _columns(path: Path, header: list[str]) -> tuple[list[str], list[str]]:
+    columns = [name.strip().lower() for name in header]
+    missing = [name for name in REQUIRED if name not in columns]
+    if missing:
+        raise ValueError(
+            f"{path}, line 1: the header lacks {' and '.join(missing)}; it reads {header}. The first line names the "
+            f"columns, parted by tabs: {', '.join(REQUIRED)}, and if you like {', '.join(OPTIONAL)}."
+        )
+    repeated = sorted({name for name in columns if columns.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{path}, line 1: column {repeated[0]!r} occurs more than once in the header {header}")
+    ignored = [name for name in columns if name not in REQUIRED + OPTIONAL]
+    return columns, [f"columns not used: {', '.join(ignored)}"] if ignored else []
+
+
+def _rows(path: Path, lines: Iterator[list[str]], columns: list[str]) -> Iterator[Row]:
+    for number, fields in enumerate(lines, start=2):
+        if not any(field.strip() for field in fields):
+            continue
+        if len(fields) != len(columns):
+            raise ValueError(
+                f"{path}, line {number}: {len(fields)} fields, the header has {len(columns)} ({', '.join(columns)}); "
+                f"the line reads {' | '.join(fields)[:100]!r}"
+            )
+        yield _row(path, number, dict(zip(columns, fields, strict=True)))
+
+
+def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
+    audio = fields["audio"].strip()
+    if not audio:
+        raise ValueError(f"{path}, line {number}: no audio is named; give a path relative to the table, or absolute")
+    return Row(
+        line=number,
+        id=fields.get("id", "").strip() or str(Path(audio).with_suffix("")),
+        audio=path.parent / Path(audio).expanduser(),
+        text=fields["text"],
+        speaker=fields.get("speaker", "").strip() or None,
+        split=fields.get("split", "").strip().lower() or None,
+    )
+
+
+def _refuse_duplicates(path: Path, rows: list[Row]) -> None:
+    first: dict[str, int] = {}
+    for row in rows:
+        if row.id in first:
+            raise ValueError(
+                f"{path}, line {row.line}: the id {row.id!r} is that of line {first[row.id]} too; "
+                "name each recording once, or add a column id with names of your own"
+            )
+        first[row.id] = row.line
+
+
+def _with_split(path: Path, row: Row) -> Row:
+    split = SPLIT_ALIASES.get(row.split or "", row.split)
+    if split is not None and split != "train" and not split.startswith(("dev", "test")):
+        raise ValueError(
+            f"{path}, line {row.line}: there is no split {row.split!r}; allowed are train, and names that begin "
+            "with dev or test"
+        )
+    return Row(row.line, row.id, row.audio, row.text, row.speaker, split)

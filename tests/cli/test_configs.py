@@ -1,0 +1,83 @@
+"""Every yaml composes, and what it describes can be built."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from hydra import compose, initialize_config_dir
+
+from asr.cli import train as train_module
+from asr.cli.app import CONFIGS
+from asr.cli.help import choices
+from asr.cli.parts import plain
+
+ROOT = Path(__file__).parents[2]
+GROUPS = sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir())
+SINGLE = [(group, name) for group in GROUPS if group != "recipe" for name in choices(CONFIGS, group)]
+RECIPES = list(choices(CONFIGS, "recipe"))
+# what a choice needs beside itself
+COMPANIONS = {
+    ("trainer", "gpu"): ["trainer.accelerator=cpu"],
+    ("augment", "speed_specaugment"): ["features=log_mel"],
+    ("features", "log_mel_stored"): ["augment=specaugment"],
+}
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("train", overrides=list(overrides))
+
+
+def test_there_are_groups_to_test():
+    assert {"recipe", "data", "encoder", "optimizer", "schedule", "trainer", "logger"} <= set(GROUPS)
+    assert len(SINGLE) > 15
+
+
+@pytest.mark.parametrize(("group", "name"), SINGLE, ids=lambda value: str(value))
+def test_every_choice_composes_and_is_built(group, name):
+    train_module.rehearse(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []))))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_composes_with_every_optimizer(recipe):
+    for optimizer in choices(CONFIGS, "optimizer"):
+        config = plain(composed(f"recipe={recipe}", f"optimizer={optimizer}"))
+        # a recipe that set optimizer keys would leak them into another optimizer
+        alone = yaml.safe_load((CONFIGS / "optimizer" / f"{optimizer}.yaml").read_text())
+        assert {key: str(value) for key, value in config["optimizer"].items()} == {
+            key: str(value) for key, value in alone.items()
+        }
+        train_module.rehearse(config)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_has_its_papers(recipe):
+    folder = ROOT / "recipes" / recipe.split("/")[0]
+    for name in ("README.md", "RESULTS.md", "prepare.py"):
+        assert (folder / name).is_file(), f"{folder} lacks {name}"
+    text = (folder / f"{recipe.split('/')[1]}.yaml").read_text()
+    assert text.startswith("# @package _global_\n")
+    assert f"asr-train recipe={recipe}" in text
+
+
+def test_every_yaml_says_what_it_is_in_one_line():
+    for group in GROUPS:
+        for name, text in choices(CONFIGS, group).items():
+            assert 10 < len(text) < 120, f"{group}={name}: {text!r}"
+
+
+def test_the_schedule_follows_the_budget():
+    assert plain(composed("trainer.max_steps=77"))["schedule"]["max_steps"] == 77
+
+
+def test_configured_weights_depend_on_the_seed_alone():
+    from asr.cli.parts import build_recogniser
+
+    def weights(*overrides: str) -> list[torch.Tensor]:
+        torch.rand(3)
+        return list(build_recogniser(plain(composed(*overrides)), 9, [0.0] * 80, [1.0] * 80).parameters())
+
+    first = weights("seed=5")
+    assert all(map(torch.equal, first, weights("seed=5", "optimizer=eve", "trainer.max_steps=9")))
+    assert not all(map(torch.equal, first, weights("seed=6")))

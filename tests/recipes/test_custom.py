@@ -1,0 +1,192 @@
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import AudioSource, CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse.qa import validate_recordings_and_supervisions
+
+from asr.data.manifests import evaluation_cuts
+from asr.recipes.custom.prepare import prepare_custom
+from asr.text.normalise import TextNormalizer
+
+
+def wavs(folder: Path, count: int) -> list[str]:
+    rng = np.random.default_rng(0)
+    names = [f"audio {index}.wav" for index in range(count)]
+    for name in names:
+        soundfile.write(folder / name, rng.normal(size=8000) * 0.1, 8000)
+    return names
+
+
+def table(folder: Path, *lines: str, name: str = "table.tsv", newline: str = "\n") -> str:
+    (folder / name).write_bytes(newline.join(lines).encode())
+    return str(folder / name)
+
+
+def ids(corpus) -> dict[str, list[str]]:
+    return {name: [s.id for s in manifests.supervisions] for name, manifests in corpus.splits.items()}
+
+
+def test_a_table_with_splits_is_taken_as_it_is(tmp_path):
+    a, b, c, d = wavs(tmp_path, 4)
+    source = table(
+        tmp_path,
+        "split\ttext\taudio\tspeaker\tmood",
+        f'train\tğüzel “quoted” "text"\t{a}\tanna\thappy',
+        f"dev\tमुझे हिन्दी\t{b}\tbea\t",
+        f"test-other\t你\u2028好\t{tmp_path / c}\tcem\t",
+        f"test-clean\tcafe\u0301\t{d}\t\t",
+    )
+    corpus = prepare_custom(tmp_path / "out", source=source)
+    assert set(corpus.splits) == {"train", "dev", "test-other", "test-clean"}
+    texts = {s.text for manifests in corpus.splits.values() for s in manifests.supervisions}
+    assert texts == {'ğüzel “quoted” "text"', "मुझे हिन्दी", "你\u2028好", "cafe\u0301"}
+    assert any("mood" in note for note in corpus.notes)
+    for manifests in corpus.splits.values():
+        validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
+
+
+def test_windows_tables_are_read(tmp_path):
+    a, b, c, d = wavs(tmp_path, 4)
+    source = table(tmp_path, "\ufeffaudio\ttext", *(f"{name}\thello" for name in (a, b, c, d)), "", newline="\r\n")
+    assert sum(map(len, ids(prepare_custom(tmp_path, source=source)).values())) == 4
+
+
+def test_missing_splits_hold_out_whole_speakers(tmp_path):
+    names = wavs(tmp_path, 40)
+    source = table(tmp_path, "audio\ttext\tspeaker", *(f"{n}\thi\tspeaker{i % 5}" for i, n in enumerate(names)))
+    corpus = prepare_custom(tmp_path, source=source)
+    speakers = {name: {s.speaker for s in m.supervisions} for name, m in corpus.splits.items()}
+    assert set(speakers) == {"train", "dev", "test"}
+    assert sum(map(len, speakers.values())) == 5
+    assert all("by speaker" in note and "seed" in note for note in corpus.notes)
+    assert ids(prepare_custom(tmp_path, source=source)) == ids(corpus)
+    assert ids(prepare_custom(tmp_path, source=source, seed=2)) != ids(corpus)
+
+
+def test_missing_splits_hold_out_utterances_where_speakers_are_few(tmp_path):
+    names = wavs(tmp_path, 40)
+    source = table(tmp_path, "audio\ttext\tspeaker", *(f"{name}\thi\tanna" for name in names))
+    corpus = prepare_custom(tmp_path, source=source)
+    assert {name: len(found) for name, found in ids(corpus).items()} == {"train": 34, "dev": 2, "test": 4}
+    assert all("by utterance" in note for note in corpus.notes)
+    assert len({i for found in ids(corpus).values() for i in found}) == 40
+
+
+def test_bad_items_are_dropped_with_their_reason(tmp_path):
+    names = wavs(tmp_path, 10)
+    (tmp_path / names[0]).unlink()
+    (tmp_path / names[1]).write_bytes(b"")
+    (tmp_path / names[2]).write_bytes(b"not audio" * 100)
+    (tmp_path / names[3]).write_bytes((tmp_path / names[3]).read_bytes()[:30])
+    soundfile.write(tmp_path / names[4], np.zeros(0), 8000)
+    corpus = prepare_custom(tmp_path, source=table(tmp_path, "audio\ttext", *(f"{name}\thi" for name in names)))
+    reasons = {item.item: item.reason.split(":")[0] for item in corpus.dropped}
+    assert set(reasons) == {name.removesuffix(".wav") for name in names[:5]}
+    assert reasons["audio 0"] == "missing audio"
+    assert sum(map(len, ids(corpus).values())) == 5
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["audio 0.wav\thello"], "line 1: the header lacks audio and text"),
+        (["audio\ttranscript", "audio 0.wav\thi"], "lacks text"),
+        (["audio\ttext"], "no rows"),
+        ([], "lacks audio and text"),
+        (["audio\ttext", "audio 0.wav\thi\tthere"], "line 2: 3 fields, the header has 2"),
+        (["audio\ttext", "audio 0.wav\thi", "audio 1.wav"], "line 3: 1 fields"),
+        (["audio\ttext", "audio 0.wav\thi", "", "audio 0.wav\thi"], "line 4: the id 'audio 0' is that of line 2"),
+        (["audio\ttext\tsplit", "audio 0.wav\thi\ttarin"], "line 2: there is no split 'tarin'; allowed are train"),
+        (["audio\ttext", "\thi"], "line 2: no audio is named"),
+        (["audio\ttext\ttext", "audio 0.wav\thi\tho"], "'text' occurs more than once"),
+        (["audio\ttext", "audio 0.wav\thi", "audio 1.wav\thi"], "too few"),
+    ],
+)
+def test_a_malformed_table_is_refused_with_its_line(tmp_path, lines, message):
+    wavs(tmp_path, 2)
+    with pytest.raises(ValueError, match=message):
+        prepare_custom(tmp_path, source=table(tmp_path, *lines))
+
+
+def test_other_words_for_splits_are_understood_and_said(tmp_path):
+    names = wavs(tmp_path, 3)
+    rows = [f"{name}\thi\t{split}" for name, split in zip(names, ("train", "valid", "test"), strict=True)]
+    corpus = prepare_custom(tmp_path, source=table(tmp_path, "audio\ttext\tsplit", *rows))
+    assert set(corpus.splits) == {"train", "dev", "test"}
+    assert any("'valid' was read as 'dev'" in note for note in corpus.notes)
+
+
+def lhotse_manifests(folder: Path, suffix: str = "") -> None:
+    recordings = [Recording.from_file(folder / name) for name in wavs(folder, 6)]
+    RecordingSet.from_recordings(recordings).to_file(folder / f"recordings{suffix}.jsonl.gz")
+    SupervisionSet.from_segments(
+        SupervisionSegment(f"{r.id}-{half}", r.id, half * 0.5, 0.5, text=f"half {half}")
+        for r in recordings
+        for half in range(2)
+    ).to_file(folder / f"supervisions{suffix}.jsonl.gz")
+
+
+def test_lhotse_manifests_and_segments_are_read(tmp_path):
+    lhotse_manifests(tmp_path)
+    corpus = prepare_custom(tmp_path / "out", source=str(tmp_path))
+    assert sum(map(len, ids(corpus).values())) == 12
+    cuts, dropped = evaluation_cuts(tmp_path, TextNormalizer(case="upper"))
+    assert len(cuts) == 12
+    assert dropped == []
+    cut = cuts["audio 0-1"]
+    assert (cut.start, cut.duration, cut.supervisions[0].text) == (0.5, 0.5, "HALF 1")
+
+
+def test_a_cuts_manifest_is_read(tmp_path):
+    lhotse_manifests(tmp_path)
+    whole = CutSet.from_manifests(
+        recordings=RecordingSet.from_file(tmp_path / "recordings.jsonl.gz"),
+        supervisions=SupervisionSet.from_file(tmp_path / "supervisions.jsonl.gz"),
+    )
+    whole.trim_to_supervisions().to_file(tmp_path / "cuts_test-mine.jsonl.gz")
+    cuts, _ = evaluation_cuts(tmp_path / "cuts_test-mine.jsonl.gz", TextNormalizer())
+    assert len(cuts) == 12
+
+
+@pytest.mark.parametrize("kind", ["command", "url"])
+def test_manifests_that_would_do_more_than_read_are_refused(tmp_path, kind):
+    lhotse_manifests(tmp_path)
+    evil = Recording("evil", [AudioSource(kind, [0], f"touch {tmp_path}/hacked")], 8000, 8000, 1.0)
+    RecordingSet.from_recordings([evil]).to_file(tmp_path / "recordings.jsonl.gz")
+    for read in (lambda: prepare_custom(tmp_path, source=str(tmp_path)), lambda: evaluation_cuts(tmp_path, str)):
+        with pytest.raises(ValueError, match="evil"):
+            read()
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_other_files_and_folders_are_refused(tmp_path):
+    (tmp_path / "cuts.jsonl").write_text("{]")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "latin.tsv").write_bytes("audio\ttext\nä.wav\tgrün".encode("latin-1"))
+    for name, message in (
+        ("cuts.jsonl", "no CutSet"),
+        ("empty", "no manifests"),
+        ("gone", "no file"),
+        ("latin.tsv", "UTF-8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            prepare_custom(tmp_path, source=str(tmp_path / name))
+    with pytest.raises(ValueError, match="data.source"):
+        prepare_custom(tmp_path)
+    with pytest.raises(ValueError, match="dev_fraction"):
+        prepare_custom(tmp_path, source=str(tmp_path), dev_fraction=0.9)
+
+
+def test_real_telephone_prompts_are_read(shared_data, tmp_path):
+    with tarfile.open(shared_data / "asterisk_en.tar") as tar:
+        tar.extractall(tmp_path, filter="data")
+    folder = tmp_path / "asterisk_en"
+    lines = (folder / "transcripts.tsv").read_text().splitlines()
+    source = table(folder, "audio\tspeaker\ttext\tsplit", *lines)
+    corpus = prepare_custom(tmp_path, source=source)
+    assert sum(map(len, ids(corpus).values())) == len(lines)
+    assert corpus.dropped == []
+    assert set(corpus.splits) == {"train", "dev", "test"}
