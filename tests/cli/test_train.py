@@ -114,7 +114,11 @@ def test_a_run_folder_is_never_overwritten(trained):
 def test_bad_audio_found_in_training_is_left_out_and_counted(trained):
     shutil.copytree(trained.folder / "data", trained.folder / "broken" / "data")
     workplace = type(trained)(trained.folder / "broken", trained.run_dir, "")
-    options = [word for word in TINY if "max_steps" not in word] + ["trainer.max_steps=24", "run_dir=run", "logger=none"]
+    options = [word for word in TINY if "max_steps" not in word] + [
+        "trainer.max_steps=24",
+        "run_dir=run",
+        "logger=none",
+    ]
     for audio in sorted((trained.folder / "data").rglob("*train-00001.flac")):
         original = audio.read_bytes()
         audio.write_bytes(b"broken")

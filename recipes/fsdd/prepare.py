@@ -1,0 +1,169 @@
+"""The Free Spoken Digit Dataset: real human digits, isolated or joined to strings of one speaker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from numpy.typing import NDArray
+from rich.progress import track
+
+from asr.data.corpus import Corpus, Dropped, Manifests
+from asr.data.seeding import seed_for
+
+from .sources import DIGITS, SAMPLING_RATE_HZ, SPEAKERS, Digit, find_digits
+
+MIN_DIGITS = 2
+GAP_S = (0.05, 0.25)
+NOISE_DBFS = -60.0
+
+
+def prepare_fsdd(
+    output_dir: Path,
+    *,
+    source: str | None = None,
+    connected: bool = True,
+    held_out_speaker: str | None = None,
+    num_train: int = 3000,
+    num_dev: int = 150,
+    num_test: int = 300,
+    max_digits: int = 7,
+    seed: int = 20261121,
+) -> Corpus:
+    """Return digit strings (or isolated digits) of the official split, or with one speaker left out.
+
+    Args:
+        output_dir: audio goes to ``audio/`` below it.
+        source: an archive or folder of the dataset; None fetches the original.
+        connected: join recordings of one speaker to strings; False gives each recording by itself.
+        held_out_speaker: test on all recordings of this speaker, and train on the others'.
+        num_train: training strings, where connected.
+        num_dev: development strings.
+        num_test: test strings.
+        max_digits: longest string; the shortest has two digits.
+        seed: of strings, gaps and noise.
+
+    Raises:
+        ValueError: an option is out of its range, or the dataset is not at ``source``.
+    """
+    sizes = {"train": num_train, "dev": num_dev, "test": num_test}
+    _check(sizes, max_digits, held_out_speaker)
+    pools, dropped = _readable(_pools(find_digits(source, output_dir), held_out_speaker))
+    audio = output_dir / "audio"
+    audio.mkdir(parents=True, exist_ok=True)
+    splits = {}
+    for split, pool in pools.items():
+        if connected:
+            strings = draw_strings(split, pool, sizes[split], max_digits, seed)
+        else:
+            strings = [[digit] for digit in pool]
+        pairs = [
+            _utterance(f"fsdd-{split}-{index:04d}", string, audio, seed)
+            for index, string in enumerate(track(strings, f"writing {split}", transient=True))
+        ]
+        splits[split] = Manifests(
+            RecordingSet.from_recordings(recording for recording, _ in pairs),
+            SupervisionSet.from_segments(supervision for _, supervision in pairs),
+        )
+    kind = "joined recordings of isolated digits" if connected else "isolated digits"
+    return Corpus(splits, dropped, (f"real human speech, {kind}, 6 speakers", *_split_note(held_out_speaker)))
+
+
+def _split_note(held_out_speaker: str | None) -> tuple[str, ...]:
+    return (f"speaker {held_out_speaker} is in the test set only",) if held_out_speaker else ()
+
+
+def _check(sizes: dict[str, int], max_digits: int, held_out_speaker: str | None) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"data.prepare.num_{name} must be at least 1, given {size}")
+    if not MIN_DIGITS <= max_digits <= 20:
+        raise ValueError(f"data.prepare.max_digits must be in [{MIN_DIGITS}, 20], given {max_digits}")
+    if held_out_speaker is not None and held_out_speaker not in SPEAKERS:
+        raise ValueError(
+            f"data.prepare.held_out_speaker: there is no {held_out_speaker!r}; the speakers are {', '.join(SPEAKERS)}"
+        )
+
+
+def _pools(digits: Sequence[Digit], held_out_speaker: str | None) -> dict[str, list[Digit]]:
+    """Cut the recordings into splits; no recording is in two of them."""
+    pools: dict[str, list[Digit]] = {"train": [], "dev": [], "test": []}
+    for digit in digits:
+        if held_out_speaker is None:
+            pools[digit.split].append(digit)
+        elif digit.speaker == held_out_speaker:
+            pools["test"].append(digit)
+        else:
+            # nobody else is tested: the official test recordings are free to train on
+            pools["dev" if digit.split == "dev" else "train"].append(digit)
+    return pools
+
+
+def _readable(pools: dict[str, list[Digit]]) -> tuple[dict[str, list[Digit]], list[Dropped]]:
+    good: dict[str, list[Digit]] = {split: [] for split in pools}
+    dropped = []
+    for split, pool in pools.items():
+        for digit in pool:
+            try:
+                digit.samples()
+            except ValueError as error:
+                dropped.append(Dropped(split, digit.id, str(error)))
+            else:
+                good[split].append(digit)
+        if not good[split]:
+            raise ValueError(f"no recording of the {split} split can be read; the first: {dropped[:1]}")
+    return good, dropped
+
+
+def draw_strings(split: str, pool: Sequence[Digit], size: int, max_digits: int, seed: int) -> list[list[Digit]]:
+    """Draw strings of one speaker each; within a speaker every recording is used about equally often."""
+    rng = np.random.default_rng(seed_for("fsdd", seed, split))
+    of_speaker = {name: [d for d in pool if d.speaker == name] for name in sorted({d.speaker for d in pool})}
+    waiting: dict[str, list[Digit]] = {name: [] for name in of_speaker}
+    strings = []
+    for index in range(size):
+        speaker = list(of_speaker)[index % len(of_speaker)]
+        length = int(rng.integers(MIN_DIGITS, max_digits + 1))
+        while len(waiting[speaker]) < length:
+            waiting[speaker] += [of_speaker[speaker][i] for i in rng.permutation(len(of_speaker[speaker]))]
+        strings.append(waiting[speaker][:length])
+        del waiting[speaker][:length]
+    return strings
+
+
+def _utterance(name: str, string: Sequence[Digit], folder: Path, seed: int) -> tuple[Recording, SupervisionSegment]:
+    path = folder / f"{name}.flac"
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        soundfile.write(partial, join(string, seed_for(name, seed)), SAMPLING_RATE_HZ, "PCM_16", format="FLAC")
+        partial.rename(path)
+    recording = Recording.from_file(path, recording_id=name)
+    custom: dict[str, Any] = {"recordings": [digit.id for digit in string]}
+    return recording, SupervisionSegment(
+        id=name,
+        recording_id=name,
+        start=0.0,
+        duration=recording.duration,
+        text=" ".join(DIGITS[digit.digit] for digit in string),
+        language="en",
+        speaker=string[0].speaker,
+        custom=custom,
+    )
+
+
+def join(string: Sequence[Digit], seed: int) -> NDArray[np.float64]:
+    """Return the recordings in a row, with gaps of quiet noise before, between and after them."""
+    rng = np.random.default_rng(seed)
+
+    def gap() -> NDArray[np.float64]:
+        return np.zeros(round(rng.uniform(*GAP_S) * SAMPLING_RATE_HZ))
+
+    pieces = [gap()]
+    for digit in string:
+        pieces += [digit.samples().astype(np.float64), gap()]
+    audio = np.concatenate(pieces)
+    return np.clip(audio + rng.normal(size=len(audio)) * 10 ** (NOISE_DBFS / 20), -1, 1)

@@ -1,0 +1,108 @@
+"""The forms that the Free Spoken Digit Dataset comes in → its 3000 recordings."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from asr.data.archives import download, extract
+
+URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
+SAMPLING_RATE_HZ = 8000
+WAV_NAME = re.compile(r"(\d)_(\w+)_(\d+)\.wav")
+NUM_TEST, NUM_DEV = 5, 3  # of each digit and speaker: recordings 0-4 are the official test set, 5-7 our dev set
+
+
+@dataclass(frozen=True)
+class Digit:
+    """One recorded digit.
+
+    Attributes:
+        id: ``<digit>_<speaker>_<index>``.
+        digit: 0 to 9.
+        speaker: a name.
+        index: of the recording among those of its digit and speaker.
+        path: the file that holds it.
+        start: first sample in the file.
+        end: one behind the last; None for the whole file.
+    """
+
+    id: str
+    digit: int
+    speaker: str
+    index: int
+    path: Path
+    start: int = 0
+    end: int | None = None
+
+    @property
+    def split(self) -> str:
+        """The official split, with a part of its training recordings as dev."""
+        return "test" if self.index < NUM_TEST else "dev" if self.index < NUM_TEST + NUM_DEV else "train"
+
+    def samples(self) -> NDArray[np.float32]:
+        """Return the audio at 8 kHz.
+
+        Raises:
+            ValueError: it cannot be read, or holds nothing.
+        """
+        try:
+            audio, rate_hz = soundfile.read(self.path, start=self.start, stop=self.end, dtype="float32")
+        except (soundfile.SoundFileError, OSError) as error:
+            raise ValueError(f"unreadable audio: {error}") from error
+        if rate_hz != SAMPLING_RATE_HZ or audio.ndim != 1 or len(audio) == 0:
+            raise ValueError(f"unexpected audio: {len(audio)} samples at {rate_hz} Hz, expected mono at 8000 Hz")
+        return audio
+
+
+def find_digits(source: str | None, work: Path) -> list[Digit]:
+    """Return all recordings, sorted by id.
+
+    Args:
+        source: an archive or a folder, with one FLAC per speaker and an index.tsv, or with the original wavs; None
+            fetches the original.
+        work: where archives are unpacked.
+
+    Raises:
+        ValueError: there are no such recordings at ``source``.
+    """
+    path = Path(source).expanduser() if source else download(URL, work / "original.tar.gz")
+    folder = extract(path, work / "unpacked") if path.is_file() else path
+    indexes = sorted(folder.rglob("index.tsv"))
+    digits = _from_index(indexes[0]) if indexes else _from_wavs(folder)
+    if not digits:
+        raise ValueError(
+            f"{path}: no recordings of the Free Spoken Digit Dataset are there; expected an index.tsv, or wavs named "
+            "like 7_jackson_32.wav"
+        )
+    return sorted(digits, key=lambda digit: digit.id)
+
+
+def _from_index(index: Path) -> list[Digit]:
+    with index.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    return [
+        Digit(
+            id=row["id"],
+            digit=DIGITS.index(row["text"]),
+            speaker=row["speaker"],
+            index=int(row["id"].rsplit("_", 1)[1]),
+            path=index.parent / Path(row["file"]).name,
+            start=int(row["start"]),
+            end=int(row["end"]),
+        )
+        for row in rows
+    ]
+
+
+def _from_wavs(folder: Path) -> list[Digit]:
+    named = ((WAV_NAME.fullmatch(path.name), path) for path in folder.rglob("*.wav"))
+    return [Digit(path.stem, int(match[1]), match[2], int(match[3]), path.resolve()) for match, path in named if match]
