@@ -15,7 +15,7 @@ class SpeedPerturb:
         factors: speeds, 1.0 for unchanged.
 
     Reference:
-        Ko et al. 2015, "Audio Augmentation for Speech Recognition", section 2 (factors 0.9, 1.0, 1.1).
+        Ko et al. 2015, "Audio Augmentation for Speech Recognition" (factors 0.9, 1.0, 1.1).
         Differs: drawn anew in every epoch, instead of tripling the corpus.
     """
 

@@ -26,7 +26,7 @@ class ConvSubsampling(nn.Module):
     cannot depend on padding.
 
     Reference:
-        Dong et al. 2018, "Speech-Transformer", section 3.3 (two 3×3 stride-2 convolutions before the encoder).
+        Dong et al. 2018, "Speech-Transformer" (two 3×3 stride-2 convolutions before the encoder).
         Differs: no padding in time.
     """
 

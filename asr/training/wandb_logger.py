@@ -64,6 +64,8 @@ class WandbTracking(WandbLogger):
             config=dict(config),
             settings=wandb.Settings(init_timeout=INIT_TIMEOUT_S, silent=True, console="off"),
         )
+        # wandb warns of an option that Lightning always passes on
+        self._wandb_init.pop("anonymous", None)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log numbers of an update."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from asr.data.archives import download, extract
 
-URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
+URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/heads/master.tar.gz"
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
 SAMPLING_RATE_HZ = 8000

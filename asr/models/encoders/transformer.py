@@ -16,7 +16,7 @@ class RotaryPositions(nn.Module):
     """Rotates pairs of channels by angles that grow with the frame index, so that attention sees distances only.
 
     Reference:
-        Su et al. 2021, "RoFormer", arXiv:2104.09864, section 3.2.2, equation 34.
+        Su et al. 2021, "RoFormer", arXiv:2104.09864, section 3.4.2, equation 34.
         Differs: the two halves of a head form the pairs, instead of neighbouring channels.
     """
 
