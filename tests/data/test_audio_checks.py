@@ -1,7 +1,12 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import soundfile
 from lhotse import AudioSource, Recording
+from lhotse.utils import fastcopy
 
 from asr.data.audio_checks import audio_problem, refuse_foreign_sources
 
@@ -69,3 +74,47 @@ def test_audio_that_is_not_a_file_is_refused_and_never_opened(tmp_path, monkeypa
         with pytest.raises(ValueError, match="evil"):
             check(recording)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_inside_an_impulse_response_is_refused(recording):
+    room = Recording("room", [AudioSource("command", [0], "touch hacked")], 8000, 8000, 1.0)
+    with pytest.raises(ValueError, match="touch hacked"):
+        audio_problem(recording.reverb_rir(room))
+    assert audio_problem(recording.reverb_rir(recording)) is None
+
+
+@pytest.mark.parametrize("ending", ["sph", "SPH", "opus", "m4a", "unheard-of"])
+def test_no_name_of_a_file_is_ever_run(tmp_path, monkeypatch, ending):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"x;touch hacked;.{ending}"
+    soundfile.write(path, SECOND, 8000, format="WAV")
+    assert Recording.from_file(path).load_audio().shape == (1, 8000)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_processes_that_never_import_the_checks_read_with_libsndfile_too():
+    script = "from lhotse.audio.backend import get_current_audio_backend as b; print(type(b()).__name__)"
+    done = subprocess.run([sys.executable, "-c", script], env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "LibsndfileBackend"
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({"sampling_rate": 4000, "duration": 2.0}, "unexpected rate"),
+        ({"sources": [AudioSource("file", [0, 1], "")], "channel_ids": [0, 1]}, "unexpected channels"),
+        ({"num_samples": 8081, "duration": 8081 / 8000}, "truncated audio"),
+        ({"num_samples": 8080, "duration": 8080 / 8000}, None),
+        ({"num_samples": 7000, "duration": 7000 / 8000}, None),
+    ],
+)
+def test_a_manifest_that_tells_otherwise_is_found(recording, told, kind):
+    for source in told.get("sources", ()):
+        source.source = recording.sources[0].source
+    problem = audio_problem(fastcopy(recording, **told))
+    assert (problem and problem.split(":")[0]) == kind
+
+
+def test_a_name_too_long_for_a_file_is_a_missing_file(recording):
+    recording.sources[0].source = "x" * 5000
+    assert audio_problem(recording).startswith("missing audio: ")
