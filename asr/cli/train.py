@@ -25,7 +25,7 @@ from asr.training.checkpoints import FORMAT
 from asr.training.module import TrainingModule
 from asr.training.report import report_training
 from asr.training.resume import ResumableLoader
-from asr.training.run_folder import Stopwatch, claim_run_folder, create_run_folder, num_threads
+from asr.training.run_folder import Stopwatch, claim_run_folder, create_run_folder, num_threads, point_latest
 from asr.training.session import fit
 
 console = Console()
@@ -96,7 +96,9 @@ def _reading(config: Mapping[str, Any], prepared: PreparedData) -> Reading:
 def _run_folder(config: Mapping[str, Any], recipe: str) -> Path:
     if config["run_dir"] is not None:
         return claim_run_folder(Path(config["run_dir"]))
-    return create_run_folder(Path("runs") / recipe)
+    folder = create_run_folder(Path("runs") / recipe)
+    point_latest(folder, Path("runs") / "latest")
+    return folder
 
 
 def _trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]) -> Trainer:
@@ -150,7 +152,9 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
         },
     )
     num_parameters = sum(p.numel() for p in recogniser.parameters())
-    console.print(f"{num_parameters:,} parameters, {config['trainer']['max_steps']} updates, run folder {run_dir}")
+    console.print(
+        f"{num_parameters:,} parameters, {config['trainer']['max_steps']} updates, run folder {run_dir}", soft_wrap=True
+    )
     loggers = _attachments(config, "logger", run_dir)
     exit_code = 1
     try:

@@ -87,7 +87,7 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
         weights = {
             name.removeprefix(PREFIX): tensor for name, tensor in state["state_dict"].items() if name.startswith(PREFIX)
         }
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a checkpoint of this program, or it is damaged: {error}") from error
     if extra.get("format") != FORMAT:
         raise ValueError(f"{path} has checkpoint format {extra.get('format')!r}; this version reads {FORMAT}")

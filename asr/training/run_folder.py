@@ -32,6 +32,16 @@ def create_run_folder(parent: Path) -> Path:
     raise RuntimeError(f"could not create a new folder below {parent}")
 
 
+def point_latest(folder: Path, link: Path) -> None:
+    """Let the link ``runs/latest`` lead to a new run; whatever else has that name is left alone."""
+    if link.exists() and not link.is_symlink():
+        return
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(os.path.relpath(folder, link.parent.resolve()))
+    fresh.replace(link)
+
+
 def claim_run_folder(folder: Path, key: str = "run_dir") -> Path:
     """Create the folder that the user named by ``key``; refuse one that holds something."""
     folder = folder.expanduser().resolve()

@@ -174,7 +174,7 @@ def test_other_files_and_folders_are_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             prepare_custom(tmp_path, source=str(tmp_path / name))
-    with pytest.raises(ValueError, match="data.source"):
+    with pytest.raises(ValueError, match=r"data\.source"):
         prepare_custom(tmp_path)
     with pytest.raises(ValueError, match="dev_fraction"):
         prepare_custom(tmp_path, source=str(tmp_path), dev_fraction=0.9)
