@@ -105,7 +105,8 @@ class TrainingModule(pl.LightningModule):
         # lightning divides by the accumulated micro-batches, DDP by the ranks
         scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens.clamp(min=1)
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        torch._foreach_mul_(gradients, scale)
+        for gradient in gradients:
+            gradient.mul_(scale)
         self.gradient_norm = get_total_norm(gradients)
         self._guard(optimizer)
         self.log_dict(
