@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from asr.data.corpus import Corpus, Dropped, Manifests
+from asr.data.fingerprint import fingerprint
 from asr.data.seeding import seed_for
 
-from .sources import DIGITS, SAMPLING_RATE_HZ, SPEAKERS, Digit, find_digits
+from .sources import DIGITS, NUM_RECORDINGS, SAMPLING_RATE_HZ, SPEAKERS, Digit, find_digits
 
 MIN_DIGITS = 2
 GAP_S = (0.05, 0.25)
@@ -41,9 +42,9 @@ def prepare_fsdd(
         source: an archive or folder of the dataset; None fetches the original.
         connected: join recordings of one speaker to strings; False gives each recording by itself.
         held_out_speaker: test on all recordings of this speaker, and train on the others'.
-        num_train: training strings, where connected.
-        num_dev: development strings.
-        num_test: test strings.
+        num_train: training strings; isolated digits are all taken.
+        num_dev: development strings, likewise.
+        num_test: test strings, likewise.
         max_digits: longest string; the shortest has two digits.
         seed: of strings, gaps and noise.
 
@@ -52,7 +53,8 @@ def prepare_fsdd(
     """
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
     _check(sizes, max_digits, held_out_speaker)
-    pools, dropped = _readable(_pools(find_digits(source, output_dir), held_out_speaker))
+    digits = find_digits(source, output_dir)
+    pools, dropped = _readable(_pools(digits, held_out_speaker))
     audio = output_dir / "audio"
     audio.mkdir(parents=True, exist_ok=True)
     splits = {}
@@ -69,12 +71,18 @@ def prepare_fsdd(
             RecordingSet.from_recordings(recording for recording, _ in pairs),
             SupervisionSet.from_segments(supervision for _, supervision in pairs),
         )
+    return Corpus(splits, dropped, tuple(_notes(digits, connected, held_out_speaker)))
+
+
+def _notes(digits: Sequence[Digit], connected: bool, held_out_speaker: str | None) -> Iterator[str]:
     kind = "joined recordings of isolated digits" if connected else "isolated digits"
-    return Corpus(splits, dropped, (f"real human speech, {kind}, 6 speakers", *_split_note(held_out_speaker)))
-
-
-def _split_note(held_out_speaker: str | None) -> tuple[str, ...]:
-    return (f"speaker {held_out_speaker} is in the test set only",) if held_out_speaker else ()
+    yield f"real human speech, {kind}, {len({digit.speaker for digit in digits})} speakers"
+    if held_out_speaker:
+        yield f"speaker {held_out_speaker} is in the test set only"
+    else:
+        yield "the test speakers are those of the training set: error rates say nothing about other speakers"
+    if len(digits) != NUM_RECORDINGS:
+        yield f"{len(digits)} recordings instead of the dataset's {NUM_RECORDINGS}: not comparable with others' results"
 
 
 def _check(sizes: dict[str, int], max_digits: int, held_out_speaker: str | None) -> None:
@@ -115,7 +123,8 @@ def _readable(pools: dict[str, list[Digit]]) -> tuple[dict[str, list[Digit]], li
             else:
                 good[split].append(digit)
         if not good[split]:
-            raise ValueError(f"no recording of the {split} split can be read; the first: {dropped[:1]}")
+            why = dropped[0].reason if dropped else "the source holds none of them"
+            raise ValueError(f"no recording for the {split} split can be used: {why}")
     return good, dropped
 
 
@@ -136,7 +145,8 @@ def draw_strings(split: str, pool: Sequence[Digit], size: int, max_digits: int, 
 
 
 def _utterance(name: str, string: Sequence[Digit], folder: Path, seed: int) -> tuple[Recording, SupervisionSegment]:
-    path = folder / f"{name}.flac"
+    # audio of other options must not be taken for this string's
+    path = folder / f"{name}-{fingerprint([seed, [digit.id for digit in string]])}.flac"
     if not path.exists():
         partial = path.with_suffix(".partial")
         soundfile.write(partial, join(string, seed_for(name, seed)), SAMPLING_RATE_HZ, "PCM_16", format="FLAC")

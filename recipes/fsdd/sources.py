@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,16 @@ import soundfile
 from numpy.typing import NDArray
 
 from asr.data.archives import download, extract
+from asr.data.fingerprint import describe_source, fingerprint
 
-URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/heads/master.tar.gz"
+# the tag with all six speakers; the branch may grow
+URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
+MAX_BYTES, MAX_MEMBERS = 2**28, 10_000  # it unpacks to 3012 files of 21 MB
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
 SAMPLING_RATE_HZ = 8000
+NUM_RECORDINGS = 3000
+INDEX_COLUMNS = ("file", "start", "end", "id", "speaker", "text")
 WAV_NAME = re.compile(r"(\d)_(\w+)_(\d+)\.wav")
 NUM_TEST, NUM_DEV = 5, 3  # of each digit and speaker: recordings 0-4 are the official test set, 5-7 our dev set
 
@@ -60,6 +67,8 @@ class Digit:
             raise ValueError(f"unreadable audio: {error}") from error
         if rate_hz != SAMPLING_RATE_HZ or audio.ndim != 1 or len(audio) == 0:
             raise ValueError(f"unexpected audio: {len(audio)} samples at {rate_hz} Hz, expected mono at 8000 Hz")
+        if self.end is not None and len(audio) != self.end - self.start:
+            raise ValueError(f"truncated audio: {self.path} ends before sample {self.end}")
         return audio
 
 
@@ -74,23 +83,45 @@ def find_digits(source: str | None, work: Path) -> list[Digit]:
     Raises:
         ValueError: there are no such recordings at ``source``.
     """
-    path = Path(source).expanduser() if source else download(URL, work / "original.tar.gz")
-    folder = extract(path, work / "unpacked") if path.is_file() else path
+    folder = _folder(source, work)
     indexes = sorted(folder.rglob("index.tsv"))
-    digits = _from_index(indexes[0]) if indexes else _from_wavs(folder)
+    digits = sorted(_from_index(indexes[0]) if indexes else _from_wavs(folder), key=lambda digit: digit.id)
     if not digits:
         raise ValueError(
-            f"{path}: no recordings of the Free Spoken Digit Dataset are there; expected an index.tsv, or wavs named "
-            "like 7_jackson_32.wav"
+            f"{source or folder}: no recordings of the Free Spoken Digit Dataset are there; expected an index.tsv, or "
+            "wavs named like 7_jackson_32.wav"
         )
-    return sorted(digits, key=lambda digit: digit.id)
+    for first, second in pairwise(digits):
+        if first.id == second.id:
+            raise ValueError(f"{first.id} is there twice, in {first.path} and {second.path}; remove one of them")
+    return digits
+
+
+def _folder(source: str | None, work: Path) -> Path:
+    path = Path(source).expanduser() if source else download(URL, work / "original.tar.gz")
+    if path.is_dir():
+        return path
+    unpacked = work / f"unpacked-{fingerprint(describe_source(str(path)))}"
+    try:
+        return extract(path, unpacked, max_bytes=MAX_BYTES, max_members=MAX_MEMBERS)
+    except ValueError:
+        if source is None:
+            path.unlink()  # so that it is fetched again
+        raise
 
 
 def _from_index(index: Path) -> list[Digit]:
     with index.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    return [
-        Digit(
+        rows = csv.DictReader(file, delimiter="\t")
+        missing = [name for name in INDEX_COLUMNS if name not in (rows.fieldnames or ())]
+        if missing:
+            raise ValueError(f"{index}: the header lacks {', '.join(missing)}; needed are {', '.join(INDEX_COLUMNS)}")
+        return [_indexed(index, number, row) for number, row in enumerate(rows, start=2)]
+
+
+def _indexed(index: Path, line: int, row: Mapping[str, str]) -> Digit:
+    try:
+        return Digit(
             id=row["id"],
             digit=DIGITS.index(row["text"]),
             speaker=row["speaker"],
@@ -99,8 +130,8 @@ def _from_index(index: Path) -> list[Digit]:
             start=int(row["start"]),
             end=int(row["end"]),
         )
-        for row in rows
-    ]
+    except (ValueError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index}, line {line}: {row} does not describe a recording: {error}") from error
 
 
 def _from_wavs(folder: Path) -> list[Digit]:

@@ -1,3 +1,4 @@
+import shutil
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -56,6 +57,7 @@ def test_the_official_split_is_kept(wavs, tmp_path, connected):
 def test_a_held_out_speaker_is_in_the_test_set_only(wavs, tmp_path, connected):
     corpus = prepare_fsdd(tmp_path, source=str(wavs), held_out_speaker="theo", connected=connected, **SMALL)
     speakers = {split: {name.split("_")[1] for name in counts} for split, counts in used(corpus).items()}
+    assert {index_of(name) for name in used(corpus)["dev"]} <= {5, 6, 7}
     assert speakers["test"] == {"theo"}
     assert speakers["train"] == speakers["dev"] == set(SPEAKERS) - {"theo"}
     assert not used(corpus)["train"].keys() & used(corpus)["dev"].keys()
@@ -93,6 +95,86 @@ def test_preparing_again_gives_the_same_audio_and_goes_on_where_it_stopped(wavs,
     assert used(first) == used(again)
 
 
+def audio_of(corpus) -> dict[str, bytes]:
+    return {
+        recording.id: Path(recording.sources[0].source).read_bytes()
+        for manifests in corpus.splits.values()
+        for recording in manifests.recordings
+    }
+
+
+def one_flac_per_speaker(wavs: Path, folder: Path) -> Path:
+    """Write the recordings in the repacked form; return its index."""
+    folder.mkdir()
+    lines = ["file\tstart\tend\tid\tspeaker\ttext\tsplit"]
+    for speaker in SPEAKERS:
+        end, audio = 0, []
+        for path in sorted(wavs.glob(f"*_{speaker}_*.wav")):
+            audio.append(soundfile.read(path, dtype="int16")[0])
+            start, end = end, end + len(audio[-1])
+            word = DIGITS[int(path.name[0])]
+            lines.append(f"{speaker}.flac\t{start}\t{end}\t{path.stem}\t{speaker}\t{word}\t?")
+        soundfile.write(folder / f"{speaker}.flac", np.concatenate(audio), 8000)
+    (folder / "index.tsv").write_text("\n".join(lines))
+    return folder / "index.tsv"
+
+
+def test_every_form_of_the_source_gives_the_same_audio(wavs, tmp_path):
+    expected = audio_of(prepare_fsdd(tmp_path / "wavs", source=str(wavs), **SMALL))
+    folder = one_flac_per_speaker(wavs, tmp_path / "repacked").parent
+    for form in ("gztar", "zip"):
+        archive = shutil.make_archive(str(tmp_path / "original"), form, wavs.parent)
+        assert audio_of(prepare_fsdd(tmp_path / form, source=archive, **SMALL)) == expected
+    assert audio_of(prepare_fsdd(tmp_path / "out", source=str(folder), **SMALL)) == expected
+
+
+def test_audio_of_other_options_is_not_taken(wavs, tmp_path):
+    for options in ({"seed": 1}, {"seed": 2}, {"seed": 2, "max_digits": 3}, {"seed": 2, "held_out_speaker": "theo"}):
+        fresh = prepare_fsdd(tmp_path / "fresh" / str(options), source=str(wavs), **SMALL, **options)
+        assert audio_of(prepare_fsdd(tmp_path / "same", source=str(wavs), **SMALL, **options)) == audio_of(fresh)
+
+
+@pytest.mark.parametrize("held_out", [None, "lucas"])
+def test_notes_say_whose_voices_are_tested_and_what_is_missing(wavs, tmp_path, held_out):
+    notes = prepare_fsdd(tmp_path, source=str(wavs), held_out_speaker=held_out, **SMALL).notes
+    assert any(("lucas is in the test set only" if held_out else "those of the training set") in note for note in notes)
+    assert any("600 recordings instead of the dataset's 3000" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("id\tspeaker", "name\tspeaker"), "header lacks id"),
+        (("\tfour\t", "\tfor\t"), "line .*: .* does not describe a recording"),
+        (("\t4_theo_7\t", "\t4theo7\t"), "line .* does not describe a recording"),
+        (("george.flac\t0\t", "george.flac\tzero\t"), "line 2.* does not describe a recording"),
+        (("\t4_theo_7\t", "\t4_theo_6\t"), "4_theo_6 is there twice"),
+    ],
+)
+def test_a_malformed_index_is_refused(wavs, tmp_path, change, message):
+    index = one_flac_per_speaker(wavs, tmp_path / "repacked")
+    index.write_text(index.read_text().replace(*change))
+    with pytest.raises(ValueError, match=message):
+        prepare_fsdd(tmp_path / "out", source=str(index.parent), **SMALL)
+
+
+def test_a_shortened_file_drops_what_it_lacks(wavs, tmp_path):
+    index = one_flac_per_speaker(wavs, tmp_path / "repacked")
+    audio, _ = soundfile.read(index.parent / "theo.flac", dtype="int16")
+    soundfile.write(index.parent / "theo.flac", audio[:-10], 8000)
+    corpus = prepare_fsdd(tmp_path / "out", source=str(index.parent), **SMALL)
+    assert [(item.item, item.reason.split(":")[0]) for item in corpus.dropped] == [("9_theo_9", "truncated audio")]
+
+
+def test_a_damaged_download_is_fetched_again_and_a_given_archive_is_kept(tmp_path):
+    for folder, source in ((tmp_path / "a", None), (tmp_path / "b", str(tmp_path / "b" / "original.tar.gz"))):
+        folder.mkdir()
+        (folder / "original.tar.gz").write_bytes(b"half an archive")
+        with pytest.raises(ValueError, match="neither a tar nor a zip"):
+            prepare_fsdd(folder, source=source, **SMALL)
+        assert (folder / "original.tar.gz").exists() == (source is not None)
+
+
 def test_an_unreadable_recording_is_dropped(wavs, tmp_path):
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -120,6 +202,8 @@ def test_impossible_options_are_refused(wavs, tmp_path, options, message):
 def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Free Spoken Digit"):
         prepare_fsdd(tmp_path / "out", source=str(tmp_path))
+    with pytest.raises(ValueError, match="no file or folder"):
+        prepare_fsdd(tmp_path / "out", source=str(tmp_path / "gone"))
 
 
 def test_the_real_recordings_give_the_same_strings_from_every_form(shared_data, tmp_path):
