@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import hydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -89,17 +90,18 @@ def _external_recipes(argv: list[str]) -> Iterator[None]:
 
     Hydra searches groups below a folder, so the recipes are linked as the group ``recipe`` of a temporary one.
     """
-    given = [word.removeprefix("recipes_dir=") for word in argv if word.startswith("recipes_dir=")]
-    if not given or given[-1] == "null":
+    words = [word for word in argv if word.startswith("recipes_dir=")]
+    given = OverridesParser.create().parse_overrides(words)[-1].value() if words else None
+    if given is None:
         yield
         return
-    path = Path(given[-1]).expanduser().resolve()
+    path = Path(str(given)).expanduser().resolve()
     if not path.is_dir():
         raise ConfigError(f"recipes_dir: there is no folder {str(path)!r}")
     asr.recipes.__path__.append(str(path))
     with tempfile.TemporaryDirectory(prefix="werdict-recipes-") as folder:
         (Path(folder) / "recipe").symlink_to(path)
-        argv.insert(1, f"hydra.searchpath=[file://{folder}]")
+        argv.insert(argv.index(words[-1]), f"hydra.searchpath=[file://{folder}]")
         yield
 
 
