@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import asr.recipes
 from asr.cli.errors import ConfigError, did_you_mean
-from asr.cli.help import command_help, known_keys
+from asr.cli.help import choices, command_help, known_keys
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
@@ -31,9 +31,6 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
 
     Exits with 2 and a message where the command line or the config is wrong, and with 130 when interrupted.
     """
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(command_help(config_name, CONFIGS))
-        return
     quieten()
     full = "HYDRA_FULL_ERROR" in os.environ
 
@@ -48,6 +45,9 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
 
     try:
         with _external_recipes(sys.argv), _raw_errors():
+            if {"--help", "-h"} & set(sys.argv[1:]):
+                print(command_help(config_name, CONFIGS))
+                return
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(guarded)()
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
         if full:
@@ -111,7 +111,7 @@ def explain(error: Exception, config_name: str) -> str:
     if isinstance(error.__cause__, OmegaConfBaseException):
         text += f"\n{error.__cause__}"
     if isinstance(error, MissingConfigException):
-        return _explain_choice(error, config_name)
+        return _explain_choice(error)
     override = re.search(r"Could not override '([^']+)'", text)
     if isinstance(error, ConfigCompositionException) and override:
         return _explain_key(override.group(1), config_name)
@@ -121,10 +121,9 @@ def explain(error: Exception, config_name: str) -> str:
     return text
 
 
-def _explain_choice(error: MissingConfigException, config_name: str) -> str:
+def _explain_choice(error: MissingConfigException) -> str:
     group, _, choice = (error.missing_cfg_file or "").partition("/")
-    folder = CONFIGS / group
-    known = sorted(str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.yaml") if folder.is_dir())
+    known = list(choices(CONFIGS, group))
     if not known:
         return str(error)
     return f"{group}={choice}: there is no such {group}.{did_you_mean(choice, known)} Allowed: {', '.join(known)}."

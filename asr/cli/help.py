@@ -11,6 +11,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+import asr.recipes
+
 LISTED = ("recipe", "encoder", "head", "optimizer", "schedule", "tokenizer", "features", "augment", "trainer", "logger")
 
 
@@ -24,10 +26,13 @@ def describe(file: Path) -> str:
 
 def choices(configs: Path, group: str) -> dict[str, str]:
     """Return the options of a config group with their descriptions."""
-    folder = configs / group
-    # rglob does not follow the link that the recipes lie behind
-    files = sorted(folder.resolve().rglob("*.yaml")) if folder.is_dir() else []
-    return {str(file.relative_to(folder.resolve()).with_suffix("")): describe(file) for file in files}
+    # recipes may lie in a folder of the user's too
+    folders = [Path(folder) for folder in asr.recipes.__path__] if group == "recipe" else [configs / group]
+    return {
+        str(file.relative_to(folder).with_suffix("")): describe(file)
+        for folder in folders
+        for file in sorted(folder.rglob("*.yaml"))
+    }
 
 
 def command_help(config_name: str, configs: Path) -> str:
