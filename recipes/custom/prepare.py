@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
+from asr.data.audio_checks import segment_problem
 from asr.data.corpus import Corpus, Dropped, Manifests
-from asr.data.manifests import UNSPLIT, read_brought
+from asr.data.manifests import UNSPLIT, Brought, read_brought
 from asr.data.seeding import seed_for
 
 MIN_SPEAKERS = 3  # one for each of train, dev and test
@@ -44,14 +45,44 @@ def prepare_custom(
         if not 0 < fraction < 0.5:
             raise ValueError(f"data.prepare.{name} must be between 0 and 0.5, given {fraction}")
     brought = read_brought(Path(source).expanduser())
-    segments = {name: list(manifests.supervisions) for name, manifests in brought.splits.items()}
+    segments, dropped = _usable(brought)
+    if not any(segments.values()):
+        raise ValueError(f"{source}: nothing in it can be used; the first reasons: {[d.reason for d in dropped[:3]]}")
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)
-    recordings = {r.id: r for manifests in brought.splits.values() for r in manifests.recordings}
     return Corpus(
-        {name: _manifests(splits[name], recordings) for name in sorted(splits)},
-        [Dropped("train" if d.split == UNSPLIT else d.split, d.item, d.reason) for d in brought.dropped],
+        {name: _manifests(splits[name], _recordings(brought, name)) for name in sorted(splits)},
+        [Dropped("train" if d.split == UNSPLIT else d.split, d.item, d.reason) for d in dropped],
         (*brought.notes, *notes),
     )
+
+
+def _usable(brought: Brought) -> tuple[dict[str, list[SupervisionSegment]], list[Dropped]]:
+    """Return the segments that lie within a recording, and what else there is."""
+    usable: dict[str, list[SupervisionSegment]] = {}
+    dropped = list(brought.dropped)
+    for split, manifests in brought.splits.items():
+        recordings = {recording.id: recording for recording in manifests.recordings}
+        usable[split] = []
+        for segment in manifests.supervisions:
+            problem = segment_problem(segment, recordings.get(segment.recording_id))
+            if problem:
+                dropped.append(Dropped(split, segment.id, problem))
+            else:
+                usable[split].append(segment)
+    return usable, dropped
+
+
+def _recordings(brought: Brought, split: str) -> dict[str, Recording]:
+    """Return the recordings that a split's segments may lie in; other splits may have others of the same ids."""
+    origins = (split,) if split in brought.splits and split != "train" else ("train", UNSPLIT)
+    found: dict[str, Recording] = {}
+    for recording in (r for origin in origins if origin in brought.splits for r in brought.splits[origin].recordings):
+        if found.setdefault(recording.id, recording) != recording:
+            raise ValueError(
+                f"recording {recording.id!r} is described twice, differently, in the manifests of train and in those "
+                "without a split; give one of them another id"
+            )
+    return found
 
 
 def split_off(
@@ -72,35 +103,49 @@ def split_off(
     """
     splits = {name: list(found) for name, found in segments.items() if name not in (UNSPLIT, "train")}
     left = [*segments.get("train", []), *segments.get(UNSPLIT, [])]
-    total, notes = len(left), []
-    for kind, fraction in fractions.items():
-        if any(name.startswith(kind) for name in splits):
-            continue
-        units, unit = _units(left)
-        rng = np.random.default_rng(seed_for("split", kind, seed))
-        chosen: set[str] = set()
-        for index in rng.permutation(len(units)):
-            if sum(map(len, (units[name] for name in chosen))) >= max(1, round(fraction * total)):
-                break
-            chosen.add(sorted(units)[index])
-        splits[kind] = [segment for name in sorted(chosen) for segment in units[name]]
-        left = [segment for name in sorted(units.keys() - chosen) for segment in units[name]]
-        notes.append(
-            f"the source has no {kind} split: {len(splits[kind])} utterances were split off by {unit}, seed {seed}"
-        )
-    if not left:
-        raise ValueError(f"{total} utterances are too few to split into train, dev and test; bring more, or splits")
-    return {"train": left, **splits}, notes
+    missing = [kind for kind in fractions if not any(name.startswith(kind) for name in splits)]
+    units, how = _units(left)
+    if len(units) <= len(missing):
+        raise ValueError(f"{len(left)} utterances are too few to split into train, dev and test; bring more, or splits")
+    rng = np.random.default_rng(seed_for("split", seed))
+    order = [sorted(units)[index] for index in rng.permutation(len(units))]
+    notes = []
+    for num_made, kind in enumerate(missing, start=1):
+        # what comes after needs a unit each, and so does train
+        max_units = len(order) - (len(missing) - num_made) - 1
+        chosen = _choose(order, units, fractions[kind] * len(left), max_units)
+        order = [name for name in order if name not in chosen]
+        splits[kind] = [segment for name in chosen for segment in units[name]]
+        notes.append(f"{kind} was split off, {len(splits[kind])} utterances {how}, seed {seed}")
+    return {"train": [segment for name in sorted(order) for segment in units[name]], **splits}, notes
 
 
 def _units(segments: list[SupervisionSegment]) -> tuple[dict[str, list[SupervisionSegment]], str]:
     """Group what must stay together: speakers where enough are known, else nothing but the utterance itself."""
     speakers = {segment.speaker for segment in segments}
-    whole = len(speakers) >= MIN_SPEAKERS and None not in speakers
+    if None in speakers:
+        why = "not every utterance names its speaker"
+    elif len(speakers) < MIN_SPEAKERS:
+        why = f"there are fewer than {MIN_SPEAKERS} speakers"
+    else:
+        why = ""
     units: dict[str, list[SupervisionSegment]] = {}
     for segment in segments:
-        units.setdefault(str(segment.speaker) if whole else segment.id, []).append(segment)
-    return units, "speaker" if whole else "utterance"
+        units.setdefault(segment.id if why else str(segment.speaker), []).append(segment)
+    return units, f"by utterance because {why}: voices may be in several splits" if why else "by speaker"
+
+
+def _choose(
+    order: Sequence[str], units: Mapping[str, list[SupervisionSegment]], target: float, max_units: int
+) -> list[str]:
+    """Choose units that together hold at most ``target`` segments; if all are too large, the smallest."""
+    chosen: list[str] = []
+    num_chosen = 0
+    for name in order:
+        if len(chosen) < max_units and num_chosen + len(units[name]) <= max(1, round(target)):
+            chosen.append(name)
+            num_chosen += len(units[name])
+    return sorted(chosen) or [min(order, key=lambda name: len(units[name]))]
 
 
 def _manifests(segments: list[SupervisionSegment], recordings: Mapping[str, Recording]) -> Manifests:

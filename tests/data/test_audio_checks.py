@@ -1,3 +1,4 @@
+import importlib
 import os
 import subprocess
 import sys
@@ -5,10 +6,12 @@ import sys
 import numpy as np
 import pytest
 import soundfile
-from lhotse import AudioSource, Recording
+from lhotse import AudioSource, Recording, SupervisionSegment
+from lhotse.audio import get_current_audio_backend, set_current_audio_backend
 from lhotse.utils import fastcopy
 
-from asr.data.audio_checks import audio_problem, refuse_foreign_sources
+from asr.data import audio_checks
+from asr.data.audio_checks import audio_problem, refuse_foreign_sources, segment_problem
 
 SECOND = np.sin(np.arange(8000) / 5) * 0.3
 
@@ -92,6 +95,12 @@ def test_no_name_of_a_file_is_ever_run(tmp_path, monkeypatch, ending):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_reader_chosen_before_is_replaced():
+    set_current_audio_backend("default")
+    importlib.reload(audio_checks)
+    assert type(get_current_audio_backend()).__name__ == "LibsndfileBackend"
+
+
 def test_processes_that_never_import_the_checks_read_with_libsndfile_too():
     script = "from lhotse.audio.backend import get_current_audio_backend as b; print(type(b()).__name__)"
     done = subprocess.run([sys.executable, "-c", script], env=os.environ, capture_output=True, text=True, check=True)
@@ -118,3 +127,28 @@ def test_a_manifest_that_tells_otherwise_is_found(recording, told, kind):
 def test_a_name_too_long_for_a_file_is_a_missing_file(recording):
     recording.sources[0].source = "x" * 5000
     assert audio_problem(recording).startswith("missing audio: ")
+
+
+@pytest.mark.parametrize(
+    ("start", "duration", "channel", "kind"),
+    [
+        (0.0, 1.0, 0, None),
+        (0.5, 0.5005, 0, None),
+        (-0.0005, 1.0, [0], None),
+        (0.0, 1.1, 0, "outside its recording"),
+        (-0.1, 0.5, 0, "outside its recording"),
+        (0.5, 0.0, 0, "impossible segment"),
+        (0.5, -1.0, 0, "impossible segment"),
+        (float("nan"), 1.0, 0, "impossible segment"),
+        (0.0, float("nan"), 0, "impossible segment"),
+        (0.0, float("inf"), 0, "impossible segment"),
+        (0.0, 1.0, 1, "missing channel"),
+    ],
+)
+def test_a_segment_lies_within_its_recording(recording, start, duration, channel, kind):
+    problem = segment_problem(SupervisionSegment("s", "a", start, duration, channel), recording)
+    assert (problem and problem.split(":")[0]) == kind
+
+
+def test_a_segment_of_no_recording_is_found():
+    assert segment_problem(SupervisionSegment("s", "gone", 0.0, 1.0), None) == "missing recording: gone"

@@ -8,7 +8,7 @@ import pytest
 import soundfile
 from lhotse.qa import validate_recordings_and_supervisions
 
-from asr.recipes.fsdd.prepare import draw_strings, prepare_fsdd
+from asr.recipes.fsdd.prepare import draw_strings, join, prepare_fsdd
 from asr.recipes.fsdd.sources import DIGITS, SPEAKERS, Digit
 
 SMALL = {"num_train": 30, "num_dev": 12, "num_test": 18}
@@ -74,6 +74,21 @@ def test_strings_are_of_one_speaker_and_say_what_was_joined(wavs, tmp_path):
             assert supervision.text == " ".join(DIGITS[int(name[0])] for name in names)
             speech_s = sum(1600 + 10 * int(name[0]) for name in names) / 8000
             assert speech_s + 0.05 * len(names) < supervision.duration < speech_s + 0.25 * (len(names) + 1) + 0.01
+
+
+def test_recordings_stand_in_a_string_in_order_above_quiet_noise(wavs):
+    string = [
+        Digit(name, int(name[0]), "theo", 5, wavs / f"{name}.wav") for name in ("3_theo_5", "1_theo_5", "3_theo_6")
+    ]
+    audio = join(string, seed=7)
+    end = 0
+    for digit in string:
+        start = end + int(np.argmax(np.correlate(audio[end:], digit.samples(), "valid")))
+        assert 0.05 <= (start - end) / 8000 <= 0.25
+        end = start + len(digit.samples())
+        audio[start:end] -= digit.samples()
+    assert 0.05 <= (len(audio) - end) / 8000 <= 0.25
+    assert audio.std() == pytest.approx(0.001, rel=0.05)
 
 
 def test_every_test_recording_is_used_about_equally_often():

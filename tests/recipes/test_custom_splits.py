@@ -1,0 +1,151 @@
+"""Which utterances of a user's recordings become dev and test."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import Recording, SupervisionSegment
+from lhotse.qa import validate_recordings_and_supervisions
+
+from asr.recipes.custom.prepare import prepare_custom, split_off
+
+FRACTIONS = {"test": 0.1, "dev": 0.05}
+
+
+def said_by(**counts: int) -> list[SupervisionSegment]:
+    return [
+        SupervisionSegment(f"{speaker}-{index}", "r", 0, 1, text="hi", speaker=speaker)
+        for speaker, count in counts.items()
+        for index in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "num_train"),
+    [
+        ({"a": 10, "b": 10, "c": 10}, 10),
+        ({"a": 1, "b": 1, "c": 1}, 1),
+        ({"a": 30, "b": 50, "c": 20}, 50),
+        ({"big": 970, "b": 10, "c": 10, "d": 10}, 970),
+        ({"big": 970, "b": 30, "c": 1}, 970),
+        ({"a": 1, "b": 1, "big": 98}, 98),
+        ({f"speaker{i}": 1 + i % 7 for i in range(50)}, 165),
+    ],
+)
+def test_speakers_are_held_out_whole_and_most_is_left_to_train_on(counts, num_train):
+    for seed in range(20):
+        splits, notes = split_off({"all": said_by(**counts)}, FRACTIONS, seed)
+        speakers = {name: {segment.speaker for segment in found} for name, found in splits.items()}
+        assert all(speakers[name] for name in ("train", "dev", "test"))
+        assert sum(map(len, speakers.values())) == len(counts)
+        assert sum(map(len, splits.values())) == sum(counts.values())
+        assert len(splits["train"]) >= num_train
+        assert [note.split(",")[0] for note in notes] == ["test was split off", "dev was split off"]
+        assert all("by speaker" in note and f"seed {seed}" in note for note in notes)
+
+
+def test_shares_are_kept_where_speakers_are_many():
+    splits, _ = split_off({"all": said_by(**{f"speaker{i:02}": 1 + i % 7 for i in range(60)})}, FRACTIONS, 1)
+    total = sum(map(len, splits.values()))
+    assert 0.08 * total < len(splits["test"]) <= round(0.1 * total)
+    assert 0.03 * total < len(splits["dev"]) <= round(0.05 * total)
+
+
+@pytest.mark.parametrize(
+    ("speakers", "why"), [(("a", "b"), "fewer than 3 speakers"), (("a", "b", "c", None), "not every utterance")]
+)
+def test_without_enough_speakers_utterances_are_held_out_and_it_is_said_why(speakers, why):
+    segments = [
+        SupervisionSegment(f"{i}", "r", 0, 1, text="hi", speaker=speakers[i % len(speakers)]) for i in range(40)
+    ]
+    splits, notes = split_off({"all": segments}, FRACTIONS, 1)
+    assert {name: len(found) for name, found in splits.items()} == {"train": 34, "dev": 2, "test": 4}
+    assert all("by utterance" in note and why in note for note in notes)
+
+
+def test_the_order_of_the_source_does_not_matter():
+    segments = said_by(a=5, b=5, c=5, d=5)
+    first, _ = split_off({"all": segments}, FRACTIONS, 1)
+    again, _ = split_off({"all": segments[::-1]}, FRACTIONS, 1)
+    assert {k: {s.id for s in v} for k, v in first.items()} == {k: {s.id for s in v} for k, v in again.items()}
+
+
+def test_only_what_is_missing_is_split_off():
+    train, mine = said_by(a=10, b=10, c=10), said_by(x=3)
+    splits, notes = split_off({"train": train, "test-mine": mine}, FRACTIONS, 1)
+    assert set(splits) == {"train", "dev", "test-mine"}
+    assert splits["test-mine"] == mine
+    assert len(notes) == 1
+    everything = {"train": train, "dev": said_by(y=1), "test-mine": mine}
+    assert split_off(everything, FRACTIONS, 1) == (everything, [])
+
+
+def test_too_little_is_refused():
+    for segments in ({"all": said_by(a=2)}, {"dev": said_by(a=9), "test": said_by(b=9)}):
+        with pytest.raises(ValueError, match="too few"):
+            split_off(segments, FRACTIONS, 1)
+
+
+def write(path: Path, items: list[Recording] | list[SupervisionSegment]) -> None:
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps(item.to_dict()) + "\n" for item in items)
+
+
+def recording(path: Path, amplitude: float = 0.1) -> Recording:
+    path.parent.mkdir(exist_ok=True)
+    soundfile.write(path, np.full(8000, amplitude), 8000)
+    return Recording.from_file(path, recording_id=path.stem)
+
+
+def test_splits_may_have_different_recordings_of_the_same_id(tmp_path):
+    for split in ("train", "dev", "test"):
+        write(tmp_path / f"recordings_{split}.jsonl.gz", [recording(tmp_path / split / "call1.wav")])
+        write(tmp_path / f"supervisions_{split}.jsonl.gz", [SupervisionSegment(split, "call1", 0, 1, text="hi")])
+    for split, manifests in prepare_custom(tmp_path, source=str(tmp_path)).splits.items():
+        assert [Path(r.sources[0].source).parent.name for r in manifests.recordings] == [split]
+
+
+def test_training_and_unsplit_recordings_are_split_together(tmp_path):
+    for split, suffix in (("mine", "_train"), ("more", "")):
+        write(
+            tmp_path / f"recordings{suffix}.jsonl.gz", [recording(tmp_path / split / f"{split}{i}.wav") for i in (1, 2)]
+        )
+        segments = [SupervisionSegment(f"{split}-{i}", f"{split}{i}", 0, 1, text="hi") for i in (1, 2)]
+        write(tmp_path / f"supervisions{suffix}.jsonl.gz", segments)
+    corpus = prepare_custom(tmp_path, source=str(tmp_path))
+    assert {split: len(manifests.supervisions) for split, manifests in corpus.splits.items()} == {
+        "train": 2,
+        "dev": 1,
+        "test": 1,
+    }
+    write(tmp_path / "recordings.jsonl.gz", [recording(tmp_path / "other" / f"mine{i}.wav") for i in (1, 2)])
+    write(tmp_path / "supervisions.jsonl.gz", [SupervisionSegment("other", "mine1", 0, 1, text="hi")])
+    with pytest.raises(ValueError, match="recording 'mine1' is described twice"):
+        prepare_custom(tmp_path, source=str(tmp_path))
+
+
+def test_segments_without_audio_are_dropped_and_the_rest_validates(tmp_path):
+    write(tmp_path / "recordings.jsonl.gz", [recording(tmp_path / f"call{i}.wav") for i in range(4)])
+    good = [SupervisionSegment(f"good{i}", f"call{i}", 0.25, 0.75, text="hi") for i in range(4)]
+    bad = [
+        SupervisionSegment("nowhere", "call9", 0, 1, text="hi"),
+        SupervisionSegment("late", "call1", 0.5, 2.0, text="hi"),
+        SupervisionSegment("right", "call1", 0.0, 0.5, channel=1, text="hi"),
+    ]
+    write(tmp_path / "supervisions.jsonl.gz", good + bad)
+    corpus = prepare_custom(tmp_path, source=str(tmp_path))
+    assert {item.split for item in corpus.dropped} == {"train"}
+    reasons = {item.item: item.reason.split(":")[0] for item in corpus.dropped}
+    assert reasons == {"nowhere": "missing recording", "late": "outside its recording", "right": "missing channel"}
+    assert sum(len(manifests.supervisions) for manifests in corpus.splits.values()) == 4
+    for manifests in corpus.splits.values():
+        validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
+
+
+def test_a_source_of_nothing_usable_says_why(tmp_path):
+    (tmp_path / "t.tsv").write_text("audio\ttext\ngone.wav\thi\n")
+    with pytest.raises(ValueError, match=r"nothing in it can be used.*missing audio: .*gone\.wav"):
+        prepare_custom(tmp_path, source=str(tmp_path / "t.tsv"))
