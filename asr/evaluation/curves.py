@@ -11,6 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 Curve = tuple[list[int], list[float]]
 
@@ -55,6 +56,8 @@ def _plot(path: Path, curves: dict[str, Curve], label: str, scale: str) -> Path:
         axes.plot(steps, values, label=name, marker="o" if len(steps) < 30 else None, linewidth=1.5)
     if scale == "log" and all(value > 0 for _, values in curves.values() for value in values):
         axes.set_yscale("log")
+        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            axis(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel("updates")
     axes.set_ylabel(label)
     axes.grid(alpha=0.3)
