@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, Supervis
 from lhotse.utils import fastcopy
 from rich.progress import track
 
-from asr.data.audio_checks import audio_problem, refuse_foreign_sources
+from asr.data.audio_checks import audio_problem, refuse_foreign_sources, segment_problem
 from asr.data.corpus import Dropped, Manifests
 from asr.data.cuts import AudioCheck, supervised_cuts
 from asr.data.tables import Row, read_table
@@ -53,8 +54,11 @@ def read_brought(path: Path) -> Brought:
         brought = _read_tsv(path)
     else:
         raise ValueError(f"there is no file or folder {str(path)!r}")
-    for manifests in brought.splits.values():
+    for split, manifests in brought.splits.items():
         refuse_foreign_sources(manifests.recordings)
+        # lhotse's paths are relative to the folder it runs in; the next command may run in another
+        absolute = manifests.recordings.with_path_prefix(Path.cwd())
+        brought.splits[split] = Manifests(absolute.to_eager(), manifests.supervisions)
     brought.notes += _channel_notes(brought.splits.values())
     return brought
 
@@ -67,7 +71,11 @@ def evaluation_cuts(path: Path, normalise: Callable[[str], str]) -> tuple[CutSet
     brought = read_brought(path)
     audio, cuts, dropped = AudioCheck(), [], list(brought.dropped)
     for split, manifests in brought.splits.items():
-        for cut in supervised_cuts(manifests):
+        recordings = {recording.id: recording for recording in manifests.recordings}
+        problems = {s.id: segment_problem(s, recordings.get(s.recording_id)) for s in manifests.supervisions}
+        dropped += [Dropped(split, name, problem) for name, problem in problems.items() if problem]
+        sound = manifests.supervisions.filter(lambda segment, problems=problems: not problems[segment.id])
+        for cut in supervised_cuts(Manifests(manifests.recordings, sound.to_eager())):
             problem = audio(cut)
             if problem:
                 dropped.append(Dropped(split, cut.id, problem))
@@ -100,7 +108,7 @@ def _read_tsv(path: Path) -> Brought:
 
 
 def _open(row: Row) -> tuple[Recording | None, str]:
-    if not row.audio.is_file():
+    if not os.path.isfile(row.audio):  # a name too long for a file is a missing file
         return None, f"missing audio: {row.audio}"
     try:
         recording = Recording.from_file(row.audio.resolve(), recording_id=row.id)

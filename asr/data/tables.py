@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +55,10 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
     # only real line ends part rows: a transcript may hold U+2028
     lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
     columns, notes = _columns(path, next(lines, []))
-    rows = list(_rows(path, lines, columns))
+    try:
+        rows = list(_rows(path, lines, columns))
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {lines.line_num}: {error}") from error
     if not rows:
         raise ValueError(f"{path}: the table has a header and no rows")
     _refuse_duplicates(path, rows)
@@ -90,13 +95,13 @@ def _rows(path: Path, lines: Iterator[list[str]], columns: list[str]) -> Iterato
 
 
 def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
-    audio = fields["audio"].strip()
-    if not audio:
+    audio = Path(os.path.expanduser(fields["audio"].strip()))  # leaves a user that is not known as it is
+    if not audio.name:
         raise ValueError(f"{path}, line {number}: no audio is named; give a path relative to the table, or absolute")
     return Row(
         line=number,
-        id=fields.get("id", "").strip() or str(Path(audio).with_suffix("")),
-        audio=path.parent / Path(audio).expanduser(),
+        id=fields.get("id", "").strip() or str(Path(fields["audio"].strip()).with_suffix("")),
+        audio=path.parent / audio,
         text=fields["text"],
         speaker=fields.get("speaker", "").strip() or None,
         split=fields.get("split", "").strip().lower() or None,
@@ -116,9 +121,10 @@ def _refuse_duplicates(path: Path, rows: list[Row]) -> None:
 
 def _with_split(path: Path, row: Row) -> Row:
     split = SPLIT_ALIASES.get(row.split or "", row.split)
-    if split is not None and split != "train" and not split.startswith(("dev", "test")):
+    # files are named by splits
+    if split is not None and not re.fullmatch(r"train|(dev|test)[\w.-]*", split):
         raise ValueError(
-            f"{path}, line {row.line}: there is no split {row.split!r}; allowed are train, and names that begin "
-            "with dev or test"
+            f"{path}, line {row.line}: there is no split {row.split!r}; allowed are train, and names of letters, "
+            "digits, '_', '-' and '.' that begin with dev or test"
         )
     return Row(row.line, row.id, row.audio, row.text, row.speaker, split)
