@@ -74,7 +74,7 @@ def _file_problem(path: Path, num_channels: int, recording: Recording) -> str | 
     try:
         with soundfile.SoundFile(path) as file:
             return _content_problem(file, num_channels, recording)
-    except (soundfile.SoundFileError, OSError) as error:
+    except Exception as error:  # a decoder may raise anything: for *.raw it is a TypeError
         return f"unreadable audio: {error}"
 
 
@@ -99,6 +99,11 @@ def segment_problem(segment: SupervisionSegment, recording: Recording | None) ->
     """Return why a supervised part of a recording cannot be used, or None."""
     if recording is None:
         return f"missing recording: {segment.recording_id}"
+    told_s = recording.num_samples / recording.sampling_rate
+    if recording.duration <= 0 or not abs(told_s - recording.duration) <= TOLERATED_S:
+        return (
+            f"contradictory recording: {recording.duration} s, but {recording.num_samples} samples are {told_s:.3f} s"
+        )
     if not math.isfinite(segment.start) or not 0 < segment.duration < math.inf:
         return f"impossible segment: start {segment.start} s, duration {segment.duration} s"
     if segment.start < -TOLERATED_SEGMENT_S or segment.end > recording.duration + TOLERATED_SEGMENT_S:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,10 +13,11 @@ from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, Supervis
 from lhotse.utils import fastcopy
 from rich.progress import track
 
-from asr.data.audio_checks import audio_problem, refuse_foreign_sources, segment_problem
+from asr.data.audio_checks import audio_problem, segment_problem
 from asr.data.corpus import Dropped, Manifests
 from asr.data.cuts import AudioCheck, supervised_cuts
-from asr.data.tables import Row, read_table
+from asr.data.lhotse_jsonl import read_cuts, read_recordings, read_supervisions
+from asr.data.tables import SPLIT_ALIASES, Row, read_table
 
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -24,15 +25,15 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 
 @dataclass
 class Brought:
-    """Manifests as they were found.
+    """Manifests as they were found, in which every supervision lies within a recording.
 
     Attributes:
         splits: by name; ``all`` holds what names no split.
-        dropped: items whose audio cannot be used.
+        dropped: items that cannot be used. The audio of lhotse manifests is not looked at here.
         notes: what was passed over or read differently.
     """
 
-    splits: dict[str, Manifests]
+    splits: dict[str, Manifests] = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -46,36 +47,41 @@ def read_brought(path: Path) -> Brought:
     Raises:
         ValueError: nothing readable is there, or it is malformed, or it would do more than read files.
     """
+    brought = Brought()
     if path.is_dir():
-        brought = _read_folder(path)
+        _read_folder(path, brought)
+    elif not path.is_file():
+        raise ValueError(f"there is no file or folder {str(path)!r}; give a TSV or lhotse manifests")
     elif path.name.endswith(SUFFIXES):
-        brought = Brought({_split_of(path): _from_cuts(_load(CutSet, path))})
-    elif path.is_file():
-        brought = _read_tsv(path)
+        _read_cuts(path, _split_of(path, brought.notes), brought)
     else:
-        raise ValueError(f"there is no file or folder {str(path)!r}")
+        _read_tsv(path, brought)
     for split, manifests in brought.splits.items():
-        refuse_foreign_sources(manifests.recordings)
-        # lhotse's paths are relative to the folder it runs in; the next command may run in another
-        absolute = manifests.recordings.with_path_prefix(Path.cwd())
-        brought.splits[split] = Manifests(absolute.to_eager(), manifests.supervisions)
-    brought.notes += _channel_notes(brought.splits.values())
+        brought.splits[split] = _within_recordings(split, manifests, brought.dropped)
+    _refuse_repeated(path, brought)
+    several = sum(r.num_channels > 1 for manifests in brought.splits.values() for r in manifests.recordings)
+    if several:
+        brought.notes.append(
+            f"recordings with several channels: {several}; used is the channel that a supervision names, the first "
+            "where it names several or none"
+        )
     return brought
 
 
 def evaluation_cuts(path: Path, normalise: Callable[[str], str]) -> tuple[CutSet, list[Dropped]]:
-    """Return everything at ``path``, whatever its split, as cuts with normalised transcripts, and what has no audio.
+    """Return everything at ``path``, whatever its split, as cuts with normalised transcripts, and what is left out.
 
     Empty transcripts stay: they are references like others.
+
+    Raises:
+        ValueError: as ``read_brought``, and where nothing is left.
     """
     brought = read_brought(path)
-    audio, cuts, dropped = AudioCheck(), [], list(brought.dropped)
+    cuts, dropped = [], list(brought.dropped)
     for split, manifests in brought.splits.items():
-        recordings = {recording.id: recording for recording in manifests.recordings}
-        problems = {s.id: segment_problem(s, recordings.get(s.recording_id)) for s in manifests.supervisions}
-        dropped += [Dropped(split, name, problem) for name, problem in problems.items() if problem]
-        sound = manifests.supervisions.filter(lambda segment, problems=problems: not problems[segment.id])
-        for cut in supervised_cuts(Manifests(manifests.recordings, sound.to_eager())):
+        # one per split: the same id may name another recording in another split
+        audio = AudioCheck()
+        for cut in track(list(supervised_cuts(manifests)), "checking audio", transient=True):
             problem = audio(cut)
             if problem:
                 dropped.append(Dropped(split, cut.id, problem))
@@ -84,13 +90,13 @@ def evaluation_cuts(path: Path, normalise: Callable[[str], str]) -> tuple[CutSet
                 cut.supervisions = [fastcopy(supervision, text=normalise(supervision.text or ""))]
                 cuts.append(cut)
     if not cuts:
-        raise ValueError(f"{path}: there is nothing to decode; the first reasons: {dropped[:3]}")
+        raise ValueError(f"{path}: there is nothing to decode; the first reasons: {[d.reason for d in dropped[:3]]}")
     return CutSet.from_cuts(cuts), dropped
 
 
-def _read_tsv(path: Path) -> Brought:
+def _read_tsv(path: Path, brought: Brought) -> None:
     rows, notes = read_table(path)
-    brought = Brought({}, notes=notes)
+    brought.notes += notes
     found: dict[str, list[tuple[Recording, SupervisionSegment]]] = defaultdict(list)
     for row in track(rows, "reading audio headers", transient=True):
         split = row.split or UNSPLIT
@@ -104,11 +110,11 @@ def _read_tsv(path: Path) -> Brought:
             RecordingSet.from_recordings(recording for recording, _ in pairs),
             SupervisionSet.from_segments(supervision for _, supervision in pairs),
         )
-    return brought
 
 
 def _open(row: Row) -> tuple[Recording | None, str]:
-    if not os.path.isfile(row.audio):  # a name too long for a file is a missing file
+    # unlike Path.is_file, this takes an impossible name for a missing file
+    if not os.path.isfile(row.audio):
         return None, f"missing audio: {row.audio}"
     try:
         recording = Recording.from_file(row.audio.resolve(), recording_id=row.id)
@@ -126,55 +132,85 @@ def _supervision(row: Row, recording: Recording) -> SupervisionSegment:
     )
 
 
-def _read_folder(folder: Path) -> Brought:
-    files = sorted(file for file in folder.iterdir() if file.name.endswith(SUFFIXES))
-    recordings = {_split_of(file): file for file in files if file.name.startswith("recordings")}
-    supervisions = {_split_of(file): file for file in files if file.name.startswith("supervisions")}
-    cuts = {_split_of(file): file for file in files if file.name.startswith("cuts")}
+def _read_cuts(path: Path, split: str, brought: Brought) -> None:
+    brought.splits[split], dropped = read_cuts(path, split)
+    brought.dropped += dropped
+
+
+def _read_folder(folder: Path, brought: Brought) -> None:
+    recordings, supervisions, cuts = (
+        _manifest_files(folder, kind, brought.notes) for kind in ("recordings", "supervisions", "cuts")
+    )
     if recordings.keys() != supervisions.keys():
         lonely = sorted(recordings.keys() ^ supervisions.keys())
         raise ValueError(f"{folder}: split {lonely[0]!r} has recordings or supervisions, but not both")
-    splits = {
-        split: Manifests(_load(RecordingSet, file), _load(SupervisionSet, supervisions[split]))
-        for split, file in recordings.items()
-    }
-    if not splits:
-        splits = {split: _from_cuts(_load(CutSet, file)) for split, file in cuts.items()}
-    if not splits:
+    for split, file in recordings.items():
+        brought.splits[split] = Manifests(read_recordings(file), read_supervisions(supervisions[split]))
+    if recordings and cuts:
+        brought.notes.append("manifests of cuts were passed over; recordings and supervisions lie beside them")
+    elif not recordings:
+        for split, file in cuts.items():
+            _read_cuts(file, split, brought)
+    if not recordings and not cuts:
         raise ValueError(
             f"{folder}: no manifests are there; needed are recordings*.jsonl(.gz) with supervisions*.jsonl(.gz), or "
             "cuts*.jsonl(.gz). Name the file itself if it is a TSV."
         )
-    return Brought(splits)
 
 
-def _split_of(path: Path) -> str:
+def _manifest_files(folder: Path, kind: str, notes: list[str]) -> dict[str, Path]:
+    """Return the manifests of a kind by split."""
+    found: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        if file.name.startswith(kind) and file.name.endswith(SUFFIXES):
+            split = _split_of(file, notes)
+            if split in found:
+                raise ValueError(f"{folder}: {found[split].name} and {file.name} are both of split {split!r}; keep one")
+            found[split] = file
+    return found
+
+
+def _split_of(path: Path, notes: list[str]) -> str:
     """Return the split that a manifest's name holds: cuts_dev-clean.jsonl.gz is of dev-clean."""
-    split = re.split(r"[_-]", path.name.split(".")[0], maxsplit=1)[1:]
-    if not split:
+    written = re.split(r"[_-]", path.name.split(".")[0], maxsplit=1)[1:]
+    if not written:
         return UNSPLIT
-    if split[0] != "train" and not split[0].startswith(("dev", "test")):
+    split = SPLIT_ALIASES.get(written[0], written[0])
+    if split != "train" and not split.startswith(("dev", "test")):
         raise ValueError(
-            f"{path}: there is no split {split[0]!r}; behind the first '_' or '-' stands train, or a name that begins "
+            f"{path}: there is no split {split!r}; behind the first '_' or '-' stands train, or a name that begins "
             "with dev or test"
         )
-    return split[0]
+    note = f"split {written[0]!r} was read as {split!r}"
+    if split != written[0] and note not in notes:
+        notes.append(note)
+    return split
 
 
-def _load(kind: type, path: Path) -> RecordingSet | SupervisionSet | CutSet:
-    try:
-        return kind.from_jsonl_lazy(path).to_eager()  # type: ignore[attr-defined]
-    except Exception as error:  # lhotse lets pass whatever goes wrong inside
-        raise ValueError(f"{path} is no {kind.__name__} of lhotse: {type(error).__name__}: {error}") from error
+def _within_recordings(split: str, manifests: Manifests, dropped: list[Dropped]) -> Manifests:
+    """Return the supervisions that lie within a recording, and those recordings; list the other supervisions."""
+    recordings = {recording.id: recording for recording in manifests.recordings}
+    segments = []
+    for segment in manifests.supervisions:
+        problem = segment_problem(segment, recordings.get(segment.recording_id))
+        if problem:
+            dropped.append(Dropped(split, segment.id, problem))
+        else:
+            segments.append(segment)
+    used = {segment.recording_id for segment in segments}
+    return Manifests(
+        RecordingSet.from_recordings(recordings[name] for name in recordings if name in used),
+        SupervisionSet.from_segments(segments),
+    )
 
 
-def _from_cuts(cuts: CutSet) -> Manifests:
-    recordings, supervisions, _ = cuts.decompose()
-    if recordings is None or supervisions is None:
-        raise ValueError("the cuts hold no recordings or no supervisions; both are needed")
-    return Manifests(recordings.to_eager(), supervisions.to_eager())
-
-
-def _channel_notes(all_manifests: Iterable[Manifests]) -> list[str]:
-    several = sum(r.num_channels > 1 for manifests in all_manifests for r in manifests.recordings)
-    return [f"of {several} recordings with several channels the first is used"] if several else []
+def _refuse_repeated(path: Path, brought: Brought) -> None:
+    first: dict[str, str] = {}
+    for split, manifests in brought.splits.items():
+        for segment in manifests.supervisions:
+            known = first.setdefault(segment.id, split)
+            if known != split:
+                raise ValueError(
+                    f"{path}: supervision {segment.id!r} is in the splits {known!r} and {split!r}; an utterance "
+                    "belongs to one, and different utterances need different ids"
+                )

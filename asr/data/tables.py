@@ -54,8 +54,8 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
         raise ValueError(f"{path}: not UTF-8 text ({error}); save the table as UTF-8") from error
     # only real line ends part rows: a transcript may hold U+2028
     lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
-    columns, notes = _columns(path, next(lines, []))
     try:
+        columns, notes = _columns(path, next(lines, []))
         rows = list(_rows(path, lines, columns))
     except csv.Error as error:
         raise ValueError(f"{path}, line {lines.line_num}: {error}") from error
@@ -109,14 +109,21 @@ def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
 
 
 def _refuse_duplicates(path: Path, rows: list[Row]) -> None:
-    first: dict[str, int] = {}
+    ids: dict[str, int] = {}
+    files: dict[str, int] = {}
     for row in rows:
-        if row.id in first:
+        if ids.setdefault(row.id, row.line) != row.line:
             raise ValueError(
-                f"{path}, line {row.line}: the id {row.id!r} is that of line {first[row.id]} too; "
+                f"{path}, line {row.line}: the id {row.id!r} is that of line {ids[row.id]} too; "
                 "name each recording once, or add a column id with names of your own"
             )
-        first[row.id] = row.line
+        # a recording under two names could be trained on and tested with
+        file = os.path.realpath(row.audio) if "\0" not in str(row.audio) else str(row.audio)
+        if files.setdefault(file, row.line) != row.line:
+            raise ValueError(
+                f"{path}, line {row.line}: the audio {str(row.audio)!r} is that of line {files[file]} too; "
+                "name each recording once"
+            )
 
 
 def _with_split(path: Path, row: Row) -> Row:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
-from asr.data.audio_checks import segment_problem
 from asr.data.corpus import Corpus, Dropped, Manifests
 from asr.data.manifests import UNSPLIT, Brought, read_brought
 from asr.data.seeding import seed_for
@@ -45,31 +44,31 @@ def prepare_custom(
         if not 0 < fraction < 0.5:
             raise ValueError(f"data.prepare.{name} must be between 0 and 0.5, given {fraction}")
     brought = read_brought(Path(source).expanduser())
-    segments, dropped = _usable(brought)
-    if not any(segments.values()):
-        raise ValueError(f"{source}: nothing in it can be used; the first reasons: {[d.reason for d in dropped[:3]]}")
+    _refuse_useless(source, brought)
+    segments = {split: list(manifests.supervisions) for split, manifests in brought.splits.items()}
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)
     return Corpus(
         {name: _manifests(splits[name], _recordings(brought, name)) for name in sorted(splits)},
-        [Dropped("train" if d.split == UNSPLIT else d.split, d.item, d.reason) for d in dropped],
-        (*brought.notes, *notes),
+        [Dropped("train" if d.split == UNSPLIT else d.split, d.item, d.reason) for d in brought.dropped],
+        (*brought.notes, *notes, *_shared_voices(splits, brought)),
     )
 
 
-def _usable(brought: Brought) -> tuple[dict[str, list[SupervisionSegment]], list[Dropped]]:
-    """Return the segments that lie within a recording, and what else there is."""
-    usable: dict[str, list[SupervisionSegment]] = {}
-    dropped = list(brought.dropped)
-    for split, manifests in brought.splits.items():
-        recordings = {recording.id: recording for recording in manifests.recordings}
-        usable[split] = []
-        for segment in manifests.supervisions:
-            problem = segment_problem(segment, recordings.get(segment.recording_id))
-            if problem:
-                dropped.append(Dropped(split, segment.id, problem))
-            else:
-                usable[split].append(segment)
-    return usable, dropped
+def _refuse_useless(source: str, brought: Brought) -> None:
+    """Refuse a split of which nothing is left, rather than make another one in its place."""
+    for split in sorted({*brought.splits, *(item.split for item in brought.dropped)}):
+        if split not in brought.splits or not len(brought.splits[split].supervisions):
+            reasons = [item.reason for item in brought.dropped if item.split == split][:3]
+            what = "nothing in it" if split == UNSPLIT else f"nothing of split {split!r}"
+            raise ValueError(f"{source}: {what} can be used; the first reasons: {reasons or 'it is empty'}")
+
+
+def _shared_voices(splits: Mapping[str, list[SupervisionSegment]], brought: Brought) -> list[str]:
+    """Say how many speakers of training are heard in the splits that came with the source."""
+    speakers = {name: {segment.speaker for segment in found} - {None} for name, found in splits.items()}
+    given = sorted(name for name in splits if name in brought.splits and name != "train")
+    shared = {name: len(speakers[name] & speakers["train"]) for name in given}
+    return [f"speakers of {name} that are in train too: {count}" for name, count in shared.items() if count]
 
 
 def _recordings(brought: Brought, split: str) -> dict[str, Recording]:

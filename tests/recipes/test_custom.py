@@ -167,7 +167,7 @@ def test_other_files_and_folders_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "latin.tsv").write_bytes("audio\ttext\nä.wav\tgrün".encode("latin-1"))
     for name, message in (
-        ("cuts.jsonl", "no CutSet"),
+        ("cuts.jsonl", "line 1: this is no jsonl"),
         ("empty", "no manifests"),
         ("gone", "no file"),
         ("latin.tsv", "UTF-8"),

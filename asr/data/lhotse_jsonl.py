@@ -1,0 +1,161 @@
+"""lhotse's manifests, read line by line and checked before anything is made of them.
+
+lhotse's own reader guesses what a line describes, runs a path that begins with ``pipe:`` and keeps one of two items of
+the same id; what strangers hand over needs more care.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from rich.progress import track
+
+from asr.data.audio_checks import refuse_foreign_sources
+from asr.data.corpus import Dropped, Manifests
+
+Item = TypeVar("Item", Recording, SupervisionSegment)
+Type = type | tuple[type, ...]
+
+NUMBER = (int, float)
+# what is read of an item, and the types that may stand there; nothing else of a line is looked at
+RECORDING: dict[str, Type] = {"id": str, "sources": list, "sampling_rate": int, "num_samples": int, "duration": NUMBER}
+RECORDING_OPTIONAL: dict[str, Type] = {"channel_ids": list, "transforms": list}
+SUPERVISION: dict[str, Type] = {"id": str, "recording_id": str, "start": NUMBER, "duration": NUMBER}
+SUPERVISION_OPTIONAL: dict[str, Type] = {
+    "channel": (int, list),
+    "text": str,
+    "speaker": str,
+    "language": str,
+    "gender": str,
+}
+CUT: dict[str, Type] = {"id": str, "start": NUMBER}
+CUT_OPTIONAL: dict[str, Type] = {"recording": dict, "supervisions": list}
+READABLE_CUTS = ("MonoCut", "MultiCut")
+
+
+def read_recordings(path: Path) -> RecordingSet:
+    """Read ``recordings*.jsonl(.gz)``.
+
+    Raises:
+        ValueError: a line is malformed, repeats an id, or its audio is anything but a file.
+    """
+    return RecordingSet.from_recordings(_items(path, _recording).values())
+
+
+def read_supervisions(path: Path) -> SupervisionSet:
+    """Read ``supervisions*.jsonl(.gz)``.
+
+    Raises:
+        ValueError: a line is malformed, or repeats an id.
+    """
+    return SupervisionSet.from_segments(_items(path, _supervision).values())
+
+
+def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
+    """Read ``cuts*.jsonl(.gz)`` as the recordings and supervisions that the cuts are made of.
+
+    Several cuts may hold the same supervision of the same recording; it is taken once.
+
+    Returns:
+        Manifests, and the cuts that have no audio or no supervision.
+
+    Raises:
+        ValueError: a line is malformed, is a mix of recordings, or gives an id another meaning than a line before.
+    """
+    recordings: dict[str, Recording] = {}
+    supervisions: dict[str, SupervisionSegment] = {}
+    dropped = []
+    for where, data in _lines(path):
+        kind = data.get("type")
+        if kind not in READABLE_CUTS:
+            raise ValueError(
+                f"{where}: a cut of type {kind!r} is not read, only {' and '.join(READABLE_CUTS)}: what is mixed or "
+                "padded would be lost. Save its audio to a file, and a cut of that file."
+            )
+        data = _fields(where, data, CUT, CUT_OPTIONAL)
+        if not data.get("recording") or not data.get("supervisions"):
+            lacking = "supervision" if data.get("recording") else "recording"
+            dropped.append(Dropped(split, data["id"], f"no {lacking}: the cut has none"))
+            continue
+        recording = _recording(where, data["recording"])
+        _add(recordings, recording, where, may_repeat=True)
+        for supervision in data["supervisions"]:
+            segment = _supervision(where, supervision).with_offset(data["start"])
+            _add(supervisions, replace(segment, recording_id=recording.id), where, may_repeat=True)
+    found = RecordingSet.from_recordings(recordings.values()), SupervisionSet.from_segments(supervisions.values())
+    return Manifests(*found), dropped
+
+
+def _items(path: Path, parse: Callable[[str, Any], Item]) -> dict[str, Item]:
+    found: dict[str, Item] = {}
+    for where, data in _lines(path):
+        _add(found, parse(where, data), where, may_repeat=False)
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a file, each with the place to name in a message."""
+    number = 0
+    opener = gzip.open if path.name.endswith(".gz") else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(track(file, f"reading {path.name}", transient=True), start=1):
+                data = json.loads(line) if line.strip() else None
+                if data is not None and not isinstance(data, dict):
+                    raise ValueError(f"an object in braces is expected, given {line[:60]!r}")
+                if data is not None:
+                    yield f"{path}, line {number}", data
+    except (ValueError, RecursionError, EOFError, zlib.error, OSError) as error:
+        raise ValueError(f"{path}, near line {number or 1}: this is no jsonl manifest: {error}") from error
+
+
+def _fields(where: str, data: Any, required: dict[str, Type], optional: dict[str, Type]) -> dict[str, Any]:
+    """Return the fields that are read of an item, each of the type that belongs there."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{where}: an object in braces is expected, given {str(data)[:60]!r}")
+    for name, kinds in (required | optional).items():
+        value = data.get(name)
+        if name not in required and value is None:
+            continue
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+            raise ValueError(f"{where}: field {name!r} must be {names}, given {str(value)[:60]!r}")
+    return {name: data[name] for name in (*required, *optional) if data.get(name) is not None}
+
+
+def _recording(where: str, data: Any) -> Recording:
+    fields = _fields(where, data, RECORDING, RECORDING_OPTIONAL)
+    if fields["sampling_rate"] <= 0:
+        raise ValueError(f"{where}: field 'sampling_rate' must be positive, given {fields['sampling_rate']}")
+    try:
+        recording = Recording.from_dict(fields)
+        refuse_foreign_sources([recording])
+    except Exception as error:  # lhotse lets pass whatever goes wrong inside
+        raise ValueError(f"{where}: {error}") from error
+    for source in recording.sources:
+        # prepared data must not depend on where a command is started
+        source.source = os.path.abspath(source.source)
+    return recording
+
+
+def _supervision(where: str, data: Any) -> SupervisionSegment:
+    fields = _fields(where, data, SUPERVISION, SUPERVISION_OPTIONAL)
+    # an empty name would count as a speaker
+    return SupervisionSegment(**fields | {"speaker": fields.get("speaker", "").strip() or None})
+
+
+def _add(found: dict[str, Item], item: Item, where: str, may_repeat: bool) -> None:
+    known = found.setdefault(item.id, item)
+    if known is not item and not (may_repeat and known == item):
+        raise ValueError(
+            f"{where}: the id {item.id!r} of a {type(item).__name__} was given before; "
+            "every item needs an id of its own"
+        )
