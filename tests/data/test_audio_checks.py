@@ -36,7 +36,12 @@ def test_a_missing_file_is_found(recording, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "kind"),
-    [(b"", "empty audio"), (b"no audio at all", "unreadable audio"), (b"\0" * 5000, "unreadable audio")],
+    [
+        (b"", "empty audio"),
+        (b"RIFF", "unreadable audio"),
+        (b"no audio at all", "unreadable audio"),
+        (b"\0" * 5000, "unreadable audio"),
+    ],
 )
 def test_a_file_of_something_else_is_found(recording, tmp_path, content, kind):
     for file in tmp_path.iterdir():
@@ -89,10 +94,14 @@ def test_a_command_inside_an_impulse_response_is_refused(recording):
 @pytest.mark.parametrize("ending", ["sph", "SPH", "opus", "m4a", "unheard-of"])
 def test_no_name_of_a_file_is_ever_run(tmp_path, monkeypatch, ending):
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / f"x;touch hacked;.{ending}"
-    soundfile.write(path, SECOND, 8000, format="WAV")
-    assert Recording.from_file(path).load_audio().shape == (1, 8000)
-    assert list(tmp_path.iterdir()) == [path]
+    for name in (f"x;touch hacked;.{ending}", f"pipe:touch hacked;.{ending}"):
+        soundfile.write(tmp_path / name, SECOND, 8000, format="WAV")
+        for path in (name, tmp_path / name):
+            recording = Recording.from_file(path)
+            assert audio_problem(recording) is None
+            assert recording.load_audio().shape == (1, 8000)
+        (tmp_path / name).unlink()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_chosen_before_is_replaced():
@@ -148,6 +157,18 @@ def test_a_name_too_long_for_a_file_is_a_missing_file(recording):
 def test_a_segment_lies_within_its_recording(recording, start, duration, channel, kind):
     problem = segment_problem(SupervisionSegment("s", "a", start, duration, channel), recording)
     assert (problem and problem.split(":")[0]) == kind
+
+
+@pytest.mark.parametrize("told", [{"duration": 2.0}, {"duration": 0.0}, {"duration": -1.0}, {"duration": float("nan")}])
+def test_a_recording_that_contradicts_itself_is_found(recording, told):
+    segment = SupervisionSegment("s", "a", 0.0, 0.5)
+    assert segment_problem(segment, fastcopy(recording, **told)).startswith("contradictory recording: ")
+
+
+def test_audio_without_a_header_is_unreadable(tmp_path):
+    (tmp_path / "a.raw").write_bytes(b"12" * 8000)
+    recording = Recording("a", [AudioSource("file", [0], str(tmp_path / "a.raw"))], 8000, 8000, 1.0)
+    assert audio_problem(recording).startswith("unreadable audio: ")
 
 
 def test_a_segment_of_no_recording_is_found():

@@ -1,3 +1,5 @@
+import tarfile
+
 import numpy as np
 import pytest
 import soundfile
@@ -59,3 +61,74 @@ def test_an_impossible_path_is_missing_audio(tmp_path, name):
 def test_what_cannot_be_meant_is_refused_with_its_line(tmp_path, lines, message):
     with pytest.raises(ValueError, match=message):
         read_table(table(tmp_path, *lines))
+
+
+def test_a_recording_under_two_names_is_refused(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
+    (tmp_path / "b.wav").symlink_to(tmp_path / "a.wav")
+    (tmp_path / "folder").mkdir()
+    for name in ("b.wav", "folder/../a.wav", str(tmp_path / "a.wav")):
+        rows = ("audio\ttext\tid\tsplit", "a.wav\thi\tone\ttrain", f"{name}\thi\ttwo\ttest")
+        with pytest.raises(ValueError, match=r"line 3: the audio '.*' is that of line 2 too"):
+            read_table(table(tmp_path, *rows))
+
+
+def test_other_words_for_splits_are_understood_in_names_of_manifests(manifests):
+    for kind in ("recordings", "supervisions"):
+        (manifests / f"{kind}.jsonl.gz").rename(manifests / f"{kind}_valid.jsonl.gz")
+    brought = read_brought(manifests)
+    assert list(brought.splits) == ["dev"]
+    assert brought.notes == ["split 'valid' was read as 'dev'"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("recordings.jsonl", r"recordings\.jsonl and recordings\.jsonl\.gz are both of split 'all'"),
+        ("recordings_train.jsonl", "split 'train' has recordings or supervisions, but not both"),
+        ("supervisions_mine.jsonl", "there is no split 'mine'"),
+    ],
+)
+def test_a_folder_of_unclear_manifests_is_refused(manifests, name, message):
+    (manifests / name).write_text("")
+    with pytest.raises(ValueError, match=message):
+        read_brought(manifests)
+
+
+def test_cuts_beside_recordings_are_passed_over_and_it_is_said(manifests):
+    (manifests / "cuts.jsonl").write_text("")
+    assert any("cuts were passed over" in note for note in read_brought(manifests).notes)
+
+
+def test_one_id_may_name_different_audio_in_different_splits(tmp_path):
+    for split, name in (("dev", "gone.wav"), ("test", "a.wav")):
+        soundfile.write(tmp_path / name, np.zeros(8000), 8000)
+        recording = Recording.from_file(tmp_path / name, recording_id="a")
+        segment = SupervisionSegment(split, "a", 0.0, 1.0, text="hi")
+        RecordingSet.from_recordings([recording]).to_file(tmp_path / f"recordings_{split}.jsonl")
+        SupervisionSet.from_segments([segment]).to_file(tmp_path / f"supervisions_{split}.jsonl")
+    (tmp_path / "gone.wav").unlink()
+    cuts, dropped = evaluation_cuts(tmp_path, str)
+    assert [cut.id for cut in cuts] == ["test"]
+    assert [(item.split, item.item, item.reason.split(":")[0]) for item in dropped] == [("dev", "dev", "missing audio")]
+
+
+def test_nothing_to_decode_says_why(tmp_path):
+    with pytest.raises(ValueError, match=r"nothing to decode; the first reasons: \['missing audio: .*gone\.wav"):
+        evaluation_cuts(table(tmp_path, "audio\ttext", "gone.wav\thi"), str)
+
+
+def test_empty_transcripts_are_references(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
+    ((cut,), dropped) = evaluation_cuts(table(tmp_path, "audio\ttext", "a.wav\t"), str.strip)
+    assert (cut.supervisions[0].text, dropped) == ("", [])
+
+
+def test_every_real_prompt_is_a_reference_whatever_its_split(shared_data, tmp_path):
+    with tarfile.open(shared_data / "asterisk_en.tar") as tar:
+        tar.extractall(tmp_path, filter="data")
+    lines = (tmp_path / "asterisk_en/transcripts.tsv").read_text(encoding="utf-8").splitlines()
+    source = table(tmp_path / "asterisk_en", "audio\tspeaker\ttext\tsplit", *lines)
+    cuts, dropped = evaluation_cuts(source, str.upper)
+    assert dropped == []
+    assert sorted(cut.supervisions[0].text for cut in cuts) == sorted(line.split("\t")[2].upper() for line in lines)

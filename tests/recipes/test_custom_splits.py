@@ -145,6 +145,28 @@ def test_segments_without_audio_are_dropped_and_the_rest_validates(tmp_path):
         validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
 
 
+def test_a_split_of_nothing_usable_is_not_replaced(tmp_path):
+    rows = ["audio\ttext\tsplit"]
+    for index in range(6):
+        soundfile.write(tmp_path / f"{index}.wav", np.zeros(8000), 8000)
+        rows.append(f"{index}.wav\thi\ttrain")
+    (tmp_path / "t.tsv").write_text("\n".join([*rows, "gone.wav\thi\tdev", ""]))
+    with pytest.raises(ValueError, match=r"nothing of split 'dev' can be used.*missing audio: .*gone\.wav"):
+        prepare_custom(tmp_path, source=str(tmp_path / "t.tsv"))
+
+
+def test_voices_that_given_splits_share_with_training_are_counted(tmp_path):
+    rows = ["audio\ttext\tsplit\tspeaker"]
+    for index, (split, speaker) in enumerate(
+        [("train", "anna"), ("train", "bea"), ("train", ""), ("test", "anna"), ("test", "bea"), ("dev", "")]
+    ):
+        soundfile.write(tmp_path / f"{index}.wav", np.zeros(8000), 8000)
+        rows.append(f"{index}.wav\thi\t{split}\t{speaker}")
+    (tmp_path / "t.tsv").write_text("\n".join(rows))
+    notes = prepare_custom(tmp_path, source=str(tmp_path / "t.tsv")).notes
+    assert notes == ("speakers of test that are in train too: 2",)
+
+
 def test_a_source_of_nothing_usable_says_why(tmp_path):
     (tmp_path / "t.tsv").write_text("audio\ttext\ngone.wav\thi\n")
     with pytest.raises(ValueError, match=r"nothing in it can be used.*missing audio: .*gone\.wav"):
