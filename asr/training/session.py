@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import lightning.pytorch as pl
 import torch
+from rich.console import Console
 from rich.progress import Progress
 
 from asr.data.batch import Batch
@@ -51,7 +52,8 @@ def decode_all(
     device = next(recogniser.parameters()).device
     recogniser.eval()
     decoded = Decoded()
-    with Progress(transient=True) as progress:
+    # standard output is for results
+    with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"decoding {name}", total=num_utterances)
         for batch in batches:
             decoded.unread.extend(batch.skipped)
