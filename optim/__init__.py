@@ -4,6 +4,22 @@ from optim.eve import Eve
 from optim.parameter_groups import grouped
 from optim.schedules.constant import Constant
 from optim.schedules.eden import Eden
+from optim.schedules.eden2 import Eden2
+from optim.schedules.inverse_square_root import WarmupInverseSquareRoot
+from optim.schedules.noam import Noam
 from optim.schedules.warmup_cosine import WarmupCosine
+from optim.schedules.warmup_linear import WarmupLinear
+from optim.schedules.warmup_stable_decay import WarmupStableDecay
 
-__all__ = ["Constant", "Eden", "Eve", "WarmupCosine", "grouped"]
+__all__ = [
+    "Constant",
+    "Eden",
+    "Eden2",
+    "Eve",
+    "Noam",
+    "WarmupCosine",
+    "WarmupInverseSquareRoot",
+    "WarmupLinear",
+    "WarmupStableDecay",
+    "grouped",
+]

@@ -9,10 +9,27 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from optim.options import check_range
+
 
 def linear_warmup(batch: int, warmup_steps: int) -> float:
     """Return the factor before the update that follows ``batch`` others: 1/(w + 1), 2/(w + 1), …, then 1."""
     return min(1.0, (batch + 1) / (warmup_steps + 1))
+
+
+def whole_steps(option: str, value: float, max_steps: int) -> int:
+    """Return a number of updates: ``value`` itself, or, below 1, that share of ``max_steps``.
+
+    Raises:
+        ValueError: it is negative, or leaves nothing of the training.
+    """
+    check_range(option, value, "[0, inf)")
+    steps = round(value * max_steps) if value < 1 else round(value)
+    if steps >= max_steps:
+        raise ValueError(
+            f"{option} must be less than max_steps, given {value} and {max_steps}; shorten the warm-up or train longer"
+        )
+    return steps
 
 
 class ClosedFormSchedule(LRScheduler, ABC):

@@ -53,6 +53,9 @@ class Eden(ClosedFormSchedule):
     def factor(self, batch: int, epoch: int) -> float:
         """Return the product of the class's docstring."""
         decay = (1 + (batch / self.lr_batches) ** 2) ** -0.25 * (1 + (epoch / self.lr_epochs) ** 2) ** -0.25
-        if batch >= self.warmup_batches:
-            return decay
-        return decay * (self.warmup_start + (1 - self.warmup_start) * batch / self.warmup_batches)
+        return decay * warmup_from(self.warmup_start, batch, self.warmup_batches)
+
+
+def warmup_from(start: float, batch: int, warmup_batches: float) -> float:
+    """Return ``start`` at batch 0, rising linearly to 1 at ``warmup_batches``."""
+    return 1.0 if batch >= warmup_batches else start + (1 - start) * batch / warmup_batches

@@ -7,7 +7,7 @@ import math
 from torch.optim import Optimizer
 
 from optim.options import check_range
-from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup
+from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup, whole_steps
 
 
 class WarmupCosine(ClosedFormSchedule):
@@ -35,15 +35,9 @@ class WarmupCosine(ClosedFormSchedule):
 
     def __init__(self, optimizer: Optimizer, max_steps: int, warmup_steps: float, min_lr_ratio: float = 0.0) -> None:
         check_range("max_steps", max_steps, "[1, inf)")
-        check_range("warmup_steps", warmup_steps, "[0, inf)")
         check_range("min_lr_ratio", min_lr_ratio, "[0, 1]")
-        if warmup_steps >= max_steps:
-            raise ValueError(
-                f"warmup_steps must be less than max_steps, given {warmup_steps} and {max_steps}; "
-                "shorten the warm-up or train longer"
-            )
         self.max_steps, self.min_lr_ratio = max_steps, min_lr_ratio
-        self.warmup_steps = round(warmup_steps * max_steps) if warmup_steps < 1 else round(warmup_steps)
+        self.warmup_steps = whole_steps("warmup_steps", warmup_steps, max_steps)
         super().__init__(optimizer)
 
     def factor(self, batch: int, epoch: int) -> float:

@@ -28,7 +28,7 @@ def by_name(group):
 
 def load(file):
     """Return a config as commands see it: plain values, with the trainer's horizon filled in."""
-    config = OmegaConf.merge({"trainer": {"max_steps": 1000}}, {"node": OmegaConf.load(file)})
+    config = OmegaConf.merge({"trainer": {"max_steps": 1000}, "encoder": {"d_model": 144}}, {"node": OmegaConf.load(file)})
     return OmegaConf.to_container(config, resolve=True)["node"]
 
 

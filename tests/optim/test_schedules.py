@@ -9,15 +9,31 @@ import pytest
 import torch
 from torch import nn
 
-from optim import Constant, Eden, Eve, WarmupCosine
+from optim import (
+    Constant,
+    Eden,
+    Eden2,
+    Eve,
+    Noam,
+    WarmupCosine,
+    WarmupInverseSquareRoot,
+    WarmupLinear,
+    WarmupStableDecay,
+)
 from tests.optim.golden.reader import arrays, manifest
 
 SCHEDULES = [
     pytest.param(lambda o: Eden(o, 20, 2, 5.0), id="Eden"),
     pytest.param(lambda o: WarmupCosine(o, 50, 5, 0.1), id="WarmupCosine"),
     pytest.param(lambda o: Constant(o, 4), id="Constant"),
+    pytest.param(lambda o: Eden2(o, 20, 5.0), id="Eden2"),
+    pytest.param(lambda o: Noam(o, 16, 5), id="Noam"),
+    pytest.param(lambda o: WarmupLinear(o, 50, 5, 0.1), id="WarmupLinear"),
+    pytest.param(lambda o: WarmupInverseSquareRoot(o, 5), id="WarmupInverseSquareRoot"),
+    pytest.param(lambda o: WarmupStableDecay(o, 28, 5, 10, 0.1), id="WarmupStableDecay"),
 ]
-EDEN = [pytest.param(case, id=case["name"]) for case in manifest()["schedules"] if case["kind"] == "Eden"]
+EDEN = [pytest.param(case, id=case["name"]) for case in manifest()["schedules"]]
+KINDS = {"Eden": Eden, "Eden2": Eden2}
 
 
 def make_optimizer(lr=0.1):
@@ -43,7 +59,7 @@ def advance(optimizer, schedule, steps=1):
 @pytest.mark.parametrize("row", EDEN)
 def test_eden_has_its_references_values(row):
     optimizer = make_optimizer(row["base_lr"])
-    schedule = Eden(optimizer, **row["args"])
+    schedule = KINDS[row["kind"]](optimizer, **row["args"])
     wanted = arrays("schedules")[row["name"]]
     for i, batch in enumerate(row["batches"]):
         schedule.step_batch(batch)
@@ -229,6 +245,13 @@ BAD = [
     (lambda o: WarmupCosine(o, 100, 10, 1.1), "min_lr_ratio must be"),
     (lambda o: WarmupCosine(o, None, 10), "max_steps must be a number in [1, inf), given None"),
     (lambda o: Constant(o, -1), "warmup_steps must be"),
+    (lambda o: Eden2(o, 0), "lr_batches must be a number in (0, inf), given 0"),
+    (lambda o: Noam(o, 0, 5), "d_model must be"),
+    (lambda o: Noam(o, 16, 0), "warmup_steps must be"),
+    (lambda o: WarmupLinear(o, 100, 100), "warmup_steps must be less than max_steps"),
+    (lambda o: WarmupInverseSquareRoot(o, -1), "warmup_steps must be"),
+    (lambda o: WarmupStableDecay(o, 100, 0.5, 0.5), "must leave something of max_steps"),
+    (lambda o: WarmupStableDecay(o, 100, 0, 1.0 + 99), "decay_steps must be less than max_steps"),
     (lambda o: Constant(o).step_batch(-1), "batch counts updates and must be at least 0, given -1"),
     (lambda o: Constant(o).step_epoch(-1), "epoch must be at least 0, given -1"),
 ]
@@ -257,3 +280,28 @@ def test_a_warmup_below_one_is_a_share_of_the_training():
     shares = WarmupCosine(Eve([torch.zeros(1, requires_grad=True)], lr=1.0), max_steps=200, warmup_steps=0.25)
     steps = WarmupCosine(Eve([torch.zeros(1, requires_grad=True)], lr=1.0), max_steps=200, warmup_steps=50)
     assert [shares.factor(b, 0) for b in range(250)] == [steps.factor(b, 0) for b in range(250)]
+
+
+FACTORS = [
+    (lambda o: Noam(o, 4, 100), 0, 0.5 * 100**-1.5),
+    (lambda o: Noam(o, 4, 100), 99, 0.5 * 0.1),
+    (lambda o: Noam(o, 4, 100), 399, 0.5 * 0.05),
+    (lambda o: WarmupLinear(o, 100, 20, 0.2), 20, 1.0),
+    (lambda o: WarmupLinear(o, 100, 20, 0.2), 60, 0.6),
+    (lambda o: WarmupLinear(o, 100, 20, 0.2), 500, 0.2),
+    (lambda o: WarmupInverseSquareRoot(o, 24), 0, 1 / 25),
+    (lambda o: WarmupInverseSquareRoot(o, 24), 24, 1.0),
+    (lambda o: WarmupInverseSquareRoot(o, 24), 99, 0.5),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 4, 5 / 11),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 10, 1.0),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 80, 1.0),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 85, 0.1 + 0.9 * 0.5),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 100, 0.1),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 1000, 0.1),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0), 100, 1.0),
+]
+
+
+@pytest.mark.parametrize(("make", "batch", "factor"), FACTORS)
+def test_schedules_have_their_closed_forms_values(make, batch, factor):
+    assert make(make_optimizer()).factor(batch, 0) == pytest.approx(factor, rel=1e-12)

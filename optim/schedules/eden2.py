@@ -1,0 +1,46 @@
+"""Eden2: Eden without epochs, for trainings that count updates only."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from optim.options import check_range
+from optim.schedules.closed_form import ClosedFormSchedule
+from optim.schedules.eden import warmup_from
+
+
+class Eden2(ClosedFormSchedule):
+    """Decay with the number of batches, after a linear warm-up.
+
+    With batch b and B = lr_batches:
+
+        lr = base · ((b² + B²)/B²)^-½ · warm-up
+        warm-up = warmup_start + (1 − warmup_start) · b/warmup_batches     until b = warmup_batches, then 1
+
+    Args:
+        optimizer: whose learning rates to set.
+        lr_batches: updates after which the rate begins to fall.
+        warmup_batches: updates of warm-up; 0 for none.
+        warmup_start: the factor of the first update where there is a warm-up, in [0, 1].
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Reference:
+        icefall, egs/librispeech/ASR/zipformer/optim.py, class Eden2.
+        Differs: the rate is set at construction and on load; groups may be added later.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, lr_batches: float, warmup_batches: float = 500.0, warmup_start: float = 0.5
+    ) -> None:
+        check_range("lr_batches", lr_batches, "(0, inf)")
+        check_range("warmup_batches", warmup_batches, "[0, inf)")
+        check_range("warmup_start", warmup_start, "[0, 1]")
+        self.lr_batches, self.warmup_batches, self.warmup_start = lr_batches, warmup_batches, warmup_start
+        super().__init__(optimizer)
+
+    def factor(self, batch: int, epoch: int) -> float:
+        """Return the product of the class's docstring; the epoch does not matter."""
+        decay = (1 + (batch / self.lr_batches) ** 2) ** -0.5
+        return decay * warmup_from(self.warmup_start, batch, self.warmup_batches)

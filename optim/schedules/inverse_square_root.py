@@ -1,0 +1,37 @@
+"""Linear warm-up, then a fall with the inverse square root, without an end."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from optim.options import check_range
+from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup
+
+
+class WarmupInverseSquareRoot(ClosedFormSchedule):
+    """Rise linearly to the base rate, then fall as 1/√: needs no horizon, so that a training may go on.
+
+    With b updates done and w = warmup_steps:
+
+        lr = base · min((b + 1)/(w + 1), √((w + 1)/(b + 1)))
+
+    Args:
+        optimizer: whose learning rates to set.
+        warmup_steps: updates w before the base rate is reached.
+
+    Raises:
+        ValueError: ``warmup_steps`` is negative.
+
+    Reference:
+        Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762, section 5.3, equation 3.
+        Differs: scaled so that the base rate is the peak.
+    """
+
+    def __init__(self, optimizer: Optimizer, warmup_steps: int) -> None:
+        check_range("warmup_steps", warmup_steps, "[0, inf)")
+        self.warmup_steps = warmup_steps
+        super().__init__(optimizer)
+
+    def factor(self, batch: int, epoch: int) -> float:
+        """Return the factor of the class's docstring; the epoch does not matter."""
+        return float(min(linear_warmup(batch, self.warmup_steps), ((self.warmup_steps + 1) / (batch + 1)) ** 0.5))
