@@ -159,7 +159,16 @@ def test_a_segment_lies_within_its_recording(recording, start, duration, channel
     assert (problem and problem.split(":")[0]) == kind
 
 
-@pytest.mark.parametrize("told", [{"duration": 2.0}, {"duration": 0.0}, {"duration": -1.0}, {"duration": float("nan")}])
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"duration": 2.0},
+        {"duration": 0.0},
+        {"duration": -1.0},
+        {"num_samples": 0, "duration": 0.0},
+        {"duration": float("nan")},
+    ],
+)
 def test_a_recording_that_contradicts_itself_is_found(recording, told):
     segment = SupervisionSegment("s", "a", 0.0, 0.5)
     assert segment_problem(segment, fastcopy(recording, **told)).startswith("contradictory recording: ")

@@ -144,6 +144,12 @@ def test_cuts_that_give_an_id_another_meaning_are_refused(tmp_path):
         read_cuts(write(path, cut_of(tmp_path), other), "test")
 
 
+def test_an_utterance_of_a_cut_lies_in_the_recording_of_the_cut(tmp_path):
+    cut = cut_of(tmp_path)
+    cut.supervisions = [fastcopy(cut.supervisions[0], recording_id="as-it-was-called-before")]
+    assert len(evaluation_cuts(write(tmp_path / "cuts.jsonl", cut), str)[0]) == 1
+
+
 def test_mixed_cuts_are_refused_rather_than_unmixed(tmp_path):
     cut = cut_of(tmp_path)
     for mixed in (cut.pad(2.0), cut.mix(recording(tmp_path, "noise").to_cut(), snr=10)):
