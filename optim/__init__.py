@@ -1,6 +1,8 @@
 """Optimizers and learning-rate schedules for PyTorch, each checked against its reference."""
 
+from optim.cain import Cain
 from optim.eve import Eve
+from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
 from optim.schedules.constant import Constant
 from optim.schedules.eden import Eden
@@ -12,10 +14,12 @@ from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
 
 __all__ = [
+    "Cain",
     "Constant",
     "Eden",
     "Eden2",
     "Eve",
+    "MaxFactor",
     "Noam",
     "WarmupCosine",
     "WarmupInverseSquareRoot",

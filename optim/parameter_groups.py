@@ -36,7 +36,8 @@ def grouped(
     Args:
         optimizer: makes an optimizer of parameters or groups, such as ``functools.partial(Eve, lr=3e-3)``.
         rules: mappings with ``pattern``, optionally ``lr_scale``, which multiplies the optimizer's lr, and any
-            of the optimizer's hyper-parameters, which replace its own.
+            of the optimizer's hyper-parameters, which replace its own. No weight decay may be asked of an optimizer
+            that has none.
 
     Returns:
         A function of (name, parameter) pairs; its groups carry ``param_names``.
@@ -94,12 +95,16 @@ def _build(
 
 def _options(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:
     where = f"parameter rule {rule.pattern.pattern!r}"
-    check_names(rule.options, {"pattern", "lr_scale", *defaults}, where)
+    options = dict(rule.options)
+    if options.get("weight_decay") == 0 and not any("weight_decay" in name for name in defaults):
+        # an optimizer that never decays does what the rule asks
+        del options["weight_decay"]
+    check_names(options, {"pattern", "lr_scale", *defaults}, where)
     if rule.lr_scale == 1.0:
-        return rule.options
+        return options
     if defaults.get("lr") is None:
         raise ValueError(f"{where}: lr_scale needs an optimizer with an lr; set its lr or remove lr_scale")
-    return {**rule.options, "lr": rule.lr_scale * defaults["lr"]}
+    return {**options, "lr": rule.lr_scale * defaults["lr"]}
 
 
 def _assign(rules: Sequence[Rule], names: Sequence[str]) -> dict[str, int]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from optim import Eve, grouped
+from optim import Cain, Eve, grouped
 
 EVE = partial(Eve, lr=0.1)
 NO_DECAY = [{"pattern": r"norm\.|bias$", "weight_decay": 0.0}, {"pattern": ".*"}]
@@ -164,3 +164,12 @@ def test_lr_scale_without_lr_is_refused():
 def test_the_factory_can_be_sent_to_another_process():
     factory = pickle.loads(pickle.dumps(grouped(EVE, NO_DECAY)))
     assert [group["weight_decay"] for group in factory(Small().named_parameters()).param_groups] == [0.0, 1e-3]
+
+
+def test_no_decay_may_be_asked_of_an_optimizer_that_never_decays():
+    named = [("a.weight", nn.Parameter(torch.ones(2, 2))), ("a.bias", nn.Parameter(torch.ones(2)))]
+    rules = [{"pattern": "bias$", "weight_decay": 0.0}, {"pattern": ".*"}]
+    assert len(grouped(partial(Cain, lr=0.1), rules)(named).param_groups) == 2
+    rules[0]["weight_decay"] = 0.1
+    with pytest.raises(ValueError, match="unknown option 'weight_decay'"):
+        grouped(partial(Cain, lr=0.1), rules)(named)
