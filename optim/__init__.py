@@ -1,5 +1,6 @@
 """Optimizers and learning-rate schedules for PyTorch, each checked against its reference."""
 
+from optim.adafactor import Adafactor, AdafactorSchedule
 from optim.cain import Cain
 from optim.eve import Eve
 from optim.maxfactor import MaxFactor
@@ -14,6 +15,8 @@ from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
 
 __all__ = [
+    "Adafactor",
+    "AdafactorSchedule",
     "Cain",
     "Constant",
     "Eden",

@@ -109,9 +109,6 @@ def _trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]
         raise ConfigError(
             f"trainer.val_check_interval must be a whole number of micro-batches, given {node['val_check_interval']!r}"
         )
-    # a training shorter than the interval is validated too: once, at its end
-    budget = node["max_steps"] * node["accumulate_grad_batches"]
-    node["val_check_interval"] = min(node["val_check_interval"], budget)
     node["max_epochs"] = -1
     return instantiate(node, "trainer", ALLOWED["trainer"], logger=loggers, callbacks=callbacks)
 

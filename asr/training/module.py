@@ -98,6 +98,11 @@ class TrainingModule(pl.LightningModule):
         self.sums = self.sums.to(loss.device) + torch.cat((loss.detach().view(1), tokens.view(1), seen))
         return loss
 
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Ask for a last validation once the budget is used up; Lightning validates where it is told to stop."""
+        if self.global_step >= self.trainer.max_steps:
+            self.trainer.should_stop = True
+
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Turn summed gradients into nats per token, and drop an update whose gradients are not finite."""
         sums, self.sums = self.trainer.strategy.reduce(self.sums, reduce_op="sum"), torch.zeros(4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import optim
@@ -17,18 +18,19 @@ class OptimizerCase:
     """What the tests have to know about one optimizer.
 
     Attributes:
-        factory: the class.
+        optimizer: the class.
         state_bytes: optimizer state per element of a large float32 matrix.
         quadratic: options that solve a badly conditioned quadratic within 300 steps.
         no_decay: options under which lr alone moves a parameter.
         other_group: options that differ from the defaults, for a second parameter group.
         bad_options: values to be refused, each in a dict of its own, with a piece of the message.
         golden: the optimizer's name in the reference trajectories.
+        options: what every test but those on configs gives the class beside its own defaults.
         golden_options: turns the references' arguments into this class's.
         exceptions: name of a test -> why it cannot hold for this optimizer; shown when it is skipped.
     """
 
-    factory: type[StepLoop]
+    optimizer: type[StepLoop]
     state_bytes: float
     quadratic: Options
     no_decay: Options
@@ -36,17 +38,23 @@ class OptimizerCase:
     bad_options: tuple[tuple[Options, str], ...]
     golden: str
     golden_options: Callable[[Options], Options] = dict
+    options: Options = field(default_factory=dict)
     exceptions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The class's name."""
-        return self.factory.__name__
+        return self.optimizer.__name__
+
+    @property
+    def factory(self) -> Callable[..., StepLoop]:
+        """The class with the row's options."""
+        return partial(self.optimizer, **self.options)
 
 
 CASES = [
     OptimizerCase(
-        factory=optim.Eve,
+        optimizer=optim.Eve,
         state_bytes=8,
         quadratic={"lr": 0.05, "weight_decay": 0.0},
         no_decay={"weight_decay": 0.0},
@@ -72,7 +80,7 @@ CASES = [
         golden="Eve",
     ),
     OptimizerCase(
-        factory=optim.MaxFactor,
+        optimizer=optim.MaxFactor,
         state_bytes=1 / 30,
         quadratic={"lr": 0.05, "weight_decay": 0.0},
         no_decay={"weight_decay": 0.0, "min_lr": 0.0},
@@ -93,7 +101,7 @@ CASES = [
         golden="MaxFactor",
     ),
     OptimizerCase(
-        factory=optim.Cain,
+        optimizer=optim.Cain,
         state_bytes=8.0334,
         quadratic={"lr": 0.1},
         no_decay={},
@@ -126,5 +134,27 @@ CASES = [
                 "the reference's correction is zero at the first step: single elements stand still with a gradient too"
             ),
         },
+    ),
+    OptimizerCase(
+        optimizer=optim.Adafactor,
+        options={"lr": 1e-2, "relative_step": False},
+        state_bytes=1 / 30,
+        quadratic={"lr": 0.1},
+        no_decay={},
+        other_group={"lr": 0.02, "eps": (1e-20, 1e-2), "clip_threshold": 0.5, "decay_rate": -0.6, "weight_decay": 0.05},
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"lr": None}, "either from lr or from relative_step"),
+            ({"relative_step": True}, "either from lr or from relative_step"),
+            ({"warmup_init": True}, "warmup_init=True begins a relative step"),
+            ({"eps": 1e-3}, "eps must be 2 numbers"),
+            ({"clip_threshold": 0.0}, "clip_threshold must be"),
+            ({"decay_rate": 0.1}, "decay_rate must be"),
+            ({"beta1": 1.0}, r"beta1 must be a number in \[0, 1\)"),
+            ({"weight_decay": -0.1}, "weight_decay must be"),
+            ({"scale_parameter": 1}, "scale_parameter must be True or False"),
+        ),
+        golden="AdafactorHF",
+        golden_options=lambda hyper: {"lr": None, "relative_step": True, **hyper},
     ),
 ]

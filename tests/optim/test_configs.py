@@ -61,14 +61,15 @@ def defined(base):
 
 def test_every_optimizer_has_a_row_a_config_and_a_public_name():
     classes = defined(torch.optim.Optimizer)
-    assert classes == {case.factory for case in CASES}
+    assert classes == {case.optimizer for case in CASES}
     assert all(issubclass(cls, StepLoop) and getattr(optim, cls.__name__) is cls for cls in classes)
     named = {OmegaConf.load(file)._target_ for file in FILES["optimizer"]}
     assert {f"optim.{cls.__name__}" for cls in classes} <= named
 
 
 def test_every_schedule_has_a_config_and_a_public_name():
-    classes = defined(LRScheduler)
+    # AdafactorSchedule reports and sets nothing: a training has it beside its schedule, not as one
+    classes = defined(LRScheduler) - {optim.AdafactorSchedule}
     assert all(issubclass(cls, ClosedFormSchedule) and getattr(optim, cls.__name__) is cls for cls in classes)
     assert {OmegaConf.load(file)._target_ for file in FILES["schedule"]} == {f"optim.{cls.__name__}" for cls in classes}
 
