@@ -126,47 +126,53 @@ def _attachments(config: Mapping[str, Any], group: str, run_dir: Path) -> list[A
 def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> None:
     torch.set_num_threads(num_threads(config["torch_threads"], config["data"]["workers"]["num_workers"]))
     watch = Stopwatch()
-    parts, reading = data_parts(config), _reading(config, prepared)
-    recogniser = build_recogniser(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
-    updates = update_parts(config)
-    dev = prepared.names("dev")
-    module = TrainingModule(
-        recogniser,
-        prepared.tokenizer,
-        updates.decoder,
-        updates.optimizer_factory,
-        updates.schedule_factory,
-        dev_names=dev,
-        extra_state={
-            "format": FORMAT,
-            "config": dict(config),
-            "tokenizer": prepared.tokenizer.state(),
-            "data": {
-                "fingerprint": prepared.fingerprint,
-                "folder": str(prepared.folder),
-                "notes": list(prepared.notes),
-            },
-        },
-    )
-    num_parameters = sum(p.numel() for p in recogniser.parameters())
-    console.print(
-        f"{num_parameters:,} parameters, {config['trainer']['max_steps']} updates, run folder {run_dir}", soft_wrap=True
-    )
+    reading, module = _reading(config, prepared), _module(config, prepared)
+    num_parameters = sum(p.numel() for p in module.recogniser.parameters())
+    budget = config["trainer"]["max_steps"]
+    console.print(f"{num_parameters:,} parameters, {budget} updates, run folder {run_dir}", soft_wrap=True)
     loggers = _attachments(config, "logger", run_dir)
     exit_code = 1
     try:
         trainer = _trainer(config, loggers, _attachments(config, "callbacks", run_dir))
-        dataset, order = reading.training_data(prepared.cuts("train"), config["seed"], parts.perturb)
-        loader = ResumableLoader(dataset, order, reading.workers)
-        fit(trainer, module, loader, [reading.evaluation_loader(prepared.cuts(name)) for name in dev])
+        perturb = data_parts(config).perturb
+        dataset, order = reading.training_data(prepared.cuts("train"), config["seed"], perturb)
+        dev = [reading.evaluation_loader(prepared.cuts(name)) for name in module.dev_names]
+        fit(trainer, module, ResumableLoader(dataset, order, reading.workers), dev)
         report_training(module, reading, prepared, run_dir, loggers, watch.read())
         exit_code = 0
     finally:
-        for logger in loggers:
-            close = getattr(logger, "close", None)
-            upload = close(exit_code) if close else None
-            if upload:
-                console.print(f"upload this run: {upload}", soft_wrap=True)
+        _close(loggers, exit_code)
+
+
+def _module(config: Mapping[str, Any], prepared: PreparedData) -> TrainingModule:
+    updates = update_parts(config)
+    data = {
+        "fingerprint": prepared.fingerprint,
+        "folder": str(prepared.folder),
+        "notes": list(prepared.notes),
+    }
+    return TrainingModule(
+        build_recogniser(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std),
+        prepared.tokenizer,
+        updates.decoder,
+        updates.optimizer_factory,
+        updates.schedule_factory,
+        dev_names=prepared.names("dev"),
+        extra_state={
+            "format": FORMAT,
+            "config": dict(config),
+            "tokenizer": prepared.tokenizer.state(),
+            "data": data,
+        },
+    )
+
+
+def _close(loggers: list[Any], exit_code: int) -> None:
+    """End the loggers that want to know how a run ended, and say how to upload what they kept."""
+    for logger in loggers:
+        upload = logger.close(exit_code) if hasattr(logger, "close") else None
+        if upload:
+            console.print(f"upload this run: {upload}", soft_wrap=True)
 
 
 if __name__ == "__main__":

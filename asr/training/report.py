@@ -99,24 +99,13 @@ def report_training(
     watch = Stopwatch()
     best = load_checkpoint(checkpoint_file(str(run_dir)))
     module.recogniser.load_state_dict(best.weights)
-    sets: dict[str, dict[str, Any]] = {}
-    for name in prepared.names("test"):
-        result, interval = evaluate_set(
-            module.recogniser,
-            module.decoder,
-            reading,
-            prepared.cuts(name),
-            name,
-            prepared.notes,
-            run_dir / "decode",
-            int(prepared.splits[name]["num_utterances"]),
-        )
-        sets[name] = summary(result, interval)
+    results = _decode_test_sets(module, reading, prepared, run_dir / "decode")
+    sets = {name: summary(result, interval) for name, (result, interval) in results.items()}
+    for name, (result, _) in results.items():
         log_samples(loggers, f"test/{name}", result, best.update)
-    numbers = _flat(sets)
     for logger in loggers:
         if hasattr(logger, "log_summary"):
-            logger.log_summary(numbers)
+            logger.log_summary(_flat(sets))
     write_summary(
         run_dir,
         {
@@ -133,6 +122,24 @@ def report_training(
         },
     )
     _say_where(run_dir, best.path, training)
+
+
+def _decode_test_sets(
+    module: TrainingModule, reading: Reading, prepared: PreparedData, folder: Path
+) -> dict[str, tuple[Score, Interval]]:
+    return {
+        name: evaluate_set(
+            module.recogniser,
+            module.decoder,
+            reading,
+            prepared.cuts(name),
+            name,
+            prepared.notes,
+            folder,
+            int(prepared.splits[name]["num_utterances"]),
+        )
+        for name in prepared.names("test")
+    }
 
 
 def _flat(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
