@@ -7,13 +7,14 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlparse
 
 import wandb
 from lightning.pytorch.loggers import WandbLogger
 
 from asr.evaluation.wer import ScoredUtterance
 
-HOST = "api.wandb.ai"
+FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
 INIT_TIMEOUT_S = 30
 
 
@@ -21,10 +22,12 @@ def has_api_key() -> bool:
     """Return whether wandb would find a key without asking."""
     if os.environ.get("WANDB_API_KEY"):
         return True
+    hosts = (urlparse(wandb.Settings().base_url).hostname, FORMER_HOST)
     try:
-        return netrc.netrc(os.environ.get("NETRC")).authenticators(HOST) is not None
+        saved = netrc.netrc(os.environ.get("NETRC"))
     except (OSError, netrc.NetrcParseError):
         return False
+    return any(host in saved.hosts for host in hosts)
 
 
 class WandbTracking(WandbLogger):
@@ -38,6 +41,9 @@ class WandbTracking(WandbLogger):
         group: runs that belong together.
         tags: labels of the run.
         mode: ``auto`` is online where there is an API key; the variable WANDB_MODE wins over it.
+
+    Raises:
+        ValueError: wandb refuses the key, or cannot be reached.
     """
 
     def __init__(
@@ -66,6 +72,17 @@ class WandbTracking(WandbLogger):
         )
         # wandb warns of an option that Lightning always passes on
         self._wandb_init.pop("anonymous", None)
+        self._start()
+
+    def _start(self) -> None:
+        """Begin the run now: what cannot be reached should be said before a training, not after it."""
+        try:
+            self.experiment  # noqa: B018
+        except wandb.errors.Error as error:
+            raise ValueError(
+                f"wandb could not start a run: {error}. Train with logger.wandb.mode=offline and upload later, or with "
+                "logger=csv"
+            ) from error
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log numbers of an update."""
