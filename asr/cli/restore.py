@@ -49,9 +49,12 @@ def restore(options: DictConfig) -> Restored:
     checkpoint = load_checkpoint(checkpoint_file(options.run))
     config: Mapping[str, Any] = checkpoint.config
     tokenizer = tokenizer_from_state(checkpoint.tokenizer)
-    width = len(checkpoint.weights["normalise.mean"])
-    recogniser = build_recogniser(config, tokenizer.vocab_size, [0.0] * width, [1.0] * width)
-    recogniser.load_state_dict(checkpoint.weights)
+    try:
+        width = len(checkpoint.weights["normalise.mean"])
+        recogniser = build_recogniser(config, tokenizer.vocab_size, [0.0] * width, [1.0] * width)
+        recogniser.load_state_dict(checkpoint.weights)
+    except (KeyError, RuntimeError) as error:
+        raise ConfigError(f"{checkpoint.path}: its weights do not fit its config: {error}") from error
     given = options.get("decoder")
     reading = Reading(
         features=part(config, "features"),

@@ -114,7 +114,7 @@ class Evil:
         return os.system, (f"touch {self.path}",)
 
 
-@pytest.mark.parametrize("kind", ["code", "target", "cut", "empty", "other"])
+@pytest.mark.parametrize("kind", ["code", "target", "width", "cut", "empty", "other"])
 def test_a_strangers_checkpoint_runs_no_code_and_damage_is_said(trained, tmp_path, kind):
     best = trained.run_dir / "checkpoints" / "best.ckpt"
     path = tmp_path / "stranger.ckpt"
@@ -123,6 +123,9 @@ def test_a_strangers_checkpoint_runs_no_code_and_damage_is_said(trained, tmp_pat
         torch.save(state | {"extra": Evil(tmp_path / "hacked")}, path)
     elif kind == "target":
         state["werdict"]["config"]["encoder"] = {"_target_": "os.system", "command": f"touch {tmp_path}/hacked"}
+        torch.save(state, path)
+    elif kind == "width":
+        state["werdict"]["config"]["encoder"]["d_model"] = 24
         torch.save(state, path)
     else:
         path.write_bytes({"cut": best.read_bytes()[:50_000], "empty": b"", "other": b"hello"}[kind])
