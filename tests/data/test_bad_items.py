@@ -1,0 +1,163 @@
+"""What `prepare` keeps, what it drops, and that it says so."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import SupervisionSegment
+
+from asr.data.corpus import Dropped
+from tests.data.corpora import (
+    NUM_MELS,
+    RATE_HZ,
+    STORED,
+    Pair,
+    Recipe,
+    dropped,
+    ids,
+    noise,
+    printed,
+    run,
+    utterance,
+)
+
+
+def unlink(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def not_audio(path: Path) -> None:
+    path.write_bytes(b"not audio" * 100)
+
+
+def no_samples(path: Path) -> None:
+    soundfile.write(path, np.zeros(0), RATE_HZ)
+
+
+def half(path: Path) -> None:
+    soundfile.write(path, noise(0.5), RATE_HZ)
+
+
+BAD_AUDIO = {
+    "missing audio": unlink,
+    "empty audio": empty,
+    "unreadable audio": not_audio,
+    "empty audio: ": no_samples,
+    "truncated audio": half,
+}
+BAD_CUTS = {
+    "empty text": {"text": " \u200b"},
+    "shorter than 0.1 s": {"duration_s": 0.09},
+    "longer than 3.0 s": {"duration_s": 3.01},
+    "too short for its transcript": {"text": "ab" * 13},
+}
+# a test set is decoded whole
+NOT_IN_TESTS = ("longer than 3.0 s", "too short for its transcript")
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test-x"])
+@pytest.mark.parametrize("reason", BAD_AUDIO)
+def test_bad_audio_is_dropped_and_said(tmp_path, split, reason):
+    def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits[split].append(utterance(folder, "bad"))
+        BAD_AUDIO[reason](folder / "bad.wav")
+
+    prepared = run(tmp_path, Recipe(spoil))
+    kind = reason.removesuffix(": ")
+    assert {key: found.partition(":")[0] for key, found in dropped(prepared).items()} == {(split, "bad"): kind}
+    assert f"dropped from {split}: 1 × {kind}" in printed(prepared)
+    assert "bad" not in ids(prepared, split)
+    assert prepared.splits[split]["num_dropped"] == 1
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test-x"])
+@pytest.mark.parametrize("reason", BAD_CUTS)
+def test_unusable_cuts_are_dropped_and_said(tmp_path, split, reason):
+    def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits[split].append(utterance(folder, "bad", **BAD_CUTS[reason]))
+
+    prepared = run(tmp_path, Recipe(spoil))
+    if split == "test-x" and reason in NOT_IN_TESTS:
+        assert ids(prepared, split) == ["test-x-0", "bad"]
+        assert dropped(prepared) == {}
+    else:
+        assert {key: found.partition(":")[0] for key, found in dropped(prepared).items()} == {(split, "bad"): reason}
+        assert f"dropped from {split}: 1 × {reason}" in printed(prepared)
+        assert "bad" not in ids(prepared, split)
+
+
+def test_what_is_just_within_the_limits_is_kept(tmp_path):
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits["train"] += [
+            utterance(folder, "short", 0.1),
+            utterance(folder, "long", 3.0),
+            utterance(folder, "full", 1.0, text="ab" * 12 + "a"),  # 100 frames leave 25
+            utterance(folder, "equal", 1.0, text="ab" * 11 + "aa"),  # 24 tokens and a blank
+            utterance(folder, "more", 1.0, text="ab" * 11 + "aaa"),  # 25 tokens and two blanks
+        ]
+
+    prepared = run(tmp_path, Recipe(add))
+    assert ids(prepared, "train")[3:] == ["short", "long", "full", "equal"]
+    assert dropped(prepared) == {("train", "more"): "too short for its transcript: 25 frames, 27 needed"}
+
+
+def test_what_a_recipe_dropped_stands_first_in_the_list(tmp_path):
+    given = [Dropped("train", 'odd\t"id"\n', "missing audio: a\tb"), Dropped("dev", "ü", "impossible")]
+    prepared = run(tmp_path, Recipe(dropped=given))
+    assert list(dropped(prepared).items()) == [((d.split, d.item), d.reason) for d in given]
+    assert {name: split["num_dropped"] for name, split in prepared.splits.items()} == {
+        "train": 1,
+        "dev": 1,
+        "test-x": 0,
+    }
+    assert str(prepared.folder / "dropped.tsv") in printed(prepared)
+
+
+def test_a_recording_with_several_utterances_gives_a_cut_for_each(tmp_path):
+    def segments(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        recording, _ = utterance(folder, "talk", 2.0)
+        spans = {"first": (0.0, 0.6), "second": (0.5, 1.0), "same span": (0.5, 1.0), "rest": (1.6, 0.4)}
+        splits["train"] = [
+            (recording, SupervisionSegment(name, "talk", start, duration, text=name[0]))
+            for name, (start, duration) in spans.items()
+        ]
+
+    prepared = run(tmp_path, Recipe(segments))
+    cuts = list(prepared.cuts("train"))
+    assert [(cut.id, cut.start, cut.duration) for cut in cuts] == [
+        ("first", 0.0, 0.6),
+        ("second", 0.5, 1.0),
+        ("same span", 0.5, 1.0),
+        ("rest", 1.6, 0.4),
+    ]
+    assert [[s.text for s in cut.supervisions] for cut in cuts] == [["f"], ["s"], ["s"], ["r"]]
+    audio, _ = soundfile.read(tmp_path / "corpus" / "talk.wav")
+    np.testing.assert_allclose(cuts[3].load_audio()[0], audio[12_800:], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["a b", "ünlü你好", "q'\"", "[red]", "%s{}", "-", "x" * 200])
+def test_odd_ids_and_file_names_survive(tmp_path, name):
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits["train"].append(utterance(folder, name))
+
+    prepared = run(tmp_path, Recipe(add), STORED)
+    assert ids(prepared, "train")[3] == name
+    assert STORED.features(list(prepared.cuts("train"))[3]).shape == (100, NUM_MELS)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../up", "new\nline", "carriage\rreturn", "line\u2028end", " "])
+def test_an_utterance_may_have_an_id_that_no_file_could_have(tmp_path, name):
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        recording, segment = utterance(folder, "file")
+        segment.id = name
+        splits["train"].append((recording, segment))
+        splits["dev"].append((recording, SupervisionSegment(name, "file", 0, 0.05, text="a")))
+
+    prepared = run(tmp_path, Recipe(add), STORED)
+    assert ids(prepared, "train")[3] == name
+    assert dropped(prepared) == {("dev", name): "shorter than 0.1 s"}

@@ -1,0 +1,188 @@
+"""What `prepare` does once, does again after an interruption, and measures."""
+
+import fcntl
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import asr.data.prepare
+from asr.data.corpus import Corpus, Dropped
+from asr.text.normalise import TextNormalizer
+from tests.data.corpora import (
+    NUM_MELS,
+    RATE_HZ,
+    STORED,
+    VIEW,
+    Pair,
+    Recipe,
+    contents,
+    dropped,
+    ids,
+    noise,
+    printed,
+    run,
+    utterance,
+)
+
+
+def test_prepared_data_holds_what_the_corpus_holds(tmp_path):
+    prepared = run(tmp_path, Recipe(notes=("ünlü: noise [only]",)))
+    assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
+    assert ids(prepared, "dev") == ["dev-0", "dev-1"]
+    assert [prepared.names(kind) for kind in ("train", "dev", "test")] == [["train"], ["dev"], ["test-x"]]
+    assert prepared.tokenizer.pieces[2:] == ["a", "b"]
+    assert prepared.fingerprint == "corpus/view"
+    assert prepared.notes == ("ünlü: noise [only]",)
+    assert dropped(prepared) == {}
+    assert "note: ünlü: noise [only]" in printed(prepared)
+    with pytest.raises(ValueError, match=r"no split 'dve' .* train, dev, test-x"):
+        prepared.cuts("dve")
+
+
+def test_a_second_call_does_no_work(tmp_path):
+    recipe = Recipe()
+    first = run(tmp_path, recipe, STORED)
+    before = contents(tmp_path)
+    again = run(tmp_path, recipe, STORED)
+    assert len(recipe.folders) == 1
+    assert contents(tmp_path) == before
+    assert (again.mean, again.std, again.splits) == (first.mean, first.std, first.splits)
+    assert again.tokenizer.state() == first.tokenizer.state()
+
+
+def test_another_view_uses_the_corpus_again(tmp_path):
+    recipe = Recipe(notes=("kept",), dropped=[Dropped("train", "x", "missing audio: x")])
+    first = run(tmp_path, recipe)
+    second = run(tmp_path, recipe, replace(VIEW, text=TextNormalizer(case="upper")), "other")
+    assert len(recipe.folders) == 1
+    assert second.tokenizer.pieces[2:] == ["A", "B"]
+    assert ids(second, "train") == ids(first, "train")
+    assert (second.notes, dropped(second)) == (first.notes, dropped(first))
+
+
+def test_a_call_killed_in_the_view_continues_behind_the_corpus(tmp_path):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    recipe = Recipe()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, recipe, replace(VIEW, output_frames=killed))
+    assert not (tmp_path / "corpus" / "view").exists()
+    stale = tmp_path / "corpus" / "view.partial"
+    (stale / "features").mkdir(parents=True, exist_ok=True)
+    (stale / "cuts_train.jsonl.gz").write_bytes(b"half")
+    (stale / "left.over").write_bytes(b"")
+    prepared = run(tmp_path, recipe)
+    assert len(recipe.folders) == 1
+    assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
+    assert not stale.exists()
+    assert not (prepared.folder / "left.over").exists()
+
+
+def test_a_corpus_killed_before_its_end_is_made_again(tmp_path):
+    def killed(folder: Path) -> Corpus:
+        (folder / "recordings_train.jsonl.gz").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, killed)
+    assert ids(run(tmp_path, Recipe()), "train") == ["train-0", "train-1", "train-2"]
+
+
+def test_a_folder_without_an_index_is_not_taken_for_prepared(tmp_path):
+    (tmp_path / "corpus" / "view").mkdir(parents=True)
+    (tmp_path / "corpus" / "view" / "cuts_train.jsonl.gz").write_bytes(b"half")
+    assert ids(run(tmp_path, Recipe()), "train") == ["train-0", "train-1", "train-2"]
+
+
+def test_one_process_at_a_time_prepares(tmp_path, monkeypatch):
+    inside = []
+    make = Recipe()
+
+    def second_process(folder: Path) -> Corpus:
+        with (tmp_path / ".corpus.lock").open("w") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        inside.append(folder)
+        return make(folder)
+
+    run(tmp_path, second_process)
+    assert inside == [tmp_path / "corpus"]
+
+
+def test_the_table_counts_utterances_hours_and_speakers(tmp_path):
+    def name_speakers(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        for split, speakers in {"train": ("anna", "bea", "anna"), "dev": ("cem", None)}.items():
+            for (_, segment), speaker in zip(splits[split], speakers, strict=True):
+                segment.speaker = speaker
+        splits["train"].append(utterance(folder, "long", 2.5))
+
+    prepared = run(tmp_path, Recipe(name_speakers))
+    counts = {"num_utterances": 4, "hours": round(5.5 / 3600, 4), "num_speakers": 2, "num_dropped": 0}
+    assert prepared.splits["train"] == counts
+    assert [prepared.splits[name]["num_speakers"] for name in ("dev", "test-x")] == [1, 0]
+    rows = [line.replace("│", " ").split() for line in printed(prepared).splitlines()]
+    assert ["train", "4", "0.00", "2", "0"] in rows
+    assert ["test-x", "1", "0.00", "?", "0"] in rows
+    assert "vocabulary: 4 tokens" in printed(prepared)
+    assert "dropped from" not in printed(prepared)
+
+
+def test_statistics_are_those_of_the_training_features(tmp_path):
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits["train"].append(utterance(folder, "more", 0.5))
+        soundfile.write(folder / "dev-0.wav", noise(1.0) * 5, RATE_HZ)
+
+    prepared = run(tmp_path, Recipe(add))
+    frames = np.concatenate([VIEW.features(cut) for cut in prepared.cuts("train")]).astype(np.float64)
+    assert frames.shape == (350, NUM_MELS)
+    np.testing.assert_allclose(prepared.mean, frames.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(prepared.std, frames.std(axis=0), atol=1e-6)
+
+
+def test_statistics_are_measured_on_evenly_spread_cuts(tmp_path, monkeypatch):
+    monkeypatch.setattr(asr.data.prepare, "NUM_STATISTICS_CUTS", 2)
+
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits["train"].append(utterance(folder, "more", 0.5))
+
+    prepared = run(tmp_path, Recipe(add))
+    first, _, third, _ = prepared.cuts("train")
+    frames = np.concatenate([VIEW.features(first), VIEW.features(third)])
+    np.testing.assert_allclose(prepared.mean, frames.mean(axis=0), atol=1e-5)
+
+
+def test_features_that_never_change_have_a_deviation_to_divide_by(tmp_path):
+    def silence(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        for recording, _ in splits["train"]:
+            soundfile.write(recording.sources[0].source, np.zeros(RATE_HZ), RATE_HZ)
+
+    prepared = run(tmp_path, Recipe(silence))
+    assert np.isfinite(prepared.mean).all()
+    assert set(prepared.std) == {1e-3}
+
+
+@pytest.mark.parametrize("rate_hz", [RATE_HZ, 11_025, 48_000])
+def test_stored_features_are_those_that_would_be_computed(tmp_path, rate_hz):
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits["train"].append(utterance(folder, "other", 1.2345, rate_hz=rate_hz))
+
+    computed = run(tmp_path, Recipe(add))
+    stored = run(tmp_path, Recipe(), STORED, "stored")
+    assert not (stored.folder.parent / "stored.partial").exists()
+    for split in ("train", "dev", "test-x"):
+        for plain, cut in zip(computed.cuts(split), stored.cuts(split), strict=True):
+            assert cut.id == plain.id
+            assert Path(cut.features.storage_path) == stored.folder / "features"
+            np.testing.assert_array_equal(cut.load_features(), VIEW.features(plain))
+    assert (stored.mean, stored.std) == (computed.mean, computed.std)
+    assert not (computed.folder / "features").exists()
+
+
+def test_stored_features_are_read_without_audio(tmp_path):
+    prepared = run(tmp_path, Recipe(), STORED)
+    for audio in tmp_path.rglob("*.wav"):
+        audio.unlink()
+    assert [STORED.features(cut).shape for cut in prepared.cuts("train")] == [(100, NUM_MELS)] * 3
