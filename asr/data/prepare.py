@@ -95,8 +95,8 @@ def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Corpus:
     index_file = folder / CORPUS_INDEX
     if not index_file.exists():
         corpus = make_corpus(folder)
+        _refuse_unusable(corpus)
         for name, manifests in corpus.splits.items():
-            validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
             manifests.recordings.to_file(folder / f"recordings_{name}.jsonl.gz")
             manifests.supervisions.to_file(folder / f"supervisions_{name}.jsonl.gz")
         index = {
@@ -114,6 +114,23 @@ def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Corpus:
         for name in index["splits"]
     }
     return Corpus(splits, [Dropped(*item) for item in index["dropped"]], tuple(index["notes"]))
+
+
+def _refuse_unusable(corpus: Corpus) -> None:
+    """Refuse, before anything of it is kept, a corpus that cannot be trained on or whose manifests contradict."""
+    if "train" not in corpus.splits or not any(name.startswith("dev") for name in corpus.splits):
+        raise ValueError(
+            f"the corpus has the splits {', '.join(corpus.splits) or '(none)'}; needed are 'train', and one whose name "
+            "starts with 'dev' to choose checkpoints by. Let the prepare function of the recipe make them."
+        )
+    for name, manifests in corpus.splits.items():
+        if any(next(iter(part), None) is None for part in (manifests.recordings, manifests.supervisions)):
+            reasons = [item.reason for item in corpus.dropped if item.split == name][:3]
+            raise ValueError(f"split {name!r} of the corpus is empty; the first reasons: {reasons or 'none is given'}")
+        try:
+            validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
+        except AssertionError as error:
+            raise ValueError(f"split {name!r} of the corpus: its manifests contradict: {error}") from error
 
 
 def _build_view(folder: Path, corpus: Corpus, view: View) -> None:

@@ -68,7 +68,7 @@ class Recipe:
         }
         self.change(folder, splits)
         return Corpus(
-            {name: manifests(*pairs) for name, pairs in splits.items() if pairs is not None},
+            {name: manifests(*pairs) for name, pairs in splits.items()},
             list(self.dropped),
             self.notes,
         )

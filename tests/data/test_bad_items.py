@@ -1,5 +1,6 @@
 """What `prepare` keeps, what it drops, and that it says so."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -161,3 +162,56 @@ def test_an_utterance_may_have_an_id_that_no_file_could_have(tmp_path, name):
     prepared = run(tmp_path, Recipe(add), STORED)
     assert ids(prepared, "train")[3] == name
     assert dropped(prepared) == {("dev", name): "shorter than 0.1 s"}
+
+
+def without(name: str) -> Callable[[Path, dict[str, list[Pair]]], None]:
+    def change(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        del splits[name]
+
+    return change
+
+
+def rename_train(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["train-clean"] = splits.pop("train")
+
+
+def empty_split(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["test-x"] = []
+
+
+def no_recording(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["dev"][0][1].recording_id = "elsewhere"
+
+
+def beyond_the_end(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["dev"][0][1].duration = 1.5
+
+
+def no_length(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["dev"][0][1].duration = 0.0
+
+
+def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["dev"].append(splits["dev"][0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without("train"), "has the splits dev, test-x; needed are 'train'"),
+        (without("dev"), "has the splits train, test-x; needed .* starts with 'dev'"),
+        (rename_train, "has the splits dev, test-x, train-clean"),
+        (lambda folder, splits: splits.clear(), r"has the splits \(none\)"),
+        (empty_split, r"split 'test-x' of the corpus is empty; the first reasons: \['missing audio: x'\]"),
+        (no_recording, "split 'dev' .* dev-0 references non-existent recording elsewhere"),
+        (beyond_the_end, "split 'dev' .* dev-0: exceeded the bounds"),
+        (no_length, "split 'dev' .* dev-0: duration"),
+        (twice, "split 'dev' .* duplicated"),
+    ],
+)
+def test_a_corpus_that_cannot_be_used_is_refused_before_it_is_kept(tmp_path, change, message):
+    recipe = Recipe(change, dropped=[Dropped("test-x", "x", "missing audio: x")])
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, recipe)
+    assert list(tmp_path.rglob("*.json*")) == []
+    assert ids(run(tmp_path, Recipe()), "dev") == ["dev-0", "dev-1"]
