@@ -142,11 +142,12 @@ def _build_view(folder: Path, corpus: Corpus, view: View) -> None:
         name: _check(name, manifests, view)
         for name, manifests in track(corpus.splits.items(), "checking audio and text", console=console)
     }
-    if not checked["train"].cuts:
-        raise ValueError(f"nothing is left to train on; the first reasons: {_reasons(corpus, checked)[:5]}")
+    _refuse_emptied(corpus, checked)
     tokenizer = view.tokenizer_trainer.train(cut.supervisions[0].text for cut in checked["train"].cuts)
     for name, part in checked.items():
         _drop_too_short(name, part, tokenizer, view)
+    _refuse_emptied(corpus, checked)
+    for name, part in checked.items():
         cuts = _with_features(part.cuts, view.features, work / "features", folder / "features")
         CutSet.from_cuts(cuts).to_file(work / f"cuts_{name}.jsonl.gz")
     dropped = _reasons(corpus, checked)
@@ -160,6 +161,16 @@ def _build_view(folder: Path, corpus: Corpus, view: View) -> None:
 
 def _check(name: str, manifests: Manifests, view: View) -> CheckedCuts:
     return check_cuts(name, supervised_cuts(manifests), view.text, view.limits)
+
+
+def _refuse_emptied(corpus: Corpus, checked: dict[str, CheckedCuts]) -> None:
+    for name, part in checked.items():
+        if not part.cuts:
+            reasons = [f"{item.item}: {item.reason}" for item in _reasons(corpus, checked) if item.split == name][:5]
+            raise ValueError(
+                f"nothing is left of split {name!r}; the first reasons: {reasons}. Mend these items, leave the split "
+                "out, or change data.limits or data.text."
+            )
 
 
 def _drop_too_short(split: str, part: CheckedCuts, tokenizer: Tokenizer, view: View) -> None:

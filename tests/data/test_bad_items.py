@@ -215,3 +215,19 @@ def test_a_corpus_that_cannot_be_used_is_refused_before_it_is_kept(tmp_path, cha
         run(tmp_path, recipe)
     assert list(tmp_path.rglob("*.json*")) == []
     assert ids(run(tmp_path, Recipe()), "dev") == ["dev-0", "dev-1"]
+
+
+@pytest.mark.parametrize(
+    ("split", "reason"),
+    [
+        *((split, reason) for split in ("train", "dev") for reason in BAD_CUTS),
+        *(("test-x", reason) for reason in BAD_CUTS if reason not in NOT_IN_TESTS),
+    ],
+)
+def test_a_split_of_which_nothing_is_left_is_refused_with_the_reasons(tmp_path, split, reason):
+    def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits[split] = [utterance(folder, "bad", **BAD_CUTS[reason])]
+
+    with pytest.raises(ValueError, match=f"nothing is left of split '{split}'.*bad: {reason}"):
+        run(tmp_path, Recipe(spoil))
+    assert not (tmp_path / "corpus" / "view").exists()
