@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from asr.data.batch import Batch
-from asr.data.features import Features
+from asr.data.features import Features, cause, read_features
 from asr.data.seeding import seed_for
 from asr.text.tokenizer import Tokenizer
 
@@ -49,7 +49,7 @@ class SpeechDataset(Dataset):
             try:
                 read.append((cut, self._features(cut, seed)))
             except Exception as error:  # a decoder may raise anything on a broken file
-                skipped.append((cut.id, f"{type(error).__name__}: {error}"))
+                skipped.append((cut.id, cause(error)))
         if not read and not self.may_be_empty:
             raise RuntimeError(f"no cut of a batch of {len(skipped)} could be read; the first: {skipped[0]}")
         return _collate(read, self.tokenizer, seed, tuple(skipped))
@@ -57,7 +57,7 @@ class SpeechDataset(Dataset):
     def _features(self, cut: Cut, seed: int) -> Tensor:
         if self.perturb is not None:
             cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
-        return torch.from_numpy(self.features(cut))
+        return torch.from_numpy(read_features(self.features, cut))
 
 
 def _text(cut: Cut) -> str:

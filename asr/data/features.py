@@ -24,6 +24,28 @@ class Features(Protocol):
         """Return (T, F) float32."""
 
 
+def read_features(features: Features, cut: Cut) -> np.ndarray:
+    """Return features (T, F) float32 that can be learnt from.
+
+    Raises:
+        ValueError: they cannot be read, and why, or they are not finite.
+    """
+    try:
+        matrix = features(cut)
+    except Exception as error:  # a decoder may raise anything on a broken file
+        raise ValueError(cause(error)) from error
+    if not np.isfinite(matrix).all():
+        raise ValueError("features are not finite; the audio holds NaN or infinity")
+    return matrix
+
+
+def cause(error: BaseException) -> str:
+    """Return what went wrong first: lhotse wraps errors of decoders until their text is lost."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {error}"
+
+
 class LogMel:
     """Kaldi-compatible log-mel filter banks by lhotse, per cut, so that padding never enters a window.
 

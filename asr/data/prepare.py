@@ -26,7 +26,7 @@ from rich.progress import track
 
 from asr.data.corpus import Corpus, Dropped, Manifests
 from asr.data.cuts import CheckedCuts, Limits, check_cuts, supervised_cuts, too_short
-from asr.data.features import Features, LogMel
+from asr.data.features import Features, LogMel, cause, read_features
 from asr.data.prepared import INDEX, PreparedData
 from asr.text.normalise import TextNormalizer
 from asr.text.tokenizer import Tokenizer
@@ -147,12 +147,14 @@ def _build_view(folder: Path, corpus: Corpus, view: View) -> None:
     for name, part in checked.items():
         _drop_too_short(name, part, tokenizer, view)
     _refuse_emptied(corpus, checked)
+    mean, std = _statistics(checked["train"], view.features)
     for name, part in checked.items():
-        cuts = _with_features(part.cuts, view.features, work / "features", folder / "features")
-        CutSet.from_cuts(cuts).to_file(work / f"cuts_{name}.jsonl.gz")
+        _store_features(name, part, view.features, work / "features", folder / "features")
+    _refuse_emptied(corpus, checked)
+    for name, part in checked.items():
+        CutSet.from_cuts(part.cuts).to_file(work / f"cuts_{name}.jsonl.gz")
     dropped = _reasons(corpus, checked)
     _write_dropped(work / "dropped.tsv", dropped)
-    mean, std = _statistics(checked["train"].cuts, view.features)
     splits = {name: _summary(name, part.cuts, dropped) for name, part in checked.items()}
     PreparedData(work, tokenizer, mean, std, splits, corpus.notes).save()
     shutil.rmtree(folder, ignore_errors=True)
@@ -184,23 +186,47 @@ def _drop_too_short(split: str, part: CheckedCuts, tokenizer: Tokenizer, view: V
     part.cuts = usable
 
 
-def _with_features(cuts: list[Cut], features: Features, work: Path, final: Path) -> list[Cut]:
+def _store_features(split: str, part: CheckedCuts, features: Features, work: Path, final: Path) -> None:
     if not features.stored or not isinstance(features, LogMel):
-        return cuts
-    done = CutSet.from_cuts(
-        cut.resample(features.sampling_rate_hz) if cut.sampling_rate != features.sampling_rate_hz else cut
-        for cut in cuts
-    ).compute_and_store_features(features.extractor, storage_path=work, storage_type=NumpyFilesWriter)
-    for cut in done:
-        cut.features.storage_path = str(final)
-    return list(done)
+        return
+    done, unreadable = [], {}
+    with NumpyFilesWriter(work) as storage:
+        for cut in track(part.cuts, f"storing features of {split}", console=console):
+            if cut.sampling_rate != features.sampling_rate_hz:
+                cut = cut.resample(features.sampling_rate_hz)
+            try:
+                cut = cut.compute_and_store_features(features.extractor, storage)
+                read_features(features, cut)
+            except Exception as error:  # a decoder may raise anything on a broken file
+                unreadable[cut.id] = cause(error)
+            else:
+                cut.features.storage_path = str(final)
+                done.append(cut)
+    _drop_unreadable(split, part, unreadable)
+    part.cuts = done
 
 
-def _statistics(cuts: list[Cut], features: Features) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each feature over evenly spread training cuts."""
-    chosen = cuts[:: max(1, len(cuts) // NUM_STATISTICS_CUTS)]
-    frames = np.concatenate([features(cut) for cut in track(chosen, "measuring features", console=console)])
-    frames = frames.astype(np.float64)
+def _drop_unreadable(split: str, part: CheckedCuts, unreadable: dict[str, str]) -> None:
+    """Drop what has a good header and end, but cannot be decoded in between, or decodes to nonsense."""
+    part.dropped += [Dropped(split, cut_id, f"unreadable audio: {why}") for cut_id, why in unreadable.items()]
+    part.cuts = [cut for cut in part.cuts if cut.id not in unreadable]
+
+
+def _statistics(part: CheckedCuts, features: Features) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each feature over evenly spread training cuts; those that cannot be read are dropped."""
+    chosen = part.cuts[:: max(1, len(part.cuts) // NUM_STATISTICS_CUTS)]
+    read, unreadable = [], {}
+    for cut in track(chosen, "measuring features", console=console):
+        try:
+            read.append(read_features(features, cut))
+        except ValueError as error:
+            unreadable[cut.id] = cause(error)
+    if not read:
+        raise ValueError(
+            f"no features of split 'train' could be read; the first reasons: {list(unreadable.items())[:5]}"
+        )
+    _drop_unreadable("train", part, unreadable)
+    frames = np.concatenate(read).astype(np.float64)
     std = np.maximum(frames.std(axis=0), 1e-3)
     return tuple(np.round(frames.mean(axis=0), 6).tolist()), tuple(np.round(std, 6).tolist())
 

@@ -13,6 +13,7 @@ from tests.data.corpora import (
     NUM_MELS,
     RATE_HZ,
     STORED,
+    VIEW,
     Pair,
     Recipe,
     dropped,
@@ -38,6 +39,19 @@ def not_audio(path: Path) -> None:
 
 def no_samples(path: Path) -> None:
     soundfile.write(path, np.zeros(0), RATE_HZ)
+
+
+def not_a_number(path: Path) -> None:
+    samples, _ = soundfile.read(path)
+    samples[500] = np.nan
+    soundfile.write(path, samples, RATE_HZ, subtype="FLOAT")
+
+
+def lost_in_between(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 6000] = bytes(6000)
+    path.write_bytes(content)
 
 
 def half(path: Path) -> None:
@@ -231,3 +245,38 @@ def test_a_split_of_which_nothing_is_left_is_refused_with_the_reasons(tmp_path, 
     with pytest.raises(ValueError, match=f"nothing is left of split '{split}'.*bad: {reason}"):
         run(tmp_path, Recipe(spoil))
     assert not (tmp_path / "corpus" / "view").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "suffix", "duration_s", "said"),
+    [(not_a_number, "wav", 1.0, "not finite"), (lost_in_between, "flac", 3.0, "flac decoder")],
+)
+@pytest.mark.parametrize(("view", "splits"), [(VIEW, ["train"]), (STORED, ["train", "dev", "test-x"])])
+def test_audio_that_only_decoding_finds_bad_spoils_neither_statistics_nor_stored_features(
+    tmp_path, spoil, suffix, duration_s, said, view, splits
+):
+    def add(folder: Path, found: dict[str, list[Pair]]) -> None:
+        for split in splits:
+            pair = utterance(folder, f"{split}-bad", duration_s, suffix=suffix)
+            spoil(Path(pair[0].sources[0].source))
+            found[split].append(pair)
+
+    prepared = run(tmp_path, Recipe(add), view)
+    reasons = dropped(prepared)
+    assert list(reasons) == [(split, f"{split}-bad") for split in splits]
+    assert all(reason.startswith("unreadable audio: ") and said in reason for reason in reasons.values())
+    clean = run(tmp_path / "clean", Recipe(), view)
+    assert (prepared.mean, prepared.std) == (clean.mean, clean.std)
+    for split in clean.splits:
+        assert ids(prepared, split) == ids(clean, split)
+        assert prepared.splits[split]["num_utterances"] == clean.splits[split]["num_utterances"]
+
+
+@pytest.mark.parametrize("view", [VIEW, STORED])
+def test_training_cuts_that_all_fail_to_decode_are_an_error(tmp_path, view):
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        for recording, _ in splits["train"]:
+            not_a_number(Path(recording.sources[0].source))
+
+    with pytest.raises(ValueError, match=r"no features of split .train. could be read.*train-0.*not finite"):
+        run(tmp_path, Recipe(add), view)

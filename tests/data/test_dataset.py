@@ -82,6 +82,24 @@ def test_an_unreadable_cut_is_left_out_and_named(cuts, tokenizer, features, tmp_
     assert len(batch) == 4
 
 
+def test_a_cut_whose_features_are_not_finite_is_left_out_and_named(cuts, tokenizer, features, tmp_path):
+    samples, _ = soundfile.read(tmp_path / "3.wav")
+    samples[100] = np.inf
+    soundfile.write(tmp_path / "3.wav", samples, RATE_HZ, subtype="FLOAT")
+    batch = SpeechDataset(features, tokenizer)[(0, cuts)]
+    assert [cut for cut, _ in batch.skipped] == ["cut3"]
+    assert "not finite" in batch.skipped[0][1]
+    assert batch.features.isfinite().all()
+
+
+def test_a_skipped_cut_is_named_with_what_its_decoder_said(cuts, tokenizer, features, tmp_path):
+    (tmp_path / "2.wav").write_bytes(b"not audio")
+    (tmp_path / "4.wav").unlink()
+    batch = SpeechDataset(features, tokenizer)[(0, cuts)]
+    assert "Format not recognised" in batch.skipped[0][1]
+    assert "4.wav" in batch.skipped[1][1]
+
+
 def test_a_batch_of_nothing_is_an_error_in_training_and_empty_in_evaluation(cuts, tokenizer, features, tmp_path):
     for file in tmp_path.glob("*.wav"):
         file.unlink()
