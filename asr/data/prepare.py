@@ -86,7 +86,7 @@ def _lock(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            console.print(f"another process is preparing {path.parent}; waiting for it")
+            console.print(f"another process is preparing {path.parent}; waiting for it", markup=False)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

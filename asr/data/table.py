@@ -6,6 +6,7 @@ import csv
 from collections import Counter
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from asr.data.prepared import PreparedData
@@ -20,16 +21,16 @@ def print_table(prepared: PreparedData, console: Console) -> None:
     for name, split in prepared.splits.items():
         counts = (f"{split[key]:.0f}" for key in ("num_utterances", "num_speakers", "num_dropped"))
         utterances, speakers, dropped = counts
-        table.add_row(name, utterances, f"{split['hours']:.2f}", speakers if speakers != "0" else "?", dropped)
+        table.add_row(escape(name), utterances, f"{split['hours']:.2f}", speakers if speakers != "0" else "?", dropped)
     console.print(table)
     console.print(f"vocabulary: {prepared.tokenizer.vocab_size} tokens, blank included")
     for (name, reason), count in sorted(_reasons(prepared).items()):
         console.print(f"dropped from {name}: {count} × {reason}", markup=False, highlight=False)
     if _reasons(prepared):
-        console.print(f"each of them: {prepared.folder / 'dropped.tsv'}", soft_wrap=True)
+        console.print(f"each of them: {prepared.folder / 'dropped.tsv'}", markup=False, soft_wrap=True)
     for note in prepared.notes:
         console.print(f"note: {note}", markup=False)
-    console.print(f"prepared data: {prepared.folder}", soft_wrap=True)
+    console.print(f"prepared data: {prepared.folder}", markup=False, soft_wrap=True)
 
 
 def _reasons(prepared: PreparedData) -> Counter[tuple[str, str]]:

@@ -165,6 +165,21 @@ def test_odd_ids_and_file_names_survive(tmp_path, name):
     assert STORED.features(list(prepared.cuts("train"))[3]).shape == (100, NUM_MELS)
 
 
+@pytest.mark.parametrize("name", ["[/red]", "[bold]", "[not a tag]"])
+def test_square_brackets_are_printed_as_they_are(tmp_path, name):
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits[f"test{name.replace('/', '')}"] = splits.pop("test-x")
+
+    given = Dropped(f"train{name}", "x", f"{name} is no reason: 1")
+    prepared = run(tmp_path / name, Recipe(add, dropped=[given], notes=(f"{name} is noted",)))
+    said = printed(prepared)
+    assert f"test{name.replace('/', '')}" in said
+    assert f"dropped from train{name}: 1 × {name} is no reason\n" in said
+    assert f"note: {name} is noted" in said
+    assert f"each of them: {prepared.folder}" in said
+    assert f"prepared data: {prepared.folder}" in said
+
+
 @pytest.mark.parametrize("name", ["a/b", "../../up", "new\nline", "carriage\rreturn", "line\u2028end", " "])
 def test_an_utterance_may_have_an_id_that_no_file_could_have(tmp_path, name):
     def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
