@@ -13,7 +13,8 @@ MAX_HASHED_BYTES = 2**28
 def fingerprint(value: Any) -> str:
     """Return ten hexadecimal digits that depend on a JSON-able value."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    # names of files that are no UTF-8 hold lone surrogates
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:10]
 
 
 def describe_source(source: str | None) -> dict[str, Any] | None:

@@ -104,7 +104,7 @@ def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Corpus:
             "notes": corpus.notes,
             "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
         }
-        _write(index_file, json.dumps(index, ensure_ascii=False, indent=1))
+        _write(index_file, json.dumps(index, indent=1))
     index = json.loads(index_file.read_text(encoding="utf-8"))
     splits = {
         name: Manifests(
@@ -246,7 +246,8 @@ def _summary(name: str, cuts: list[Cut], dropped: list[Dropped]) -> dict[str, fl
 
 
 def _write_dropped(path: Path, dropped: list[Dropped]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+    # names of files that are no UTF-8 are shown with escapes
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         writer = csv.writer(file, delimiter="\t")
         writer.writerow(("split", "item", "reason"))
         writer.writerows((item.split, item.item, item.reason) for item in dropped)

@@ -1,5 +1,6 @@
 """What `prepare` keeps, what it drops, and that it says so."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -163,6 +164,12 @@ def test_odd_ids_and_file_names_survive(tmp_path, name):
     prepared = run(tmp_path, Recipe(add), STORED)
     assert ids(prepared, "train")[3] == name
     assert STORED.features(list(prepared.cuts("train"))[3]).shape == (100, NUM_MELS)
+
+
+def test_a_name_that_is_no_utf_8_is_listed_with_escapes(tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    prepared = run(tmp_path, Recipe(dropped=[Dropped("train", name, f"missing audio: {name}")]))
+    assert dropped(prepared) == {("train", r"caf\udce9"): r"missing audio: caf\udce9"}
 
 
 @pytest.mark.parametrize("name", ["[/red]", "[bold]", "[not a tag]"])

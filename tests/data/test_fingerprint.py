@@ -1,0 +1,76 @@
+import hashlib
+import os
+
+import pytest
+
+from asr.data import fingerprint as module
+from asr.data.fingerprint import describe_source, fingerprint
+from asr.data.seeding import seed_for
+
+
+def test_a_fingerprint_depends_on_values_and_not_on_the_order_of_keys():
+    assert fingerprint({"a": 1, "b": [2, "ü"]}) == fingerprint({"b": [2, "ü"], "a": 1})
+    different = [{"a": 1}, {"a": "1"}, {"a": None}, {"b": 1}, [1, 2], [2, 1], "ü", "u"]
+    assert len({fingerprint(value) for value in different}) == len(different)
+    assert len(fingerprint("x")) == 10
+
+
+def test_fingerprints_and_seeds_stay_what_they_were():
+    # folders of prepared data and the order of batches hang on them
+    assert fingerprint({"corpus": "ü", "seed": 1}) == "8fcd803979"
+    assert seed_for("order", 1) == 8820227735363236343
+    assert seed_for("order", 1) != seed_for("order", "1")
+
+
+def test_seeds_fit_into_63_bits():
+    seeds = [seed_for("x", number) for number in range(200)]
+    assert len(set(seeds)) == 200
+    assert 2**60 < max(seeds) < 2**63
+
+
+def test_a_file_is_described_by_its_content(tmp_path):
+    first, second = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    first.write_bytes(b"one")
+    second.write_bytes(b"two")
+    described = describe_source(str(first))
+    assert described == {"name": "a.tsv", "sha256": hashlib.sha256(b"one").hexdigest()}
+    assert describe_source(str(second))["sha256"] != described["sha256"]
+    os.utime(first, (0, 0))
+    assert describe_source(str(first)) == described
+
+
+def test_a_huge_file_is_described_by_its_size_and_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_HASHED_BYTES", 2)
+    path = tmp_path / "a.tar"
+    path.write_bytes(b"one")
+    os.utime(path, ns=(5, 5))
+    assert describe_source(str(path)) == {"name": "a.tar", "bytes": 3, "mtime_ns": 5}
+
+
+def test_a_folder_is_described_by_the_names_and_sizes_below_it(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "a").write_bytes(b"one")
+    seen = [describe_source(str(tmp_path))]
+    (tmp_path / "below" / "a").write_bytes(b"other")
+    seen.append(describe_source(str(tmp_path)))
+    (tmp_path / "below" / "a").rename(tmp_path / "below" / "b")
+    seen.append(describe_source(str(tmp_path)))
+    assert len({str(described) for described in seen}) == 3
+    copy = tmp_path.with_name("copy")
+    (copy / "below").mkdir(parents=True)
+    (copy / "below" / "b").write_bytes(b"again")
+    assert describe_source(str(copy)) == seen[-1]
+
+
+def test_a_folder_may_hold_names_that_are_no_utf_8(tmp_path):
+    try:
+        (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(b"")
+    except OSError:
+        pytest.skip("this file system allows UTF-8 names only")
+    assert describe_source(str(tmp_path)) != describe_source(None)
+
+
+def test_a_source_that_is_not_there_is_refused(tmp_path):
+    assert describe_source(None) is None
+    with pytest.raises(ValueError, match=r"data\.source: there is no file or folder .*nowhere"):
+        describe_source(str(tmp_path / "nowhere"))
