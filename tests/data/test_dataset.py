@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from lhotse import CutSet, Recording, SupervisionSegment
+from lhotse import CutSet, NumpyFilesWriter, Recording, SupervisionSegment
+from lhotse.utils import fastcopy
 
 from asr.data.dataset import SpeechDataset
 from asr.data.features import LogMel, StoredFeatures
-from asr.data.loader import EvaluationLoader, Workers
+from asr.data.loader import EvaluationLoader, Workers, read
 from asr.data.perturb import SpeedPerturb
+from asr.data.reading import Reading
 from asr.data.sampling import BatchSize, MicroBatches
 from asr.text.character import CharacterTokenizerTrainer
 
@@ -30,6 +32,15 @@ def cuts(tmp_path):
         ]
         made.append(cut)
     return CutSet.from_cuts(made)
+
+
+@pytest.fixture
+def one_thread():
+    """Read with one thread, as workers do: resampling rounds differently with several."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -118,6 +129,96 @@ def test_audio_of_another_rate_is_resampled(cuts, tokenizer):
 def test_stored_features_are_read_and_checked(cuts, tokenizer, features):
     with pytest.raises(RuntimeError, match="no stored features"):
         SpeechDataset(StoredFeatures(20), tokenizer)[(0, cuts)]
+
+
+def test_features_that_a_corpus_brings_are_float32_and_as_wide_as_told(cuts, features, tmp_path):
+    cut = next(iter(cuts)).compute_and_store_features(features.extractor, NumpyFilesWriter(tmp_path / "features"))
+    file = next((tmp_path / "features").rglob("*.npy"))
+    np.save(file, np.load(file).astype(np.float16))
+    assert StoredFeatures(20)(cut).dtype == np.float32
+    assert StoredFeatures(20)(cut).shape == (50, 20)
+    with pytest.raises(ValueError, match=r"cut0.* has 20 features per frame, expected 40"):
+        StoredFeatures(40)(cut)
+    with pytest.raises(ValueError, match="num_features"):
+        StoredFeatures(0)
+
+
+def test_the_distance_of_frames_is_that_asked_for(cuts):
+    cut = next(iter(cuts))
+    assert [LogMel(20, RATE_HZ, shift)(cut).shape[0] for shift in (5, 10, 20)] == [100, 50, 25]
+    assert LogMel(frame_shift_ms=20).frame_shift_s == StoredFeatures(20, 20).frame_shift_s == 0.02
+
+
+def test_stored_features_are_used_only_where_they_are_asked_for(cuts, features, tmp_path):
+    cut = next(iter(cuts)).compute_and_store_features(features.extractor, NumpyFilesWriter(tmp_path / "features"))
+    for file in (tmp_path / "features").rglob("*.npy"):
+        np.save(file, np.zeros((50, 20), dtype=np.float32))
+    assert features(cut).any()
+    assert not LogMel(20, RATE_HZ, stored=True)(cut).any()
+
+
+def test_the_first_channel_is_heard(features, tmp_path):
+    samples = np.random.default_rng(0).normal(size=(4000, 2)) * 0.1
+    soundfile.write(tmp_path / "two.wav", samples, RATE_HZ, subtype="FLOAT")
+    soundfile.write(tmp_path / "one.wav", samples[:, 0], RATE_HZ, subtype="FLOAT")
+    two, one = (Recording.from_file(tmp_path / f"{name}.wav").to_cut() for name in ("two", "one"))
+    np.testing.assert_array_equal(features(two), features(one))
+
+
+def test_a_cut_without_speaker_or_transcript_is_read(cuts, tokenizer, features):
+    bare, silent, double = (cut for _, cut in zip(range(3), cuts, strict=False))
+    segment = silent.supervisions[0]
+    bare.supervisions = []
+    silent.supervisions = [fastcopy(segment, text=None, speaker=None)]
+    double.supervisions = [fastcopy(segment, text=text) for text in ("a", "b")]
+    batch = SpeechDataset(features, tokenizer)[(0, CutSet.from_cuts([bare, silent, double]))]
+    assert batch.texts == ("", "", "a b")
+    assert batch.speakers == (None, None, "speaker1")
+    assert batch.num_tokens.tolist()[:2] == [0, 0]
+
+
+def test_cuts_of_a_batch_are_perturbed_differently(cuts, tokenizer, features):
+    dataset = SpeechDataset(features, tokenizer, SpeedPerturb((0.5, 2.0)))
+    cut = next(iter(cuts))
+    copies = CutSet.from_cuts(cut.with_id(f"copy{index}") for index in range(8))
+    assert set(dataset[(0, copies)].num_frames.tolist()) == {25, 100}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 7])
+def test_workers_do_not_change_what_is_perturbed(cuts, tokenizer, features, num_workers, one_thread):
+    order = MicroBatches(cuts, BatchSize(1.5, num_buckets=2), seed=5)
+    dataset = SpeechDataset(features, tokenizer, SpeedPerturb())
+    batches = list(read(dataset, order.epoch(1), Workers(num_workers, prefetch=1)))
+    expected = [dataset[item] for item in order.epoch(1)]
+    assert [(batch.seed, batch.ids) for batch in batches] == [(batch.seed, batch.ids) for batch in expected]
+    assert all(torch.equal(a.features, b.features) for a, b in zip(batches, expected, strict=True))
+
+
+@pytest.mark.parametrize("options", [{"num_workers": -1}, {"prefetch": 0}])
+def test_impossible_workers_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Workers(**options)
+
+
+def test_a_recipe_reads_training_shuffled_and_perturbed_and_evaluation_whole(cuts, tokenizer, features, tmp_path):
+    reading = Reading(features, tokenizer, BatchSize(1.5, num_buckets=2), Workers(0))
+    perturb = SpeedPerturb()
+    dataset, order = reading.training_data(cuts, 9, perturb)
+    assert (dataset.perturb, dataset.may_be_empty, order.seed, order.shuffle) == (perturb, False, 9, True)
+    loader = reading.evaluation_loader(cuts)
+    assert (loader.dataset.perturb, loader.micro_batches.shuffle) == (None, False)
+    for file in tmp_path.glob("*.wav"):
+        file.unlink()
+    assert sorted(cut for batch in loader for cut, _ in batch.skipped) == [f"cut{index}" for index in range(6)]
+
+
+def test_a_batch_moves_with_all_its_tensors(cuts, tokenizer, features):
+    batch = SpeechDataset(features, tokenizer)[(0, cuts)]
+    moved = batch.to("meta")
+    tensors = [name for name, value in vars(batch).items() if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 4
+    assert all(getattr(moved, name).is_meta for name in tensors)
+    assert (moved.ids, moved.texts, moved.seed) == (batch.ids, batch.texts, batch.seed)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])

@@ -1,6 +1,7 @@
 """What `prepare` does once, does again after an interruption, and measures."""
 
-import fcntl
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,18 +99,34 @@ def test_a_folder_without_an_index_is_not_taken_for_prepared(tmp_path):
     assert ids(run(tmp_path, Recipe()), "train") == ["train-0", "train-1", "train-2"]
 
 
-def test_one_process_at_a_time_prepares(tmp_path, monkeypatch):
-    inside = []
-    make = Recipe()
+def test_a_call_that_waited_for_another_does_its_work_no_second_time(tmp_path, monkeypatch):
+    recipe, waiting, views = Recipe(), threading.Event(), []
+    monkeypatch.setattr(asr.data.prepare.console, "print", lambda *args, **kwargs: waiting.set())
+    build = asr.data.prepare._build_view
+    monkeypatch.setattr(asr.data.prepare, "_build_view", lambda *args: views.append(args) or build(*args))
+    with ThreadPoolExecutor(1) as pool:
+        others = []
 
-    def second_process(folder: Path) -> Corpus:
-        with (tmp_path / ".corpus.lock").open("w") as file, pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        inside.append(folder)
-        return make(folder)
+        def first(folder: Path) -> Corpus:
+            others.append(pool.submit(run, tmp_path, recipe))
+            assert waiting.wait(timeout=60)
+            assert not recipe.folders
+            return recipe(folder)
 
-    run(tmp_path, second_process)
-    assert inside == [tmp_path / "corpus"]
+        prepared = run(tmp_path, first)
+        assert others[0].result(timeout=60).splits == prepared.splits
+    assert len(recipe.folders) == 1
+    assert len(views) == 1
+
+
+def test_prepared_data_are_found_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    prepared = run(Path("data"), Recipe(), STORED)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert prepared.folder == tmp_path / "data" / "corpus" / "view"
+    assert all(STORED.features(cut).any() for cut in prepared.cuts("train"))
+    assert all(cut.load_audio().any() for cut in prepared.cuts("train"))
 
 
 def test_the_table_counts_utterances_hours_and_speakers(tmp_path):

@@ -58,8 +58,51 @@ def test_a_resumed_epoch_continues_behind_what_was_processed(order):
 
 def test_one_bucket_and_equal_durations_work():
     same = CutSet.from_cuts(MonoCut(f"c{i}", 0, 2.0, 0) for i in range(9))
+    assert duration_bins(same, 10) == []
     for num_buckets in (1, 10):
         assert sum(map(len, ids(MicroBatches(same, BatchSize(4.0, num_buckets)).epoch(0)))) == 9
+
+
+@pytest.mark.parametrize("num_buckets", [1, 4])
+def test_every_cut_is_kept_where_nothing_fills_a_batch_and_where_one_overfills_it(num_buckets):
+    long = CutSet.from_cuts(MonoCut(f"c{i}", 0, duration, 0) for i, duration in enumerate((1.0, 1.5, 40.0, 2.0, 3.0)))
+    for size in (BatchSize(5.0, num_buckets), BatchSize(500.0, num_buckets)):
+        for shuffle in (True, False):
+            found = ids(MicroBatches(long, size, shuffle=shuffle).epoch(0))
+            assert sorted(itertools.chain.from_iterable(found)) == [f"c{i}" for i in range(5)]
+
+
+@pytest.mark.parametrize("num_buckets", [1, 4])
+def test_long_cuts_count_more_where_that_is_asked_for(num_buckets):
+    same = CutSet.from_cuts(MonoCut(f"c{i}", 0, 10.0, 0) for i in range(12))
+    plain = ids(MicroBatches(same, BatchSize(40.0, num_buckets)).epoch(0))
+    # 10 s count as 10 + 10² / 10 = 20 s
+    quadratic = ids(MicroBatches(same, BatchSize(40.0, num_buckets, quadratic_duration_s=10.0)).epoch(0))
+    assert [max(map(len, plain)), max(map(len, quadratic))] == [4, 2]
+
+
+def test_the_order_without_shuffling_never_changes():
+    cuts = cuts_of(60)
+    first, second = (ids(MicroBatches(cuts, BatchSize(10.0), shuffle=False).epoch(epoch)) for epoch in (0, 0))
+    assert first == second
+
+
+@pytest.mark.parametrize("varied", [True, False])
+def test_shuffling_reaches_no_further_than_its_buffer(varied):
+    cuts = CutSet.from_cuts(MonoCut(f"{i}", 0, 1.0 + varied * (i % 2), 0) for i in range(400))
+    firsts = {}
+    for buffer in (20, 400):
+        order = MicroBatches(cuts, BatchSize(4.0, 2, shuffle_buffer_cuts=buffer), seed=1)
+        found = [int(cut) for batch in ids(order.epoch(0)) for cut in batch]
+        assert sorted(found) == list(range(400))
+        firsts[buffer] = max(found[:20])
+    assert firsts[20] < 120 < firsts[400]
+
+
+def test_the_last_update_of_an_epoch_is_whole(order):
+    num_batches = len(list(order.epoch(0)))
+    for together in (1, 2, 3, 5):
+        assert order.count_updates(0, together) == num_batches // together
 
 
 def test_bins_divide_the_audio_evenly():
@@ -75,6 +118,11 @@ def test_bins_divide_the_audio_evenly():
 def test_no_cuts_and_impossible_sizes_are_refused():
     with pytest.raises(ValueError, match="no cuts"):
         MicroBatches(CutSet.from_cuts([]), BatchSize(10.0))
-    for options in ({"max_duration_s": 0}, {"max_duration_s": 1, "num_buckets": 0}):
+    for options in (
+        {"max_duration_s": 0},
+        {"max_duration_s": 1, "num_buckets": 0},
+        {"max_duration_s": 1, "shuffle_buffer_cuts": 0},
+        {"max_duration_s": 1, "quadratic_duration_s": 0},
+    ):
         with pytest.raises(ValueError, match="must be positive"):
             BatchSize(**options)

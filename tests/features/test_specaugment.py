@@ -22,6 +22,25 @@ def test_masks_stay_within_their_limits():
         assert ((masked == 0).all(dim=1).sum(dim=1) <= 9).all()
 
 
+def test_every_allowed_width_and_place_is_drawn():
+    features, lengths = torch.ones(400, 20, 6), torch.full((400,), 20)
+    options = {"num_time_masks": 1, "max_time_frames": 3, "max_time_fraction": 1.0, "num_feature_masks": 0}
+    masked = (apply(0, features, lengths, **options) == 0).all(dim=2)
+    assert set(masked.sum(dim=1).tolist()) == {0, 1, 2, 3}
+    assert masked.any(dim=0).all()
+    bands = apply(0, features, lengths, num_time_masks=0, num_feature_masks=1, max_feature_bins=100)
+    masked = (bands == 0).all(dim=1)
+    assert set(masked.sum(dim=1).tolist()) == set(range(7))
+    assert masked.any(dim=0).all()
+
+
+def test_what_is_masked_is_zero_and_the_rest_untouched():
+    features = torch.randn(3, 50, 40)
+    masked = apply(0, features, torch.tensor([50, 40, 30]))
+    assert ((masked == 0) | (masked == features)).all()
+    assert (masked == 0).any()
+
+
 def test_utterances_of_a_batch_are_masked_differently():
     features, lengths = torch.ones(4, 100, 40), torch.full((4,), 100)
     masked = apply(0, features, lengths)

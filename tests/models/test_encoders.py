@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from asr.models.subsampling import ConvSubsampling
 from tests.models.encoders import CASES, NUM_FEATURES, EncoderCase
 
 
@@ -75,6 +76,14 @@ def test_encodings_depend_on_the_order_of_frames(case):
     forward, _ = encoder(features, lengths)
     backward, _ = encoder(features.flip(1), lengths)
     assert not torch.allclose(forward.mean(1), backward.mean(1), atol=1e-4)
+
+
+def test_subsampling_drops_out_in_training_only():
+    torch.manual_seed(0)
+    subsampling = ConvSubsampling(NUM_FEATURES, d_model=24, channels=4, dropout=0.5)
+    features, lengths = batch_of(60)
+    assert 0.3 < (subsampling(features, lengths)[0] == 0).float().mean() < 0.7
+    assert (subsampling.eval()(features, lengths)[0] != 0).all()
 
 
 @pytest.mark.parametrize(

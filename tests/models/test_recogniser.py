@@ -29,6 +29,28 @@ def test_augmentation_depends_on_its_generator_alone():
     assert not torch.equal(losses(recogniser, 1), losses(recogniser, None))
 
 
+def test_the_encoder_sees_normalised_features():
+    recogniser = make().eval()
+    recogniser.augment = None
+    seen = []
+    recogniser.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    features = torch.randn(1, 30, NUM_FEATURES)
+    log_probs, lengths = recogniser(features, torch.tensor([30]))
+    recogniser.losses(features, torch.tensor([30]), torch.tensor([[1]]), torch.tensor([1]))
+    assert log_probs.shape == (1, int(lengths[0]), 6)
+    assert len(seen) == 2
+    for normalised in seen:
+        torch.testing.assert_close(normalised, (features - 0.5) / 2)
+
+
+def test_masks_are_the_mean_of_normalised_features():
+    recogniser = make().eval()
+    seen = []
+    recogniser.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    losses(recogniser, 1)
+    assert (seen[0] == 0).any()
+
+
 def test_the_statistics_travel_with_the_weights():
     state = make().state_dict()
     assert torch.equal(state["normalise.mean"], torch.full((NUM_FEATURES,), 0.5))
@@ -40,4 +62,16 @@ def test_no_bias_starts_at_zero():
     initialise(recogniser)
     biases = {name: p for name, p in recogniser.named_parameters() if name.endswith("bias")}
     assert biases
+    assert all(0 < p.abs().max() < 0.1 for name, p in biases.items() if "norm" in name)
     assert all(0 < p.abs().max() < 1 for p in biases.values())
+
+
+def test_weights_and_biases_that_have_a_start_keep_it():
+    recogniser = make()
+    with torch.no_grad():
+        recogniser.head.project.weight.zero_()
+    before = {name: parameter.clone() for name, parameter in recogniser.named_parameters()}
+    initialise(recogniser)
+    changed = {name for name, p in recogniser.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {name for name, p in before.items() if name.endswith("bias") and not p.any()}
+    assert changed < {name for name in before if name.endswith("bias")}

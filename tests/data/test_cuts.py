@@ -1,0 +1,41 @@
+import pytest
+from lhotse import CutSet, MonoCut, SupervisionSegment
+
+import asr.data.cuts
+from asr.data.cuts import AudioCheck, Limits, check_cuts, supervised_cuts
+from asr.text.normalise import TextNormalizer
+from tests.data.corpora import manifests, utterance
+
+
+@pytest.mark.parametrize("limits", [(-0.1, 1.0), (1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0), (0.1, float("nan"))])
+def test_impossible_limits_are_refused(limits):
+    with pytest.raises(ValueError, match="0 <= min_duration_s < max_duration_s"):
+        Limits(*limits)
+
+
+def test_audio_is_looked_at_once_however_many_cuts_lie_in_it(tmp_path, monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(asr.data.cuts, "audio_problem", lambda recording: looked_at.append(recording.id) or "broken")
+    recording, _ = utterance(tmp_path, "talk")
+    segments = [(recording, SupervisionSegment(f"s{index}", "talk", 0.1 * index, 0.2)) for index in range(5)]
+    check = AudioCheck()
+    assert [check(cut) for cut in supervised_cuts(manifests(*segments))] == ["broken"] * 5
+    assert looked_at == ["talk"]
+
+
+def test_transcripts_are_normalised_and_the_rest_of_a_supervision_is_kept(tmp_path):
+    recording, segment = utterance(tmp_path, "a", text="  Hello,\tWORLD ")
+    segment.speaker, segment.language, segment.custom = "anna", "en", {"accent": "x"}
+    cuts = supervised_cuts(manifests((recording, segment)))
+    checked = check_cuts("train", cuts, TextNormalizer(case="lower", punctuation="strip"), Limits())
+    (found,) = checked.cuts[0].supervisions
+    assert (found.id, found.text, found.speaker, found.language) == ("a", "hello world", "anna", "en")
+    assert found.custom == {"accent": "x"}
+
+
+def test_a_cut_of_nothing_is_dropped_with_its_reason():
+    bare = MonoCut("bare", 0, 1.0, 0, [SupervisionSegment("bare", "r", 0, 1.0, text="a")])
+    checked = check_cuts("dev", CutSet.from_cuts([bare]), TextNormalizer(), Limits())
+    assert [(item.split, item.item, item.reason) for item in checked.dropped] == [
+        ("dev", "bare", "no audio and no features")
+    ]
