@@ -10,6 +10,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -27,6 +28,8 @@ from asr.training.report import report_training
 from asr.training.resume import ResumableLoader
 from asr.training.run_folder import Stopwatch, claim_run_folder, create_run_folder, num_threads, point_latest
 from asr.training.session import fit
+
+MOST = 2**63 - 1  # what torch takes as a seed
 
 console = Console()
 
@@ -53,7 +56,7 @@ def train(config: DictConfig) -> None:
 
 def rehearse(config: Mapping[str, Any]) -> None:
     """Build everything once with a small vocabulary, so that what cannot work fails before any work is done."""
-    _check_seed(config["seed"])
+    _check_whole(config.get("seed"), "seed", 0)
     _trainer(config, loggers=[], callbacks=[])
     features = data_parts(config).features
     zeros, ones = [0.0] * features.num_features, [1.0] * features.num_features
@@ -63,9 +66,10 @@ def rehearse(config: Mapping[str, Any]) -> None:
     parts.schedule_factory(optimizer)
 
 
-def _check_seed(seed: Any) -> None:
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ConfigError(f"seed must be a whole number of at least 0, given {seed!r}")
+def _check_whole(value: Any, key: str, least: int, most: int = MOST) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        at_most = f" and at most {most}" if isinstance(value, int) and value > most else ""
+        raise ConfigError(f"{key} must be a whole number of at least {least}{at_most}, given {value!r}")
 
 
 def set_budget(config: DictConfig, prepared: PreparedData) -> None:
@@ -73,7 +77,7 @@ def set_budget(config: DictConfig, prepared: PreparedData) -> None:
 
     The budget of a run is its number of updates: schedules with a horizon read it from there.
     """
-    epochs = config.trainer.max_epochs
+    epochs = config.trainer.get("max_epochs")
     if epochs in (None, -1):
         return
     reading, trainer = _reading(plain(config), prepared), config.trainer
@@ -103,14 +107,19 @@ def _run_folder(config: Mapping[str, Any], recipe: str) -> Path:
 
 def _trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]) -> Trainer:
     node = dict(config["trainer"])
-    if node["max_steps"] < 1:
-        raise ConfigError(f"trainer.max_steps must be at least 1, given {node['max_steps']}")
-    if not isinstance(node["val_check_interval"], int) or node["val_check_interval"] < 1:
-        raise ConfigError(
-            f"trainer.val_check_interval must be a whole number of micro-batches, given {node['val_check_interval']!r}"
-        )
+    for name in ("max_steps", "val_check_interval", "accumulate_grad_batches"):
+        _check_whole(node.get(name), f"trainer.{name}", 1)
+    if node.get("max_epochs") not in (None, -1):
+        _check_whole(node["max_epochs"], "trainer.max_epochs", 1)
     node["max_epochs"] = -1
-    return instantiate(node, "trainer", ALLOWED["trainer"], logger=loggers, callbacks=callbacks)
+    try:
+        trainer = instantiate(node, "trainer", ALLOWED["trainer"], logger=loggers, callbacks=callbacks)
+    except MisconfigurationException as error:
+        raise ConfigError(f"trainer: {error}") from error
+    # a negative norm would turn every gradient round
+    if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
+        raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
+    return trainer
 
 
 def _attachments(config: Mapping[str, Any], group: str, run_dir: Path) -> list[Any]:
