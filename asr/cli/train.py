@@ -57,7 +57,13 @@ def train(config: DictConfig) -> None:
 def rehearse(config: Mapping[str, Any]) -> None:
     """Build everything once with a small vocabulary, so that what cannot work fails before any work is done."""
     _check_whole(config.get("seed"), "seed", 0)
-    _trainer(config, loggers=[], callbacks=[])
+    trainer = _trainer(config, loggers=[], callbacks=[])
+    if trainer.world_size != 1:
+        # ranks would each make a run folder of their own
+        raise ConfigError(
+            f"trainer.devices={config['trainer'].get('devices')!r} means {trainer.world_size} processes, but asr-train "
+            "trains in one; choose trainer.devices=1"
+        )
     features = data_parts(config).features
     zeros, ones = [0.0] * features.num_features, [1.0] * features.num_features
     recogniser = build_recogniser(config, 8, zeros, ones)

@@ -51,6 +51,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("trainer.accumulate_grad_batches=0", ["trainer.accumulate_grad_batches", "0", "at least 1"]),
         ("trainer.gradient_clip_val=-1", ["trainer.gradient_clip_val", "-1", "at least 0"]),
         ("trainer.gradient_clip_val=nan", ["trainer.gradient_clip_val", "nan", "at least 0"]),
+        ("trainer.devices=2", ["trainer.devices", "2 processes", "trainer.devices=1"]),
         ("trainer.devices=0", ["trainer", "devices=0"]),
         ("trainer.max_stepz=5", ["trainer.max_stepz", "Did you mean 'max_steps'?"]),
         ("trainer.precision=17", ["trainer", "17"]),
