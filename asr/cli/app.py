@@ -49,7 +49,7 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
                 print(command_help(config_name, CONFIGS))
                 return
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(guarded)()
-    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+    except (ValueError, HydraException, OmegaConfBaseException) as error:
         if full:
             raise
         _leave(config_name, explain(error, config_name))
@@ -111,7 +111,10 @@ def explain(error: Exception, config_name: str) -> str:
     if isinstance(error.__cause__, OmegaConfBaseException):
         text += f"\n{error.__cause__}"
     if isinstance(error, MissingConfigException):
-        return _explain_choice(error)
+        group, _, choice = (error.missing_cfg_file or "").partition("/")
+        return _explain_choice(group, choice) or text
+    if text.startswith("Config group override must be"):
+        return _explain_nameless(sys.argv[1:]) or text
     override = re.search(r"Could not override '([^']+)'", text)
     if isinstance(error, ConfigCompositionException) and override:
         return _explain_key(override.group(1), config_name)
@@ -121,12 +124,24 @@ def explain(error: Exception, config_name: str) -> str:
     return text
 
 
-def _explain_choice(error: MissingConfigException) -> str:
-    group, _, choice = (error.missing_cfg_file or "").partition("/")
+def _explain_choice(group: str, choice: str) -> str:
     known = list(choices(CONFIGS, group))
     if not known:
-        return str(error)
+        return ""
     return f"{group}={choice}: there is no such {group}.{did_you_mean(choice, known)} Allowed: {', '.join(known)}."
+
+
+def _explain_nameless(argv: list[str]) -> str:
+    """Name the word that chooses null or a number where a file of a group is chosen."""
+    words = [word for word in argv if "=" in word and not word.startswith("-")]
+    for override in OverridesParser.create().parse_overrides(words):
+        if not override.key_or_group:
+            return f"{override.input_line!r} names no key"
+        if not override.is_delete() and not isinstance(override.value(), str | list):
+            explained = _explain_choice(override.key_or_group, str(override.value()))
+            if explained:
+                return explained
+    return ""
 
 
 def _explain_key(key: str, config_name: str) -> str:
