@@ -1,10 +1,10 @@
 import pytest
-from lhotse import CutSet, MonoCut, SupervisionSegment
+from lhotse import CutSet, MonoCut, NumpyFilesWriter, SupervisionSegment
 
 import asr.data.cuts
 from asr.data.cuts import AudioCheck, Limits, check_cuts, supervised_cuts
 from asr.text.normalise import TextNormalizer
-from tests.data.corpora import manifests, utterance
+from tests.data.corpora import VIEW, manifests, utterance
 
 
 @pytest.mark.parametrize("limits", [(-0.1, 1.0), (1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0), (0.1, float("nan"))])
@@ -31,6 +31,13 @@ def test_transcripts_are_normalised_and_the_rest_of_a_supervision_is_kept(tmp_pa
     (found,) = checked.cuts[0].supervisions
     assert (found.id, found.text, found.speaker, found.language) == ("a", "hello world", "anna", "en")
     assert found.custom == {"accent": "x"}
+
+
+def test_a_cut_of_features_alone_has_no_audio_to_be_wrong(tmp_path):
+    (cut,) = supervised_cuts(manifests(utterance(tmp_path, "a")))
+    with NumpyFilesWriter(tmp_path / "features") as storage:
+        alone = cut.compute_and_store_features(VIEW.features.extractor, storage).drop_recording()
+    assert AudioCheck()(alone) is None
 
 
 def test_a_cut_of_nothing_is_dropped_with_its_reason():

@@ -89,10 +89,11 @@ def test_the_order_without_shuffling_never_changes():
 
 @pytest.mark.parametrize("varied", [True, False])
 def test_shuffling_reaches_no_further_than_its_buffer(varied):
-    cuts = CutSet.from_cuts(MonoCut(f"{i}", 0, 1.0 + varied * (i % 2), 0) for i in range(400))
+    cuts = CutSet.from_cuts(MonoCut(f"{i}", 0, 1.0 + varied * (i % 3), 0) for i in range(400))
     firsts = {}
     for buffer in (20, 400):
         order = MicroBatches(cuts, BatchSize(4.0, 2, shuffle_buffer_cuts=buffer), seed=1)
+        assert bool(order.duration_bins) == varied
         found = [int(cut) for batch in ids(order.epoch(0)) for cut in batch]
         assert sorted(found) == list(range(400))
         firsts[buffer] = max(found[:20])
