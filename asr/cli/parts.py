@@ -41,6 +41,7 @@ ALLOWED = {
     "logger": ("asr.training",),
     "callbacks": ("asr.training", "lightning.pytorch.callbacks"),
 }
+OPTIONAL = ("augment.audio", "augment.features")
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -51,11 +52,23 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def part(config: Mapping[str, Any], key: str, **arguments: Any) -> Any:
-    """Build what stands under a dotted key; null gives None."""
+    """Build what stands under a dotted key; null gives None where a run can do without.
+
+    Raises:
+        ConfigError: the key is missing, null, or holds no options, or what it holds is refused.
+    """
     node: Any = config
     for name in key.split("."):
+        if not isinstance(node, Mapping) or name not in node:
+            raise ConfigError(f"{key} is missing in the config")
         node = node[name]
-    return None if node is None else instantiate(node, key, ALLOWED[key], **arguments)
+    if node is None and key in OPTIONAL:
+        return None
+    if node is None:
+        raise ConfigError(f"{key} must not be null")
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{key} must hold _target_ and options, given {node!r}")
+    return instantiate(node, key, ALLOWED[key], **arguments)
 
 
 @dataclass(frozen=True)

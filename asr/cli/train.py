@@ -19,7 +19,7 @@ from asr.cli.data import prepare_data
 from asr.cli.errors import ConfigError
 from asr.cli.instantiate import instantiate
 from asr.cli.multirun import run_child
-from asr.cli.parts import ALLOWED, build_recogniser, data_parts, plain, update_parts
+from asr.cli.parts import ALLOWED, build_recogniser, data_parts, part, plain, update_parts
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
 from asr.training.checkpoints import FORMAT
@@ -64,6 +64,7 @@ def rehearse(config: Mapping[str, Any]) -> None:
             f"trainer.devices={config['trainer'].get('devices')!r} means {trainer.world_size} processes, but asr-train "
             "trains in one; choose trainer.devices=1"
         )
+    part(config, "data.prepare")
     features = data_parts(config).features
     zeros, ones = [0.0] * features.num_features, [1.0] * features.num_features
     recogniser = build_recogniser(config, 8, zeros, ones)
