@@ -57,6 +57,7 @@ def train(config: DictConfig) -> None:
 def rehearse(config: Mapping[str, Any]) -> None:
     """Build everything once with a small vocabulary, so that what cannot work fails before any work is done."""
     _check_whole(config.get("seed"), "seed", 0)
+    num_threads(config.get("torch_threads"), 0)
     trainer = _trainer(config, loggers=[], callbacks=[])
     if trainer.world_size != 1:
         # ranks would each make a run folder of their own
@@ -140,7 +141,7 @@ def _attachments(config: Mapping[str, Any], group: str, run_dir: Path) -> list[A
 
 
 def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> None:
-    torch.set_num_threads(num_threads(config["torch_threads"], config["data"]["workers"]["num_workers"]))
+    torch.set_num_threads(num_threads(config.get("torch_threads"), config["data"]["workers"]["num_workers"]))
     watch = Stopwatch()
     reading, module = _reading(config, prepared), _module(config, prepared)
     num_parameters = sum(p.numel() for p in module.recogniser.parameters())

@@ -109,5 +109,15 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> Path:
 
 
 def num_threads(asked: int | None, num_workers: int) -> int:
-    """Return the threads that torch should use: what was asked for, else the cores that no loader worker needs."""
-    return asked or max(1, len(os.sched_getaffinity(0)) - num_workers)
+    """Return the threads that torch should use: what was asked for, else the cores that no loader worker needs.
+
+    Raises:
+        ValueError: what was asked for is no number of threads.
+    """
+    if asked is not None:
+        if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+            raise ValueError(
+                f"torch_threads must be a whole number of at least 1, or null for the cores left, given {asked!r}"
+            )
+        return asked
+    return max(1, len(os.sched_getaffinity(0)) - num_workers)
