@@ -17,7 +17,7 @@ from rich.console import Console
 from asr.cli.app import run_app
 from asr.cli.data import prepare_data
 from asr.cli.errors import ConfigError
-from asr.cli.instantiate import instantiate
+from asr.cli.instantiate import Configured, instantiate
 from asr.cli.multirun import run_child
 from asr.cli.parts import ALLOWED, build_recogniser, data_parts, part, plain, update_parts
 from asr.data.prepared import PreparedData
@@ -65,6 +65,8 @@ def rehearse(config: Mapping[str, Any]) -> None:
             f"trainer.devices={config['trainer'].get('devices')!r} means {trainer.world_size} processes, but asr-train "
             "trains in one; choose trainer.devices=1"
         )
+    for group in ("logger", "callbacks"):
+        _attachment_factories(config, group)
     part(config, "data.prepare")
     features = data_parts(config).features
     zeros, ones = [0.0] * features.num_features, [1.0] * features.num_features
@@ -130,14 +132,24 @@ def _trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]
     return trainer
 
 
+def _attachment_factories(config: Mapping[str, Any], group: str) -> list[Configured]:
+    """Check the loggers or callbacks of a group; they are not made yet, because making them writes."""
+    nodes = config.get(group)
+    if not isinstance(nodes, Mapping):
+        raise ConfigError(f"{group} is missing in the config" if nodes is None else f"{group}: given {nodes!r}")
+    factories = []
+    for name, node in nodes.items():
+        if node is not None and not isinstance(node, Mapping):
+            raise ConfigError(f"{group}.{name} must hold _target_ and options, or be null, given {node!r}")
+        if node is not None:
+            factories.append(instantiate({**node, "_partial_": True}, f"{group}.{name}", ALLOWED[group]))
+    return factories
+
+
 def _attachments(config: Mapping[str, Any], group: str, run_dir: Path) -> list[Any]:
     """Build the loggers or callbacks of a group; each is given what it asks for."""
-    built = []
-    for name, node in config[group].items():
-        if node is not None:
-            factory = instantiate({**node, "_partial_": True}, f"{group}.{name}", ALLOWED[group])
-            built.append(factory.with_known({"run_dir": run_dir, "config": config}))
-    return built
+    known = {"run_dir": run_dir, "config": config}
+    return [factory.with_known(known) for factory in _attachment_factories(config, group)]
 
 
 def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> None:

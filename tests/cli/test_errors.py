@@ -80,6 +80,13 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("torch_threads=0", ["torch_threads", "0", "at least 1"]),
         ("torch_threads=-1", ["torch_threads", "-1", "at least 1"]),
         ("torch_threads=many", ["torch_threads", "many", "whole number"]),
+        ("~callbacks", ["callbacks is missing"]),
+        ("+logger.wandb=5", ["logger.wandb", "5"]),
+        ("+logger.mine={_target_:os.system}", ["logger.mine._target_", "os.system", "asr.training"]),
+        (
+            "+logger.w={_target_:asr.training.wandb_logger.WandbTracking,mode:often}",
+            ["logger.w.mode", "often", "'offline'"],
+        ),
         ("recipes_dir=/nowhere/at/all", ["recipes_dir", "/nowhere/at/all"]),
         ("audio='a b'c", ["audio"]),
         ("features=log_mel_stored augment=speed_specaugment", ["augment.audio", "stored"]),
