@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from asr.data.fingerprint import describe_source, fingerprint
 from asr.data.prepare import View, prepare
 from asr.data.prepared import PreparedData
 from asr.data.table import print_table
+from asr.training.run_folder import usable_folder
 
 # lengths whose subsampled lengths tell one encoder from another
 PROBED_FRAMES = range(512)
@@ -24,6 +24,7 @@ SPEED_ONLY = ("num_jobs",)
 def prepare_data(config: Mapping[str, Any], parts: DataParts | None = None) -> PreparedData:
     """Prepare what is missing, print the table, and return the data."""
     parts = parts or data_parts(config)
+    folder = usable_folder(config["data"].get("dir"), "data.dir")
     encoder = build_encoder(config, parts.features.num_features)
 
     def output_frames(num_frames: int) -> int:
@@ -40,6 +41,6 @@ def prepare_data(config: Mapping[str, Any], parts: DataParts | None = None) -> P
     options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
     corpus_name = fingerprint({"prepare": options, "source": describe_source(data["source"])})
     make_corpus = part(config, "data.prepare", source=data["source"])
-    prepared = prepare(Path(data["dir"]).expanduser(), corpus_name, make_corpus, view, view_name)
+    prepared = prepare(folder, corpus_name, make_corpus, view, view_name)
     print_table(prepared, Console())
     return prepared

@@ -51,7 +51,7 @@ def _set_name(path: Path) -> str:
 
 def _output_folder(options: DictConfig, checkpoint: Path) -> Path:
     if options.output_dir is not None:
-        return claim_run_folder(Path(options.output_dir), "output_dir")
+        return claim_run_folder(options.output_dir, "output_dir")
     run_dir = checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else checkpoint.parent
     return create_run_folder(run_dir / "decode")
 

@@ -26,7 +26,15 @@ from asr.training.checkpoints import FORMAT
 from asr.training.module import TrainingModule
 from asr.training.report import report_training
 from asr.training.resume import ResumableLoader
-from asr.training.run_folder import Stopwatch, claim_run_folder, create_run_folder, num_threads, point_latest
+from asr.training.run_folder import (
+    Stopwatch,
+    claim_run_folder,
+    create_run_folder,
+    free_folder,
+    num_threads,
+    point_latest,
+    usable_folder,
+)
 from asr.training.session import fit
 
 MOST = 2**63 - 1  # what torch takes as a seed
@@ -67,6 +75,7 @@ def rehearse(config: Mapping[str, Any]) -> None:
         )
     for group in ("logger", "callbacks"):
         _attachment_factories(config, group)
+    _check_folders(config)
     part(config, "data.prepare")
     features = data_parts(config).features
     zeros, ones = [0.0] * features.num_features, [1.0] * features.num_features
@@ -74,6 +83,14 @@ def rehearse(config: Mapping[str, Any]) -> None:
     parts = update_parts(config)
     optimizer = parts.optimizer_factory(recogniser.named_parameters())
     parts.schedule_factory(optimizer)
+
+
+def _check_folders(config: Mapping[str, Any]) -> None:
+    usable_folder(config["data"].get("dir"), "data.dir")
+    if config["run_dir"] is None:
+        usable_folder("runs", "run_dir")
+    else:
+        free_folder(config["run_dir"], "run_dir")
 
 
 def _check_whole(value: Any, key: str, least: int, most: int = MOST) -> None:
@@ -109,7 +126,7 @@ def _reading(config: Mapping[str, Any], prepared: PreparedData) -> Reading:
 
 def _run_folder(config: Mapping[str, Any], recipe: str) -> Path:
     if config["run_dir"] is not None:
-        return claim_run_folder(Path(config["run_dir"]))
+        return claim_run_folder(config["run_dir"])
     folder = create_run_folder(Path("runs") / recipe)
     point_latest(folder, Path("runs") / "latest")
     return folder

@@ -42,11 +42,35 @@ def point_latest(folder: Path, link: Path) -> None:
     fresh.replace(link)
 
 
-def claim_run_folder(folder: Path, key: str = "run_dir") -> Path:
-    """Create the folder that the user named by ``key``; refuse one that holds something."""
-    folder = folder.expanduser().resolve()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def usable_folder(given: object, key: str) -> Path:
+    """Return the absolute folder that ``key`` names, without making it.
+
+    Raises:
+        ValueError: it is no path, lies below a file, or may not be made.
+    """
+    if not isinstance(given, str | int | Path) or isinstance(given, bool) or not str(given).strip():
+        raise ValueError(f"{key} must name a folder, given {given!r}")
+    folder = Path(str(given)).expanduser().resolve()
+    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        raise ValueError(f"{key}: {str(folder)!r} cannot be made: {str(nearest)!r} is no folder; name another")
+    # prepared data may be read where nothing may be written
+    if nearest != folder and not os.access(nearest, os.W_OK | os.X_OK):
+        raise ValueError(f"{key}: {str(folder)!r} cannot be made: {str(nearest)!r} is not writable; name another")
+    return folder
+
+
+def free_folder(given: object, key: str) -> Path:
+    """Return the absolute folder that ``key`` names, without making it; refuse one that holds something."""
+    folder = usable_folder(given, key)
+    if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{key}: {folder} exists and is not empty; name another folder, or remove it")
+    return folder
+
+
+def claim_run_folder(given: object, key: str = "run_dir") -> Path:
+    """Create the folder that the user named by ``key``; refuse one that holds something."""
+    folder = free_folder(given, key)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
