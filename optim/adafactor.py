@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from optim.options import SWITCH, check_range
-from optim.step_loop import Group, State, StepLoop, state_dtype, zeros
+from optim.batch import Group
+from optim.chain import Chain
+from optim.options import OR_NONE, check_range
+from optim.transforms.clip_by_rms import ClipByRms
+from optim.transforms.factored import FactoredMoments
+from optim.transforms.momentum import Momentum
+from optim.transforms.relative_step import RelativeStep, base_step
 
 
-class Adafactor(StepLoop):
+class Adafactor(Chain):
     """Adam with a second moment of one number per row and column, clipped updates and, by default, a step of its own.
 
     For a parameter p with gradient g at its own step t = 1, 2, …, with rms(x) = √(mean of x²):
@@ -45,6 +50,7 @@ class Adafactor(StepLoop):
         relative_step: choose the step by t instead of lr; torch's schedules cannot set it then.
         warmup_init: begin the relative step at 10⁻⁶.
         maximize: ascend instead of descend.
+        skip_nonfinite: see `Chain`.
 
     Raises:
         ValueError: an option is unknown or out of range, lr and relative_step do not go together, or a parameter is not
@@ -57,15 +63,7 @@ class Adafactor(StepLoop):
         type.
     """
 
-    allowed: ClassVar = {
-        "eps": ("[0, inf)", "[0, inf)"),
-        "clip_threshold": "(0, inf)",
-        "decay_rate": "(-inf, 0]",
-        "weight_decay": "[0, inf)",
-        "scale_parameter": SWITCH,
-        "relative_step": SWITCH,
-        "warmup_init": SWITCH,
-    }
+    lr_allowed = "[0, inf)" + OR_NONE
 
     def __init__(
         self,
@@ -81,74 +79,15 @@ class Adafactor(StepLoop):
         warmup_init: bool = False,
         *,
         maximize: bool = False,
+        skip_nonfinite: bool = False,
     ) -> None:
-        options = {"lr": lr, "eps": eps, "clip_threshold": clip_threshold, "decay_rate": decay_rate, "beta1": beta1}
-        options |= {"weight_decay": weight_decay, "scale_parameter": scale_parameter, "relative_step": relative_step}
-        super().__init__(params, {**options, "warmup_init": warmup_init, "maximize": maximize})
-
-    def _check_group(self, group: Group) -> None:
-        super()._check_group(group)
-        if group["lr"] is not None:
-            check_range("lr", group["lr"], "[0, inf)", may_be_tensor=True)
-        if group["beta1"] is not None:
-            check_range("beta1", group["beta1"], "[0, 1)")
-        if (group["lr"] is None) != group["relative_step"]:
-            raise ValueError(
-                f"Adafactor takes its step either from lr or from relative_step, given lr={group['lr']} and "
-                f"relative_step={group['relative_step']}; set lr with relative_step=False, or neither"
-            )
-        if group["warmup_init"] and not group["relative_step"]:
-            raise ValueError("warmup_init=True begins a relative step; it needs relative_step=True and no lr")
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return zero statistics: r and c, or v, and m where there is momentum."""
-        state: State = {}
-        if param.dim() >= 2:
-            state["row"] = param.new_zeros(param.shape[:-1], dtype=state_dtype(param))
-            state["col"] = param.new_zeros((*param.shape[:-2], param.shape[-1]), dtype=state_dtype(param))
-        else:
-            state["exp_avg_sq"] = zeros(param)
-        if group["beta1"] is not None:
-            state["exp_avg"] = zeros(param)
-        return state
-
-    def update(self, param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Apply the equations of the class's docstring."""
-        if param.numel() == 0:
-            return
-        step_size = base_step(group, state["step"])
-        if group["scale_parameter"]:
-            step_size = rms(param).clamp_(min=group["eps"][1]) * step_size
-        update = self._direction(grad, state, group)
-        update.mul_(step_size / (rms(update) / group["clip_threshold"]).clamp_(min=1))
-        if group["beta1"] is not None:
-            update = state["exp_avg"].lerp_(update, 1 - group["beta1"])
-        if group["weight_decay"] != 0:
-            param.mul_(1 - group["weight_decay"] * step_size)
-        param.sub_(update)
-
-    def _direction(self, grad: Tensor, state: State, group: Group) -> Tensor:
-        """Update the averages, and return the gradient over the root of what they say about each element."""
-        square, weight = grad * grad + group["eps"][0], state["step"] ** group["decay_rate"]
-        if grad.dim() < 2:
-            return grad * state["exp_avg_sq"].lerp_(square, weight).rsqrt()
-        row: Tensor = state["row"].lerp_(square.mean(-1), weight)
-        col: Tensor = state["col"].lerp_(square.mean(-2), weight)
-        relative = row / row.mean(-1, keepdim=True)
-        return grad * relative.rsqrt().unsqueeze(-1) * col.rsqrt().unsqueeze(-2)
-
-
-def rms(x: Tensor) -> Tensor:
-    """Return √(mean of x²), a 0-dimensional tensor; at least one element."""
-    return torch.linalg.vector_norm(x) / x.numel() ** 0.5
-
-
-def base_step(group: Group, step: int) -> float | Tensor:
-    """Return a before it is made relative to the parameter."""
-    if not group["relative_step"]:
-        lr: float | Tensor = group["lr"]
-        return lr
-    return min(1e-6 * step if group["warmup_init"] else 1e-2, step**-0.5)
+        transforms = [
+            FactoredMoments(decay_rate, eps),
+            ClipByRms(clip_threshold),
+            RelativeStep(eps, weight_decay, scale_parameter, relative_step, warmup_init),
+            Momentum(beta1),
+        ]
+        super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
 
 
 class AdafactorSchedule(LRScheduler):
@@ -191,7 +130,11 @@ class AdafactorSchedule(LRScheduler):
     def _group_step(self, group: Group) -> float:
         for param in group["params"]:
             if state := self.optimizer.state.get(param):
-                scale = max(group["eps"][1], float(rms(param))) if group["scale_parameter"] else 1.0
+                scale = (
+                    max(group["eps"][1], float(torch.linalg.vector_norm(param)) / param.numel() ** 0.5)
+                    if group["scale_parameter"]
+                    else 1.0
+                )
                 return float(base_step(group, state["step"])) * scale
         return self.reported
 

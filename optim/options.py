@@ -10,6 +10,9 @@ from typing import Any
 from torch import Tensor
 
 SWITCH = "True or False"
+OR_NONE = " or None"
+Domain = str | tuple[str, ...]
+"""What an option may be: `SWITCH`, an interval as in `check_range`, or a tuple of intervals for a tuple of numbers."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -39,7 +42,8 @@ def check_range(option: str, value: object, interval: str, *, may_be_tensor: boo
     Args:
         option: name for the message.
         value: the value given.
-        interval: in mathematical notation, such as ``[0, 1)`` or ``(0, inf)``; infinity is never allowed.
+        interval: in mathematical notation, such as ``[0, 1)`` or ``(0, inf)``; infinity is never allowed. None is,
+            where ``or None`` follows.
         may_be_tensor: also accept a 0-dimensional tensor, which is read once.
 
     Raises:
@@ -47,7 +51,9 @@ def check_range(option: str, value: object, interval: str, *, may_be_tensor: boo
     """
     number = value.item() if may_be_tensor and isinstance(value, Tensor) and value.dim() == 0 else value
     is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
-    if not is_number or not _lies_in(interval, float(number)):  # type: ignore[arg-type]
+    if interval.endswith(OR_NONE) and value is None:
+        return
+    if not is_number or not _lies_in(interval.removesuffix(OR_NONE), float(number)):  # type: ignore[arg-type]
         kind = "a number or a 0-dimensional tensor" if may_be_tensor else "a number"
         raise ValueError(f"{option} must be {kind} in {interval}, given {value!r}")
 
@@ -59,14 +65,13 @@ def _lies_in(interval: str, number: float) -> bool:
     return above and below  # NaN is neither
 
 
-def check_options(options: dict[str, Any], allowed: Mapping[str, str | tuple[str, ...]]) -> None:
+def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> None:
     """Check hyper-parameters, and turn lists into tuples.
 
     Args:
         options: values by name; changed in place where a list stands for a tuple. Names beyond ``allowed`` are
             left alone.
-        allowed: by name, an interval as in `check_range`, a tuple of them for a tuple of numbers, or `SWITCH`.
-            ``lr`` may also be a tensor.
+        allowed: by name; ``lr`` may also be a tensor.
 
     Raises:
         ValueError: a value is not allowed.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import optim
-from optim.step_loop import StepLoop
+from optim.chain import Chain
 
 Options = dict[str, Any]
 
@@ -30,7 +30,7 @@ class OptimizerCase:
         exceptions: name of a test -> why it cannot hold for this optimizer; shown when it is skipped.
     """
 
-    optimizer: type[StepLoop]
+    optimizer: type[Chain]
     state_bytes: float
     quadratic: Options
     no_decay: Options
@@ -47,7 +47,7 @@ class OptimizerCase:
         return self.optimizer.__name__
 
     @property
-    def factory(self) -> Callable[..., StepLoop]:
+    def factory(self) -> Callable[..., Chain]:
         """The class with the row's options."""
         return partial(self.optimizer, **self.options)
 

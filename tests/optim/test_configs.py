@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import optim
 from asr.cli.instantiate import instantiate
+from optim.chain import Chain
 from optim.schedules.closed_form import ClosedFormSchedule
-from optim.step_loop import StepLoop
 from tests.optim.cases import CASES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -62,7 +62,7 @@ def defined(base):
 def test_every_optimizer_has_a_row_a_config_and_a_public_name():
     classes = defined(torch.optim.Optimizer)
     assert classes == {case.optimizer for case in CASES}
-    assert all(issubclass(cls, StepLoop) and getattr(optim, cls.__name__) is cls for cls in classes)
+    assert all(issubclass(cls, Chain) and getattr(optim, cls.__name__) is cls for cls in classes)
     named = {OmegaConf.load(file)._target_ for file in FILES["optimizer"]}
     assert {f"optim.{cls.__name__}" for cls in classes} <= named
 

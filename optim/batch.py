@@ -1,0 +1,152 @@
+"""What a transform sees: tensors of one shape that step together, and the update on its way to them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+State = dict[str, Any]
+Group = dict[str, Any]
+Scalar = float | Tensor
+"""One number per parameter: Python's for a single tensor on a CPU, where reading costs nothing; else a tensor that
+broadcasts against the parameters, so that nothing waits for the device."""
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def state_dtype(param: Tensor) -> torch.dtype:
+    """Return the type of statistics and arithmetic: float32 for half-precision parameters, else their own."""
+    return torch.float32 if param.dtype in HALF else param.dtype
+
+
+def zeros(param: Tensor) -> Tensor:
+    """Return a statistic of zeros, shaped and laid out like the parameter."""
+    return torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.preserve_format)
+
+
+def zero_per_axes(param: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Return a statistic of zeros that keeps only the given axes; the others have size 1."""
+    kept = {axis % param.dim() for axis in axes}
+    shape = [size if axis in kept else 1 for axis, size in enumerate(param.shape)]
+    return param.new_zeros(shape, dtype=state_dtype(param))
+
+
+def at_least(x: Scalar, floor: float) -> Scalar:
+    """Return the larger of a number per parameter and a floor."""
+    return x.clamp(min=floor) if isinstance(x, Tensor) else max(x, floor)
+
+
+def at_most(x: Scalar, ceiling: float) -> Scalar:
+    """Return the smaller of a number per parameter and a ceiling."""
+    return x.clamp(max=ceiling) if isinstance(x, Tensor) else min(x, ceiling)
+
+
+class Member(NamedTuple):
+    """A parameter that takes part in a step."""
+
+    param: Tensor
+    grad: Tensor
+    state: State
+    kind: Hashable
+
+
+class Update(NamedTuple):
+    """An update ``scale · direction``, to be subtracted from the parameter.
+
+    The scale is kept apart so that a number per parameter, or per row, costs no pass over the elements.
+    """
+
+    direction: Tensor
+    scale: Scalar = 1.0
+
+    def times(self, factor: Scalar) -> Update:
+        """Return the update multiplied by what broadcasts against it."""
+        return Update(self.direction, self.scale * factor)
+
+    def value(self) -> Tensor:
+        """Return the update as one tensor, which must not be modified: it may be the gradient itself."""
+        if isinstance(self.scale, float) and self.scale == 1.0:
+            return self.direction
+        return self.direction * self.scale
+
+
+@dataclass(slots=True)
+class Batch:
+    """One parameter, or N of equal shape stacked along a new first axis.
+
+    A transform reads and changes it in place. Axes are counted from the end, so that a stack needs no case of its
+    own; whatever is one number per parameter comes from `norm`, `mean` and `dot`.
+
+    Attributes:
+        param: (*shape) or (N, *shape), in float32 where the parameter is stored in half precision.
+        grad: the gradient of the function to be minimised, laid out alike; must not be modified.
+        state: statistics by name, of this parameter or stacked likewise; to be changed in place.
+        group: hyper-parameters; ``lr`` may be a tensor.
+        step: number of this step of these parameters, from 1.
+        shape: of one parameter.
+        stacked: whether there is a first axis of N.
+        kind: what `Chain.kind` said about these parameters.
+        limited: where the health of the optimizer is measured, the numbers that `note_limit` was given.
+        numel: of one parameter.
+    """
+
+    param: Tensor
+    grad: Tensor
+    state: State
+    group: Group
+    step: int
+    shape: torch.Size
+    stacked: bool = False
+    kind: Hashable = None
+    limited: list[tuple[Scalar, int]] | None = None
+    numel: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.numel = self.shape.numel()
+
+    def per_parameter(self, x: Tensor) -> Tensor:
+        """Shape N numbers, (N) or (), so that they broadcast against the parameters."""
+        return x.reshape(-1, *[1] * len(self.shape)) if self.stacked else x.reshape(())
+
+    def read(self, x: Tensor) -> Scalar:
+        """Return a tensor of one number per parameter as a `Scalar`."""
+        if self.stacked:
+            return self.per_parameter(x)
+        # on a CPU there is no device to wait for, and numbers are quicker than tensors of one element
+        return x.item() if x.device.type == "cpu" else x.reshape(())
+
+    def norm(self, x: Tensor) -> Scalar:
+        """Return the Euclidean norm of every parameter's part of x."""
+        if self.stacked:
+            return self.per_parameter(torch.linalg.vector_norm(x.reshape(len(x), -1), dim=-1))
+        return self.read(torch.linalg.vector_norm(x))
+
+    def rms(self, x: Tensor) -> Scalar:
+        """Return √(mean of x²) of every parameter's part of x."""
+        return self.norm(x) / max(1, self.numel) ** 0.5
+
+    def rms_of(self, update: Update) -> Scalar:
+        """Return the RMS of every parameter's update."""
+        direction, scale = update
+        if isinstance(scale, Tensor) and scale.dim() > 0 and scale[0].numel() > 1:
+            return self.rms(update.value())
+        return self.rms(direction) * (scale.abs() if isinstance(scale, Tensor) else abs(scale))
+
+    def mean(self, x: Tensor) -> Scalar:
+        """Return the mean of every parameter's part of x."""
+        return self.read(x.reshape(len(x), -1).mean(-1) if self.stacked else x.mean())
+
+    def dot(self, x: Tensor, y: Tensor) -> Scalar:
+        """Return the inner product of every parameter's parts of x and y."""
+        if self.stacked:
+            return self.read(torch.linalg.vecdot(x.reshape(len(x), -1), y.reshape(len(y), -1)))
+        return self.read(torch.linalg.vecdot(x.reshape(-1), y.reshape(-1)))
+
+    def note_limit(self, factor: Scalar) -> None:
+        """Tell the health report by which factor an update was limited; below 1 it was."""
+        if self.limited is not None:
+            self.limited.append((factor, len(self.param) if self.stacked else 1))

@@ -1,0 +1,104 @@
+"""Saved optimizer state: matched to parameters by name, checked before anything changes, restored in its own types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optim.batch import Group, State
+
+Fresh = Callable[[str, Tensor, Group], State]
+"""Makes the state that a parameter of this name and group has before its first step."""
+
+
+def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]]:
+    """Yield every parameter with its name, or its place where it has none, and its group."""
+    for place, group in enumerate(optimizer.param_groups):
+        names = group.get("param_names")
+        for i, param in enumerate(group["params"]):
+            yield (names[i] if names else f"parameter {i} of group {place}"), param, group
+
+
+def align(optimizer: Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return saved state whose parameters stand in the optimizer's order, wherever both sides know their names.
+
+    Raises:
+        ValueError: a group holds other parameters than the one it was saved from.
+    """
+    groups = [
+        _align_group(i, saved, group)
+        for i, (saved, group) in enumerate(zip(given["param_groups"], optimizer.param_groups, strict=False))
+    ]
+    return {**given, "param_groups": groups + given["param_groups"][len(groups) :]}
+
+
+def _align_group(place: int, saved: Mapping[str, Any], group: Group) -> dict[str, Any]:
+    names, saved_names = group.get("param_names"), saved.get("param_names")
+    if names is None or saved_names is None:
+        return dict(saved)
+    if set(names) != set(saved_names):
+        ours, theirs = sorted(set(names) - set(saved_names)), sorted(set(saved_names) - set(names))
+        raise ValueError(
+            f"group {place} was saved with other parameters: it lacks {', '.join(ours[:3]) or 'none'} and has "
+            f"{', '.join(theirs[:3]) or 'none'} that are not in this optimizer's group; load it into the same model "
+            "with the same parameter rules"
+        )
+    place_of = dict(zip(saved_names, saved["params"], strict=True))
+    return {**saved, "params": [place_of[name] for name in names], "param_names": list(names)}
+
+
+def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
+    """Refuse state of another optimizer, or of parameters with other shapes.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    owner = type(optimizer).__name__
+    # torch puts `differentiable` into the defaults of every optimizer it unpickles
+    options = (set(optimizer.defaults) - {"differentiable"}) | {"shared_state"}
+    for i, group in enumerate(given["param_groups"]):
+        if missing := sorted(options - set(group)):
+            raise ValueError(f"this state is not {owner}'s: its group {i} lacks {', '.join(missing)}")
+    for name, param, group, state in _saved_states(optimizer, given):
+        want, have = _shapes(fresh(name, param.to("meta"), group)), _shapes(state)
+        if want != have:
+            raise ValueError(f"the state saved for {name} does not fit {owner}: expected {want}, given {have}")
+    for i, (group, saved) in enumerate(zip(optimizer.param_groups, given["param_groups"], strict=False)):
+        want, have = _shapes(group["shared_state"]), _shapes(saved["shared_state"])
+        if want != have:
+            raise ValueError(f"the state saved for group {i} does not fit {owner}: expected {want}, given {have}")
+
+
+def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
+    """Take the saved tensors again, in the types of fresh ones and in memory of their own.
+
+    torch has just loaded them, and has cast every floating-point one to the type of its parameter.
+    """
+    for name, param, group, saved in _saved_states(optimizer, given):
+        expected = fresh(name, param.to("meta"), group)
+        for key, value in saved.items():
+            if isinstance(value, Tensor):
+                optimizer.state[param][key] = value.to(param.device, expected[key].dtype, copy=True)
+    for group in optimizer.param_groups:
+        device = group["params"][0].device if group["params"] else None
+        shared = group["shared_state"]
+        for key, value in shared.items():
+            if isinstance(value, Tensor):
+                shared[key] = value.to(device)
+
+
+def _saved_states(
+    optimizer: Optimizer, given: Mapping[str, Any]
+) -> Iterator[tuple[str, Tensor, Group, Mapping[str, Any]]]:
+    """Pair the parameters with the states saved for them, where there are any."""
+    places = [place for group in given["param_groups"] for place in group["params"]]
+    for (name, param, group), place in zip(named_parameters(optimizer), places, strict=False):
+        if place in given["state"]:
+            yield name, param, group, given["state"][place]
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(getattr(value, "shape", ())) for key, value in state.items()}
