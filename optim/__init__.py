@@ -1,7 +1,9 @@
 """Optimizers and learning-rate schedules for PyTorch, each checked against its reference."""
 
 from optim.adafactor import Adafactor, AdafactorSchedule
+from optim.batch import Batch, Update
 from optim.cain import Cain
+from optim.chain import Chain, chain
 from optim.eve import Eve
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
@@ -13,20 +15,27 @@ from optim.schedules.noam import Noam
 from optim.schedules.warmup_cosine import WarmupCosine
 from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
+from optim.transform import Mover, Transform
 
 __all__ = [
     "Adafactor",
     "AdafactorSchedule",
+    "Batch",
     "Cain",
+    "Chain",
     "Constant",
     "Eden",
     "Eden2",
     "Eve",
     "MaxFactor",
+    "Mover",
     "Noam",
+    "Transform",
+    "Update",
     "WarmupCosine",
     "WarmupInverseSquareRoot",
     "WarmupLinear",
     "WarmupStableDecay",
+    "chain",
     "grouped",
 ]

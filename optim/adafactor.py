@@ -131,7 +131,7 @@ class AdafactorSchedule(LRScheduler):
         for param in group["params"]:
             if state := self.optimizer.state.get(param):
                 scale = (
-                    max(group["eps"][1], float(torch.linalg.vector_norm(param)) / param.numel() ** 0.5)
+                    max(group["eps"][1], float(torch.linalg.vector_norm(param.detach())) / param.numel() ** 0.5)
                     if group["scale_parameter"]
                     else 1.0
                 )

@@ -58,20 +58,33 @@ class Update(NamedTuple):
     """An update ``scale · direction``, to be subtracted from the parameter.
 
     The scale is kept apart so that a number per parameter, or per row, costs no pass over the elements.
+
+    Attributes:
+        direction: must not be modified, for it may be the gradient or a statistic, unless it is ``free``.
+        scale: broadcasts against it.
+        free: whether the direction's memory is nobody else's, so that the next transform may take it.
     """
 
     direction: Tensor
     scale: Scalar = 1.0
+    free: bool = False
 
     def times(self, factor: Scalar) -> Update:
         """Return the update multiplied by what broadcasts against it."""
-        return Update(self.direction, self.scale * factor)
+        return Update(self.direction, self.scale * factor, self.free)
 
     def value(self) -> Tensor:
-        """Return the update as one tensor, which must not be modified: it may be the gradient itself."""
-        if isinstance(self.scale, float) and self.scale == 1.0:
-            return self.direction
-        return self.direction * self.scale
+        """Return the update as one tensor, to be read only."""
+        plain = isinstance(self.scale, float) and self.scale == 1.0
+        return self.direction if plain else self.direction * self.scale
+
+    def writable(self) -> Tensor:
+        """Return the update as one tensor that may be modified; the update itself must not be used any more."""
+        if self.free:
+            plain = isinstance(self.scale, float) and self.scale == 1.0
+            return self.direction if plain else self.direction.mul_(self.scale)
+        value = self.value()
+        return value.clone() if value is self.direction else value
 
 
 @dataclass(slots=True)
@@ -131,7 +144,7 @@ class Batch:
 
     def rms_of(self, update: Update) -> Scalar:
         """Return the RMS of every parameter's update."""
-        direction, scale = update
+        direction, scale = update.direction, update.scale
         if isinstance(scale, Tensor) and scale.dim() > 0 and scale[0].numel() > 1:
             return self.rms(update.value())
         return self.rms(direction) * (scale.abs() if isinstance(scale, Tensor) else abs(scale))
@@ -139,6 +152,10 @@ class Batch:
     def mean(self, x: Tensor) -> Scalar:
         """Return the mean of every parameter's part of x."""
         return self.read(x.reshape(len(x), -1).mean(-1) if self.stacked else x.mean())
+
+    def maximum(self, x: Tensor) -> Scalar:
+        """Return the largest element of every parameter's part of x."""
+        return self.read(x.reshape(len(x), -1).amax(-1) if self.stacked else x.amax())
 
     def dot(self, x: Tensor, y: Tensor) -> Scalar:
         """Return the inner product of every parameter's parts of x and y."""

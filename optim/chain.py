@@ -153,17 +153,22 @@ class Chain(Optimizer):
             else:
                 # the update is not kept any longer: the next one shall find its memory in the cache
                 _subtract(one.batch.param, self.transform(one.batch))
-                one.close()
+                self._finish(one)
         if isinstance(last, Mover) and waiting:
             last.move([update for update, _ in waiting], [_seen_by(last, one.batch) for _, one in waiting])
             for _, one in waiting:
-                one.close()
+                self._finish(one)
+
+    def _finish(self, one: Ready) -> None:
+        for transform in self.transforms:
+            transform.after_step(_seen_by(transform, one.batch))
+        one.close()
 
     def transform(self, batch: Batch) -> Update:
         """Return what the transforms make of a batch's gradient."""
         update = Update(batch.grad)
         for transform in self.transforms:
-            result = transform(update, batch if not transform.prefix else _seen_by(transform, batch))
+            result = transform(update, _seen_by(transform, batch))
             update = result if isinstance(result, Update) else Update(result)
         return update
 
@@ -281,12 +286,13 @@ def _options(transforms: Sequence[Transform]) -> dict[str, Any]:
 
 def _seen_by(transform: Transform, batch: Batch) -> Batch:
     """Return the batch with the transform's own statistics and options under their plain names."""
+    if not transform.prefix:
+        return batch
     return replace(batch, state=transform.own(batch.state), group=transform.own(batch.group))
 
 
 def _subtract(param: Tensor, update: Update) -> None:
-    direction, scale = update
-    if isinstance(scale, Tensor):
-        param.addcmul_(direction, scale, value=-1)
+    if isinstance(update.scale, Tensor):
+        param.addcmul_(update.direction, update.scale, value=-1)
     else:
-        param.sub_(direction, alpha=scale)
+        param.sub_(update.direction, alpha=update.scale)

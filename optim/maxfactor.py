@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from optim.options import SWITCH
-from optim.step_loop import Group, State, StepLoop, state_dtype, zeros
+from optim.chain import Chain
+from optim.transforms.bounded_relative_step import BoundedRelativeStep
+from optim.transforms.max_factored import MaxFactoredMoments
+from optim.transforms.row_maximum import RowMaximum
 
 
-class MaxFactor(StepLoop):
+class MaxFactor(Chain):
     """Moves every element of a matrix's row by the row's largest normalised gradient, against the gradient's sign.
 
     For a parameter p of N elements with gradient g at its own step t = 1, 2, …, with rms(x) = ‖x‖₂/√N:
@@ -43,6 +44,7 @@ class MaxFactor(StepLoop):
         min_lr: lower bound of ρ.
         scalar_boost: factor of the step of single elements.
         maximize: ascend instead of descend.
+        skip_nonfinite: see `Chain`.
         quirks: do what the reference does to parameters of less than two axes: square the gradient before it is the
             direction, so that they always decrease, and keep the normalised update in place of v.
 
@@ -54,19 +56,6 @@ class MaxFactor(StepLoop):
         Differs: steps every group (the reference only the first); keeps no second moment that it does not use; state in
         float32 for half precision, else in the parameter's type; never waits for the device.
     """
-
-    allowed: ClassVar = {
-        "lr": "[0, inf)",
-        "beta2_decay": "(-inf, 0]",
-        "eps": ("(0, inf)", "[0, inf)"),
-        "d": "(0, inf)",
-        "weight_decay": "[0, inf)",
-        "gamma": "[0, 1)",
-        "min_lr": "[0, inf)",
-        "scalar_boost": "(0, inf)",
-        "max_norm": SWITCH,
-        "quirks": SWITCH,
-    }
 
     def __init__(
         self,
@@ -82,65 +71,16 @@ class MaxFactor(StepLoop):
         scalar_boost: float = 2.0,
         *,
         maximize: bool = False,
+        skip_nonfinite: bool = False,
         quirks: bool = False,
     ) -> None:
-        options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
-        options |= {"gamma": gamma, "max_norm": max_norm, "min_lr": min_lr, "scalar_boost": scalar_boost}
-        super().__init__(params, {**options, "maximize": maximize, "quirks": quirks})
+        transforms = [
+            MaxFactoredMoments(beta2_decay, gamma, eps, max_norm, quirks),
+            RowMaximum(d, eps, max_norm, quirks),
+            BoundedRelativeStep(eps, weight_decay, min_lr, scalar_boost),
+        ]
+        super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
 
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return zero statistics: R and C of a matrix, v of anything else."""
-        if param.dim() < 2:
-            return {"exp_avg_sq": zeros(param)}
-        row, col = (*param.shape[:-1], 1), (*param.shape[:-2], 1, param.shape[-1])
-        return {
-            "row": param.new_zeros(row, dtype=state_dtype(param)),
-            "col": param.new_zeros(col, dtype=state_dtype(param)),
-        }
-
-    def update(self, param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Apply the equations of the class's docstring."""
-        alpha = relative_step(param, group, state["step"])
-        if group["weight_decay"] > 0:
-            param.mul_(1 - group["lr"] * group["weight_decay"])
-        second_moment = self._second_moment(grad, state, group)
-        if group["quirks"] and param.dim() < 2:
-            grad = grad * grad
-        if param.numel() == 1:
-            param.sub_(alpha * group["scalar_boost"] * grad / (second_moment.sqrt() + group["eps"][0]))
-        elif param.numel() > 1:
-            update = self._normalised(grad, second_moment, state, group)
-            shrink = (torch.linalg.vector_norm(update) / (update.numel() ** 0.5 * group["d"])).clamp_(min=1)
-            if param.dim() > 1 and group["max_norm"]:
-                update = update.sign().mul_(update.abs().amax(dim=-1, keepdim=True))
-            param.sub_(update.mul_(alpha / shrink))
-
-    def _second_moment(self, grad: Tensor, state: State, group: Group) -> Tensor:
-        square, eps = grad * grad, group["eps"][0]
-        if grad.dim() < 2:
-            average: Tensor = state["exp_avg_sq"]
-            return average.mul_(group["gamma"]).add_(square, alpha=1 - group["gamma"]).clone()
-        weight = min(0.999, max(0.001, state["step"] ** group["beta2_decay"]))
-        row: Tensor = state["row"].lerp_(square.sum(-1, keepdim=True) / (grad.shape[-1] + eps), weight)
-        col: Tensor = state["col"].lerp_(square.sum(-2, keepdim=True) / (grad.shape[-2] + eps), weight)
-        if group["max_norm"] and row.numel():
-            row = row / row.amax(dim=-2, keepdim=True).clamp_(min=eps)
-        return row * col
-
-    def _normalised(self, grad: Tensor, second_moment: Tensor, state: State, group: Group) -> Tensor:
-        eps = group["eps"][0]
-        update = grad / second_moment.clamp_(min=eps * eps).sqrt_()
-        # where every element is zero, zero over eps is still zero
-        update.div_(update.abs().amax().clamp_(min=eps))
-        if group["quirks"] and grad.dim() < 2:
-            state["exp_avg_sq"].copy_(update)
-        return update
-
-
-def relative_step(param: Tensor, group: Group, step: int) -> Tensor:
-    """Return α: the parameter's own size, times a step that is bounded by lr and by 1/√t."""
-    size = (torch.linalg.vector_norm(param) / (param.numel() ** 0.5 + 1e-12)).clamp_(min=group["eps"][1])
-    lr, latest = group["lr"], step**-0.5
-    if isinstance(lr, Tensor):
-        return size * lr.clamp(max=latest).clamp_(min=group["min_lr"])
-    return size * max(group["min_lr"], min(lr, latest))
+    def _get_lr(self) -> dict[int, float]:
+        """Return each group's lr by the group's place, as the reference does."""
+        return {place: float(group["lr"]) for place, group in enumerate(self.param_groups)}

@@ -55,6 +55,9 @@ class Transform(ABC):
     def before_step(self, groups: Sequence[tuple[Group, list[Member]]]) -> None:  # noqa: B027
         """Look at all gradients together; what is found is left in ``group["shared_state"]``."""
 
+    def after_step(self, batch: Batch) -> None:  # noqa: B027
+        """Look at the parameters after they have moved; may change ``batch.param`` in place."""
+
     def check(self, group: Group) -> None:  # noqa: B027
         """Refuse combinations of options that cannot be meant; each alone has been checked against ``allowed``."""
 

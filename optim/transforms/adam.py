@@ -54,7 +54,7 @@ def adam_direction(u: Tensor, batch: Batch) -> Update:
     v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
     # m/(√v/c + eps) = c m/(√v + c eps) saves a pass over the elements
     c = (1 - beta2**t) ** 0.5
-    return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**t))
+    return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**t), free=True)
 
 
 class FusedAdam(Mover):
@@ -82,8 +82,8 @@ class FusedAdam(Mover):
             if _suits_kernel(batch):
                 fused.append((_laid_out_like(u, batch.param), batch))
             else:
-                direction, scale = adam_direction(u, batch)
-                batch.param.sub_(direction * (scale * batch.group["lr"]))
+                update = adam_direction(u, batch).times(batch.group["lr"])
+                batch.param.sub_(update.value())
         if fused:
             _fused_step(fused)
 

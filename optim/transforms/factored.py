@@ -44,7 +44,7 @@ def factored_direction(grad: Tensor, state: State, rows: Axes, cols: Axes, weigh
     relative = row / (row.sum(rows, keepdim=True) if rows else row)
     # the squares are done with: their memory takes the update
     update = torch.mul(grad, relative.rsqrt_(), out=square).mul_(col.rsqrt())
-    return Update(update, _size(row, rows) ** -0.5)
+    return Update(update, _size(row, rows) ** -0.5, free=True)
 
 
 def _average_in(average: Tensor, square: Tensor, axes: Axes, weight: float, eps: float) -> Tensor:
@@ -88,9 +88,9 @@ class FactoredMoments(Transform):
         """Return averages of zero."""
         return factored_state(param, (-2,), (-1,)) if param.dim() >= 2 else {"exp_avg_sq": zeros(param)}
 
-    def __call__(self, update: Update, batch: Batch) -> Update | Tensor:
+    def __call__(self, update: Update, batch: Batch) -> Update:
         """Return the update over the root of its averaged square."""
         u, weight, eps = update.value(), batch.step ** batch.group["decay_rate"], batch.group["eps"][0]
         if len(batch.shape) >= 2:
             return factored_direction(u, batch.state, (-2,), (-1,), weight, eps)
-        return u * batch.state["exp_avg_sq"].lerp_((u * u).add_(eps), weight).rsqrt()
+        return Update(batch.state["exp_avg_sq"].lerp_((u * u).add_(eps), weight).rsqrt().mul_(u), free=True)

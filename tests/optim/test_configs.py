@@ -60,7 +60,8 @@ def defined(base):
 
 
 def test_every_optimizer_has_a_row_a_config_and_a_public_name():
-    classes = defined(torch.optim.Optimizer)
+    # users compose a Chain by themselves: it has no rule, hence no config
+    classes = defined(torch.optim.Optimizer) - {Chain}
     assert classes == {case.optimizer for case in CASES}
     assert all(issubclass(cls, Chain) and getattr(optim, cls.__name__) is cls for cls in classes)
     named = {OmegaConf.load(file)._target_ for file in FILES["optimizer"]}
