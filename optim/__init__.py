@@ -4,6 +4,7 @@ from optim.adafactor import Adafactor, AdafactorSchedule
 from optim.batch import Batch, Update
 from optim.cain import Cain
 from optim.chain import Chain, chain
+from optim.combined import Combined
 from optim.eve import Eve
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
@@ -23,6 +24,7 @@ __all__ = [
     "Batch",
     "Cain",
     "Chain",
+    "Combined",
     "Constant",
     "Eden",
     "Eden2",

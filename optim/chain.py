@@ -111,17 +111,18 @@ class Chain(Optimizer):
                 loss = closure()
         self._refuse_sparse_gradients()
         if self.skip_nonfinite and not all_finite([p.grad for _, p, _ in self._named() if p.grad is not None]):
-            self._count("skipped_steps")
+            self.count("skipped_steps")
             return loss
         groups = [(group, list(self._members(group))) for group in self.param_groups]
         for transform in self.transforms:
             transform.before_step(groups)
         for group, members in groups:
             self._step_group(group, members)
-        self._count("steps")
+        self.count("steps")
         return loss
 
-    def _count(self, what: str) -> None:
+    def count(self, what: str) -> None:
+        """Add one to a count of all groups."""
         for group in self.param_groups:
             group["shared_state"][what] += 1
 
@@ -210,6 +211,8 @@ class Chain(Optimizer):
         group = self.param_groups[-1]
         try:
             self._check_group(group)
+            for param, name in zip(group["params"][:1], group.get("param_names", [""]), strict=False):
+                self._fresh_by_name(name, param.to("meta"), group)
         except ValueError:
             self.param_groups.pop()
             raise

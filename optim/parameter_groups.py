@@ -11,9 +11,12 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from optim.combined import Combined
 from optim.options import check_names, check_range, did_you_mean
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
+Factory = Callable[[Any], Optimizer]
+RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are hyper-parameters
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,10 @@ class Rule:
     pattern: re.Pattern[str]
     lr_scale: float
     options: dict[str, Any]
+    optimizer: Factory | None
 
 
-def grouped(
-    optimizer: Callable[[Any], Optimizer], rules: Sequence[Mapping[str, Any]] = ()
-) -> Callable[[NamedParameters], Optimizer]:
+def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Callable[[NamedParameters], Optimizer]:
     """Return a function that builds the optimizer with one parameter group per rule.
 
     Rules are tried in their order, and the first whose pattern `re.search` finds in a parameter's name decides
@@ -35,9 +37,10 @@ def grouped(
 
     Args:
         optimizer: makes an optimizer of parameters or groups, such as ``functools.partial(Eve, lr=3e-3)``.
-        rules: mappings with ``pattern``, optionally ``lr_scale``, which multiplies the optimizer's lr, and any
-            of the optimizer's hyper-parameters, which replace its own. No weight decay may be asked of an optimizer
-            that has none.
+        rules: mappings with ``pattern``, optionally ``optimizer``, another one for these parameters, and ``lr_scale``,
+            which multiplies the optimizer's lr, and any of the optimizer's hyper-parameters, which replace its own.
+            No weight decay may be asked of an optimizer that has none. Rules that are given the same object as
+            ``optimizer`` share it; where there is more than one, the result is a `Combined`.
 
     Returns:
         A function of (name, parameter) pairs; its groups carry ``param_names``.
@@ -62,8 +65,13 @@ def _parse(place: int, rule: Mapping[str, Any]) -> Rule:
     check_range(f"lr_scale of parameter rule {rule['pattern']!r}", scale, "[0, inf)")
     if "lr_scale" in rule and "lr" in rule:
         raise ValueError(f"parameter rule {rule['pattern']!r} has both lr and lr_scale; keep one")
-    options = {key: _plain(rule[key]) for key in rule if key not in ("pattern", "lr_scale")}
-    return Rule(pattern, scale, options)
+    if "optimizer" in rule and not callable(rule["optimizer"]):
+        raise ValueError(
+            f"parameter rule {rule['pattern']!r}: optimizer must make an optimizer of parameters, such as "
+            f"partial(Adafactor, lr=1e-2), given {rule['optimizer']!r}"
+        )
+    options = {key: _plain(rule[key]) for key in rule if key not in RULE_KEYS}
+    return Rule(pattern, scale, options, rule.get("optimizer"))
 
 
 def _plain(value: Any) -> Any:
@@ -71,9 +79,7 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def _build(
-    optimizer: Callable[[Any], Optimizer], rules: Sequence[Rule], named_parameters: NamedParameters
-) -> Optimizer:
+def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedParameters) -> Optimizer:
     named = list(named_parameters)
     trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     if not trainable:
@@ -82,15 +88,17 @@ def _build(
         return optimizer(trainable)
     owners = _assign(rules, [name for name, _ in named])
     _refuse_uncovered([name for name, _ in trainable], owners)
-    # an optimizer without rules shows which hyper-parameters there are, and the lr to scale
-    defaults = optimizer(trainable).defaults
-    groups = []
+    # by optimizer, in the order of the rules that name it first
+    groups: dict[Factory, list[dict[str, Any]]] = {}
     for place, rule in enumerate(rules):
         params = [(name, parameter) for name, parameter in trainable if owners[name] == place]
-        options = _options(rule, defaults)
+        factory = rule.optimizer or optimizer
         if params:
-            groups.append({"params": params, **options})
-    return optimizer(groups)
+            # an optimizer without rules shows which hyper-parameters there are, and the lr to scale
+            options = _options(rule, factory(params).defaults)
+            groups.setdefault(factory, []).append({"params": params, **options})
+    optimizers = [factory(members) for factory, members in groups.items()]
+    return optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
 
 
 def _options(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +107,7 @@ def _options(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("weight_decay") == 0 and not any("weight_decay" in name for name in defaults):
         # an optimizer that never decays does what the rule asks
         del options["weight_decay"]
-    check_names(options, {"pattern", "lr_scale", *defaults}, where)
+    check_names(options, {*RULE_KEYS, *defaults}, where)
     if rule.lr_scale == 1.0:
         return options
     if defaults.get("lr") is None:

@@ -37,11 +37,21 @@ def instantiate(node: Mapping[str, Any], key: str, allowed: tuple[str, ...], **a
     values: dict[str, Any] = {}
     for name, value in node.items():
         if name not in SPECIAL_KEYS:
-            nested = isinstance(value, Mapping) and "_target_" in value
-            values[name] = instantiate(value, f"{key}.{name}", allowed) if nested else value
+            values[name] = _built(value, f"{key}.{name}", allowed)
     check_keys(target, values | arguments, key, partial=bool(node.get("_partial_")))
     built = Configured(target, check_values(target, values, key) | arguments, key)
     return built if node.get("_partial_") else built()
+
+
+def _built(value: Any, key: str, allowed: tuple[str, ...]) -> Any:
+    """Build the nodes within a value, in lists and mappings too."""
+    if isinstance(value, list):
+        return [_built(item, f"{key}.{i}", allowed) for i, item in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    if "_target_" in value:
+        return instantiate(value, key, allowed)
+    return {name: _built(item, f"{key}.{name}", allowed) for name, item in value.items()}
 
 
 class Configured:

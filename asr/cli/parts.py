@@ -35,7 +35,7 @@ ALLOWED = {
     "head": ("asr.models.heads",),
     "decoder": ("asr.decoding",),
     "optimizer": ("optim", "torch.optim"),
-    "parameter_rules": ("optim",),
+    "parameter_rules": ("optim", "torch.optim"),
     "schedule": ("optim", "torch.optim.lr_scheduler"),
     "trainer": ("lightning.pytorch",),
     "logger": ("asr.training",),

@@ -185,3 +185,27 @@ def test_a_schedules_mark_in_the_groups_survives(case):
     twin = case.factory(make_parameters())
     twin.load_state_dict(optimizer.state_dict())
     assert twin.param_groups[0]["max_lr"] == 0.1
+
+
+def test_state_finds_its_parameter_by_name_in_another_order(case):
+    params = make_parameters()
+    optimizer = case.factory([(f"layer.{i}", param) for i, param in enumerate(params)])
+    run(optimizer, params, range(3))
+    twins = [nn.Parameter(value) for value in values(params)]
+    turned = [(f"layer.{i}", twins[i]) for i in reversed(range(len(twins)))]
+    twin = case.factory(turned)
+    twin.load_state_dict(optimizer.state_dict())
+    assert twin.param_groups[0]["param_names"] == [name for name, _ in turned]
+    run(optimizer, params, range(3, 5))
+    run(twin, twins, range(3, 5))
+    assert same(params, twins)
+
+
+def test_state_of_parameters_with_other_names_is_refused(case):
+    params = make_parameters()
+    optimizer = case.factory([(f"layer.{i}", param) for i, param in enumerate(params)])
+    run(optimizer, params, range(1))
+    renamed = case.factory([(f"block.{i}", param) for i, param in enumerate(make_parameters())])
+    with pytest.raises(ValueError, match=r"it lacks block.0, block.1, block.2 and has layer.0, layer.1, layer.2"):
+        renamed.load_state_dict(optimizer.state_dict())
+    assert not renamed.state

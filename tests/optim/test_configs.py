@@ -13,8 +13,10 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 import optim
+from asr.cli.errors import ConfigError
 from asr.cli.instantiate import instantiate
 from optim.chain import Chain
+from optim.combined import Combined
 from optim.schedules.closed_form import ClosedFormSchedule
 from tests.optim.cases import CASES
 
@@ -60,8 +62,8 @@ def defined(base):
 
 
 def test_every_optimizer_has_a_row_a_config_and_a_public_name():
-    # users compose a Chain by themselves: it has no rule, hence no config
-    classes = defined(torch.optim.Optimizer) - {Chain}
+    # users compose a Chain, and rules a Combined: they have no rule of their own, hence no config
+    classes = defined(torch.optim.Optimizer) - {Chain, Combined}
     assert classes == {case.optimizer for case in CASES}
     assert all(issubclass(cls, Chain) and getattr(optim, cls.__name__) is cls for cls in classes)
     named = {OmegaConf.load(file)._target_ for file in FILES["optimizer"]}
@@ -117,3 +119,28 @@ def test_rules_and_optimizers_cross(file, optimizer):
         # an optimizer without weight decay has nothing to be spared of
         wanted = (None, None) if own is None else (0.0, own)
         assert (spared.get("weight_decay"), decayed.get("weight_decay")) == wanted
+
+
+def test_a_rule_in_a_config_may_name_another_optimizer():
+    other = {"_target_": "optim.Adafactor", "_partial_": True, "lr": 0.02, "relative_step": False}
+    rules = [{"pattern": "norm", "optimizer": other, "lr_scale": 0.5}, {"pattern": ".*"}]
+    node = {"_target_": "optim.grouped", "rules": rules}
+    make = instantiate(node, "parameter_rules", ("optim",), optimizer=build(CONFIGS / "optimizer" / "eve.yaml"))
+    optimizer = make(Model().named_parameters())
+    assert [type(member).__name__ for member in optimizer.optimizers] == ["Adafactor", "Eve"]
+    assert optimizer.param_groups[0]["lr"] == 0.01
+
+
+def test_a_chain_can_be_composed_in_a_config():
+    names = ("momentum.Momentum", "learning_rate.LearningRate")
+    transforms = [{"_target_": f"optim.transforms.{name}"} for name in names]
+    node = {"_target_": "optim.Chain", "_partial_": True, "transforms": transforms, "lr": 0.1}
+    optimizer = instantiate(node, "optimizer", ("optim",))(Model().parameters())
+    assert (optimizer.param_groups[0]["beta1"], optimizer.param_groups[0]["lr"]) == (0.9, 0.1)
+
+
+def test_a_stranger_within_a_list_is_refused():
+    rules = [{"pattern": ".*", "optimizer": {"_target_": "os.system", "_partial_": True}}]
+    node = {"_target_": "optim.grouped", "_partial_": True, "rules": rules}
+    with pytest.raises(ConfigError, match=r"parameter_rules.rules.0.optimizer._target_: 'os.system' is not allowed"):
+        instantiate(node, "parameter_rules", ("optim", "torch.optim"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from optim import Cain, Eve, grouped
+from optim import Adafactor, Cain, Eve, grouped
 
 EVE = partial(Eve, lr=0.1)
 NO_DECAY = [{"pattern": r"norm\.|bias$", "weight_decay": 0.0}, {"pattern": ".*"}]
@@ -173,3 +173,30 @@ def test_no_decay_may_be_asked_of_an_optimizer_that_never_decays():
     rules[0]["weight_decay"] = 0.1
     with pytest.raises(ValueError, match="unknown option 'weight_decay'"):
         grouped(partial(Cain, lr=0.1), rules)(named)
+
+
+def test_a_rule_may_give_its_parameters_to_another_optimizer():
+    model = Small()
+    other = partial(Adafactor, lr=0.02, relative_step=False)
+    rules = [
+        {"pattern": "head", "optimizer": other, "lr_scale": 0.5},
+        {"pattern": "bias$", "weight_decay": 0.0},
+        {"pattern": "norm", "optimizer": other, "weight_decay": 0.1},
+        {"pattern": ".*"},
+    ]
+    optimizer = build(*rules, model=model)
+    assert [type(member) for member in optimizer.optimizers] == [Adafactor, Eve]
+    assert names(optimizer) == [["head.weight"], ["norm.weight"], ["encoder.bias", "norm.bias"], ["encoder.weight"]]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.02, 0.1, 0.1]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 0.1, 0.0, 1e-3]
+
+
+def test_an_option_of_the_other_optimizer_is_checked_against_it():
+    rules = [{"pattern": "head", "optimizer": partial(Cain), "target_rms": 0.2}, {"pattern": ".*"}]
+    with pytest.raises(ValueError, match="parameter rule 'head': unknown option 'target_rms'"):
+        build(*rules)
+
+
+def test_what_makes_no_optimizer_is_refused():
+    with pytest.raises(ValueError, match="rule 'head': optimizer must make an optimizer of parameters"):
+        build({"pattern": "head", "optimizer": "cain"}, {"pattern": ".*"})

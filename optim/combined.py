@@ -1,0 +1,93 @@
+"""Several optimizers behind one: each has its own parameters, and trainers see a single optimizer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optim.chain import Chain
+from optim.finite import all_finite
+
+
+class Combined(Optimizer):
+    """Steps several optimizers together.
+
+    Its groups are the members' own, in the members' order, and so is its state: a schedule, a logger or a checkpoint
+    need not know about the members. If any member was built with ``skip_nonfinite``, all skip together.
+
+    Args:
+        optimizers: at least one; no two share a parameter.
+
+    Raises:
+        ValueError: two members have a parameter in common.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        # torch refuses a parameter that is in two groups
+        super().__init__([{"params": group["params"]} for o in optimizers for group in o.param_groups], {})
+        self.optimizers = list(optimizers)
+        self._join()
+
+    def _join(self) -> None:
+        """Make the members' groups and states this optimizer's own."""
+        self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        state: defaultdict[Tensor, Any] = defaultdict(dict)
+        for optimizer in self.optimizers:
+            state.update(optimizer.state)
+            optimizer.state = state
+        self.state = state
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "optimizers": self.optimizers}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Call the closure, if there is one, and step every member.
+
+        Returns:
+            The closure's result, or None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        chains = [optimizer for optimizer in self.optimizers if isinstance(optimizer, Chain)]
+        gradients = [param.grad for group in self.param_groups for param in group["params"] if param.grad is not None]
+        if any(chain.skip_nonfinite for chain in chains) and not all_finite(gradients):
+            for chain in chains:
+                chain.count("skipped_steps")
+            return loss
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: nobody could say which member the group is for.
+
+        Raises:
+            ValueError: always, once the optimizer is made.
+        """
+        if hasattr(self, "optimizers"):
+            raise ValueError("add the group to one of `optimizers`, then combine them anew")
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give every member its part of what `state_dict` returned.
+
+        Raises:
+            ValueError: the number of groups differs, or a member refuses its part.
+        """
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups):
+            raise ValueError(f"the saved state has {len(groups)} groups, this optimizer has {len(self.param_groups)}")
+        for optimizer in self.optimizers:
+            own, groups = groups[: len(optimizer.param_groups)], groups[len(optimizer.param_groups) :]
+            places = {place for group in own for place in group["params"]}
+            state = {place: value for place, value in state_dict["state"].items() if place in places}
+            optimizer.load_state_dict({"state": state, "param_groups": own})
+        self._join()

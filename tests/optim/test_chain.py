@@ -1,0 +1,157 @@
+"""New optimizers, composed of transforms by whoever wants one."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from optim import Chain, Transform, Update, chain, grouped
+from optim.transforms.adam import Adam, FusedAdam
+from optim.transforms.clip_by_rms import ClipByRms
+from optim.transforms.decoupled_decay import DecoupledDecay
+from optim.transforms.learning_rate import LearningRate
+from optim.transforms.momentum import Momentum
+from optim.transforms.shrink_above import ShrinkAbove
+from tests.optim.training import make_parameters, run, same, values
+
+
+class Sign(Transform):
+    """Keeps the sign of the update."""
+
+    def __call__(self, update, batch):
+        return update.value().sign()
+
+
+def adamw(**options):
+    return chain(Adam((0.9, 0.98), 1e-6), DecoupledDecay(0.1), LearningRate(), **{"lr": 0.01, **options})
+
+
+@pytest.mark.parametrize("copies", [1, 3], ids=["alone", "stacked"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_adamw_composed_is_torchs_adamw(dtype, copies):
+    params = [param for _ in range(copies) for param in make_parameters(dtype)]
+    twins = [nn.Parameter(value) for value in values(params)]
+    optimizer = adamw()(params)
+    run(optimizer, params, range(5))
+    run(torch.optim.AdamW(twins, 0.01, (0.9, 0.98), 1e-6, weight_decay=0.1), twins, range(5))
+    for param, twin in zip(params, twins, strict=True):
+        torch.testing.assert_close(
+            param.detach(), twin.detach(), rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=0
+        )
+
+
+def test_the_fused_kernel_follows_the_plain_transform():
+    params, twins = make_parameters(torch.float64), make_parameters(torch.float64)
+    run(chain(FusedAdam((0.8, 0.9), 1e-3), lr=0.1)(params), params, range(4))
+    run(chain(Adam((0.8, 0.9), 1e-3), LearningRate(), lr=0.1)(twins), twins, range(4))
+    for param, twin in zip(params, twins, strict=True):
+        torch.testing.assert_close(param.detach(), twin.detach(), rtol=1e-12, atol=0)
+
+
+def test_a_transform_of_ones_own_needs_one_method():
+    params = make_parameters()
+    before = values(params)
+    run(chain(Momentum(0.9), Sign(), LearningRate(), lr=0.25)(params), params, range(1))
+    for param, start in zip(params, before, strict=True):
+        torch.testing.assert_close((param - start).abs(), torch.full_like(start, 0.25))
+
+
+def test_transforms_act_in_their_order():
+    def rms_after(*transforms):
+        param = nn.Parameter(torch.zeros(64))
+        param.grad = torch.full((64,), 10.0)
+        chain(*transforms, lr=0.5)([param]).step()
+        return param.detach().square().mean().sqrt().item()
+
+    assert rms_after(ClipByRms(2.0), LearningRate()) == pytest.approx(1.0)
+    assert rms_after(LearningRate(), ClipByRms(2.0)) == pytest.approx(2.0)
+
+
+def test_every_option_can_differ_by_group_and_is_checked():
+    make = adamw()
+    first, second = make_parameters()[:3], make_parameters()[3:]
+    optimizer = make([{"params": first}, {"params": second, "betas": (0.5, 0.6), "weight_decay": 0.0}])
+    assert [group["betas"] for group in optimizer.param_groups] == [(0.9, 0.98), (0.5, 0.6)]
+    with pytest.raises(ValueError, match=r"betas\[0\] must be a number in \[0, 1\)"):
+        make([{"params": first, "betas": (1.0, 0.9)}])
+    with pytest.raises(ValueError, match="unknown option 'beta'"):
+        make([{"params": first, "beta": 1.0}])
+    with pytest.raises(ValueError, match="lr must be"):
+        make(first, lr=-1.0)
+
+
+def test_a_chain_works_with_rules_on_names():
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+    rules = [{"pattern": "bias|^1", "weight_decay": 0.0, "lr_scale": 2.0}, {"pattern": ".*"}]
+    optimizer = grouped(adamw(), rules)(model.named_parameters())
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.02, 0.0), (0.01, 0.1)]
+
+
+def test_named_transforms_keep_options_and_statistics_apart():
+    params, twins = make_parameters(), make_parameters()
+    twice = chain(Momentum(0.5, name="short"), Momentum(0.9, name="long"), LearningRate(), lr=0.1)
+    optimizer = twice(params)
+    assert (optimizer.param_groups[0]["short/beta1"], optimizer.param_groups[0]["long/beta1"]) == (0.5, 0.9)
+    run(optimizer, params, range(3))
+    assert {"short/exp_avg", "long/exp_avg", "step"} == set(optimizer.state[params[3]])
+    short, long = ([torch.zeros_like(twin) for twin in twins] for _ in range(2))
+    for step in range(3):
+        run(torch.optim.SGD(twins, lr=0.0), twins, [step])
+        for i, twin in enumerate(twins):
+            short[i].lerp_(twin.grad, 0.5)
+            long[i].lerp_(short[i], 0.1)
+            twin.data.sub_(long[i], alpha=0.1)
+    for param, twin in zip(params, twins, strict=True):
+        torch.testing.assert_close(param, twin)
+
+
+def test_inserting_a_transform_without_statistics_keeps_checkpoints_readable():
+    params = make_parameters()
+    optimizer = chain(Momentum(0.9), LearningRate(), lr=0.1)(params)
+    run(optimizer, params, range(2))
+    signed = chain(Momentum(0.9), Sign(), LearningRate(), lr=0.1)(make_parameters())
+    signed.load_state_dict(optimizer.state_dict())
+    for saved, loaded in zip(optimizer.state.values(), signed.state.values(), strict=True):
+        assert torch.equal(saved["exp_avg"], loaded["exp_avg"])
+
+
+def test_a_composed_optimizer_can_be_copied():
+    params = make_parameters()
+    optimizer = adamw()(params)
+    run(optimizer, params, range(2))
+    twin, twins = copy.deepcopy((optimizer, params))
+    run(optimizer, params, range(2, 4))
+    run(twin, twins, range(2, 4))
+    assert same(params, twins)
+
+
+def test_chains_that_cannot_be_meant_are_refused():
+    params = make_parameters()
+    with pytest.raises(ValueError, match=r"a chain needs at least one transform"):
+        chain(lr=0.1)(params)
+    with pytest.raises(ValueError, match=r"two transforms have an option 'beta1', one with 0.5 and one with 0.9"):
+        chain(Momentum(0.5), Momentum(0.9), lr=0.1)(params)
+    with pytest.raises(ValueError, match=r"two transforms keep a statistic called 'exp_avg'"):
+        chain(Momentum(0.5), Momentum(0.5), lr=0.1)(params)
+    with pytest.raises(ValueError, match="FusedAdam moves the parameters itself; it must be the last transform"):
+        chain(FusedAdam(), ShrinkAbove(0.1, 0.1), lr=0.1)(params)
+
+
+def test_an_update_is_a_direction_times_a_scale():
+    direction = torch.ones(2, 3)
+    update = Update(direction).times(2.0).times(torch.tensor([[1.0], [2.0]]))
+    assert update.value().tolist() == [[2.0] * 3, [4.0] * 3]
+    assert torch.equal(direction, torch.ones(2, 3))
+    copied = Update(direction).writable().mul_(5)
+    assert torch.equal(direction, torch.ones(2, 3))
+    assert copied.sum() == 30
+    assert Update(direction, 2.0, free=True).writable() is direction
+
+
+def test_a_chain_is_a_class_too():
+    optimizer = partial(Chain, transforms=[LearningRate()], lr=1.0)([nn.Parameter(torch.ones(2))])
+    assert optimizer.defaults["lr"] == 1.0
