@@ -153,7 +153,7 @@ class Chain(Optimizer):
                 waiting.append((self.transform(one.batch).value(), one))
             else:
                 # the update is not kept any longer: the next one shall find its memory in the cache
-                _subtract(one.batch.param, self.transform(one.batch))
+                self.transform(one.batch).subtract_from(one.batch.param)
                 self._finish(one)
         if isinstance(last, Mover) and waiting:
             last.move([update for update, _ in waiting], [_seen_by(last, one.batch) for _, one in waiting])
@@ -162,14 +162,15 @@ class Chain(Optimizer):
 
     def _finish(self, one: Ready) -> None:
         for transform in self.transforms:
-            transform.after_step(_seen_by(transform, one.batch))
+            if transform.acts_after_step:
+                transform.after_step(_seen_by(transform, one.batch))
         one.close()
 
     def transform(self, batch: Batch) -> Update:
         """Return what the transforms make of a batch's gradient."""
         update = Update(batch.grad)
         for transform in self.transforms:
-            result = transform(update, _seen_by(transform, batch))
+            result = transform(update, _seen_by(transform, batch) if transform.prefix else batch)
             update = result if isinstance(result, Update) else Update(result)
         return update
 
@@ -191,12 +192,14 @@ class Chain(Optimizer):
         return saved_state.named_parameters(self)
 
     def _refuse_sparse_gradients(self) -> None:
-        for name, param, _ in self._named():
-            if param.grad is not None and param.grad.layout is not torch.strided:
-                raise ValueError(
-                    f"{type(self).__name__} needs dense gradients, given {param.grad.layout} for {name}; "
-                    "build the embedding with sparse=False, or give this parameter to torch.optim.SparseAdam"
-                )
+        grads = [param.grad for group in self.param_groups for param in group["params"] if param.grad is not None]
+        if all(grad.layout is torch.strided for grad in grads):
+            return
+        sparse = (n for n, p, _ in self._named() if p.grad is not None and p.grad.layout is not torch.strided)
+        raise ValueError(
+            f"{type(self).__name__} needs dense gradients, given sparse ones for {next(sparse)}; "
+            "build the embedding with sparse=False, or give this parameter to torch.optim.SparseAdam"
+        )
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; refused groups leave the optimizer as it was.
@@ -292,10 +295,3 @@ def _seen_by(transform: Transform, batch: Batch) -> Batch:
     if not transform.prefix:
         return batch
     return replace(batch, state=transform.own(batch.state), group=transform.own(batch.group))
-
-
-def _subtract(param: Tensor, update: Update) -> None:
-    if isinstance(update.scale, Tensor):
-        param.addcmul_(update.direction, update.scale, value=-1)
-    else:
-        param.sub_(update.direction, alpha=update.scale)

@@ -61,7 +61,7 @@ def _single(group: Group, member: Member) -> Ready:
     state["step"] += 1
     if param.dtype in HALF:
         param = param.float().add_(state["rounding_error"])
-    grad = member.grad.to(param.dtype)
+    grad = member.grad if member.grad.dtype == param.dtype else member.grad.to(param.dtype)
     grad = -grad if group["maximize"] else grad
     return Ready(Batch(param, grad, state, group, state["step"], param.shape, False, member.kind), [member])
 

@@ -27,6 +27,8 @@ class Transform(ABC):
 
     allowed: ClassVar[Mapping[str, Domain]] = {}
     """What each option may be, as in `optim.options.check_options`."""
+    acts_after_step: ClassVar[bool] = False
+    """Whether `after_step` does anything."""
 
     def __init__(self, *, name: str = "", **options: Any) -> None:
         self.prefix = f"{name}/" if name else ""

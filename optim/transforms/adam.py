@@ -82,8 +82,7 @@ class FusedAdam(Mover):
             if _suits_kernel(batch):
                 fused.append((_laid_out_like(u, batch.param), batch))
             else:
-                update = adam_direction(u, batch).times(batch.group["lr"])
-                batch.param.sub_(update.value())
+                adam_direction(u, batch).times(batch.group["lr"]).subtract_from(batch.param)
         if fused:
             _fused_step(fused)
 

@@ -35,8 +35,5 @@ class ChangeMomentum(Transform):
     def __call__(self, update: Update, batch: Batch) -> Update:
         """Return the averaged change."""
         beta1 = batch.group["betas"][0]
-        step = update.times((1 - beta1) * batch.group["lr"])
         delta = batch.state["delta"].mul_(beta1)
-        if isinstance(step.scale, Tensor):
-            return Update(delta.addcmul_(step.direction, step.scale))
-        return Update(delta.add_(step.direction, alpha=step.scale))
+        return Update(update.times((beta1 - 1) * batch.group["lr"]).subtract_from(delta))

@@ -17,6 +17,7 @@ class Clamp(Transform):
     """
 
     allowed: ClassVar = {"param_max": "(0.1, 1e4]"}
+    acts_after_step: ClassVar = True
     every: ClassVar = 10
 
     def __init__(self, param_max: float, *, name: str = "") -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from optim.batch import Batch, Group, State, Update, zero_per_axes, zeros
+from optim.batch import Batch, Group, State, Update, constant, zero_per_axes, zeros
 from optim.transform import Transform
 
 Axes = tuple[int, ...]
@@ -41,21 +40,18 @@ def factored_direction(grad: Tensor, state: State, rows: Axes, cols: Axes, weigh
     square = grad * grad
     row = _average_in(state["row"], square, cols, weight, eps)
     col = _average_in(state["col"], square, rows, weight, eps)
-    relative = row / (row.sum(rows, keepdim=True) if rows else row)
+    total = row.sum(rows, keepdim=True) if rows else row
     # the squares are done with: their memory takes the update
-    update = torch.mul(grad, relative.rsqrt_(), out=square).mul_(col.rsqrt())
-    return Update(update, _size(row, rows) ** -0.5, free=True)
+    update = torch.mul(grad, row.div(total).rsqrt_(), out=square).mul_(col.rsqrt())
+    return Update(update, (row.numel() // total.numel()) ** -0.5, free=True)
 
 
 def _average_in(average: Tensor, square: Tensor, axes: Axes, weight: float, eps: float) -> Tensor:
     """Move an average towards eps plus the mean of the squares over some axes."""
     total = square.sum(axes, keepdim=True) if axes else square
-    # eps + total/n in one call: on a CPU the calls on rows and columns take longer than their arithmetic
-    return average.lerp_(torch.rsub(total, eps, alpha=-1 / _size(square, axes)), weight)
-
-
-def _size(x: Tensor, axes: Axes) -> int:
-    return math.prod(x.shape[axis] for axis in axes)
+    # one call for eps + total/n: on a CPU the calls on rows and columns take longer than their arithmetic
+    mean = torch.add(constant(eps, total), total, alpha=total.numel() / square.numel())
+    return average.lerp_(mean, weight)
 
 
 class FactoredMoments(Transform):

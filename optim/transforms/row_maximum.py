@@ -45,7 +45,7 @@ class RowMaximum(Transform):
             batch.state["exp_avg_sq"].copy_(u * factor)
         factor = factor * self._clip(u, factor, batch)
         if len(batch.shape) >= 2 and batch.group["max_norm"]:
-            return Update(u.sign_(), rows * factor, free=True)
+            return Update(u.sign_(), factor, free=True, rows=rows)
         return Update(u, factor, free=True)
 
     def _clip(self, u: Tensor, factor: Scalar, batch: Batch) -> Scalar:
