@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from optim.batch import Batch, Group, State, Update, zeros
@@ -42,4 +43,5 @@ class FadingRms(Transform):
         v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
         faded = 1 - beta2 ** (batch.step - 1)
         scale = faded if batch.numel > 1 else faded**0.5
-        return Update(v.sqrt().add_(batch.group["eps"]).reciprocal_().mul_(u), scale, free=True)
+        root = v.sqrt().add_(batch.group["eps"])
+        return Update(torch.div(u, root, out=root), scale, free=True)
