@@ -180,6 +180,10 @@ class Batch:
         """Return the largest element of every parameter's part of x."""
         return self.read(x.reshape(len(x), -1).amax(-1) if self.stacked else x.amax())
 
+    def minimum(self, x: Tensor) -> Scalar:
+        """Return the smallest element of every parameter's part of x."""
+        return self.read(x.reshape(len(x), -1).amin(-1) if self.stacked else x.amin())
+
     def dot(self, x: Tensor, y: Tensor) -> Scalar:
         """Return the inner product of every parameter's parts of x and y."""
         if self.stacked:

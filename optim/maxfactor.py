@@ -8,8 +8,7 @@ from torch import Tensor
 
 from optim.chain import Chain
 from optim.transforms.bounded_relative_step import BoundedRelativeStep
-from optim.transforms.max_factored import MaxFactoredMoments
-from optim.transforms.row_maximum import RowMaximum
+from optim.transforms.max_factored import MaxFactoredRows
 
 
 class MaxFactor(Chain):
@@ -75,8 +74,7 @@ class MaxFactor(Chain):
         quirks: bool = False,
     ) -> None:
         transforms = [
-            MaxFactoredMoments(beta2_decay, gamma, eps, max_norm, quirks),
-            RowMaximum(d, eps, max_norm, quirks),
+            MaxFactoredRows(beta2_decay=beta2_decay, gamma=gamma, eps=eps, d=d, max_norm=max_norm, quirks=quirks),
             BoundedRelativeStep(eps, weight_decay, min_lr, scalar_boost),
         ]
         super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
