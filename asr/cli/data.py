@@ -17,6 +17,7 @@ from asr.training.run_folder import usable_folder
 
 # lengths whose subsampled lengths tell one encoder from another
 PROBED_FRAMES = range(512)
+LAYOUT = 2  # of the files of prepared data
 # options of prepare functions that change how fast, not what
 SPEED_ONLY = ("num_jobs",)
 
@@ -36,7 +37,7 @@ def prepare_data(config: Mapping[str, Any], parts: DataParts | None = None) -> P
     view_name = fingerprint(
         {key: data[key] for key in ("text", "limits")}
         | {key: config[key] for key in ("features", "tokenizer")}
-        | {"frames": lengths}
+        | {"frames": lengths, "layout": LAYOUT}
     )
     options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
     corpus_name = fingerprint({"prepare": options, "source": describe_source(data["source"])})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch.utils.data import DataLoader, Sampler
@@ -78,5 +79,5 @@ class EvaluationLoader:
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
-        plan = list(self.micro_batches.epoch(0))[self.rank :: self.world_size]
+        plan = islice(self.micro_batches.epoch(0), self.rank, None, self.world_size)
         return read(self.dataset, plan, self.workers)

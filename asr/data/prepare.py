@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lhotse import CutSet, NumpyFilesWriter, RecordingSet, SupervisionSet
+from lhotse import NumpyFilesWriter, RecordingSet, SupervisionSet
 from lhotse.cut import Cut
 from lhotse.qa import validate_recordings_and_supervisions
 from rich.console import Console
 from rich.progress import track
 
 from asr.data.corpus import Corpus, Dropped, Manifests
+from asr.data.cut_table import CutTable
 from asr.data.cuts import CheckedCuts, Limits, check_cuts, supervised_cuts, too_short
 from asr.data.features import Features, LogMel, cause, read_features
 from asr.data.prepared import INDEX, PreparedData
@@ -152,7 +153,7 @@ def _build_view(folder: Path, corpus: Corpus, view: View) -> None:
         _store_features(name, part, view.features, work / "features", folder / "features")
     _refuse_emptied(corpus, checked)
     for name, part in checked.items():
-        CutSet.from_cuts(part.cuts).to_file(work / f"cuts_{name}.jsonl.gz")
+        CutTable.write(work / f"cuts_{name}", part.cuts)
     dropped = _reasons(corpus, checked)
     _write_dropped(work / "dropped.tsv", dropped)
     splits = {name: _summary(name, part.cuts, dropped) for name, part in checked.items()}

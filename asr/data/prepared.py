@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lhotse import CutSet
-
+from asr.data.cut_table import CutTable
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 INDEX = "prepared.json"
@@ -43,11 +42,11 @@ class PreparedData:
         """Return the splits whose name starts with ``train``, ``dev`` or ``test``, in order."""
         return sorted(name for name in self.splits if name.startswith(kind))
 
-    def cuts(self, split: str) -> CutSet:
-        """Return the cuts of a split, read lazily."""
+    def cuts(self, split: str) -> CutTable:
+        """Return the cuts of a split, read when they are asked for."""
         if split not in self.splits:
             raise ValueError(f"there is no split {split!r} in {self.folder}; there are {', '.join(self.splits)}")
-        return CutSet.from_jsonl_lazy(self.folder / f"cuts_{split}.jsonl.gz")
+        return CutTable(self.folder / f"cuts_{split}")
 
     def save(self) -> None:
         """Write everything but the cuts to the folder; the index comes last and marks it complete."""

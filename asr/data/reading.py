@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lhotse import CutSet
+from lhotse.cut import Cut
 
 from asr.data.dataset import Perturb, SpeechDataset
 from asr.data.features import Features
@@ -22,11 +23,13 @@ class Reading:
     batch: BatchSize
     workers: Workers
 
-    def training_data(self, cuts: CutSet, seed: int, perturb: Perturb | None) -> tuple[SpeechDataset, MicroBatches]:
+    def training_data(
+        self, cuts: Iterable[Cut], seed: int, perturb: Perturb | None
+    ) -> tuple[SpeechDataset, MicroBatches]:
         """Return what reads training cuts, and in which order."""
         return SpeechDataset(self.features, self.tokenizer, perturb), MicroBatches(cuts, self.batch, seed)
 
-    def evaluation_loader(self, cuts: CutSet) -> EvaluationLoader:
+    def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:
         """Return a loader that reads every cut once."""
         dataset = SpeechDataset(self.features, self.tokenizer, may_be_empty=True)
         return EvaluationLoader(dataset, MicroBatches(cuts, self.batch, shuffle=False), self.workers)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from lhotse import CutSet
-from lhotse.dataset import DynamicBucketingSampler, DynamicCutSampler
+from lhotse.cut import Cut
 
 from asr.data.seeding import seed_for
+
+Plan = list[np.ndarray]
+"""Numbers of the cuts of every micro-batch, in the order of an epoch."""
 
 
 @dataclass(frozen=True)
@@ -19,49 +20,79 @@ class BatchSize:
     """How many cuts go into a micro-batch.
 
     Attributes:
-        max_duration_s: seconds of audio per micro-batch.
+        max_duration_s: seconds of audio per micro-batch with its padding: the longest cut times the number of cuts. A
+            cut that is longer forms a micro-batch of its own.
         num_buckets: duration buckets; cuts of a micro-batch come from one.
-        quadratic_duration_s: if given, longer cuts count more (attention grows with the square); 15–40 is usual.
-        shuffle_buffer_cuts: how many cuts are shuffled at a time.
+        quadratic_duration_s: if given, longer cuts count more (attention grows with the square): d + d²/this; 15–40 is
+            usual.
     """
 
     max_duration_s: float
     num_buckets: int = 10
     quadratic_duration_s: float | None = None
-    shuffle_buffer_cuts: int = 20_000
 
     def __post_init__(self) -> None:
-        for name in ("max_duration_s", "num_buckets", "shuffle_buffer_cuts"):
+        for name in ("max_duration_s", "num_buckets"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, given {getattr(self, name)}")
         if self.quadratic_duration_s is not None and self.quadratic_duration_s <= 0:
             raise ValueError(f"quadratic_duration_s must be positive or null, given {self.quadratic_duration_s}")
 
+    def costs(self, durations: np.ndarray) -> np.ndarray:
+        """Return what cuts of these durations count, in seconds."""
+        if self.quadratic_duration_s is None:
+            return durations
+        return durations + durations**2 / self.quadratic_duration_s
+
 
 class MicroBatches:
     """The micro-batches of an epoch: a function of (seed, epoch), whatever ran before and however many ranks there are.
 
-    Every rank walks through the same global order and takes each ``world_size``-th micro-batch. Micro-batches that do
-    not fill a whole update (``world_size * accumulate`` of them) at the end of an epoch are left out, so that
-    accumulating on one device and spreading over several give the same updates.
+    An epoch is planned on durations alone, a second per million cuts, so that going on in its middle skips nothing but
+    numbers. Every rank takes each ``world_size``-th micro-batch of the same order. Micro-batches that do not fill a
+    whole update (``world_size * accumulate`` of them) at the end of an epoch are left out, so that accumulating on one
+    device and spreading over several give the same updates.
 
     Args:
-        cuts: what to draw from.
+        cuts: what to draw from; a `CutTable` knows its durations.
         size: how many cuts go together.
         seed: of the order.
         shuffle: whether the order changes with the epoch; False also keeps every cut (for evaluation).
     """
 
-    def __init__(self, cuts: CutSet, size: BatchSize, seed: int = 0, shuffle: bool = True) -> None:
-        self.cuts, self.size, self.seed, self.shuffle = cuts, size, seed, shuffle
-        self.duration_bins = duration_bins(cuts, size.num_buckets)
+    def __init__(self, cuts: Iterable[Cut], size: BatchSize, seed: int = 0, shuffle: bool = True) -> None:
+        self.cuts: Sequence[Cut] = cuts if isinstance(cuts, Sequence) else list(cuts)
+        self.size, self.seed, self.shuffle = size, seed, shuffle
+        durations = getattr(cuts, "durations", None)
+        self.durations = np.array([cut.duration for cut in self.cuts]) if durations is None else durations
+        self.duration_bins = duration_bins(self.durations, size.num_buckets)
+
+    def plan(self, epoch: int) -> Plan:
+        """Return the numbers of the cuts of every micro-batch of an epoch, counted from 0."""
+        order = self._order(len(self.durations), "cuts", epoch)
+        if not self.shuffle:
+            order = np.argsort(self.durations, kind="stable")
+        buckets = np.searchsorted(self.duration_bins, self.durations[order], side="right")
+        # stable: within a bucket the cuts keep their order
+        order = order[np.argsort(buckets, kind="stable")]
+        ends = np.cumsum(np.bincount(buckets, minlength=len(self.duration_bins) + 1))
+        costs = self.size.costs(self.durations)
+        parts = [part for bucket in np.split(order, ends[:-1]) for part in _packed(bucket, costs, self.size)]
+        return [parts[i] for i in self._order(len(parts), "micro-batches", epoch)] if self.shuffle else parts
+
+    def _order(self, num: int, what: str, epoch: int) -> np.ndarray:
+        # Philox's raw numbers are defined by its paper, those of numpy's `permutation` by its version
+        raw = np.random.Philox(key=seed_for("order", what, self.seed, epoch)).random_raw(num)
+        return np.argsort(raw, kind="stable")
 
     def epoch(self, epoch: int) -> Iterator[tuple[int, CutSet]]:
         """Yield (seed of the micro-batch, cuts) in the global order of an epoch."""
-        for index, cuts in enumerate(self._sampler(epoch)):
-            yield seed_for("micro-batch", self.seed, epoch, index), cuts
+        plan = self.plan(epoch)
+        return (self._item(epoch, i, plan) for i in range(len(plan)))
 
-    def updates(self, epoch: int, start: int, rank: int, world_size: int, accumulate: int) -> Iterator:
+    def updates(
+        self, epoch: int, start: int, rank: int, world_size: int, accumulate: int
+    ) -> Iterator[tuple[int, CutSet]]:
         """Yield what one rank processes in an epoch.
 
         Args:
@@ -71,49 +102,37 @@ class MicroBatches:
             world_size: number of processes.
             accumulate: micro-batches of one process per update.
         """
-        whole_updates = _groups(self.epoch(epoch), world_size * accumulate)
-        mine = (group[rank::world_size] for group in whole_updates)
-        return itertools.islice(itertools.chain.from_iterable(mine), start, None)
+        plan = self.plan(epoch)
+        num_whole = len(plan) // (world_size * accumulate) * world_size * accumulate
+        return (self._item(epoch, i, plan) for i in range(rank + start * world_size, num_whole, world_size))
 
     def count_updates(self, epoch: int, micro_batches_per_update: int) -> int:
-        """Return the number of updates of an epoch; reads durations, no audio."""
-        return sum(1 for _ in _groups(self.epoch(epoch), micro_batches_per_update))
+        """Return the number of updates of an epoch."""
+        return len(self.plan(epoch)) // micro_batches_per_update
 
-    def _sampler(self, epoch: int) -> DynamicBucketingSampler | DynamicCutSampler:
-        size = self.size
-        options = {
-            "max_duration": size.max_duration_s,
-            "quadratic_duration": size.quadratic_duration_s,
-            "shuffle": self.shuffle,
-            "seed": seed_for("order", self.seed) % 2**31,
-            "drop_last": False,
-            # one walk through the data for all ranks: lhotse's own sharding depends on their number
-            "world_size": 1,
-            "rank": 0,
-        }
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*eagerly read CutSet.*")
-            if self.duration_bins:
-                bins = {"duration_bins": self.duration_bins, "num_buckets": None}
-                sampler = DynamicBucketingSampler(self.cuts, buffer_size=size.shuffle_buffer_cuts, **bins, **options)
-            else:
-                sampler = DynamicCutSampler(self.cuts, shuffle_buffer_size=size.shuffle_buffer_cuts, **options)
-        sampler.set_epoch(epoch)
-        return sampler
+    def _item(self, epoch: int, index: int, plan: Plan) -> tuple[int, CutSet]:
+        cuts = CutSet.from_cuts(self.cuts[int(i)] for i in plan[index])
+        return seed_for("micro-batch", self.seed, epoch, index), cuts
 
 
-def duration_bins(cuts: CutSet, num_buckets: int, num_sampled: int = 10_000) -> list[float]:
+def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:
     """Return durations in seconds that divide cuts into buckets of about the same total duration; may be empty."""
-    durations = np.sort([cut.duration for cut in itertools.islice(cuts, num_sampled)])
     if len(durations) == 0:
         raise ValueError("there are no cuts to draw from; prepare the data again and read its table")
-    share = np.cumsum(durations) / durations.sum()
+    ordered = np.sort(durations)
+    share = np.cumsum(ordered) / ordered.sum()
     at = np.searchsorted(share, np.arange(1, num_buckets) / num_buckets)
-    edges = np.unique(durations[at])
-    return [float(edge) for edge in edges if durations[0] < edge < durations[-1]]
+    edges = np.unique(ordered[at])
+    return [float(edge) for edge in edges if ordered[0] < edge < ordered[-1]]
 
 
-def _groups(items: Iterator, size: int) -> Iterator[list]:
-    """Yield whole groups of ``size`` items; what remains is left out."""
-    while len(group := list(itertools.islice(items, size))) == size:
-        yield group
+def _packed(numbers: np.ndarray, costs: np.ndarray, size: BatchSize) -> Iterator[np.ndarray]:
+    """Cut a bucket into micro-batches: as many cuts in a row as fit, each as long as the longest of them."""
+    start, longest = 0, 0.0
+    for end, cost in enumerate(costs[numbers].tolist()):
+        longest = max(longest, cost)
+        if longest * (end - start + 1) > size.max_duration_s and end > start:
+            yield numbers[start:end]
+            start, longest = end, cost
+    if len(numbers):
+        yield numbers[start:]
