@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
@@ -18,12 +20,11 @@ from asr.data.seeding import seed_for
 from asr.evaluation.wer import Score, Utterance, score
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
+from asr.training.guards import SkippedUpdate, UpdateGuard
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
 Decoder = Callable[[Tensor, Tensor], list[list[int]]]
-
-MAX_CONSECUTIVE_SKIPS = 50
 
 
 @runtime_checkable
@@ -67,9 +68,10 @@ class TrainingModule(pl.LightningModule):
         self.dev_names, self.extra_state = dev_names, extra_state
         self.hypotheses: dict[str, list[Utterance]] = {}
         self.scores: dict[str, Score] = {}
-        # sums over the micro-batches of an update: loss, tokens, utterances, seconds of audio
-        self.sums = torch.zeros(4)
-        self.num_consecutive_skips = 0
+        # sums over the micro-batches of an update: loss, tokens, utterances, seconds of audio, utterances too short
+        self.sums = torch.zeros(5)
+        self.guard = UpdateGuard()
+        self.in_hand: Batch | None = None
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer and its schedule."""
@@ -89,13 +91,16 @@ class TrainingModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """Return the sum of the losses of a micro-batch, in nats."""
+        self.in_hand = batch
         torch.manual_seed(seed_for("dropout", batch.seed))
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         losses = self.recogniser.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
-        tokens = batch.num_tokens.where(losses.detach() != 0, 0).sum()
+        too_short = self.guard.see(batch, losses)
+        tokens = batch.num_tokens.where(~too_short, 0).sum()
         loss = losses.sum()
         seen = torch.tensor([len(batch), batch.audio_s], device=loss.device)
-        self.sums = self.sums.to(loss.device) + torch.cat((loss.detach().view(1), tokens.view(1), seen))
+        added = torch.cat((loss.detach().view(1), tokens.view(1), seen, too_short.sum().view(1)))
+        self.sums = self.sums.to(loss.device) + added
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -103,27 +108,41 @@ class TrainingModule(pl.LightningModule):
         if self.global_step >= self.trainer.max_steps:
             self.trainer.should_stop = True
 
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Make an update, or none at all: an optimizer would move on zero gradients, and count the step."""
+        with suppress(SkippedUpdate):
+            super().optimizer_step(*args, **kwargs)
+
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Turn summed gradients into nats per token, and drop an update whose gradients are not finite."""
-        sums, self.sums = self.trainer.strategy.reduce(self.sums, reduce_op="sum"), torch.zeros(4)
-        loss, tokens, utterances, audio_s = sums
-        # lightning divides by the accumulated micro-batches, DDP by the ranks
-        scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens.clamp(min=1)
+        """Turn summed gradients into nats per token, and drop an update that is not finite."""
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        norm = get_total_norm(gradients)
+        # the gradients of all ranks should be the same; what is done about them must be
+        sums = torch.cat((self.sums, (~norm.isfinite()).to(self.sums).view(1)))
+        self.sums = torch.zeros(5)
+        loss, tokens, utterances, audio_s, num_too_short, num_bad = self.trainer.strategy.reduce(
+            sums, reduce_op="sum"
+        ).tolist()
+        # lightning divides by the accumulated micro-batches, DDP by the ranks
+        scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / max(1, tokens)
         for gradient in gradients:
             gradient.mul_(scale)
-        self.gradient_norm = get_total_norm(gradients)
-        self._guard(optimizer)
+        self.gradient_norm = norm * scale
+        finite = math.isfinite(loss) and num_bad == 0
+        skipped = self.guard.end_update(self.global_step, finite, int(num_too_short), self.global_rank)
         self.log_dict(
             {
-                "train/loss": loss / tokens.clamp(min=1),
+                "train/loss": loss / max(1, tokens),
                 "train/gradient_norm": self.gradient_norm,
                 "train/lr": float(optimizer.param_groups[0]["lr"]),
                 "train/utterances": utterances,
                 "train/audio_s": audio_s,
                 "train/epoch": float(self.current_epoch),
+                **self.guard.metrics(),
             }
         )
+        if skipped:
+            self._skip(optimizer)
 
     def configure_gradient_clipping(
         self,
@@ -137,23 +156,17 @@ class TrainingModule(pl.LightningModule):
         elif gradient_clip_val:
             clip_grads_with_norm_(self.parameters(), gradient_clip_val, self.gradient_norm)
 
-    def _guard(self, optimizer: Optimizer) -> None:
-        if torch.isfinite(self.gradient_norm):
-            self.num_consecutive_skips = 0
-            return
-        # parameters without a gradient are left alone by every optimizer, its state included
+    def _skip(self, optimizer: Optimizer) -> None:
         optimizer.zero_grad(set_to_none=True)
-        self.num_consecutive_skips += 1
-        if self.num_consecutive_skips >= MAX_CONSECUTIVE_SKIPS:
-            raise RuntimeError(
-                f"the gradients of {MAX_CONSECUTIVE_SKIPS} updates in a row were not finite, the last at update "
-                f"{self.global_step}; lower optimizer.lr, or train with trainer.precision=32"
-            )
+        # a gradient scaler skips by itself, and lowers its scale behind the step
+        if getattr(self.trainer.precision_plugin, "scaler", None) is None:
+            raise SkippedUpdate
 
     def validation_step(self, batch: Batch, batch_index: int, dataloader_idx: int = 0) -> None:
         """Decode a batch."""
         if len(batch) == 0:
             return
+        self.in_hand = batch
         found = decode(self.recogniser, self.decoder, self.tokenizer, batch)
         self.hypotheses.setdefault(self.dev_names[dataloader_idx], []).extend(found)
 
@@ -171,6 +184,12 @@ class TrainingModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what makes one file enough to decode with."""
         checkpoint["werdict"] = dict(self.extra_state)
+        checkpoint["guard"] = self.guard.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on counting what is left out."""
+        if "guard" in checkpoint:
+            self.guard.load_state_dict(checkpoint["guard"])
 
 
 def decode(recogniser: Recogniser, decoder: Decoder, tokenizer: Tokenizer, batch: Batch) -> list[Utterance]:

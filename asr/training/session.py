@@ -16,13 +16,15 @@ from asr.evaluation.wer import Utterance
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
 from asr.training.module import Decoder, TrainingModule, decode
+from asr.training.out_of_memory import explaining_out_of_memory
 from asr.training.resume import ResumableLoader
 
 
 def fit(trainer: pl.Trainer, module: TrainingModule, loader: ResumableLoader, dev: Sequence[EvaluationLoader]) -> None:
     """Train until ``trainer.max_steps`` updates."""
     loader.trainer = trainer
-    trainer.fit(module, train_dataloaders=loader, val_dataloaders=list(dev))
+    with explaining_out_of_memory(module):
+        trainer.fit(module, train_dataloaders=loader, val_dataloaders=list(dev))
 
 
 @dataclass

@@ -1,0 +1,96 @@
+"""A training that runs out of memory says which utterances it was, and never goes on without them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from asr.training.out_of_memory import OutOfMemory, explained
+from asr.training.session import fit
+from tests.training.tiny import Metrics, adamw, batch_of, tiny_module, tiny_trainer
+
+
+class Batches(list):
+    """A loader that is handed the trainer, as the real one is."""
+
+
+SMALL = batch_of(60, 40)
+# 1.2 s in 120 frames, 0.6 s in 60; padded to twice the longer one
+LARGE = replace(batch_of(120, 60, seed=1), ids=("long", "short"), audio_s=1.8)
+
+
+def fails_at_large(*args) -> None:
+    if any(isinstance(arg, torch.Tensor) and arg.shape[:2] == (2, 120) for arg in args):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+
+class FullOptimizer(torch.optim.SGD):
+    """Has no memory for its state."""
+
+    def step(self, closure=None):
+        torch.enable_grad()(closure)()
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+
+def in_forward(module):
+    module.recogniser.normalise.register_forward_pre_hook(lambda _, args: fails_at_large(*args))
+
+
+def in_backward(module):
+    # not inside the encoder: a hook on the features' own gradient would need one
+    plain = module.recogniser.losses
+
+    def losses(features, *args):
+        found = plain(features, *args)
+        found.register_hook(lambda _: fails_at_large(features))
+        return found
+
+    module.recogniser.losses = losses
+
+
+def in_step(module):
+    module.optimizer_factory = lambda named: FullOptimizer([p for _, p in named], lr=0.1)
+
+
+@pytest.mark.parametrize("where", [in_forward, in_backward, in_step])
+def test_the_utterances_are_named_and_the_training_ends(where):
+    module, metrics = tiny_module(), Metrics()
+    where(module)
+    batches = Batches([LARGE, SMALL] if where is in_step else [SMALL, LARGE, SMALL])
+    with pytest.raises(OutOfMemory) as raised:
+        fit(tiny_trainer(9, [metrics]), module, batches, [])
+    said = str(raised.value)
+    assert "2 utterances, 1.8 s of audio, 2.4 s with padding: long (1.2 s), short (0.6 s)" in said
+    for advice in ("data.batch.max_duration_s", "quadratic_duration_s", "calibrate=true"):
+        assert advice in said
+    assert "allocate" in said
+    assert len(metrics.seen) == (0 if where is in_step else 1)
+
+
+def test_a_validation_is_explained_too():
+    module = tiny_module(adamw)
+    module.dev_names = ["dev"]
+    module.recogniser.normalise.register_forward_pre_hook(lambda _, args: fails_at_large(*args))
+    dev = [Batches([SMALL, LARGE])]
+    with pytest.raises(OutOfMemory, match=r"long \(1\.2 s\)"):
+        fit(tiny_trainer(1, val_check_interval=1), module, Batches([SMALL, SMALL]), dev)
+
+
+def test_other_errors_stay_what_they_are():
+    for error in (RuntimeError("shapes do not match"), RuntimeError("Caught in DataLoader worker: out of memory")):
+        module = tiny_module()
+
+        def fails(*args, error=error):
+            raise error
+
+        module.recogniser.normalise.register_forward_pre_hook(fails)
+        with pytest.raises(RuntimeError) as raised:
+            fit(tiny_trainer(1), module, Batches([SMALL]), [])
+        assert raised.value is error
+
+
+def test_an_utterance_that_fails_alone_gets_other_advice():
+    said = explained(replace(batch_of(120), audio_s=1.2), torch.OutOfMemoryError())
+    assert "data.limits.max_duration_s" in said
+    assert "calibrate" not in said
+    assert "OutOfMemoryError" in said

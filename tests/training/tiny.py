@@ -1,0 +1,85 @@
+"""A recogniser of a few hundred weights and its training, small enough for a test of one update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch.utils.data import DataLoader
+
+from asr.data.batch import Batch
+from asr.decoding.ctc_greedy import CtcGreedy
+from asr.features.normalise import GlobalNorm
+from asr.models.encoders.transformer import TransformerEncoder
+from asr.models.heads.ctc import CtcHead
+from asr.models.recogniser import Recogniser
+from asr.text.character import CharacterTokenizerTrainer
+from asr.training.module import TrainingModule
+
+NUM_FEATURES = 8
+TOKENIZER = CharacterTokenizerTrainer().train(["abc"])
+
+
+def batch_of(*lengths: int, seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    size, longest = len(lengths), max(lengths)
+    num_tokens = torch.tensor([1 + index % 3 for index in range(size)])
+    return Batch(
+        features=torch.randn(size, longest, NUM_FEATURES, generator=generator),
+        num_frames=torch.tensor(lengths),
+        tokens=torch.randint(2, TOKENIZER.vocab_size, (size, 3), generator=generator),
+        num_tokens=num_tokens,
+        ids=tuple(f"cut{index}" for index in range(size)),
+        texts=("abc",) * size,
+        speakers=(None,) * size,
+        audio_s=longest * size / 100,
+        seed=seed,
+    )
+
+
+class Metrics(pl.Callback):
+    """Keeps what was logged at every update."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, float]] = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+def adamw(named) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([p for _, p in named], lr=0.01)
+
+
+def tiny_module(optimizer_factory: Callable[[Any], torch.optim.Optimizer] = adamw) -> TrainingModule:
+    torch.manual_seed(0)
+    encoder = TransformerEncoder(NUM_FEATURES, 12, 1, 2, 16, dropout=0.0, subsampling_channels=2)
+    head = CtcHead(12, TOKENIZER.vocab_size)
+    return TrainingModule(
+        Recogniser(encoder, head, GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES)),
+        TOKENIZER,
+        CtcGreedy(),
+        optimizer_factory,
+        lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0),
+        dev_names=[],
+        extra_state={},
+    )
+
+
+def tiny_trainer(max_steps: int, callbacks: Sequence[pl.Callback] = (), **options: Any) -> pl.Trainer:
+    return pl.Trainer(
+        accelerator="cpu",
+        max_steps=max_steps,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=list(callbacks),
+        **{"devices": 1, **options},
+    )
+
+
+def batches_loader(batches: Sequence[Batch]) -> DataLoader:
+    return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
