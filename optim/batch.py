@@ -188,7 +188,7 @@ class Batch:
         """Return the inner product of every parameter's parts of x and y."""
         if self.stacked:
             return self.read(torch.linalg.vecdot(x.reshape(len(x), -1), y.reshape(len(y), -1)))
-        return self.read(torch.linalg.vecdot(x.reshape(-1), y.reshape(-1)))
+        return self.read(torch.dot(x.reshape(-1), y.reshape(-1)))
 
     def note_limit(self, factor: Scalar) -> None:
         """Tell the health report by which factor an update was limited; below 1 it was."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 SWITCH = "True or False"
 OR_NONE = " or None"
+WHOLE = " of whole numbers"
 Domain = str | tuple[str, ...]
 """What an option may be: `SWITCH`, an interval as in `check_range`, or a tuple of intervals for a tuple of numbers."""
 
@@ -43,7 +44,7 @@ def check_range(option: str, value: object, interval: str, *, may_be_tensor: boo
         option: name for the message.
         value: the value given.
         interval: in mathematical notation, such as ``[0, 1)`` or ``(0, inf)``; infinity is never allowed. None is,
-            where ``or None`` follows.
+            where ``or None`` follows. Where ``of whole numbers`` follows, 4.0 is not allowed either.
         may_be_tensor: also accept a 0-dimensional tensor, which is read once.
 
     Raises:
@@ -53,7 +54,10 @@ def check_range(option: str, value: object, interval: str, *, may_be_tensor: boo
     is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
     if interval.endswith(OR_NONE) and value is None:
         return
-    if not is_number or not _lies_in(interval.removesuffix(OR_NONE), float(number)):  # type: ignore[arg-type]
+    if interval.endswith(WHOLE):
+        is_number = is_number and isinstance(number, numbers.Integral)
+    bounds = interval.removesuffix(OR_NONE).removesuffix(WHOLE)
+    if not is_number or not _lies_in(bounds, float(number)):  # type: ignore[arg-type]
         kind = "a number or a 0-dimensional tensor" if may_be_tensor else "a number"
         raise ValueError(f"{option} must be {kind} in {interval}, given {value!r}")
 

@@ -31,8 +31,10 @@ class Ready:
         """Write back; nothing to do for a single float32 or float64 parameter, which was changed in place."""
         if self.batch.stacked:
             for key, value in self.batch.state.items():
-                for member, part in zip(self.members, value.unbind(), strict=True):
-                    member.state[key].copy_(part)
+                torch.unbind_copy(value, out=[member.state[key] for member in self.members])
+            if self.members[0].param.dtype not in HALF:
+                torch.unbind_copy(self.batch.param, out=[member.param for member in self.members])
+                return
             for member, part in zip(self.members, self.batch.param.unbind(), strict=True):
                 _store(member, part)
         elif self.members[0].param.dtype in HALF:
