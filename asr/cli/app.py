@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 import asr.recipes
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.help import choices, command_help, known_keys
+from asr.cli.resuming import with_saved_overrides
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
@@ -44,7 +45,7 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
             _leave(config_name, f"{error}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)")
 
     try:
-        with _external_recipes(sys.argv), _raw_errors():
+        with with_saved_overrides(sys.argv), _external_recipes(sys.argv), _raw_errors():
             if {"--help", "-h"} & set(sys.argv[1:]):
                 print(command_help(config_name, CONFIGS))
                 return
@@ -69,6 +70,8 @@ def quieten() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*")
+    # every process logs the same numbers: they were gathered before
+    warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
     os.environ.setdefault("WANDB_SILENT", "true")
 
 

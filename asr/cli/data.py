@@ -13,6 +13,7 @@ from asr.data.fingerprint import describe_source, fingerprint
 from asr.data.prepare import View, prepare
 from asr.data.prepared import PreparedData
 from asr.data.table import print_table
+from asr.training.processes import is_first_process
 from asr.training.run_folder import usable_folder
 
 # lengths whose subsampled lengths tell one encoder from another
@@ -22,8 +23,8 @@ LAYOUT = 2  # of the files of prepared data
 SPEED_ONLY = ("num_jobs",)
 
 
-def prepare_data(config: Mapping[str, Any], parts: DataParts | None = None) -> PreparedData:
-    """Prepare what is missing, print the table, and return the data."""
+def prepare_data(config: Mapping[str, Any], parts: DataParts | None = None, quiet: bool = False) -> PreparedData:
+    """Prepare what is missing, print the table unless ``quiet``, and return the data."""
     parts = parts or data_parts(config)
     folder = usable_folder(config["data"].get("dir"), "data.dir")
     encoder = build_encoder(config, parts.features.num_features)
@@ -43,5 +44,6 @@ def prepare_data(config: Mapping[str, Any], parts: DataParts | None = None) -> P
     corpus_name = fingerprint({"prepare": options, "source": describe_source(data["source"])})
     make_corpus = part(config, "data.prepare", source=data["source"])
     prepared = prepare(folder, corpus_name, make_corpus, view, view_name)
-    print_table(prepared, Console())
+    if not quiet and is_first_process():
+        print_table(prepared, Console())
     return prepared

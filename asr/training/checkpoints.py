@@ -94,3 +94,12 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
     return LoadedCheckpoint(
         path, weights, extra["config"], extra["tokenizer"], extra["data"], int(state["global_step"])
     )
+
+
+def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
+    """Return the newest checkpoint of a run that can be read; None where there is none."""
+    for name in ("last", "best"):
+        path = run_dir / "checkpoints" / f"{name}.ckpt"
+        if path.is_file():
+            return load_checkpoint(path)
+    return None

@@ -21,6 +21,18 @@ class MetricsCsv(Logger):
         super().__init__()
         self.path = run_dir / "metrics.csv"
 
+    def go_on(self, update: int) -> None:
+        """Forget what was logged behind the checkpoint of an update: a resumed run logs it again."""
+        if not self.path.exists():
+            return
+        with self.path.open(newline="", encoding="utf-8") as file:
+            header, *rows = csv.reader(file)
+        kept = self.path.with_suffix(".partial")
+        with kept.open("w", newline="", encoding="utf-8") as file:
+            # a kill may have left half a row at the end
+            csv.writer(file).writerows([header, *(row for row in rows if len(row) == 3 and int(row[0]) < update)])
+        kept.replace(self.path)
+
     @property
     def name(self) -> str:
         """The kind of logger."""

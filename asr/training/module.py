@@ -21,6 +21,7 @@ from asr.evaluation.wer import Score, Utterance, score
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
 from asr.training.guards import SkippedUpdate, UpdateGuard
+from asr.training.processes import gather
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
@@ -172,7 +173,8 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the error rates of every development set, and their mean, which chooses the best checkpoint."""
-        self.scores = {name: score(utterances) for name, utterances in self.hypotheses.items()}
+        parts = gather(self.hypotheses)
+        self.scores = {name: score([u for part in parts for u in part.get(name, [])]) for name in self.dev_names}
         for name, result in self.scores.items():
             self.log_dict({f"val/{name}/wer": result.wer, f"val/{name}/cer": result.cer})
         self.log("val/wer", sum(result.wer for result in self.scores.values()) / len(self.scores))

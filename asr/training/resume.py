@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
+from rich.console import Console
 
 from asr.data.batch import Batch
 from asr.data.dataset import SpeechDataset
 from asr.data.loader import Workers, read
 from asr.data.sampling import MicroBatches
+from asr.training.processes import is_first_process
+
+console = Console(quiet=not is_first_process(), highlight=False)
 
 
 class ResumableLoader:
@@ -28,12 +32,14 @@ class ResumableLoader:
     def __init__(self, dataset: SpeechDataset, micro_batches: MicroBatches, workers: Workers) -> None:
         self.dataset, self.micro_batches, self.workers = dataset, micro_batches, workers
         self.trainer: pl.Trainer | None = None
-        self.start = 0
+        self.start: int | None = 0
 
     def __iter__(self) -> Iterator[Batch]:
         trainer = self.trainer
         assert trainer is not None, "fit() hands over the trainer"
         start, self.start = self.start, 0
+        if start is None:
+            return iter(())
         plan = self.micro_batches.updates(
             # right at a resume too, when current_epoch is not yet
             epoch=_processed(trainer.fit_loop.epoch_progress),
@@ -44,14 +50,29 @@ class ResumableLoader:
         )
         return read(self.dataset, plan, self.workers)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the number of micro-batches processed in this epoch."""
+    def _shares(self) -> dict[str, int]:
+        """Return what decides which micro-batches a process gets."""
         assert self.trainer is not None
-        return {"processed": _processed(self.trainer.fit_loop.epoch_loop.batch_progress)}
+        return {"world_size": self.trainer.world_size, "accumulate": self.trainer.accumulate_grad_batches}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of micro-batches that each process has done in this epoch."""
+        assert self.trainer is not None
+        return {"processed": _processed(self.trainer.fit_loop.epoch_loop.batch_progress), **self._shares()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue behind the processed micro-batches; Lightning calls this for an unfinished epoch only."""
-        self.start = int(state["processed"])
+        """Continue behind the processed micro-batches; Lightning calls this for an unfinished epoch only.
+
+        Where the number of processes has changed, the rest of the epoch is left out: counts per process, which decide
+        when to validate, would no longer mean what they did.
+        """
+        saved = {key: state[key] for key in self._shares()}
+        self.start = int(state["processed"]) if saved == self._shares() else None
+        if self.start is None:
+            console.print(
+                f"{saved['world_size']} processes with {saved['accumulate']} micro-batches per update are now "
+                f"{self._shares()['world_size']} with {self._shares()['accumulate']}: going on at the next epoch",
+            )
 
 
 def _processed(progress: Any) -> int:

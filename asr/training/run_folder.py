@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
+import itertools
 import json
 import os
 import platform
@@ -10,6 +13,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -75,6 +79,33 @@ def claim_run_folder(given: object, key: str = "run_dir") -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Let one training at a time write to a run's folder; the hold ends with its processes.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is training in {folder}; wait for its end, or end it") from None
+        yield
+
+
+def keep_former(folder: Path, names: Sequence[str]) -> None:
+    """Rename what a run's folder has under these names, before it is written anew."""
+    for name in names:
+        if not (folder / name).exists():
+            continue
+        for attempt in itertools.count(1):
+            former = folder / f"{Path(name).stem}.former{attempt}{Path(name).suffix}"
+            if not former.exists():
+                (folder / name).rename(former)
+                break
+
+
 class Stopwatch:
     """Wall-clock and CPU seconds since it was made, of this process and of its finished children."""
 
@@ -132,8 +163,13 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> Path:
     return path
 
 
-def num_threads(asked: int | None, num_workers: int) -> int:
+def num_threads(asked: int | None, num_workers: int, num_processes: int = 1) -> int:
     """Return the threads that torch should use: what was asked for, else the cores that no loader worker needs.
+
+    Args:
+        asked: number of threads of this process, or None.
+        num_workers: loader workers of each process.
+        num_processes: that share the machine.
 
     Raises:
         ValueError: what was asked for is no number of threads.
@@ -144,4 +180,4 @@ def num_threads(asked: int | None, num_workers: int) -> int:
                 f"torch_threads must be a whole number of at least 1, or null for the cores left, given {asked!r}"
             )
         return asked
-    return max(1, len(os.sched_getaffinity(0)) - num_workers)
+    return max(1, len(os.sched_getaffinity(0)) // num_processes - num_workers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
@@ -20,11 +21,21 @@ from asr.training.out_of_memory import explaining_out_of_memory
 from asr.training.resume import ResumableLoader
 
 
-def fit(trainer: pl.Trainer, module: TrainingModule, loader: ResumableLoader, dev: Sequence[EvaluationLoader]) -> None:
-    """Train until ``trainer.max_steps`` updates."""
+def fit(
+    trainer: pl.Trainer,
+    module: TrainingModule,
+    loader: ResumableLoader,
+    dev: Sequence[EvaluationLoader],
+    checkpoint: Path | None = None,
+) -> None:
+    """Train until ``trainer.max_steps`` updates, from the beginning or behind a checkpoint."""
     loader.trainer = trainer
+    for part in dev:
+        part.rank, part.world_size = trainer.global_rank, trainer.world_size
     with explaining_out_of_memory(module):
-        trainer.fit(module, train_dataloaders=loader, val_dataloaders=list(dev))
+        trainer.fit(
+            module, train_dataloaders=loader, val_dataloaders=list(dev), ckpt_path=checkpoint, weights_only=True
+        )
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,14 @@ def has_api_key() -> bool:
     except (OSError, netrc.NetrcParseError):
         return False
     return any(host in saved.hosts for host in hosts)
+
+
+def _run_id(run_dir: Path) -> str:
+    """Return the id of the run in this folder, chosen when it is first asked for."""
+    file = run_dir / "wandb_id"
+    if not file.exists():
+        file.write_text(secrets.token_hex(4), encoding="utf-8")
+    return file.read_text(encoding="utf-8")
 
 
 class WandbTracking(WandbLogger):
@@ -60,6 +69,9 @@ class WandbTracking(WandbLogger):
             mode = os.environ.get("WANDB_MODE") or ("online" if has_api_key() else "offline")  # type: ignore[assignment]
         self.offline_dir = None if mode == "online" else run_dir
         super().__init__(
+            # a resumed run goes on under its own id instead of starting another
+            id=_run_id(run_dir),
+            resume="allow",
             name="/".join(run_dir.parts[-2:]),
             save_dir=run_dir,
             project=project,

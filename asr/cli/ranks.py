@@ -1,0 +1,95 @@
+"""One process per device on this machine: started together, and ended together when one of them dies."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+POLL_S = 0.1
+GRACE_S = 5.0  # for the others to say what they know about the death of one
+PR_SET_PDEATHSIG = 1
+
+
+def run_ranks(module: str, overrides: Sequence[str], num_processes: int, environment: dict[str, str]) -> int:
+    """Run a module in one process per device, and wait for all.
+
+    Signals that ask for an end (SIGTERM, SIGUSR1) are handed on. When a process fails, the others are ended within
+    seconds: without it they would wait for it for ever.
+
+    Args:
+        module: what to run.
+        overrides: its command line.
+        num_processes: on this machine.
+        environment: variables beside this process's own.
+
+    Returns:
+        0, or the exit code of the process that failed first, as a shell counts it.
+    """
+    shared = {**os.environ, **environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    shared |= {"WORLD_SIZE": str(num_processes), "NODE_RANK": "0"}
+    command = [sys.executable, "-m", module, *overrides]
+    ranks = [
+        subprocess.Popen(command, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=_die_with_parent)
+        for rank in range(num_processes)
+    ]
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda received, _: _hand_on(ranks, received))
+    try:
+        return _wait(ranks)
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
+    while True:
+        running = any(process.poll() is None for process in ranks)
+        failed = [rank for rank, process in enumerate(ranks) if process.returncode]
+        if failed:
+            # one that was killed takes others with it, never the other way round
+            return _end(ranks, min(failed, key=lambda rank: ranks[rank].returncode > 0))
+        if not running:
+            return 0
+        time.sleep(POLL_S)
+
+
+def _end(ranks: Sequence[subprocess.Popen[bytes]], failed: int) -> int:
+    """Say which process failed, and give the others a moment before they are killed."""
+    code = ranks[failed].returncode
+    deadline = time.monotonic() + GRACE_S
+    while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    if all(process.returncode == code for process in ranks):
+        return _as_shell(code)  # they ended alike, and have said why
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    print(f"asr-train: process {failed} of {len(ranks)} {how}; the others were ended", file=sys.stderr)
+    return _as_shell(code)
+
+
+def _as_shell(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+def _hand_on(ranks: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    for process in ranks:
+        if process.poll() is None:
+            process.send_signal(number)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    """Let the kernel end a rank whose launcher was killed (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
