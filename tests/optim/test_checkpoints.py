@@ -122,7 +122,8 @@ def test_another_optimizers_state_is_refused_and_nothing_changes(case):
     with pytest.raises(ValueError, match=f"this state is not {case.name}'s: its group 0 lacks"):
         optimizer.load_state_dict(stranger.state_dict())
     after = optimizer.state_dict()
-    assert after["param_groups"] == before["param_groups"]
+    # statistics of a group may be tensors, which == compares element by element
+    assert repr(after["param_groups"]) == repr(before["param_groups"])
     assert after["state"].keys() == before["state"].keys()
 
 
