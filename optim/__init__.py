@@ -6,6 +6,7 @@ from optim.cain import Cain
 from optim.chain import Chain, chain
 from optim.combined import Combined
 from optim.eve import Eve
+from optim.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
 from optim.schedules.constant import Constant
@@ -16,6 +17,7 @@ from optim.schedules.noam import Noam
 from optim.schedules.warmup_cosine import WarmupCosine
 from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
+from optim.t5x_adafactor import T5XAdafactor
 from optim.transform import Mover, Transform
 
 __all__ = [
@@ -29,9 +31,12 @@ __all__ = [
     "Eden",
     "Eden2",
     "Eve",
+    "FactorDim",
+    "HParamMap",
     "MaxFactor",
     "Mover",
     "Noam",
+    "T5XAdafactor",
     "Transform",
     "Update",
     "WarmupCosine",
@@ -40,4 +45,5 @@ __all__ = [
     "WarmupStableDecay",
     "chain",
     "grouped",
+    "standard_logical_factor_rules",
 ]

@@ -104,8 +104,9 @@ def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedPar
 def _options(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:
     where = f"parameter rule {rule.pattern.pattern!r}"
     options = dict(rule.options)
-    if options.get("weight_decay") == 0 and not any("weight_decay" in name for name in defaults):
-        # an optimizer that never decays does what the rule asks
+    decays = "weight_decay" in defaults or any(value for name, value in defaults.items() if "weight_decay" in name)
+    if options.get("weight_decay") == 0 and not decays:
+        # an optimizer that never decays, or whose decay is off, does what the rule asks
         del options["weight_decay"]
     check_names(options, {*RULE_KEYS, *defaults}, where)
     if rule.lr_scale == 1.0:

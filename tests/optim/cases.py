@@ -27,6 +27,8 @@ class OptimizerCase:
         golden: the optimizer's name in the reference trajectories.
         options: what every test but those on configs gives the class beside its own defaults.
         golden_options: turns the references' arguments into this class's.
+        couplings: option of the reference -> why parameters that are given it depend on each other; its trajectories
+            are followed with all parameters in one optimizer only.
         exceptions: name of a test -> why it cannot hold for this optimizer; shown when it is skipped.
     """
 
@@ -39,6 +41,7 @@ class OptimizerCase:
     golden: str
     golden_options: Callable[[Options], Options] = dict
     options: Options = field(default_factory=dict)
+    couplings: Mapping[str, str] = field(default_factory=dict)
     exceptions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -156,5 +159,66 @@ CASES = [
         ),
         golden="AdafactorHF",
         golden_options=lambda hyper: {"lr": None, "relative_step": True, **hyper},
+    ),
+    OptimizerCase(
+        optimizer=optim.T5XAdafactor,
+        options={"lr": 1e-2, "factor_map": "matrices", "min_dim_size_to_factor": 8},
+        state_bytes=1 / 30,
+        quadratic={"lr": 0.1},
+        no_decay={},
+        other_group={
+            "lr": 0.02,
+            "epsilon1": 1e-20,
+            "epsilon2": 1e-2,
+            "clipping_threshold": 0.5,
+            "decay_rate": 0.6,
+            "step_offset": 1,
+            "weight_decay_rate": 1e-3,
+            "max_parameter_scale": 0.9,
+            "skip_nan_updates": True,
+        },
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"lr": None}, "lr must be a number"),
+            ({"factored": 1, "factor_map": None}, "factored must be True or False"),
+            ({"factored": False}, "factored=False leaves nothing for a factor_map"),
+            ({"factor_map": "rows"}, "a factor rule must be 'heuristic', 'matrices', None, or a list"),
+            ({"factor_map": [("x",)]}, "a rule must be a pair"),
+            ({"factor_map": [("(", None)]}, "is no regular expression"),
+            ({"factor_map": [(".*", ("row", "cow"))]}, "an axis must be 'none'"),
+            ({"factor_map": [(".*", None)]}, "factor_map finds parameters by name, and these have none"),
+            ({"factor_map": None}, "parameter 4 of 6 parameters have more than two axes"),
+            ({"multiply_by_parameter_scale": 1}, "multiply_by_parameter_scale must be True or False"),
+            ({"multiply_by_parameter_scale": [(".*", 1)]}, "must be True or False for"),
+            ({"logical_factor_rules": ["embed"]}, "logical_factor_rules must map"),
+            ({"min_dim_size_to_factor": -1}, "min_dim_size_to_factor must be"),
+            ({"beta1": 1.0}, r"beta1 must be a number in \[0, 1\)"),
+            ({"dtype_momentum": "int8"}, "dtype_momentum must be float16, bfloat16"),
+            ({"decay_rate": -0.8}, "decay_rate must be"),
+            ({"step_offset": 0.5}, "step_offset must be a number in .* of whole numbers"),
+            ({"initial_step": -1}, "initial_step must be"),
+            ({"clipping_threshold": 0.0}, "clipping_threshold must be"),
+            ({"weight_decay_rate": -0.1}, "weight_decay_rate must be"),
+            ({"weight_decay_rate": 0.0, "weight_decay_rate_lr_exponent": 2.0}, "could mean no decay"),
+            ({"global_norm_clip_threshold": -1.0}, "global_norm_clip_threshold must be"),
+            ({"max_parameter_scale": 0.0}, "max_parameter_scale must be"),
+            ({"skip_nan_updates": 1}, "skip_nan_updates must be True or False"),
+            ({"per_param_step": 1}, "per_param_step must be True or False"),
+        ),
+        golden="AdafactorT5X",
+        golden_options=lambda hyper: {
+            # the row's own options step aside
+            "factor_map": None,
+            "min_dim_size_to_factor": 128,
+            # the reference keeps the momentum in the parameter's type unless told otherwise
+            "dtype_momentum": None,
+            **{{"learning_rate": "lr"}.get(name, name): value for name, value in hyper.items()},
+        },
+        couplings={"global_norm_clip_threshold": "the norm is that of all gradients together"},
+        exceptions={
+            "test_a_parameter_whose_gradients_come_late_does_what_it_would_have_done_at_first": (
+                "the reference counts steps for all parameters together: averages that begin late begin small"
+            ),
+        },
     ),
 ]

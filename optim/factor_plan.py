@@ -1,0 +1,150 @@
+"""What the rules of a group mean for each of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from optim.batch import Group
+from optim.factor_rules import (
+    BATCH,
+    COLUMN,
+    HEURISTIC,
+    MATRICES,
+    ROW,
+    HParamMap,
+    Rule,
+    parse_factor_map,
+    parse_logical_rules,
+    parse_scale_map,
+)
+
+Axes = tuple[int, ...]
+# a group that has found its rules asks for them once per parameter
+_map_of = lru_cache(maxsize=32)(HParamMap)
+
+
+class Plan(NamedTuple):
+    """What is done with a parameter; axes are counted from the end.
+
+    Attributes:
+        rows: axes that are rows of the factored second moment.
+        cols: axes that are columns; where there are neither, the moment is kept per element.
+        averaged: axes that the sizes of parameters and updates are taken over, so that there is one size per slice
+            of the others; None for one size per parameter.
+        scaled: whether steps are relative to the parameter's size.
+    """
+
+    rows: Axes
+    cols: Axes
+    averaged: Axes | None
+    scaled: bool
+
+    @property
+    def factored(self) -> bool:
+        """Whether the second moment is kept in factors."""
+        return bool(self.rows or self.cols)
+
+
+def planned(kind: Hashable) -> Plan:
+    """Return a kind as the plan that it is."""
+    assert isinstance(kind, Plan), "this transform needs an optimizer whose kinds are plans, such as T5XAdafactor"
+    return kind
+
+
+def parse_rules(group: Group) -> None:
+    """Bring a group's rules into their plain form, which checkpoints can hold.
+
+    Raises:
+        ValueError: a rule is malformed, or ``factored`` contradicts it.
+    """
+    group["factor_map"] = parse_factor_map(group["factor_map"])
+    group["multiply_by_parameter_scale"] = parse_scale_map(group["multiply_by_parameter_scale"])
+    group["logical_factor_rules"] = parse_logical_rules(group["logical_factor_rules"])
+    if group["factored"] is False and group["factor_map"] is not None:
+        raise ValueError("factored=False leaves nothing for a factor_map to decide; remove one of them")
+
+
+def check_rules(group: Group) -> None:
+    """Refuse a group in which a parameter's rule is missing or does not fit.
+
+    Raises:
+        ValueError: naming the parameters, and what to write.
+    """
+    for option in ("factor_map", "multiply_by_parameter_scale"):
+        if isinstance(group[option], tuple):
+            _check_found(option, group)
+    plans = {name: plan_of(name, shape, group) for name, shape in _named_shapes(group)}
+    if group["logical_factor_rules"] is None and (undecided := [name for name, plan in plans.items() if plan is None]):
+        raise ValueError(
+            f"{_some(undecided)} of {len(plans)} parameters have more than two axes, which the heuristic does not "
+            f"decide about; write factor_map={MATRICES!r} to factor matrices alone, or pairs such as "
+            "[('conv', None), ('stacked', ('batch', 'row', 'column')), ('.*', 'heuristic')]"
+        )
+
+
+def _check_found(option: str, group: Group) -> None:
+    if "param_names" not in group:
+        raise ValueError(
+            f"{option} finds parameters by name, and these have none: give (name, parameter) pairs, such as "
+            "model.named_parameters(), or one value for all"
+        )
+    rules = _map_of(group[option])
+    if left := [name for name in group["param_names"] if name not in rules]:
+        raise ValueError(f"no pattern of {option} is found in {_some(left)}; end it with '.*' to cover the rest")
+
+
+def _named_shapes(group: Group) -> Iterator[tuple[str, Sequence[int]]]:
+    names = group.get("param_names")
+    for i, param in enumerate(group["params"]):
+        yield (names[i] if names else f"parameter {i}"), param.shape
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def plan_of(name: str, shape: Sequence[int], group: Group) -> Plan | None:
+    """Return what a group's rules mean for a parameter; None where the heuristic cannot decide."""
+    rule, scaled = HEURISTIC if group["factored"] else None, group["multiply_by_parameter_scale"]
+    if group["factor_map"] is not None:
+        rule = _value(group["factor_map"], name)
+    if rule == HEURISTIC and len(shape) > 2:
+        return None
+    return make_plan(name, shape, rule, group["min_dim_size_to_factor"], _value(scaled, name))
+
+
+def _value(given: Any, name: str) -> Any:
+    return _map_of(given)[name] if isinstance(given, tuple) else given
+
+
+def make_plan(name: str, shape: Sequence[int], rule: Rule, min_dim_size: int, scaled: bool) -> Plan:
+    """Return what a rule means for a shape.
+
+    Of a matrix the smaller axis becomes the rows, if it has at least ``min_dim_size`` elements. The same holds for a
+    rule of up to two axes without a batch, whatever it says.
+
+    Raises:
+        ValueError: the rule is for another number of axes.
+    """
+    rank = len(shape)
+    if rule is None or (rule == MATRICES and rank > 2):
+        return Plan((), (), None, scaled)
+    if isinstance(rule, tuple) and len(rule) != rank:
+        raise ValueError(f"{name} has {rank} axes, {tuple(shape)}, and its rule {len(rule)}: {rule}; give one for each")
+    if isinstance(rule, str) or (rank <= 2 and BATCH not in rule):
+        return Plan(*_axes_by_size(shape, min_dim_size), None, scaled)
+    rows, cols, batch = (_places(dim, rule) for dim in (ROW, COLUMN, BATCH))
+    averaged = tuple(axis for axis in range(-rank, 0) if axis not in batch)
+    return Plan(rows, cols, averaged if batch else None, scaled)
+
+
+def _axes_by_size(shape: Sequence[int], min_dim_size: int) -> tuple[Axes, Axes]:
+    if len(shape) < 2 or min(shape) < min_dim_size:
+        return (), ()
+    return ((-2,), (-1,)) if shape[0] <= shape[1] else ((-1,), (-2,))
+
+
+def _places(dim: str, rule: tuple[str, ...]) -> Axes:
+    return tuple(place - len(rule) for place, given in enumerate(rule) if given == dim)

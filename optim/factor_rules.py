@@ -1,0 +1,167 @@
+"""Rules that say which axes of a parameter are rows, columns or a batch, and how parameters are found by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from optim.options import did_you_mean
+
+Rule = tuple[str, ...] | str | None
+"""One value of `FactorDim` per axis, `HEURISTIC`, `MATRICES`, or None for a second moment per element."""
+HEURISTIC = "heuristic"
+"""The two axes of a matrix, if both are large enough; more axes are refused."""
+MATRICES = "matrices"
+"""`HEURISTIC` up to two axes, None beyond them."""
+
+
+class FactorDim(Enum):
+    """What an axis is to a factored second moment."""
+
+    NONE = "none"
+    """Kept in both factors, like a batch axis, but updates are clipped and scaled across it."""
+    BATCH = "batch"
+    """Its slices are parameters of their own."""
+    ROW = "row"
+    COLUMN = "column"
+
+
+BATCH, ROW, COLUMN, NONE = (dim.value for dim in (FactorDim.BATCH, FactorDim.ROW, FactorDim.COLUMN, FactorDim.NONE))
+_NAMES = {dim.value: dim.value for dim in FactorDim} | {"col": COLUMN, "unfactorized": NONE}
+
+
+class HParamMap:
+    """Values by the first regular expression that is found in a parameter's name.
+
+    A pattern is searched for in the name as torch has it, ``encoder.0.weight``, and as a path, ``encoder/0/weight``.
+
+    Args:
+        rules: pairs of a regular expression and a value; or another map.
+
+    Raises:
+        ValueError: the rules are no such pairs, or an expression is malformed. Looking up a name that no expression is
+            found in raises KeyError.
+
+    Reference:
+        t5x.adafactor.HParamMap.
+        Differs: knows torch's names too.
+    """
+
+    def __init__(self, rules: HParamMap | Iterable[Sequence[Any]]) -> None:
+        pairs = rules.rules if isinstance(rules, HParamMap) else rules
+        self._compiled = [_compiled(pair) for pair in pairs]
+
+    @property
+    def rules(self) -> tuple[tuple[str, Any], ...]:
+        """The pairs, as plain values."""
+        return tuple((pattern.pattern, value) for pattern, value in self._compiled)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether there is a value for a name."""
+        return self._find(name) is not None
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value for a name."""
+        found = self._find(name)
+        if found is None:
+            raise KeyError(name)
+        return found[1]
+
+    def _find(self, name: str) -> tuple[re.Pattern[str], Any] | None:
+        path = name.replace(".", "/")
+        found = (pair for pair in self._compiled if pair[0].search(path) or pair[0].search(name))
+        return next(found, None)
+
+
+def _compiled(pair: Any) -> tuple[re.Pattern[str], Any]:
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[0], str):
+        raise ValueError(f"a rule must be a pair of a regular expression and a value, given {pair!r}")
+    try:
+        return re.compile(pair[0]), pair[1]
+    except re.error as error:
+        raise ValueError(f"{pair[0]!r} is no regular expression: {error}") from error
+
+
+def standard_logical_factor_rules() -> dict[str, FactorDim]:
+    """Return what the usual logical axes of a transformer are to a factored second moment.
+
+    Reference:
+        t5x.adafactor.standard_logical_factor_rules.
+    """
+    attention = ("heads", "kv", "joined_kv", "multiquery_heads", "kv_fused")
+    feed_forward = ("mlp", "mlp_activations", "q_wi_fused", "o_wo_fused")
+    rules = dict.fromkeys(("vocab", *attention, *feed_forward), FactorDim.COLUMN)
+    rules |= dict.fromkeys(("layers", "stack"), FactorDim.BATCH)
+    rules |= dict.fromkeys(("relpos_buckets", "layer_norm_scale"), FactorDim.NONE)
+    return rules | {"embed": FactorDim.ROW}
+
+
+def parse_dim(value: Any) -> str:
+    """Return what an axis is, of a `FactorDim`, its name or an alias of it (``col``, ``unfactorized``)."""
+    name = value.value if isinstance(value, FactorDim) else str(value).lower()
+    if name not in _NAMES:
+        raise ValueError(f"an axis must be {', '.join(map(repr, _NAMES))} or a FactorDim, given {value!r}")
+    return _NAMES[name]
+
+
+def parse_rule(rule: Any) -> Rule:
+    """Return a rule in its plain form, which checkpoints can hold."""
+    if rule is None or rule in (HEURISTIC, MATRICES):
+        return rule
+    if not isinstance(rule, Sequence) or isinstance(rule, str):
+        raise ValueError(
+            f"a factor rule must be {HEURISTIC!r}, {MATRICES!r}, None, or a list of what each axis is, such as "
+            f"('batch', 'row', 'column'), given {rule!r}"
+        )
+    return tuple(map(parse_dim, rule))
+
+
+def parse_factor_map(given: Any) -> Any:
+    """Return one rule for all, or pairs of an expression and a rule, in plain form."""
+    if isinstance(given, HParamMap) or (isinstance(given, Sequence) and not isinstance(given, str)):
+        return tuple((pattern, parse_rule(rule)) for pattern, rule in HParamMap(given).rules)
+    return parse_rule(given)
+
+
+def parse_scale_map(given: Any) -> Any:
+    """Return whether steps are relative to the parameter's size: one answer for all, or pairs, in plain form."""
+    if isinstance(given, bool):
+        return given
+    if not isinstance(given, HParamMap) and (not isinstance(given, Sequence) or isinstance(given, str)):
+        raise ValueError(f"multiply_by_parameter_scale must be True or False, or pairs with them, given {given!r}")
+    rules = HParamMap(given).rules
+    for pattern, scaled in rules:
+        if not isinstance(scaled, bool):
+            raise ValueError(f"multiply_by_parameter_scale must be True or False for {pattern!r}, given {scaled!r}")
+    return rules
+
+
+def parse_logical_rules(given: Any) -> dict[str, str] | None:
+    """Return what each logical axis is, in plain form."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise ValueError(f"logical_factor_rules must map names of logical axes to what they are, given {given!r}")
+    return {str(name): parse_dim(dim) for name, dim in given.items()}
+
+
+def rule_of_logical_axes(name: str, axes: Sequence[str], table: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the rule of a parameter whose axes have the given logical names.
+
+    Where not both of rows and columns are named, there is nothing to factor: what is named becomes ``none``.
+
+    Raises:
+        ValueError: an axis is unknown, or stands beside rows and columns without being any of the two or a batch.
+    """
+    for axis in axes:
+        if axis not in table:
+            raise ValueError(f"{name}: no rule for the logical axis {axis!r}{did_you_mean(str(axis), table)}")
+    rule = tuple(parse_dim(table[axis]) for axis in axes)
+    if {ROW, COLUMN, NONE} <= set(rule):
+        raise ValueError(
+            f"{name}: logical axes {tuple(axes)} are {rule}; beside rows and columns every axis must be a batch, a row "
+            "or a column"
+        )
+    return rule if {ROW, COLUMN} <= set(rule) else tuple(dim if dim == BATCH else NONE for dim in rule)

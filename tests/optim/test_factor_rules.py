@@ -1,0 +1,105 @@
+"""Rules that say which axes are rows, columns or a batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from optim import FactorDim, HParamMap, standard_logical_factor_rules
+from optim.factor_plan import Plan, make_plan
+from optim.factor_rules import parse_rule, rule_of_logical_axes
+
+WHOLE = Plan((), (), None, True)
+
+
+def plan(shape, rule, min_dim_size=4):
+    return make_plan("p", shape, parse_rule(rule), min_dim_size, True)
+
+
+@pytest.mark.parametrize("rule", ["heuristic", "matrices"])
+def test_the_heuristic_makes_the_smaller_axis_of_a_large_matrix_its_rows(rule):
+    assert plan((4, 5), rule) == Plan((-2,), (-1,), None, True)
+    assert plan((5, 4), rule) == Plan((-1,), (-2,), None, True)
+    assert plan((4, 4), rule) == Plan((-2,), (-1,), None, True)
+    assert plan((3, 500), rule) == plan((500,), rule) == plan((), rule) == WHOLE
+
+
+def test_matrices_leaves_more_axes_alone_and_none_leaves_everything():
+    assert plan((9, 9, 9), "matrices") == plan((9, 9), None) == WHOLE
+
+
+def test_axes_are_what_a_rule_says_whatever_their_sizes():
+    assert plan((2, 3, 1), ("batch", "row", "column")) == Plan((-2,), (-1,), (-2, -1), True)
+    assert plan((2, 3, 1, 2), ("row", "batch", "col", "col")) == Plan((-4,), (-2, -1), (-4, -2, -1), True)
+
+
+def test_an_axis_that_is_none_is_averaged_over_for_sizes_but_not_for_moments():
+    assert plan((2, 3, 1), ("row", "none", "column")) == Plan((-3,), (-1,), None, True)
+    assert plan((2, 3, 1), ("batch", "none", "none")) == Plan((), (), (-2, -1), True)
+
+
+def test_a_rule_for_a_matrix_counts_only_with_a_batch():
+    assert plan((5, 4), ("row", "column")) == plan((5, 4), "heuristic")
+    assert plan((5, 4), ("batch", "row")) == Plan((-1,), (), (-1,), True)
+    assert plan((5,), ("batch",)) == Plan((), (), (), True)
+
+
+def test_a_rule_for_another_number_of_axes_is_refused():
+    with pytest.raises(ValueError, match=r"p has 2 axes, \(3, 4\), and its rule 1: \('row',\); give one for each"):
+        plan((3, 4), ["row"])
+
+
+def test_dimensions_have_aliases_and_members_become_plain_values():
+    assert parse_rule([FactorDim.NONE, FactorDim.BATCH, FactorDim.ROW, FactorDim.COLUMN]) == (
+        "none",
+        "batch",
+        "row",
+        "column",
+    )
+    assert parse_rule(["col", "COLUMN", "unfactorized", None]) == ("column", "column", "none", "none")
+
+
+def test_the_first_pattern_found_in_the_name_or_in_the_path_decides():
+    rules = HParamMap([("layers/0/", 1), (r"layers\.1\.", 2), ("weight$", 3)])
+    assert [rules[f"layers.{i}.weight"] for i in range(3)] == [1, 2, 3]
+    assert "layers.2.bias" not in rules
+    with pytest.raises(KeyError, match=r"layers\.2\.bias"):
+        rules["layers.2.bias"]
+
+
+def test_a_map_can_be_made_of_another():
+    rules = HParamMap([("a", 1), (".*", None)])
+    assert HParamMap(rules).rules == rules.rules == (("a", 1), (".*", None))
+
+
+def test_the_standard_rules_are_t5xs():
+    rules = standard_logical_factor_rules()
+    named = {dim: {axis for axis, value in rules.items() if value is dim} for dim in FactorDim}
+    assert named[FactorDim.ROW] == {"embed"}
+    assert named[FactorDim.BATCH] == {"layers", "stack"}
+    assert named[FactorDim.NONE] == {"relpos_buckets", "layer_norm_scale"}
+    assert named[FactorDim.COLUMN] == {
+        *("vocab", "mlp", "heads", "kv", "joined_kv", "q_wi_fused", "o_wo_fused"),
+        *("multiquery_heads", "kv_fused", "mlp_activations"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("axes", "rule"),
+    [
+        (("embed", "mlp"), ("row", "column")),
+        (("layers", "embed", "heads", "kv"), ("batch", "row", "column", "column")),
+        (("layers", "mlp"), ("batch", "none")),
+        (("vocab", "relpos_buckets"), ("none", "none")),
+        ((), ()),
+    ],
+)
+def test_logical_axes_become_a_rule_where_both_rows_and_columns_are_named(axes, rule):
+    assert rule_of_logical_axes("p", axes, standard_logical_factor_rules()) == rule
+
+
+def test_logical_axes_that_cannot_be_meant_are_refused():
+    table = standard_logical_factor_rules()
+    with pytest.raises(ValueError, match=r"p: no rule for the logical axis 'embedding'.*did you mean 'embed'"):
+        rule_of_logical_axes("p", ("embedding",), table)
+    with pytest.raises(ValueError, match="beside rows and columns every axis must be"):
+        rule_of_logical_axes("p", ("embed", "mlp", "relpos_buckets"), table)

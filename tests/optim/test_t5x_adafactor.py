@@ -1,0 +1,266 @@
+"""What T5XAdafactor has beside the contracts: rules by name, clipping by slices, one count of steps for all."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from optim import Combined, Eve, FactorDim, HParamMap, T5XAdafactor, grouped, standard_logical_factor_rules
+from tests.optim.training import make_parameters, run, same, values
+
+AXES = {"stack.weight": ("layers", "embed", "mlp"), "table": ("vocab", "embed"), "stack/bias": ("layers", "mlp")}
+
+
+def named(scale: float = 1.0) -> dict[str, nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"stack.weight": (3, 8, 6), "table": (20, 8), "stack.bias": (3, 6)}
+    return {name: nn.Parameter(torch.randn(shape, generator=generator) * scale) for name, shape in shapes.items()}
+
+
+def make(params, **options):
+    return T5XAdafactor(params.items(), **{"lr": 0.01, "min_dim_size_to_factor": 4, **options})
+
+
+def shapes(optimizer, param):
+    return {key: tuple(value.shape) for key, value in optimizer.state[param].items() if key != "step"}
+
+
+def test_rules_by_name_decide_what_is_factored():
+    params = named()
+    dims = (FactorDim.BATCH, FactorDim.ROW, FactorDim.COLUMN)
+    optimizer = make(params, factor_map=HParamMap([("stack/weight", dims), ("table", None), (".*", "heuristic")]))
+    run(optimizer, params.values(), range(1))
+    weight, table, bias = params.values()
+    assert shapes(optimizer, weight) == {"row": (3, 8, 1), "col": (3, 1, 6)}
+    assert shapes(optimizer, table) == {"exp_avg_sq": (20, 8)}
+    assert shapes(optimizer, bias) == {"exp_avg_sq": (3, 6)}
+    plain = (("stack/weight", ("batch", "row", "column")), ("table", None), (".*", "heuristic"))
+    assert optimizer.param_groups[0]["factor_map"] == plain
+
+
+def test_a_batch_is_clipped_and_scaled_slice_by_slice_as_parameters_of_their_own():
+    params = named()
+    whole = params["stack.weight"]
+    parts = [nn.Parameter(part.detach().clone()) for part in whole]
+    rule = [("stack", ("batch", "row", "column")), (".*", None)]
+    together = make({"stack.weight": whole}, factor_map=rule, clipping_threshold=0.9)
+    apart = make({f"p{i}": part for i, part in enumerate(parts)}, clipping_threshold=0.9)
+    gradient = torch.randn(3, 8, 6, generator=torch.Generator().manual_seed(1))
+    for scale in (1.0, 100.0):
+        whole.grad = scale * gradient * torch.tensor([1.0, 1e-3, 5.0]).reshape(3, 1, 1)
+        for part, grad in zip(parts, whole.grad, strict=True):
+            part.grad = grad
+        together.step()
+        apart.step()
+    torch.testing.assert_close(whole.detach(), torch.stack([part.detach() for part in parts]))
+
+
+def test_a_limited_slice_limits_its_parameter():
+    param = nn.Parameter(torch.ones(2, 3))
+    optimizer = T5XAdafactor([("p", param)], 0.1, factor_map=[("p", ("batch", "none"))], clipping_threshold=0.5)
+    param.grad = torch.tensor([[1.0] * 3, [0.0] * 3])
+    optimizer.limited = []
+    optimizer.step()
+    ((factor, count),) = optimizer.limited
+    assert (float(factor), count) == (pytest.approx(0.5), 1)
+
+
+def test_a_parameter_without_a_rule_is_refused_by_name():
+    with pytest.raises(
+        ValueError, match=r"stack.weight of 3 parameters have more than two axes.*factor_map='matrices'"
+    ):
+        make(named())
+    with pytest.raises(ValueError, match=r"no pattern of factor_map is found in table; end it with"):
+        make(named(), factor_map=[("stack", None)])
+    with pytest.raises(ValueError, match=r"no pattern of multiply_by_parameter_scale is found in table"):
+        make(named(), factor_map="matrices", multiply_by_parameter_scale=[("stack", True)])
+    with pytest.raises(ValueError, match=r"stack.bias has 2 axes"):
+        make(named(), factor_map=[("stack", ("batch", "row", "column")), (".*", None)])
+
+
+def test_a_learning_rate_must_be_given():
+    with pytest.raises(TypeError, match="lr"):
+        T5XAdafactor(make_parameters())
+
+
+def test_names_of_axes_become_rules():
+    params = named()
+    optimizer = make(params, logical_factor_rules=standard_logical_factor_rules())
+    optimizer.set_param_axes(AXES)
+    run(optimizer, params.values(), range(2))
+    weight, table, bias = params.values()
+    assert shapes(optimizer, weight) == {"row": (3, 8, 1), "col": (3, 1, 6)}
+    # without a batch the heuristic decides about a matrix: the smaller axis is the rows
+    assert shapes(optimizer, table) == {"row": (1, 8), "col": (20, 1)}
+    assert shapes(optimizer, bias) == {"exp_avg_sq": (3, 6)}
+    twin = make(params, logical_factor_rules=standard_logical_factor_rules())
+    twin.set_param_axes(AXES)
+    twin.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert shapes(twin, weight) == shapes(optimizer, weight)
+
+
+def test_logical_rules_of_ones_own_decide():
+    params = {"w": nn.Parameter(torch.ones(2, 3, 4))}
+    optimizer = make(params, logical_factor_rules={"a": "row", "b": "batch", "c": FactorDim.COLUMN})
+    assert optimizer.param_groups[0]["logical_factor_rules"] == {"a": "row", "b": "batch", "c": "column"}
+    optimizer.set_param_axes({"w": ("a", "b", "c")})
+    assert optimizer.param_groups[0]["factor_map"] == (("^w$", ("row", "batch", "column")),)
+
+
+def test_parameters_that_wait_for_names_of_axes_are_not_stepped():
+    params = named()
+    optimizer = make(params, logical_factor_rules=standard_logical_factor_rules())
+    before = values(params.values())
+    with pytest.raises(ValueError, match=r"stack.weight has more than two axes.*call set_param_axes"):
+        run(optimizer, reversed(params.values()), range(1))
+    assert same(params.values(), before)
+    optimizer.set_param_axes(AXES)
+    run(optimizer, params.values(), range(1))
+    assert not same(params.values(), before)
+
+
+def test_names_of_axes_that_do_not_fit_change_nothing():
+    params = named()
+    optimizer = make(params, logical_factor_rules=standard_logical_factor_rules())
+    for axes, message in [
+        ({**AXES, "tables": ("vocab",)}, "there is no parameter 'tables'.*did you mean 'table'"),
+        ({"table": AXES["table"]}, "no axes for stack.weight, stack.bias"),
+        ({**AXES, "table": ("vocab",)}, "table has 2 axes"),
+        ({**AXES, "table": ("vocab", "heds")}, "no rule for the logical axis 'heds'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            optimizer.set_param_axes(axes)
+    assert optimizer.param_groups[0]["factor_map"] is None
+    with pytest.raises(ValueError, match="set_param_axes needs names"):
+        T5XAdafactor([nn.Parameter(torch.ones(2))], 0.1).set_param_axes({})
+    with pytest.raises(ValueError, match="factored=False leaves nothing"):
+        make(params, factored=False).set_param_axes(AXES)
+
+
+def test_names_of_axes_come_before_the_first_step_and_leave_other_optimizers_alone():
+    params, other = named(), nn.Parameter(torch.ones(3))
+    own = make(params, factor_map="matrices")
+    both = Combined([Eve([other]), own])
+    run(both, [other], range(1))
+    own.set_param_axes(AXES)
+    assert both.state[other]["step"] == 1
+    run(both, params.values(), range(1))
+    with pytest.raises(ValueError, match="set_param_axes comes too late"):
+        own.set_param_axes(AXES)
+
+
+def step_sizes(optimizer, param, num_steps):
+    """Return how far a parameter moves in each step with gradients 1, 2, 4, …."""
+    moves = []
+    for step in range(num_steps):
+        before = param.detach().clone()
+        param.grad = torch.full_like(param, 2.0**step)
+        optimizer.step()
+        moves.append(float((before - param.detach()).abs().max()))
+    return moves
+
+
+def scalar_optimizer(**options):
+    param = nn.Parameter(torch.zeros((), dtype=torch.float64))
+    plain = {"multiply_by_parameter_scale": False, "clipping_threshold": None}
+    return T5XAdafactor([param], **{"lr": 1.0, **plain, **options}), param
+
+
+def test_the_count_is_one_for_all_parameters_unless_each_has_its_own():
+    for per_param_step, size in ((False, 3**0.4), (True, 1.0)):
+        optimizer, late = scalar_optimizer(per_param_step=per_param_step)
+        for _ in range(2):
+            optimizer.step()
+        # the average begins at zero and takes 3^-0.8 of the first square
+        assert step_sizes(optimizer, late, 1) == pytest.approx([size])
+
+
+def test_steps_before_the_offset_count_as_the_first():
+    optimizer, param = scalar_optimizer(step_offset=3)
+    assert step_sizes(optimizer, param, 4) == pytest.approx([1.0] * 4)
+    assert step_sizes(optimizer, param, 1)[0] != pytest.approx(1.0)
+    resumed, param = scalar_optimizer(step_offset=3, initial_step=3)
+    assert step_sizes(resumed, param, 2)[0] == pytest.approx(1.0)
+
+
+def test_the_decay_follows_the_current_lr():
+    for options, decay in (
+        ({"weight_decay_rate": 0.1}, 0.1),
+        ({"weight_decay_rate_lr_exponent": 2.0}, 0.25),
+        ({"weight_decay_rate_lr_exponent": 2.0, "weight_decay_rate": 0.1}, 0.025),
+    ):
+        optimizer, param = scalar_optimizer(**options)
+        param.data.fill_(4.0)
+        param.grad = torch.zeros_like(param)
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.5)
+        optimizer.step()
+        assert param.item() == pytest.approx(4.0 * (1 - decay))
+
+
+def test_the_global_norm_is_that_of_all_groups():
+    def moved(threshold):
+        params = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))]
+        options = {"clipping_threshold": None, "epsilon1": 1.0, "global_norm_clip_threshold": threshold}
+        optimizer = T5XAdafactor([{"params": [param]} for param in params], 1e3, **options)
+        params[0].grad, params[1].grad = torch.tensor([2.0, 3.0]), torch.tensor([6.0], dtype=torch.bfloat16)
+        optimizer.step()
+        return torch.cat([param.detach().float() for param in params])
+
+    gradient = torch.tensor([2.0, 3.0, 6.0])  # of norm 7
+    for threshold, factor in ((None, 1.0), (0.0, 1.0), (8.0, 1.0), (3.5, 0.5)):
+        clipped = gradient * factor
+        torch.testing.assert_close(moved(threshold), -clipped / (1 + clipped**2).sqrt(), rtol=4e-3, atol=0)
+
+
+@pytest.mark.parametrize("copies", [1, 2], ids=["alone", "stacked"])
+def test_nan_gradients_stop_single_elements_only_where_nothing_couples_them(copies):
+    params = [nn.Parameter(torch.ones(4)) for _ in range(copies)]
+    optimizer = T5XAdafactor(params, 0.1, beta1=0.9, skip_nan_updates=True, clipping_threshold=None)
+    for param in params:
+        param.grad = torch.tensor([1.0, float("nan"), 1.0, 1.0])
+    optimizer.step()
+    for param in params:
+        assert (param != 1).tolist() == [True, False, True, True]
+        assert optimizer.state[param]["exp_avg_sq"][1] == optimizer.state[param]["exp_avg"][1] == 0
+    clipped = T5XAdafactor(params, 0.1, skip_nan_updates=True)
+    before = values(params)
+    clipped.step()
+    assert same(params, before)
+
+
+def test_momentum_keeps_its_type():
+    for given, expected in ((torch.bfloat16, torch.bfloat16), ("float32", torch.float32), (None, torch.float64)):
+        params = make_parameters(torch.float64)
+        options = {"factor_map": "matrices", "beta1": 0.9, "dtype_momentum": given}
+        optimizer = T5XAdafactor(params, 0.01, **options)
+        run(optimizer, params, range(2))
+        twins = make_parameters(torch.float64)
+        twin = T5XAdafactor(twins, 0.01, **options)
+        twin.load_state_dict(optimizer.state_dict())
+        assert {state["exp_avg"].dtype for state in optimizer.state.values()} == {expected}
+        assert {state["exp_avg"].dtype for state in twin.state.values()} == {expected}
+        assert optimizer.param_groups[0]["dtype_momentum"] == (None if given is None else str(expected)[6:])
+
+
+def test_a_rule_against_weight_decay_needs_nothing_where_the_decay_is_off():
+    rules = [{"pattern": "bias$", "weight_decay": 0.0}, {"pattern": ".*"}]
+    factory = partial(T5XAdafactor, lr=0.1, factor_map="matrices")
+    assert len(grouped(factory, rules)(named().items()).param_groups) == 2
+    with pytest.raises(ValueError, match=r"unknown option 'weight_decay'.*did you mean 'weight_decay_rate'"):
+        grouped(partial(factory, weight_decay_rate=0.1), rules)(named().items())
+
+
+def test_rules_are_loaded_with_the_state():
+    params = named()
+    optimizer = make(params, factor_map="matrices", multiply_by_parameter_scale=[("table", False), (".*", True)])
+    run(optimizer, params.values(), range(2))
+    twins = {name: nn.Parameter(param.detach().clone()) for name, param in params.items()}
+    twin = make(twins, factor_map="matrices")
+    twin.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    run(optimizer, params.values(), range(2, 4))
+    run(twin, twins.values(), range(2, 4))
+    assert same(params.values(), twins.values())
