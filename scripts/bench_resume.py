@@ -2,8 +2,8 @@
 
     python scripts/bench_resume.py [--num-cuts 1000000] [--skip 100000]
 
-Writes a manifest of generated cuts (metadata, no audio), opens it as a resumed training does, and measures the time until
-the first micro-batch behind those that were already processed.
+Writes a manifest of generated cuts (metadata, no audio), opens it as a resumed training does, and measures the time
+until the first micro-batch behind those that were already processed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> int:
         _, cuts = next(iter(order.updates(0, options.skip, rank=0, world_size=1, accumulate=1)))
         found = time.monotonic() - begin
     print(
-        f"{options.num_cuts:,} cuts, {num_batches:,} micro-batches of up to {MAX_DURATION_S:g} s; opened in {counted:.1f} s"
+        f"{options.num_cuts:,} cuts, {num_batches:,} micro-batches of {MAX_DURATION_S:g} s; opened in {counted:.1f} s"
     )
     print(
         f"the next {len(cuts)} cuts found in {found:.2f} s behind {options.skip:,} micro-batches, "

@@ -60,8 +60,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="compare-ranks-") as folder:
         data_dir = (options.data_dir or Path(folder) / "data").resolve()
         for optimizer in options.optimizers.split(","):
-            words = (*SMALL, f"optimizer={optimizer}", f"data.dir={data_dir}")
-            words += (f"trainer.max_steps={options.updates}", f"trainer.val_check_interval={options.updates}")
+            length = (f"trainer.max_steps={options.updates}", f"trainer.val_check_interval={options.updates}")
+            words = (*SMALL, *length, f"optimizer={optimizer}", f"data.dir={data_dir}")
             weights = [train(Path(folder), f"{optimizer}-{way}", (*words, word)) for way, word in WAYS.items()]
             difference = largest_difference(*weights)
             worst = max(worst, difference)
