@@ -1,0 +1,104 @@
+"""The rows of bench_optimizers.py: our optimizers with what they may cost, and their peers."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+INSTALL = {
+    "pytorch_optimizer": "pip install '.[bench]'",
+    "heavyball": "pip install '.[bench]'",
+    # its requirements exclude the torch that this project needs, so the extra cannot hold it; one file of it is read
+    "zipformer": "pip install '.[bench]' and then pip install --no-deps 'zipformer==0.1.3'",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One optimizer of the table: where it comes from, its options, and what it may cost."""
+
+    name: str
+    module: str
+    optimizer: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    period: int = 1
+    max_ratio: float = math.inf
+    max_state_bytes: float = math.inf
+
+
+UNIT = Row("torch_adamw_fused", "torch.optim", "AdamW", {"fused": True})
+ROWS = (
+    UNIT,
+    Row("torch_adafactor", "torch.optim", "Adafactor"),
+    Row("torch_adafactor_foreach", "torch.optim", "Adafactor", {"foreach": True}),
+    Row("pytorch_optimizer_adafactor", "pytorch_optimizer", "AdaFactor", {"betas": (None, 0.999), "foreach": False}),
+    Row("pytorch_optimizer_adafactor_foreach", "pytorch_optimizer", "AdaFactor", {"betas": (None, 0.999)}),
+    # HeavyBall has no Adafactor: its plainest rule, with whole second moments, and its LaProp
+    Row("heavyball_adamw", "heavyball", "AdamW"),
+    Row("heavyball_laprop", "heavyball", "LaProp"),
+    Row("icefall_eve", "zipformer", "Eve"),
+    Row("icefall_scaled_adam", "zipformer", "ScaledAdam", {"clipping_scale": 2.0}, period=4),
+    Row("Adafactor", "optim", "Adafactor", max_ratio=2.1, max_state_bytes=0.12),
+    Row("T5XAdafactor_128", "optim", "T5XAdafactor", {"lr": 0.02, "factor_map": "matrices"}, 1, 2.1, 0.21),
+    Row(
+        "T5XAdafactor_32",
+        "optim",
+        "T5XAdafactor",
+        {"lr": 0.02, "factor_map": "matrices", "min_dim_size_to_factor": 32},
+        max_ratio=2.1,
+        max_state_bytes=0.10,
+    ),
+    Row("MaxFactor", "optim", "MaxFactor", max_ratio=2.1, max_state_bytes=0.12),
+    Row("Eve", "optim", "Eve", max_ratio=1.8),
+    Row("Cain", "optim", "Cain", max_ratio=5),
+    Row("ScaledAdam", "optim", "ScaledAdam", {"clipping_scale": 2.0}, period=4, max_ratio=2.8),
+    Row("LearnedGradient", "optim", "LearnedGradient", period=10, max_ratio=35),
+)
+
+
+def find_optimizer(row: Row) -> Any:
+    """Return the class of a row.
+
+    Raises:
+        ValueError: its module is not installed, or has no such class.
+    """
+    found = getattr(_module(row.module), row.optimizer, None)
+    if found is None:
+        raise ValueError(f"{row.module} has no {row.optimizer}, which row {row.name} needs; choose rows with --only")
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ValueError(f"{name} is not installed: {INSTALL.get(name, 'pip install .')}; or choose rows with --only")
+    if name == "zipformer":
+        return _zipformer_optim(Path(next(iter(spec.submodule_search_locations or ())), "modules", "optim.py"))
+    module = importlib.import_module(name)
+    if name == "heavyball":
+        module.utils.compile_mode = None  # else it compiles for minutes whether --compile is given or not
+    return module
+
+
+def _zipformer_optim(file: Path) -> ModuleType:
+    """Import one file of the package, whose own ``__init__`` needs much that is not installed."""
+    spec = importlib.util.spec_from_file_location("zipformer_optim", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module, seeding = importlib.util.module_from_spec(spec), ModuleType("zipformer.utils")
+    vars(seeding)["fix_random_seed"] = torch.manual_seed  # the file's own tests call it, nothing else
+    sys.modules["zipformer.utils"] = seeding
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules["zipformer.utils"]
+    return module
