@@ -19,6 +19,8 @@ RECIPES = list(choices(CONFIGS, "recipe"))
 # what a choice needs beside itself
 COMPANIONS = {
     ("trainer", "gpu"): ["trainer.accelerator=cpu"],
+    ("trainer", "ddp"): ["trainer.accelerator=cpu", "trainer.devices=2"],
+    ("trainer", "slurm"): ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.num_nodes=1"],
     ("augment", "speed_specaugment"): ["features=log_mel"],
     ("features", "log_mel_stored"): ["augment=specaugment"],
 }

@@ -5,6 +5,7 @@ B batch, T frames, D width, U tokens, V vocabulary (blank is 0).
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -44,6 +45,15 @@ class CtcHead(nn.Module):
             (B,) float32, in nats per utterance; 0, without gradient, where the frames are too few for the tokens.
         """
         log_probs = self(encodings).transpose(0, 1)
-        return F.ctc_loss(
-            log_probs, tokens, num_frames, num_tokens, blank=BLANK_ID, reduction="none", zero_infinity=True
+        # the CUDA backward adds in no fixed order; where that must not be, the loss is taken on the CPU
+        where = "cpu" if torch.are_deterministic_algorithms_enabled() else log_probs.device
+        losses = F.ctc_loss(
+            log_probs.to(where),
+            tokens.to(where),
+            num_frames.to(where),
+            num_tokens.to(where),
+            blank=BLANK_ID,
+            reduction="none",
+            zero_infinity=True,
         )
+        return losses.to(log_probs.device)
