@@ -96,7 +96,7 @@ def _zipformer_optim(file: Path) -> ModuleType:
     assert spec.loader is not None
     module, seeding = importlib.util.module_from_spec(spec), ModuleType("zipformer.utils")
     vars(seeding)["fix_random_seed"] = torch.manual_seed  # the file's own tests call it, nothing else
-    sys.modules["zipformer.utils"] = seeding
+    sys.modules["zipformer.utils"], sys.modules[spec.name] = seeding, module  # torch.compile looks it up
     try:
         spec.loader.exec_module(module)
     finally:
