@@ -9,6 +9,7 @@ from optim.eve import Eve
 from optim.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
+from optim.scaled_adam import ScaledAdam
 from optim.schedules.constant import Constant
 from optim.schedules.eden import Eden
 from optim.schedules.eden2 import Eden2
@@ -36,6 +37,7 @@ __all__ = [
     "MaxFactor",
     "Mover",
     "Noam",
+    "ScaledAdam",
     "T5XAdafactor",
     "Transform",
     "Update",

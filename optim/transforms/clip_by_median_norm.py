@@ -1,0 +1,132 @@
+"""Gradients scaled down where their norm is far above the median of recent steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from optim.batch import Batch, Group, Member, State, Update, state_dtype
+from optim.options import OR_NONE, WHOLE
+from optim.transform import Transform
+
+EARLY_STEPS = (10, 20, 40)
+"""Steps at which the threshold is estimated before a whole period has passed."""
+
+
+class ClipByMedianNorm(Transform):
+    """Scales the gradients of a group by one factor, whose threshold follows the norms that were usual of late.
+
+    At step k = 0, 1, … of a group, with the weight w of a parameter its `TensorSize`, or scalar_lr_scale where N = 1:
+
+        n_k = √(Σ (w ‖g‖)²)  over the group
+        k > 0 and k mod clipping_update_period = 0:   T = clipping_scale · median of the last period's norms
+        k = 10, 20, 40 within the first period:       T = 2 clipping_scale · median of n_1, …, n_k
+        u ← min(1, T/n_k) u                           once there is a T; 0 where n_k is not finite
+
+    Of M norms in ascending order, from 0, the median is number 2 ⌊M/4⌋, or the last. In the first period n_0 counts as
+    zero. Each group has norms and a threshold of its own, and all parameters of a group have made as many steps.
+
+    Kept for a group: n (``recent_norms``), T (``clipping_threshold``) and the factor of this step
+    (``clipping_factor``). On a CPU a median that is not finite ends the training; elsewhere asking would mean to wait
+    for the device, so T stays as it was, and the gradients that are not finite go on counting as zeros.
+
+    Args:
+        clipping_scale: how far above the median a norm may be, above 0; None for no clipping.
+        clipping_update_period: number of steps between estimates of the threshold, at least 1.
+        scalar_lr_scale: weight of parameters of one element, at least 0.
+        name: see `Transform`.
+    """
+
+    allowed: ClassVar = {
+        "clipping_scale": "(0, inf)" + OR_NONE,
+        "clipping_update_period": "[1, inf)" + WHOLE,
+        "scalar_lr_scale": "[0, inf)",
+    }
+
+    def __init__(
+        self,
+        clipping_scale: float | None = 2.0,
+        clipping_update_period: int = 100,
+        scalar_lr_scale: float = 0.1,
+        *,
+        name: str = "",
+    ) -> None:
+        super().__init__(
+            name=name,
+            clipping_scale=clipping_scale,
+            clipping_update_period=clipping_update_period,
+            scalar_lr_scale=scalar_lr_scale,
+        )
+
+    def new_shared_state(self, group: Group) -> State:
+        """Return norms of zero, and a threshold that nothing reaches."""
+        params = group["params"]
+        device = params[0].device if params else None
+        wide = any(param.dtype == torch.float64 for param in params)
+        norms = torch.zeros(
+            group["clipping_update_period"], device=device, dtype=torch.float64 if wide else torch.float32
+        )
+        threshold = norms.new_full((), float("inf"))
+        return {"recent_norms": norms, "clipping_threshold": threshold, "clipping_factor": 1.0}
+
+    def before_step(self, groups: Sequence[tuple[Group, list[Member]]]) -> None:
+        """Find the factor of every group."""
+        for group, members in groups:
+            own = self.own(group)
+            if own["clipping_scale"] is not None and members:
+                shared = group["shared_state"]
+                mine = {key.removeprefix(self.prefix): x for key, x in shared.items() if key.startswith(self.prefix)}
+                shared[self.prefix + "clipping_factor"] = _factor(own, members, mine)
+
+    def __call__(self, update: Update, batch: Batch) -> Update:
+        """Return the update, limited."""
+        if batch.group["clipping_scale"] is None:
+            return update
+        factor = batch.group["shared_state"][self.prefix + "clipping_factor"]
+        batch.note_limit(factor)
+        if isinstance(factor, Tensor):
+            # zero times infinity would not be zero
+            return Update(torch.where(factor > 0, factor * update.value(), 0.0), free=True)
+        return update.times(factor) if factor > 0 else Update(torch.zeros_like(update.direction), free=True)
+
+
+def _factor(group: Group, members: Sequence[Member], shared: State) -> float | Tensor:
+    """Take the norm of this step among the recent ones, and return what the gradients are to be multiplied by."""
+    step, period = members[0].state["step"], group["clipping_update_period"]
+    if step == 0:
+        return 1.0
+    norm = _weighted_norm(members, group["scalar_lr_scale"])
+    shared["recent_norms"][step % period] = norm
+    threshold = shared["clipping_threshold"]
+    if step % period == 0:
+        _estimate(threshold, shared["recent_norms"], group["clipping_scale"])
+    elif step in EARLY_STEPS and step < period:
+        # the norms of the first steps change fast: be generous
+        _estimate(threshold, shared["recent_norms"][1 : step + 1], 2 * group["clipping_scale"])
+    if step < min(*EARLY_STEPS, period):
+        return 1.0
+    factor = (threshold / (norm + 1e-20)).clamp(max=1.0).nan_to_num(nan=0.0)
+    return factor.item() if factor.device.type == "cpu" else factor
+
+
+def _weighted_norm(members: Sequence[Member], scalar_weight: float) -> Tensor:
+    norms = torch.stack([torch.linalg.vector_norm(m.grad, dtype=state_dtype(m.param)) for m in members])
+    one = norms.new_full((1,), scalar_weight)
+    weights = torch.cat([one if m.param.numel() == 1 else m.state["param_rms"].view(1) for m in members])
+    return torch.linalg.vector_norm(norms * weights)
+
+
+def _estimate(threshold: Tensor, norms: Tensor, scale: float) -> None:
+    """Set the threshold by the median of norms."""
+    count = len(norms)
+    estimate = scale * norms.sort().values[min(count - 1, count // 4 * 2)]
+    if estimate.device.type == "cpu" and not torch.isfinite(estimate):
+        raise RuntimeError(
+            f"about half of the last {count} gradient norms were not finite, so that no threshold of clipping can be "
+            "estimated; resume from before it began with a lower learning rate, or look for what overflows in the "
+            "model or its mixed precision"
+        )
+    threshold.copy_(torch.where(torch.isfinite(estimate), estimate, threshold))
