@@ -20,6 +20,7 @@ FREE = (
     "run_dir",
     "recipes_dir",
     "torch_threads",
+    "calibrate",
     "logger",
     "callbacks",
     "data.dir",

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from asr.cli.app import run_app
+from asr.cli.calibrate import calibrate_batches, is_asked_for
 from asr.cli.data import prepare_data
 from asr.cli.multirun import run_child
 from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
@@ -55,12 +56,16 @@ def train(config: DictConfig) -> None:
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:
         return run_child("asr.cli.train", job.overrides.task)
+    calibrating = is_asked_for(config.get("calibrate"))
     resumed = None if config.resume is None else run_folder(config.resume)
     launched = os.environ.get(RUN_DIR_VARIABLE)
     trainer = build_trainer(plain(config), [], []) if launched else rehearse(plain(config), resumed is not None)
     prepared = prepare_data(plain(config), quiet=launched is not None)
     set_budget(config, prepared, trainer.world_size)
     resolved = plain(config)
+    if calibrating:
+        reading, module = _reading(resolved, prepared), _module(resolved, prepared)
+        return calibrate_batches(resolved, prepared.cuts("train"), reading, module)
     if launched:
         return _run(resolved, prepared, Path(launched))
     if trainer.world_size == 1 or is_started_as_rank(trainer):

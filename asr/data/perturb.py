@@ -28,3 +28,7 @@ class SpeedPerturb:
         """Return the cut at a speed drawn from ``rng``."""
         factor = rng.choice(self.factors)
         return cut if factor == 1.0 else cut.perturb_speed(factor)
+
+    def slowest(self) -> SpeedPerturb:
+        """Return the perturbation that makes every cut as long as this one can make it."""
+        return SpeedPerturb((min(self.factors),))

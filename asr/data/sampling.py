@@ -110,9 +110,24 @@ class MicroBatches:
         """Return the number of updates of an epoch."""
         return len(self.plan(epoch)) // micro_batches_per_update
 
+    def largest_per_bucket(self, epoch: int = 0) -> Plan:
+        """Return the micro-batch of each duration bucket that counts most seconds in an epoch, longest cut first."""
+        largest: dict[int, tuple[float, np.ndarray]] = {}
+        for part in self.plan(epoch):
+            longest_first = part[np.argsort(-self.durations[part], kind="stable")]
+            longest = self.durations[longest_first[0]]
+            counted = float(self.size.costs(longest)) * len(part)
+            bucket = int(np.searchsorted(self.duration_bins, longest, side="right"))
+            if counted > largest.get(bucket, (0.0, part))[0]:
+                largest[bucket] = (counted, longest_first)
+        return [part for _, (_, part) in sorted(largest.items())]
+
+    def cut_set(self, numbers: Iterable[int]) -> CutSet:
+        """Return the cuts of these numbers, in their order."""
+        return CutSet.from_cuts(self.cuts[int(i)] for i in numbers)
+
     def _item(self, epoch: int, index: int, plan: Plan) -> tuple[int, CutSet]:
-        cuts = CutSet.from_cuts(self.cuts[int(i)] for i in plan[index])
-        return seed_for("micro-batch", self.seed, epoch, index), cuts
+        return seed_for("micro-batch", self.seed, epoch, index), self.cut_set(plan[index])
 
 
 def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:

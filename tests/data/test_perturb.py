@@ -24,6 +24,11 @@ def test_every_speed_is_drawn_equally_often_and_changes_the_length(cut):
     assert SpeedPerturb([1.25])(cut, rng).load_audio().shape == (1, 6400)
 
 
+def test_the_slowest_speed_makes_every_cut_as_long_as_it_can_be(cut):
+    slowest = SpeedPerturb((0.8, 1.0, 1.25)).slowest()
+    assert {slowest(cut, random.Random(seed)).num_samples for seed in range(9)} == {10_000}
+
+
 def test_speed_one_leaves_the_cut_as_it_is(cut):
     assert SpeedPerturb([1.0])(cut, random.Random(0)) is cut
 

@@ -110,6 +110,17 @@ def test_padding_counts_as_audio():
                     assert longest * len(batch) <= 5.0 or len(batch) == 1
 
 
+def test_the_largest_micro_batch_of_every_bucket_starts_with_its_longest_cut(order):
+    largest = order.largest_per_bucket()
+    assert len(largest) == len(order.duration_bins) + 1
+    for part, low, high in zip(largest, [0, *order.duration_bins], [*order.duration_bins, 99], strict=True):
+        assert low <= order.durations[part].min() <= order.durations[part].max() < high
+        assert order.durations[part][0] == order.durations[part].max()
+        seconds = [order.durations[p].max() * len(p) for p in order.plan(0) if low <= order.durations[p[0]] < high]
+        assert order.durations[part].max() * len(part) == max(seconds)
+    assert [cut.id for cut in order.cut_set(largest[0])] == [f"cut{i}" for i in largest[0]]
+
+
 def test_an_order_that_was_drawn_once_stays():
     # Philox's raw numbers: a training that is resumed with another numpy must find the same order
     order = MicroBatches(cuts_of(12), BatchSize(8.0, num_buckets=2), seed=1)

@@ -1,0 +1,113 @@
+"""``asr-train calibrate=true``: how many seconds of audio fit into memory, instead of a training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from asr.cli.errors import ConfigError
+from asr.cli.parts import data_parts
+from asr.cli.rehearsal import build_trainer
+from asr.data.reading import Reading
+from asr.training.calibrate import USABLE, Calibration, calibrate
+from asr.training.module import TrainingModule
+from asr.training.processes import is_first_process
+from asr.training.run_folder import num_threads
+
+FAR = 2.0  # a proposal this many times what was measured is to be tried before it is trusted
+# one device stands for all, every micro-batch is an update, and nothing is written
+ALONE = {
+    "devices": 1,
+    "num_nodes": 1,
+    "strategy": "auto",
+    "accumulate_grad_batches": 1,
+    "enable_checkpointing": False,
+    "limit_val_batches": 0,
+}
+
+console = Console(highlight=False, quiet=not is_first_process())
+
+
+def is_asked_for(value: object) -> bool:
+    """Return what ``calibrate`` says.
+
+    Raises:
+        ConfigError: it is neither true nor false.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"calibrate must be true or false, given {value!r}")
+    return value
+
+
+def calibrate_batches(config: Mapping[str, Any], cuts: Iterable[Any], reading: Reading, module: TrainingModule) -> None:
+    """Measure, print a table, and propose ``data.batch.max_duration_s``."""
+    if not is_first_process():
+        return
+    torch.set_num_threads(num_threads(config.get("torch_threads"), config["data"]["workers"]["num_workers"]))
+    perturb = data_parts(config).perturb
+    slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb
+    dataset, order = reading.training_data(cuts, config["seed"], slowest)
+
+    def make_trainer(callbacks: list[pl.Callback], num_updates: int) -> pl.Trainer:
+        node = {**config["trainer"], **ALONE, "max_steps": num_updates}
+        return build_trainer({**config, "trainer": node}, [], callbacks)
+
+    # where several processes train, each keeps a second copy of the gradients to exchange them
+    several = build_trainer(config, [], []).world_size > 1
+    copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad) if several else 0
+    console.print("measuring updates on the largest micro-batch of every duration bucket", soft_wrap=True)
+    found = calibrate(module, dataset, order, make_trainer, copies)
+    console.print(_table(found))
+    for line in _conclusion(found, reading.batch.max_duration_s):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _table(found: Calibration) -> Table:
+    table = Table(show_edge=False, pad_edge=False)
+    for column in ("utterances", "longest s", "counted s", "peak MB", "s per update"):
+        table.add_column(column, justify="right")
+    for bucket in found.buckets:
+        whole = bucket.sizes[-1]
+        peak = "does not fit" if whole.peak is None else f"{whole.peak / 2**20:.0f}"
+        seconds = "" if math.isnan(whole.seconds) else f"{whole.seconds:.3f}"
+        table.add_row(str(whole.num_cuts), f"{whole.longest_s:.1f}", f"{whole.counted_s:.1f}", peak, seconds)
+    return table
+
+
+def _conclusion(found: Calibration, now_s: float) -> list[str]:
+    """Return what follows from the table, in sentences."""
+    base = max(bucket.base for bucket in found.buckets) / 2**20
+    lines = [
+        f"measured on {found.device}: {found.available / 2**20:.0f} MB for this process, {100 * USABLE:.0f} % of it to "
+        f"be used; weights, gradients and optimizer take {base:.0f} MB"
+    ]
+    proposed = found.proposed_s
+    if proposed == math.inf:
+        return [
+            *lines,
+            f"memory did not grow measurably: raise data.batch.max_duration_s (now {now_s:g}) and calibrate again",
+        ]
+    if proposed == 0:
+        return [
+            *lines,
+            "not even the smallest micro-batch fits: choose a smaller encoder, or lower data.limits.max_duration_s",
+        ]
+    lines.append(f"proposed: data.batch.max_duration_s={proposed:g} (now {now_s:g}), the largest that fits")
+    longest = max(size.counted_s / size.num_cuts for bucket in found.buckets for size in bucket.sizes)
+    if proposed < longest:
+        lines.append(
+            f"the longest utterances count {longest:.1f} s each, and do not fit: lower data.limits.max_duration_s"
+        )
+    if proposed > FAR * max(size.counted_s for bucket in found.buckets for size in bucket.sizes):
+        lines.append("that is far beyond what was measured: calibrate again with it before you train with it")
+    if proposed > now_s:
+        lines.append(
+            "larger micro-batches make larger updates, and fewer per epoch: another learning rate may suit them"
+        )
+    return lines

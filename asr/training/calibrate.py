@@ -1,0 +1,188 @@
+"""How many seconds of audio fit into memory: real updates on the largest micro-batches of an epoch."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from asr.data.batch import Batch
+from asr.data.dataset import SpeechDataset
+from asr.data.sampling import MicroBatches
+from asr.training.memory import DeviceMemory, memory_of
+from asr.training.module import TrainingModule
+from asr.training.out_of_memory import is_out_of_memory
+
+USABLE = 0.9  # of the memory: allocators leave gaps, and not every batch is like those that were measured
+
+TrainerFactory = Callable[[list[pl.Callback], int], pl.Trainer]
+"""Callbacks and number of updates → a trainer on one device that writes nothing."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An update on one micro-batch.
+
+    Attributes:
+        num_cuts: in the micro-batch.
+        longest_s: the longest of them.
+        counted_s: what ``data.batch.max_duration_s`` limits: the cost of the longest times their number.
+        peak: bytes in use at most; None where it did not fit.
+        seconds: that the update took.
+    """
+
+    num_cuts: int
+    longest_s: float
+    counted_s: float
+    peak: int | None
+    seconds: float = math.nan
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What the largest micro-batch of a duration bucket and parts of it took.
+
+    Attributes:
+        base: bytes in use between updates: weights, gradients, optimizer.
+        sizes: from small to large; the last one is the whole micro-batch, or the first that did not fit.
+    """
+
+    base: int
+    sizes: tuple[Measured, ...]
+
+    def bytes_per_second(self) -> float:
+        """Return the slope of peak memory over counted seconds: least squares on a line through the base.
+
+        A peak is never below base plus activations, so that this is never below what activations take per second.
+        """
+        fitting = [(size.counted_s, size.peak - self.base) for size in self.sizes if size.peak is not None]
+        return sum(x * y for x, y in fitting) / sum(x * x for x, _ in fitting) if fitting else 0.0
+
+    def limit_s(self, usable: float) -> float:
+        """Return the counted seconds that fit into ``usable`` bytes; infinite where memory does not grow with them."""
+        slope, last = self.bytes_per_second(), self.sizes[-1]
+        limit = math.inf if slope <= 0 else (usable - self.base) / slope
+        if last.peak is None and limit > USABLE * last.counted_s:
+            # the line promises what was seen not to fit: believe what was seen to fit
+            return self.sizes[-2].counted_s if len(self.sizes) > 1 else last.counted_s / 2
+        return limit
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured, and what follows from it.
+
+    Attributes:
+        device: its name.
+        available: bytes of its memory for this process.
+        reserved: bytes that a training will need beside what was measured.
+        buckets: from short cuts to long ones.
+    """
+
+    device: str
+    available: int
+    reserved: int
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def proposed_s(self) -> float:
+        """Largest ``data.batch.max_duration_s`` that fits in all buckets; 0: none does; infinite: nothing grows."""
+        usable = USABLE * self.available - self.reserved
+        limit = max(0.0, min(bucket.limit_s(usable) for bucket in self.buckets))
+        return limit if limit == math.inf else math.floor(limit) if limit >= 10 else math.floor(10 * limit) / 10
+
+
+class _Probe(pl.Callback):
+    """Measures every update of a training."""
+
+    def __init__(self) -> None:
+        self.memory: DeviceMemory | None = None
+        self.bases: list[int] = []
+        self.peaks: list[int] = []
+        self.seconds: list[float] = []
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        assert self.memory is not None
+        self.memory.start()
+        self.bases.append(self.memory.now())
+        self.begin = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        assert self.memory is not None
+        self.peaks.append(self.memory.peak())
+        self.seconds.append(time.perf_counter() - self.begin)
+
+
+def calibrate(
+    module: TrainingModule,
+    dataset: SpeechDataset,
+    order: MicroBatches,
+    make_trainer: TrainerFactory,
+    reserved: int = 0,
+) -> Calibration:
+    """Measure updates on the largest micro-batch of every bucket; neither weights nor random numbers change.
+
+    Args:
+        module: what would be trained.
+        dataset: cuts → batch, as long as augmentation can make them.
+        order: of the training data.
+        make_trainer: see `TrainerFactory`.
+        reserved: bytes that a training will need beside what is measured here.
+    """
+    memory = memory_of(make_trainer([], 1).strategy.root_device)
+    with torch.random.fork_rng():
+        buckets = [
+            _measure(module, dataset, order, numbers, make_trainer, memory) for numbers in order.largest_per_bucket()
+        ]
+    return Calibration(memory.name, memory.available, reserved, tuple(buckets))
+
+
+def _measure(
+    module: TrainingModule,
+    dataset: SpeechDataset,
+    order: MicroBatches,
+    numbers: np.ndarray,
+    make_trainer: TrainerFactory,
+    memory: DeviceMemory,
+) -> Bucket:
+    """Measure a quarter, a half and the whole of a micro-batch whose longest cut comes first."""
+    sizes = sorted({math.ceil(len(numbers) / part) for part in (4, 2, 1)})
+    # the first update makes the optimizer's state, the second of a size finds everything warm
+    nums = [sizes[0], *sizes, sizes[-1]]
+    batches = [dataset[(0, order.cut_set(numbers[:num]))] for num in nums]
+    probe = _run(copy.deepcopy(module), batches, make_trainer, memory)
+    found = [_at(order, numbers, num, probe, [i for i, n in enumerate(nums) if n == num and i > 0]) for num in sizes]
+    num_fitting = sum(size.peak is not None for size in found)
+    return Bucket(base=max(probe.bases[1:2] or probe.bases), sizes=tuple(found[: num_fitting + 1]))
+
+
+def _run(module: TrainingModule, batches: list[Batch], make_trainer: TrainerFactory, memory: DeviceMemory) -> _Probe:
+    probe = _Probe()
+    probe.memory = memory
+    trainer = make_trainer([probe], len(batches))
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*no `val_dataloader`.*")
+            trainer.fit(module, train_dataloaders=DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    return probe
+
+
+def _at(order: MicroBatches, numbers: np.ndarray, num: int, probe: _Probe, updates: list[int]) -> Measured:
+    """Put together what was measured at the updates on the first ``num`` cuts."""
+    durations = order.durations[numbers[:num]]
+    longest, counted = float(durations.max()), float(order.size.costs(durations).max()) * num
+    if updates[-1] >= len(probe.peaks):
+        return Measured(num, longest, counted, None)
+    return Measured(num, longest, counted, max(probe.peaks[i] for i in updates), probe.seconds[updates[-1]])
