@@ -15,6 +15,8 @@ def all_finite(gradients: Sequence[Tensor]) -> bool:
 
     Waits for the device once. Where torch.distributed is initialised, every process must call this.
     """
+    # a tensor without elements has no largest one
+    gradients = [gradient for gradient in gradients if gradient.numel() > 0]
     # the largest magnitude, unlike a sum of squares, cannot overflow; NaN passes through it
     largest = get_total_norm(gradients, norm_type=float("inf")) if gradients else torch.zeros(())
     bad = (~torch.isfinite(largest)).to(torch.float32)
