@@ -127,7 +127,7 @@ class Batch:
         shape: of one parameter.
         stacked: whether there is a first axis of N.
         kind: what `Chain.kind` said about these parameters.
-        limited: where the health of the optimizer is measured, the numbers that `note_limit` was given.
+        limited: where the health of the optimizer is measured, what `note_limit` was told about this batch.
         numel: of one parameter.
     """
 

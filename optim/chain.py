@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim import saved_state
-from optim.batch import HALF, Batch, Group, Member, State, Update
+from optim.batch import HALF, Batch, Group, Member, Scalar, State, Update
 from optim.finite import all_finite
 from optim.options import SWITCH, check_names, check_options
 from optim.stacking import Ready, ready
@@ -80,7 +80,8 @@ class Chain(Optimizer):
     ) -> None:
         check_options({"skip_nonfinite": skip_nonfinite}, {"skip_nonfinite": SWITCH})
         self.transforms, self.skip_nonfinite = tuple(transforms), skip_nonfinite
-        self.limited: list[tuple[Any, int]] | None = None
+        # where somebody measures, what the clippings noted in this step: the group of every batch, and its notes
+        self.limited: list[tuple[Group, list[tuple[Scalar, int]]]] | None = None
         super().__init__(params, {"lr": lr, **_options(self.transforms), "maximize": maximize})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,7 +149,9 @@ class Chain(Optimizer):
         last = self.transforms[-1]
         waiting: list[tuple[Tensor, Ready]] = []
         for one in ready(group, members):
-            one.batch.limited = self.limited
+            if self.limited is not None:
+                one.batch.limited = []
+                self.limited.append((group, one.batch.limited))
             if isinstance(last, Mover):
                 waiting.append((self.transform(one.batch).value(), one))
             else:

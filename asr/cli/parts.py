@@ -40,6 +40,7 @@ ALLOWED = {
     "trainer": ("lightning.pytorch",),
     "logger": ("asr.training",),
     "callbacks": ("asr.training", "lightning.pytorch.callbacks"),
+    "callbacks.optimizer_health": ("asr.training.optimizer_health", "optim.health"),
 }
 OPTIONAL = ("augment.audio", "augment.features")
 

@@ -84,7 +84,8 @@ def attachment_factories(config: Mapping[str, Any], group: str) -> list[Configur
         if node is not None and not isinstance(node, Mapping):
             raise ConfigError(f"{group}.{name} must hold _target_ and options, or be null, given {node!r}")
         if node is not None:
-            factories.append(instantiate({**node, "_partial_": True}, f"{group}.{name}", ALLOWED[group]))
+            key = f"{group}.{name}"
+            factories.append(instantiate({**node, "_partial_": True}, key, ALLOWED.get(key, ALLOWED[group])))
     return factories
 
 

@@ -65,7 +65,7 @@ def test_a_limited_slice_limits_its_parameter():
     param.grad = torch.tensor([[1.0] * 3, [0.0] * 3])
     optimizer.limited = []
     optimizer.step()
-    ((factor, count),) = optimizer.limited
+    ((_, ((factor, count),)),) = optimizer.limited
     assert (float(factor), count) == (pytest.approx(0.5), 1)
 
 

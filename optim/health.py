@@ -1,0 +1,166 @@
+"""What one looks at when a training goes wrong: how far the parameters of each group move, and what holds them back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optim.batch import Group, Scalar, state_dtype
+from optim.chain import Chain
+from optim.combined import Combined
+from optim.options import WHOLE, check_range
+
+
+class Health:
+    """Measures every n-th step of any torch optimizer, from outside: the steps themselves stay what they were.
+
+    A measured step costs a copy of the parameters and one read of the device; the steps between only count. Nothing is
+    saved in checkpoints, and a copy of the optimizer is not measured.
+
+    For each group, called by its ``name`` or else its number, there are then, over all its elements:
+
+    - ``health/GROUP/param_rms`` before the step, ``update_rms`` of what the step changed, ``grad_rms``;
+    - ``update_ratio``: update_rms / param_rms; a change of exactly zero is a ratio of 0;
+    - ``effective_lr``: update_rms / grad_rms, what lr plain gradient descent would have needed to move as far;
+    - ``largest_update_ratio`` of one parameter, and where names are known ``largest/NAME``, the same number again;
+    - ``clipped_share``: of the parameters that the optimizer's own clipping has looked at, those it has limited; only
+      for a `Chain` that clips, alone or in a `Combined`.
+
+    A parameter without gradient counts as one whose gradient is zero. What is not finite is reported as it is.
+
+    Args:
+        optimizer: to be measured until `remove` is called.
+        every: measure one step in so many, at least 1.
+        num_steps: already made, where a training goes on.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    def __init__(self, optimizer: Optimizer, every: int = 50, num_steps: int = 0) -> None:
+        check_range("every", every, "[1, inf)" + WHOLE)
+        check_range("num_steps", num_steps, "[0, inf)" + WHOLE)
+        self.every, self.num_steps = every, num_steps
+        self.chains = [member for member in _members(optimizer) if isinstance(member, Chain)]
+        self.before: list[list[Tensor]] | None = None
+        self.numbers: dict[str, float] = {}
+        self.hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    def take(self) -> dict[str, float]:
+        """Return the numbers of the last measured step, and forget them; nothing where there is none since."""
+        numbers, self.numbers = self.numbers, {}
+        return numbers
+
+    def remove(self) -> None:
+        """Stop measuring."""
+        for hook in self.hooks:
+            hook.remove()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.before = None
+        for chain in self.chains:
+            chain.limited = None
+
+    @torch.no_grad()
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        # a closure may have left the last step by an exception
+        self._forget()
+        self.num_steps += 1
+        if self.num_steps % self.every:
+            return
+        self.before = [[param.clone() for param in group["params"]] for group in optimizer.param_groups]
+        for chain in self.chains:
+            chain.limited = []
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.before is None:
+            return
+        groups, tensors = optimizer.param_groups, []
+        notes = [note for chain in self.chains for note in chain.limited or ()]
+        limited = [[_limited(batch) for owner, batch in notes if owner is group and batch] for group in groups]
+        for group, before, batches in zip(groups, self.before, limited, strict=True):
+            tensors += [_norms(param, old) for param, old in zip(group["params"], before, strict=True)] + batches
+        self._forget()
+        values = iter(_read(tensors))
+        self.numbers = {}
+        for label, group, batches in zip(_labels(groups), groups, limited, strict=True):
+            found = _report(group, [next(values) for _ in group["params"]])
+            flags = [flag for _ in batches for flag in next(values)]
+            if flags:
+                found["clipped_share"] = sum(flags) / len(flags)
+            self.numbers |= {f"health/{label}/{name}": value for name, value in found.items()}
+
+
+def _members(optimizer: Optimizer) -> Sequence[Optimizer]:
+    return optimizer.optimizers if isinstance(optimizer, Combined) else [optimizer]
+
+
+def _labels(groups: Sequence[Group]) -> list[str]:
+    """Return the names of the groups; their numbers, where they have none or share one."""
+    labels = [str(group.get("name", place)) for place, group in enumerate(groups)]
+    return labels if len(set(labels)) == len(labels) else [str(place) for place in range(len(groups))]
+
+
+def _norms(param: Tensor, old: Tensor) -> Tensor:
+    """Return the norms of a parameter's change, of what it was, and of its gradient."""
+    dtype, grad = state_dtype(param), param.grad
+    if grad is None:
+        grad = param.new_zeros(())
+    elif grad.is_sparse:
+        grad = grad.coalesce().values()
+    change = param.to(dtype) - old.to(dtype)
+    return torch.stack([torch.linalg.vector_norm(x, dtype=dtype) for x in (change, old, grad)])
+
+
+def _limited(notes: Sequence[tuple[Scalar, int]]) -> Tensor:
+    """Return for each parameter of a batch whether any clipping that has looked at it has limited it."""
+    limited: bool | Tensor = False
+    for factor, _ in notes:
+        limited = limited | (factor < 1)
+    return torch.as_tensor(limited).reshape(-1).expand(notes[0][1])
+
+
+def _read(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """Return the elements of each, having waited for the device once."""
+    if not tensors:
+        return []
+    values = iter(torch.cat([x.to(tensors[0].device) for x in tensors]).tolist())
+    return [list(islice(values, x.numel())) for x in tensors]
+
+
+def _report(group: Group, rows: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return the numbers of a group, given the three norms of each of its parameters."""
+    root = math.sqrt(max(1, sum(param.numel() for param in group["params"])))
+    update, param, grad = (math.hypot(*(row[i] for row in rows)) / root for i in range(3))
+    ratios = [_ratio(row[0], row[1]) for row in rows]
+    found = {
+        "update_ratio": _ratio(update, param),
+        "effective_lr": _ratio(update, grad),
+        "update_rms": update,
+        "param_rms": param,
+        "grad_rms": grad,
+    }
+    if ratios:
+        # where there is a NaN, it is that one
+        place = max(range(len(ratios)), key=lambda i: (math.isnan(ratios[i]), ratios[i]))
+        found["largest_update_ratio"] = ratios[place]
+        if "param_names" in group:
+            found[f"largest/{group['param_names'][place]}"] = ratios[place]
+    return found
+
+
+def _ratio(change: float, size: float) -> float:
+    if change == 0:
+        return 0.0
+    return change / size if size != 0 else change * math.inf
