@@ -7,6 +7,8 @@ from optim.chain import Chain, chain
 from optim.combined import Combined
 from optim.eve import Eve
 from optim.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
+from optim.health import Health
+from optim.learned_gradient import LearnedGradient
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
 from optim.scaled_adam import ScaledAdam
@@ -34,6 +36,8 @@ __all__ = [
     "Eve",
     "FactorDim",
     "HParamMap",
+    "Health",
+    "LearnedGradient",
     "MaxFactor",
     "Mover",
     "Noam",

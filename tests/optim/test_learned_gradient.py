@@ -1,0 +1,139 @@
+"""What LearnedGradient's matrices must be, whatever they learn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from optim import LearnedGradient
+from optim.batch import Batch
+from optim.transforms.learned_axes import learn, meta_gradient
+
+SHAPE = (6, 5, 4)
+AXES = [-3, -2, -1]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def trained(steps: int = 25, shape=SHAPE, scale: float = 1.0, **options) -> tuple[nn.Parameter, LearnedGradient]:
+    param = nn.Parameter(random(*shape, seed=1))
+    optimizer = LearnedGradient([param], **options)
+    for step in range(steps):
+        param.grad = scale * random(*shape, seed=step + 2)
+        optimizer.step()
+    return param, optimizer
+
+
+def as_batch(param: nn.Parameter, optimizer: LearnedGradient) -> Batch:
+    state = optimizer.state[param]
+    return Batch(param, param.grad, state, optimizer.param_groups[0], state["step"], param.shape)
+
+
+def matrices(param: nn.Parameter, optimizer: LearnedGradient) -> list[Tensor]:
+    return [value for key, value in optimizer.state[param].items() if key.startswith("matrix")]
+
+
+def objective(batch: Batch, ms: list[Tensor]) -> Tensor:
+    d = torch.einsum("abc,ai,bj,ck->ijk", batch.state["exp_avg"], *ms)
+    cs = [batch.state[f"covariance_{i}"] for i in range(3)]
+    c = torch.einsum("abc,ai,bj,ck->ijk", d, *(c / c.diagonal().mean() for c in cs))
+    return (batch.grad * d).sum() / (d * c).mean().sqrt()
+
+
+def slopes(batch: Batch) -> list[Tensor]:
+    """Return the derivatives by the matrices that the closed form gives."""
+    h = meta_gradient(batch.grad, AXES, batch)
+    ms = [batch.state[f"matrix_{i}"] for i in range(3)]
+    average = batch.state["exp_avg"]
+    return [
+        torch.einsum("abc,xjk,bj,ck->xa", average, h, ms[1], ms[2]),
+        torch.einsum("abc,ixk,ai,ck->xb", average, h, ms[0], ms[2]),
+        torch.einsum("abc,ijx,ai,bj->xc", average, h, ms[0], ms[1]),
+    ]
+
+
+def test_the_closed_form_is_the_derivative_of_the_objective():
+    batch = as_batch(*trained())
+    ms = [batch.state[f"matrix_{i}"].clone().requires_grad_() for i in range(3)]
+    expected = torch.autograd.grad(objective(batch, ms), ms)
+    for found, wanted in zip(slopes(batch), expected, strict=True):
+        torch.testing.assert_close(found, wanted.mT, rtol=1e-10, atol=1e-12)
+
+
+def test_an_update_of_the_matrices_raises_the_objective():
+    param, optimizer = trained()
+    batch = as_batch(param, optimizer)
+    learn(batch.grad, [], batch)
+    before = objective(batch, matrices(param, optimizer))
+    covariances = {key: value.clone() for key, value in batch.state.items() if key.startswith("covariance")}
+    learn(batch.grad, AXES, batch)
+    for key, value in covariances.items():
+        batch.state[key].copy_(value)
+    assert objective(batch, matrices(param, optimizer)) > before
+
+
+def test_the_objective_does_not_depend_on_the_size_of_a_matrix():
+    batch = as_batch(*trained())
+    for i, slope in enumerate(slopes(batch)):
+        matrix = batch.state[f"matrix_{i}"]
+        assert abs((slope * matrix).sum()) <= 1e-12 * slope.norm() * matrix.norm()
+
+
+@pytest.mark.parametrize("options", [{}, {"identity_mix": 0.1}, {"max_full_dim": 5}], ids=str)
+def test_matrices_stay_symmetric_positive_definite_with_mean_diagonal_one(options):
+    for matrix in matrices(*trained(100, lr=0.3, **options)):
+        full = torch.diag(matrix) if matrix.dim() == 1 else matrix
+        assert torch.equal(full, full.mT)
+        assert full.diagonal().mean() == pytest.approx(1.0, abs=1e-12)
+        assert torch.linalg.eigvalsh(full).min() > 0.01
+
+
+def test_the_scale_of_the_gradients_does_not_matter():
+    plain, _ = trained(eps=0.0)
+    scaled, _ = trained(eps=0.0, scale=1e6)
+    torch.testing.assert_close(scaled, plain, rtol=1e-9, atol=0)
+
+
+def test_turning_an_axis_turns_the_trajectory():
+    turn, _ = torch.linalg.qr(random(6, 6, seed=99))
+    ends = []
+    for matrix in (torch.eye(6, dtype=torch.float64), turn):
+        param = nn.Parameter(torch.einsum("xa,abc->xbc", matrix, random(*SHAPE, seed=1)))
+        optimizer = LearnedGradient([param], max_step_scale=1e9)
+        for step in range(25):
+            param.grad = torch.einsum("xa,abc->xbc", matrix, random(*SHAPE, seed=step + 2))
+            optimizer.step()
+        ends.append(torch.einsum("xa,xbc->abc", matrix, param.detach()))
+    torch.testing.assert_close(ends[1], ends[0], rtol=1e-10, atol=1e-12)
+
+
+def test_nothing_moves_before_the_first_gradient_that_is_not_zero():
+    param = nn.Parameter(random(*SHAPE))
+    optimizer = LearnedGradient([param])
+    for _ in range(12):
+        param.grad = torch.zeros_like(param)
+        optimizer.step()
+    assert torch.equal(param, random(*SHAPE))
+    assert all(torch.equal(matrix, torch.eye(len(matrix), dtype=matrix.dtype)) for matrix in matrices(param, optimizer))
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((9,), []), ((9, 1), []), ((3, 1, 4), [0, 2]), ((5,), []), ((), [])])
+def test_only_axes_with_something_to_learn_have_a_matrix(shape, axes):
+    param, optimizer = trained(3, shape)
+    found = [key for key in optimizer.state[param] if key.startswith("matrix")]
+    assert found == [f"matrix_{axis}" for axis in axes]
+
+
+def test_long_axes_have_a_diagonal():
+    param, optimizer = trained(3, (7, 30), max_full_dim=20)
+    assert [matrix.shape for matrix in matrices(param, optimizer)] == [(7, 7), (30,)]
+
+
+def test_what_is_left_of_the_predecessor_does_nothing():
+    param, optimizer = trained(1)
+    before = param.detach().clone()
+    optimizer.reset_speedup()
+    assert torch.equal(param, before)
