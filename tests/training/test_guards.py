@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.batch import Batch
 from asr.training.guards import UpdateGuard
@@ -75,6 +76,15 @@ def test_a_skipped_update_leaves_weights_and_optimizer_as_they_were(optimizer):
     # skipped updates are updates of the budget, and the schedule goes on
     assert trainer.global_step == 5
     assert trainer.lr_scheduler_configs[0].scheduler.last_epoch == 5
+
+
+def test_a_gradient_scaler_is_told_of_the_skip():
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    batches = [batch_of(60, 40), bad_batch(), bad_batch(), batch_of(60, 40, seed=1)]
+    module, _, seen = train(batches, plugins=[MixedPrecision("16-mixed", "cpu", scaler)], gradient_clip_val=1.0)
+    assert [row["train/skipped_updates"] for row in seen] == [0, 1, 2, 2]
+    assert scaler.get_scale() == 2.0
+    assert all(p.isfinite().all() for p in module.parameters())
 
 
 def test_one_bad_micro_batch_spoils_its_update_and_no_other(capsys):
