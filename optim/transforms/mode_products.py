@@ -30,7 +30,7 @@ def multiplied(x: Tensor, matrix: Tensor, axis: int, stacked: bool) -> Tensor:
     if matrix.dim() - stacked == 1:
         return x * along(matrix, x, axis, stacked)
     if axis == -1 and x.dim() - stacked >= 2:
-        return x @ (matrix.unsqueeze(1) if stacked and x.dim() > 3 else matrix)
+        return x @ (matrix.reshape(len(x), *[1] * (x.dim() - 3), *matrix.shape[1:]) if stacked else matrix)
     if axis == -2 and x.dim() - stacked == 2:
         return matrix @ x
     product = unfolded(x, axis, stacked) @ matrix

@@ -137,3 +137,16 @@ def test_what_is_left_of_the_predecessor_does_nothing():
     before = param.detach().clone()
     optimizer.reset_speedup()
     assert torch.equal(param, before)
+
+
+def test_tensors_of_five_axes_may_be_stacked():
+    ends = []
+    for copies in (1, 2):
+        params = [nn.Parameter(random(2, 3, 2, 2, 3, seed=1)) for _ in range(copies)]
+        optimizer = LearnedGradient(params)
+        for step in range(12):
+            for param in params:
+                param.grad = random(2, 3, 2, 2, 3, seed=step + 2)
+            optimizer.step()
+        ends.append(params[0].detach())
+    torch.testing.assert_close(ends[1], ends[0], rtol=1e-12, atol=0)
