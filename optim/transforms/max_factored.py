@@ -94,9 +94,11 @@ def _matrix(grad: Tensor, batch: Batch) -> Update:
     row, col = _averages(square, batch, eps)
     if group["max_norm"]:
         row = row / row.amax(-2, keepdim=True).clamp_(min=eps)
-        if group["d"] >= 1 and _above_floor(row, col, eps, batch):
-            rows = square.div_(col).amax(-1, keepdim=True).div_(row).sqrt_()
-            return Update(torch.sign(grad, out=square), _over_maximum(rows, batch), free=True, rows=rows)
+    if batch.numel == 1:
+        return Update(grad / (row * col).sqrt_().add_(eps), free=True)
+    if group["max_norm"] and group["d"] >= 1 and _above_floor(row, col, eps, batch):
+        rows = square.div_(col).amax(-1, keepdim=True).div_(row).sqrt_()
+        return Update(torch.sign(grad, out=square), _over_maximum(rows, batch), free=True, rows=rows)
     # 1/√max(R C, eps²) = min(R^-½ C^-½, 1/eps); the squares are done with: their memory takes it
     u = torch.mul(row.rsqrt(), col.rsqrt(), out=square).clamp_(max=1 / eps).mul_(grad)
     rows = torch.maximum(u.amax(-1, keepdim=True), u.amin(-1, keepdim=True).neg_())
