@@ -1,0 +1,353 @@
+"""How every optimizer does on icefall's own toy problem, whose inputs and outputs differ much in magnitude.
+
+    python scripts/toy_magnitudes.py [--only Eve,Cain] [--seeds 3] [--jobs 1] [--markdown] [--out runs/toy_magnitudes]
+
+Two linear layers learn 20 batches by heart. Every optimizer is run at its usual lr and at the best of a grid. The grid
+is judged on seeds 0, 1, …; what is reported comes from seeds 100, 101, …, which had no part in that choice. Losses of
+several seeds are averaged geometrically. The numbers depend on nothing but the seeds, however many jobs there are.
+
+Reference:
+    icefall, egs/librispeech/ASR/pruned_transducer_stateless7/optim.py, function _test_eve_cain, in the version that
+    tests LearnedGradient with lr_epochs=5: widths, data, loss, schedule, smoothing and the lrs of Eve, Cain and
+    LearnedGradient. ScaledAdam's lr and clipping are those of the later _test_scaled_adam.
+    Differs: nn.Linear for all, not ScaledLinear for some; one seed, set once, for magnitudes, weights and data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import optim
+
+WIDTH, HIDDEN, BATCH_SHAPE, NUM_BATCHES = 100, 200, (4, 2), 20
+SMOOTHING = 0.95
+EPOCHS_SHOWN = (10, 50, 100, 150)
+FIRST_REPORTED_SEED = 100
+FACTORS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of the usual lr
+FIRST_FACTORS = slice(2, 7)  # the grid grows beyond them only while its best lr is at an end
+
+Grid = dict[float, float]  # lr: last smoothed loss
+
+
+@dataclass(frozen=True)
+class Row:
+    """One optimizer: its class, its usual lr (None: it chooses its steps and gets no schedule), its other options."""
+
+    name: str
+    optimizer: str
+    lr: float | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    module: str = "optim"
+
+
+ROWS = (
+    Row("AdamW", "AdamW", 1e-3, module="torch.optim"),
+    Row("Eve", "Eve", 3e-3),
+    Row("Cain", "Cain", 3e-2),
+    Row("ScaledAdam", "ScaledAdam", 3e-2, {"clipping_scale": 2.0}),
+    Row("LearnedGradient", "LearnedGradient", 3e-2),
+    Row("Adafactor, relative step", "Adafactor", None),
+    Row("Adafactor", "Adafactor", 2e-2, {"relative_step": False}),
+    # at the default of 128 nothing would be factored here
+    Row("T5XAdafactor", "T5XAdafactor", 2e-2, {"min_dim_size_to_factor": 32}),
+    Row("MaxFactor", "MaxFactor", 1e-2),
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training."""
+
+    row: Row
+    lr: float | None
+    seed: int
+    num_epochs: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training's smoothed loss after every update, and its cost."""
+
+    curve: list[float]
+    cpu_s: float
+
+
+Trainer = Callable[[Sequence[Task]], list[Trained]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is reported of an optimizer at one lr, a training per seed; ``choice`` says how the lr came about."""
+
+    row: Row
+    lr: float | None
+    choice: str
+    runs: list[Trained]
+
+    def curve(self) -> list[float]:
+        """Return the smoothed loss after every update, averaged over the seeds."""
+        return [average(losses) for losses in zip(*(run.curve for run in self.runs), strict=True)]
+
+
+def find_optimizer(row: Row) -> Any:
+    """Return the class of a row.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = getattr(importlib.import_module(row.module), row.optimizer, None)
+    if found is None:
+        raise ValueError(
+            f"{row.module} exports no {row.optimizer}, which row {row.name!r} needs; choose rows with --only"
+        )
+    return found
+
+
+def make_problem(seed: int) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
+    """Return a network, and batches whose dimensions have log-normal magnitudes."""
+    torch.manual_seed(seed)
+    input_magnitudes, output_magnitudes = torch.randn(WIDTH).exp(), torch.randn(WIDTH).exp()
+    network = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH))
+    shape = (*BATCH_SHAPE, WIDTH)
+    return network, [
+        (100 * torch.randn(shape) * input_magnitudes, torch.randn(shape) * output_magnitudes)
+        for _ in range(NUM_BATCHES)
+    ]
+
+
+def train(task: Task) -> Trained:
+    """Train once, on one thread; the loss is infinite from where it stops being a number."""
+    torch.set_num_threads(1)
+    network, batches = make_problem(task.seed)
+    options = dict(task.row.options) if task.lr is None else {"lr": task.lr, **task.row.options}
+    optimizer: Optimizer = find_optimizer(task.row)(network.named_parameters(), **options)
+    schedule = None if task.lr is None else optim.Eden(optimizer, lr_batches=200, lr_epochs=5)
+    curve: list[float] = []
+    start = time.process_time()
+    for epoch in range(task.num_epochs):
+        if schedule is not None:
+            schedule.step_epoch(epoch + 1)  # the reference steps the epoch before the first one too
+        for inputs, targets in batches:
+            loss = (network(inputs) - targets).square().mean() * 100
+            value = loss.item()
+            if not math.isfinite(value):
+                missing = task.num_epochs * NUM_BATCHES - len(curve)
+                return Trained(curve + [math.inf] * missing, time.process_time() - start)
+            curve.append(SMOOTHING * curve[-1] + (1 - SMOOTHING) * value if curve else value)
+            loss.log().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if schedule is not None:
+                schedule.step()
+    return Trained(curve, time.process_time() - start)
+
+
+def average(losses: Sequence[float]) -> float:
+    """Return the geometric mean; one training that diverged makes it infinite."""
+    return math.exp(statistics.fmean(math.log(loss) for loss in losses))
+
+
+@contextmanager
+def open_trainer(num_jobs: int) -> Iterator[Trainer]:
+    """Yield what runs trainings, in so many processes, and shows how far they are; one job needs no other process."""
+
+    def run(progress: Progress, mapped: Callable[..., Iterable[Trained]], tasks: Sequence[Task]) -> list[Trained]:
+        return list(progress.track(mapped(train, tasks), len(tasks), description=f"{len(tasks)} trainings"))
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        if num_jobs == 1:
+            yield partial(run, progress, map)
+            return
+        with ProcessPoolExecutor(num_jobs, multiprocessing.get_context("spawn")) as pool:
+            yield partial(run, progress, pool.map)
+
+
+def search(trainer: Trainer, rows: Sequence[Row], num_seeds: int, num_epochs: int) -> dict[str, Grid]:
+    """Try the lrs of each row that has one; go on beyond an end as long as the best is there."""
+    grids: dict[str, Grid] = {row.name: {} for row in rows if row.lr is not None}
+    while missing := [(row, lr) for row in rows for lr in next_lrs(row, grids.get(row.name, {}))]:
+        tasks = [Task(row, lr, seed, num_epochs) for row, lr in missing for seed in range(num_seeds)]
+        runs = trainer(tasks)
+        for i, (row, lr) in enumerate(missing):
+            finals = [run.curve[-1] for run in runs[i * num_seeds : (i + 1) * num_seeds]]
+            grids[row.name][lr] = average(finals)
+    return {name: dict(sorted(grid.items())) for name, grid in grids.items()}
+
+
+def next_lrs(row: Row, grid: Grid) -> list[float]:
+    """Return the lrs to try next: those around the usual one, then one at a time beyond the best, then none."""
+    if row.lr is None:
+        return []
+    lrs = [float(f"{factor * row.lr:.6g}") for factor in FACTORS]  # no 0.009000000000000001 in tables
+    if not grid:
+        return lrs[FIRST_FACTORS]
+    place = lrs.index(best_lr(grid))
+    return [lr for lr in lrs[max(place - 1, 0) : place + 2] if lr not in grid]
+
+
+def best_lr(grid: Grid) -> float:
+    """Return the lr of the lowest loss; of equals, the smallest."""
+    return min(sorted(grid), key=grid.__getitem__)
+
+
+def report(
+    trainer: Trainer, rows: Sequence[Row], grids: Mapping[str, Grid], num_seeds: int, num_epochs: int
+) -> list[Line]:
+    """Train on the seeds that no lr was chosen on: each row at its usual lr, and at its best where that is another."""
+    chosen: list[tuple[Row, float | None, str]] = []
+    for row in rows:
+        best = None if row.lr is None else best_lr(grids[row.name])
+        choice = "own steps" if best is None else "usual, best" if best == row.lr else "usual"
+        chosen += [(row, row.lr, choice)] + [(row, best, "best")] * (best != row.lr)
+    seeds = range(FIRST_REPORTED_SEED, FIRST_REPORTED_SEED + num_seeds)
+    tasks = [Task(row, lr, seed, num_epochs) for row, lr, _ in chosen for seed in seeds]
+    runs = trainer(tasks)
+    return [Line(*what, runs[i * num_seeds : (i + 1) * num_seeds]) for i, what in enumerate(chosen)]
+
+
+def results_table(lines: Sequence[Line], epochs: Sequence[int]) -> Table:
+    """Return the reported losses."""
+    table = Table("optimizer", "lr", "chosen as")
+    for title in (*(f"epoch {epoch}" for epoch in epochs), "range", "CPU s"):
+        table.add_column(title, justify="right")
+    for line in lines:
+        curve, finals = line.curve(), [run.curve[-1] for run in line.runs]
+        table.add_row(
+            line.row.name,
+            "–" if line.lr is None else f"{line.lr:g}",
+            line.choice,
+            *(f"{curve[epoch * NUM_BATCHES - 1]:.3g}" for epoch in epochs),
+            f"{min(finals):.3g}–{max(finals):.3g}",
+            f"{statistics.fmean(run.cpu_s for run in line.runs):.1f}",
+        )
+    return table
+
+
+def grid_table(grids: Mapping[str, Grid]) -> Table:
+    """Return what each lr led to, on the other seeds."""
+    table = Table("optimizer", "lr: last smoothed loss")
+    for name, grid in grids.items():
+        best = best_lr(grid)
+        cells = [f"{lr:g}: {loss:.3g}{' (best)' if lr == best else ''}" for lr, loss in grid.items()]
+        table.add_row(name, " · ".join(cells))
+    return table
+
+
+def table_text(table: Table, markdown: bool) -> str:
+    """Return a table for a page or for a terminal."""
+    table.box = box.MARKDOWN if markdown else box.SIMPLE
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines()) + "\n"
+
+
+def draw(lines: Sequence[Line], path: Path) -> None:
+    """Draw the losses at each optimizer's best lr, lowest at the end first in the legend."""
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    assert isinstance(axes, Axes)
+    styles = {row.name: (f"C{i}", ("-", "--")[i % 2]) for i, row in enumerate(ROWS)}
+    drawn = [(line, line.curve()) for line in lines if line.choice != "usual"]
+    for line, curve in sorted(drawn, key=lambda pair: pair[1][-1]):
+        label = line.row.name if line.lr is None else f"{line.row.name}, lr {line.lr:g}"
+        color, style = styles[line.row.name]
+        axes.loglog(range(1, len(curve) + 1), curve, label=label, color=color, linestyle=style, linewidth=1.5)
+    axes.set_xlabel("updates")
+    axes.set_ylabel("smoothed loss")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def circumstances(options: argparse.Namespace) -> str:
+    """Return what a reader must know to repeat or to doubt the numbers."""
+    judged, reported = (", ".join(str(first + i) for i in range(options.seeds)) for first in (0, FIRST_REPORTED_SEED))
+    return (
+        f"torch {torch.__version__}, one thread; {options.epochs} epochs of {NUM_BATCHES} updates; all that have an lr "
+        f"follow Eden(lr_batches=200, lr_epochs=5). Losses are smoothed ({SMOOTHING:g}), averaged geometrically over "
+        f"seeds {reported}; range: the lowest and the highest of them at the end. Best: of the grid below, which was "
+        f"judged on seeds {judged} alone. Usual: icefall's lr, else the default of the class or of its config."
+    )
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the command line's options, checked; leaves with a message where one cannot be."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", default="", help="optimizers' classes, with commas (default: all)")
+    parser.add_argument(
+        "--seeds", type=positive, default=3, help="to choose lr on, and to report (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--epochs", type=positive, default=EPOCHS_SHOWN[-1], help="of a training (default: %(default)s)"
+    )
+    parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time (default: %(default)s)")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as a page has them")
+    parser.add_argument("--out", type=Path, default=Path("runs/toy_magnitudes"), help="folder (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    chosen = {name.strip() for name in options.only.split(",") if name.strip()}
+    if unknown := chosen - {row.optimizer for row in ROWS}:
+        parser.error(f"no rows {sorted(unknown)}; there are {', '.join(sorted({row.optimizer for row in ROWS}))}")
+    if options.seeds > FIRST_REPORTED_SEED:
+        parser.error(f"--seeds: at most {FIRST_REPORTED_SEED}, else lr is chosen on seeds that are reported")
+    options.rows = [row for row in ROWS if not chosen or row.optimizer in chosen]
+    return options
+
+
+def positive(text: str) -> int:
+    """Return a number of at least 1."""
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Choose lrs, train, print and write."""
+    options = parsed(arguments)
+    try:
+        for row in options.rows:
+            find_optimizer(row)
+        options.out.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        print(f"toy_magnitudes: {error}", file=sys.stderr)
+        sys.exit(2)
+    with open_trainer(options.jobs) as trainer:
+        grids = search(trainer, options.rows, options.seeds, options.epochs)
+        lines = report(trainer, options.rows, grids, options.seeds, options.epochs)
+    epochs = sorted({*(epoch for epoch in EPOCHS_SHOWN if epoch < options.epochs), options.epochs})
+    tables = (results_table(lines, epochs), grid_table(grids))
+    picture, page = options.out / "losses.png", options.out / "table.md"
+    draw(lines, picture)
+    page.write_text("\n".join([circumstances(options) + "\n", *(table_text(table, True) for table in tables)]))
+    print("\n".join([circumstances(options) + "\n", *(table_text(table, options.markdown) for table in tables)]))
+    print(f"{len(options.rows)} optimizers compared: {picture}, {page}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
