@@ -265,19 +265,21 @@ def table_text(table: Table, markdown: bool) -> str:
     console = Console(width=200)
     with console.capture() as captured:
         console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n") + "\n"
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
     """Draw the losses at each optimizer's best lr, lowest at the end first in the legend."""
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     assert isinstance(axes, Axes)
-    styles = {row.name: (f"C{i}", ("-", "--")[i % 2]) for i, row in enumerate(ROWS)}
+    # dashed ones lie on top, so that a curve that falls on another still shows
+    styles = {
+        row.name: {"color": f"C{i}", "linestyle": ("-", "--")[i % 2], "zorder": 2 + i % 2} for i, row in enumerate(ROWS)
+    }
     drawn = [(line, line.curve()) for line in lines if line.choice != "usual"]
     for line, curve in sorted(drawn, key=lambda pair: pair[1][-1]):
         label = line.row.name if line.lr is None else f"{line.row.name}, lr {line.lr:g}"
-        color, style = styles[line.row.name]
-        axes.loglog(range(1, len(curve) + 1), curve, label=label, color=color, linestyle=style, linewidth=1.5)
+        axes.loglog(range(1, len(curve) + 1), curve, label=label, linewidth=1.5, **styles[line.row.name])
     axes.set_xlabel("updates")
     axes.set_ylabel("smoothed loss")
     axes.grid(alpha=0.3)
