@@ -165,6 +165,8 @@ def _announce(
     budget = config["trainer"]["max_steps"]
     console.print(f"{num_parameters:,} parameters, {budget} updates, run folder {run_dir}", soft_wrap=True)
     if checkpoint is not None:
+        for problem in checkpoint.rejected:
+            console.print(f"left out: {problem}", markup=False, soft_wrap=True)
         console.print(f"going on behind update {checkpoint.update}: {checkpoint.path}", soft_wrap=True)
     elif config["resume"] is not None:
         console.print("the run has no checkpoint yet: it begins again")

@@ -1,47 +1,19 @@
-"""Checkpoints: writing what one file needs to be enough, and reading files from strangers."""
+"""Reading checkpoints: files may be damaged, and may come from strangers."""
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+
+from asr.training.checkpoint_files import update_files
 
 FORMAT = 1
 PREFIX = "recogniser."
-
-
-class BestCheckpoint(ModelCheckpoint):
-    """Keeps the checkpoint with the lowest mean WER on the development sets as ``best.ckpt``."""
-
-    def __init__(self, run_dir: Path) -> None:
-        super().__init__(
-            dirpath=run_dir / "checkpoints",
-            filename="best",
-            monitor="val/wer",
-            mode="min",
-            auto_insert_metric_name=False,
-            enable_version_counter=False,
-        )
-
-
-class LastCheckpoint(ModelCheckpoint):
-    """Keeps the newest checkpoint as ``last.ckpt``, written at every validation and at the end.
-
-    A second callback, because one that monitors a metric leaves its ``last`` behind when the metric gets worse.
-    """
-
-    def __init__(self, run_dir: Path) -> None:
-        super().__init__(
-            dirpath=run_dir / "checkpoints",
-            filename="last",
-            auto_insert_metric_name=False,
-            enable_version_counter=False,
-            save_on_train_epoch_end=False,
-        )
 
 
 @dataclass(frozen=True)
@@ -55,6 +27,8 @@ class LoadedCheckpoint:
         tokenizer: state of the tokenizer.
         data: fingerprint of the data and its notes.
         update: number of updates behind the weights.
+        callbacks: state of the run's callbacks, by name.
+        rejected: what is wrong with each newer checkpoint of the run that could not be read.
     """
 
     path: Path
@@ -63,6 +37,8 @@ class LoadedCheckpoint:
     tokenizer: dict[str, Any]
     data: dict[str, Any]
     update: int
+    callbacks: Mapping[str, Any]
+    rejected: tuple[str, ...] = ()
 
 
 def checkpoint_file(run: str) -> Path:
@@ -80,26 +56,67 @@ def checkpoint_file(run: str) -> Path:
 
 
 def load_checkpoint(path: Path) -> LoadedCheckpoint:
-    """Read a checkpoint without running any code that it may hold."""
+    """Read a checkpoint without running any code that it may hold.
+
+    Raises:
+        ValueError: the file is damaged, or something else.
+    """
+    problem = damage(path)
+    if problem:
+        raise ValueError(f"{path} is damaged, or no checkpoint: {problem}; give another one of checkpoints/")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        extra = state["werdict"]
-        weights = {
-            name.removeprefix(PREFIX): tensor for name, tensor in state["state_dict"].items() if name.startswith(PREFIX)
-        }
-    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a checkpoint of this program, or it is damaged: {error}") from error
+        loaded = _loaded(path, torch.load(path, map_location="cpu", weights_only=True))
+    # what a stranger's file makes the unpickler raise can be anything
+    except Exception as error:
+        raise ValueError(f"{path} is not a checkpoint of this program: {type(error).__name__}: {error}") from error
+    return loaded
+
+
+def damage(path: Path) -> str:
+    """Return what is wrong with the bytes of a checkpoint; nothing where each part fits its checksum."""
+    try:
+        with zipfile.ZipFile(path) as parts:
+            bad = parts.testzip()
+    # a flipped bit can claim encryption, an unknown compression, or a place behind the end
+    except Exception as error:
+        size = f"{path.stat().st_size} bytes" if path.exists() else "no file"
+        return f"{error} ({size})"
+    return f"the checksum of {bad} does not fit" if bad else ""
+
+
+def _loaded(path: Path, state: Mapping[str, Any]) -> LoadedCheckpoint:
+    extra, all_weights = state["werdict"], state["state_dict"]
     if extra.get("format") != FORMAT:
-        raise ValueError(f"{path} has checkpoint format {extra.get('format')!r}; this version reads {FORMAT}")
+        raise ValueError(f"its format is {extra.get('format')!r}; this version reads {FORMAT}")
     return LoadedCheckpoint(
-        path, weights, extra["config"], extra["tokenizer"], extra["data"], int(state["global_step"])
+        path,
+        {name.removeprefix(PREFIX): tensor for name, tensor in all_weights.items() if name.startswith(PREFIX)},
+        extra["config"],
+        extra["tokenizer"],
+        extra["data"],
+        int(state["global_step"]),
+        state.get("callbacks", {}),
     )
 
 
 def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
-    """Return the newest checkpoint of a run that can be read; None where there is none."""
-    for name in ("last", "best"):
-        path = run_dir / "checkpoints" / f"{name}.ckpt"
-        if path.is_file():
-            return load_checkpoint(path)
+    """Return the newest checkpoint of a run that can be read; None where there is none at all.
+
+    Raises:
+        ValueError: there are some, and all are damaged.
+    """
+    rejected: list[str] = []
+    for path in _candidates(run_dir / "checkpoints"):
+        try:
+            return replace(load_checkpoint(path), rejected=tuple(rejected))
+        except ValueError as error:
+            rejected.append(str(error))
+    if rejected:
+        raise ValueError("\n  ".join(["every checkpoint of the run is damaged:", *rejected]))
     return None
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    """Yield the file behind last.ckpt, the other updates from the newest, and the best; each file once."""
+    names = [folder / "last.ckpt", *update_files(folder).values(), folder / "best.ckpt"]
+    yield from dict.fromkeys(path.resolve() for path in names if path.exists())

@@ -72,12 +72,10 @@ def tiny_trainer(max_steps: int, callbacks: Sequence[pl.Callback] = (), **option
     return pl.Trainer(
         accelerator="cpu",
         max_steps=max_steps,
-        logger=False,
-        enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=list(callbacks),
-        **{"devices": 1, **options},
+        **{"devices": 1, "logger": False, "enable_checkpointing": False, **options},
     )
 
 

@@ -1,0 +1,119 @@
+"""A file that is being written is the old one or the new one, at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.training import checkpoint_files
+from asr.training.checkpoint_files import (
+    duplicate,
+    lead_to,
+    remove_all_but,
+    remove_temporary,
+    replace_by,
+    update_file,
+    update_files,
+    write,
+)
+
+
+def write_forever(folder: Path, done: Connection) -> None:
+    torch.set_num_threads(1)
+    for number in itertools.count():
+        path = folder / f"update-{number % 2}.ckpt"
+        write({"number": number, "weights": torch.full((200, 1000), float(number))}, path)
+        lead_to(folder / "last.ckpt", path)
+        done.send(number)
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_files(tmp_path):
+    for delay_s in (0.0, 0.001, 0.003, 0.005, 0.01, 0.015, 0.02):
+        heard, told = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(target=write_forever, args=(tmp_path, told))
+        process.start()
+        told.close()
+        done = heard.recv()
+        time.sleep(delay_s)
+        process.kill()
+        process.join()
+        with contextlib.suppress(EOFError):
+            while True:
+                done = heard.recv()
+        for path in tmp_path.glob("*.ckpt"):
+            state = torch.load(path, weights_only=True)
+            assert (state["weights"] == state["number"]).all()
+        # what was reported as written is there
+        assert torch.load(tmp_path / "last.ckpt", weights_only=True)["number"] >= done
+        remove_temporary(tmp_path)
+        assert {path.suffix for path in tmp_path.iterdir()} == {".ckpt"}
+
+
+def test_the_new_file_and_its_name_are_on_the_disk_in_this_order(tmp_path, monkeypatch):
+    steps = []
+    monkeypatch.setattr(checkpoint_files, "sync", lambda path: steps.append(path.name))
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda path, other: (steps.append("rename"), replace(path, other)))
+    write({}, tmp_path / "a.ckpt")
+    assert steps == ["a.ckpt.tmp", "rename", tmp_path.name]
+
+
+def test_writing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    write({"old": 1}, tmp_path / "a.ckpt")
+    with pytest.raises(AttributeError):
+        write({"new": lambda: None}, tmp_path / "a.ckpt")
+    assert torch.load(tmp_path / "a.ckpt", weights_only=True) == {"old": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]
+
+
+def test_a_link_is_relative_and_a_file_of_the_same_name_is_replaced(tmp_path):
+    (tmp_path / "last.ckpt").write_text("a file of before")
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+        lead_to(tmp_path / "last.ckpt", tmp_path / name)
+        assert os.readlink(tmp_path / "last.ckpt") == name
+    assert (tmp_path / "last.ckpt").read_text() == "two"
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_the_best_outlives_the_file_that_it_was(tmp_path, monkeypatch, has_links):
+    if not has_links:
+        monkeypatch.setattr(Path, "hardlink_to", lambda path, target: (_ for _ in ()).throw(OSError("no links here")))
+    for name in ("one", "two", "two"):
+        (tmp_path / name).write_text(name)
+        duplicate(tmp_path / name, tmp_path / "best.ckpt")
+        assert (tmp_path / "best.ckpt").samefile(tmp_path / name) == has_links
+    (tmp_path / "two").unlink()
+    assert (tmp_path / "best.ckpt").read_text() == "two"
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "best.ckpt"}
+
+
+def test_names_are_ordered_by_number(tmp_path):
+    numbers = (500, 1500, 1_000_000, 999_999)
+    for number in numbers:
+        update_file(tmp_path, number).touch()
+    for other in ("update-000500.ckpt.tmp", "update-best.ckpt", "last.ckpt"):
+        (tmp_path / other).touch()
+    assert update_file(tmp_path, 500).name == "update-000500.ckpt"
+    assert list(update_files(tmp_path)) == sorted(numbers, reverse=True)
+
+
+def test_the_newest_are_kept_and_an_abandoned_future_is_not(tmp_path):
+    for number in (1, 2, 3, 4, 5):
+        update_file(tmp_path, number).touch()
+    remove_all_but(tmp_path, newest=4, keep=2)
+    assert list(update_files(tmp_path)) == [4, 3]
+
+
+def test_what_was_left_at_the_temporary_name_is_in_nobodys_way(tmp_path):
+    (tmp_path / "a.ckpt.tmp").write_text("half")
+    replace_by(tmp_path / "a.ckpt", lambda temporary: temporary.symlink_to("b"))
+    assert os.readlink(tmp_path / "a.ckpt") == "b"

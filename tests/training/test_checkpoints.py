@@ -1,0 +1,140 @@
+"""No damaged checkpoint is taken for a good one."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.training.checkpoint_files import duplicate, lead_to, update_file, write
+from asr.training.checkpoints import checkpoint_file, load_checkpoint, newest_good_checkpoint
+from tests.training.runs import EXTRA
+
+
+def make(path: Path, update: int, **extra) -> Path:
+    weights = torch.arange(1000, dtype=torch.float32) + update
+    write({"state_dict": {"recogniser.w": weights}, "global_step": update, "werdict": {**EXTRA, **extra}}, path)
+    return path
+
+
+def truncated(good: bytes) -> bytes:
+    return good[: len(good) // 2]
+
+
+def without_its_last_byte(good: bytes) -> bytes:
+    return good[:-1]
+
+
+def with_a_flipped_bit(good: bytes) -> bytes:
+    # the last of the numbers, so that nothing but the checksum can tell
+    at = good.index(torch.tensor([999.0]).numpy().tobytes())
+    return good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :]
+
+
+def empty(good: bytes) -> bytes:
+    return b""
+
+
+def zeros(good: bytes) -> bytes:
+    return bytes(len(good))
+
+
+def with_a_broken_pickle(good: bytes) -> bytes:
+    """A zip file in order, with right checksums; what was pickled ends in the middle."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(good)) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, content[:100] if name.endswith("data.pkl") else content)
+    return made.getvalue()
+
+
+DAMAGES = (truncated, without_its_last_byte, with_a_flipped_bit, empty, zeros, with_a_broken_pickle)
+damages = pytest.mark.parametrize("damaged", DAMAGES, ids=lambda function: function.__name__)
+
+
+@damages
+def test_a_damaged_file_is_refused_by_its_name(tmp_path, damaged):
+    path = make(tmp_path / "a.ckpt", 0)
+    assert load_checkpoint(path).weights["w"][-1] == 999
+    path.write_bytes(damaged(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"a\.ckpt is (damaged|not a checkpoint)"):
+        load_checkpoint(path)
+
+
+def test_every_flipped_bit_is_noticed_or_harmless(tmp_path):
+    state = {"state_dict": {"recogniser.w": torch.arange(6.0)}, "global_step": 1, "werdict": EXTRA}
+    write(state, tmp_path / "a.ckpt")
+    good, flipped = (tmp_path / "a.ckpt").read_bytes(), tmp_path / "b.ckpt"
+    for at in range(0, len(good), 3):
+        flipped.write_bytes(good[:at] + bytes([good[at] ^ (1 << at % 8)]) + good[at + 1 :])
+        try:
+            loaded = load_checkpoint(flipped)
+        except ValueError:
+            continue
+        assert torch.equal(loaded.weights["w"], torch.arange(6.0))
+        assert (loaded.update, loaded.config) == (1, {})
+
+
+def test_a_file_of_another_program_is_refused(tmp_path):
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match="not a checkpoint of this program: KeyError: 'werdict'"):
+        load_checkpoint(tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match="its format is 99; this version reads 1"):
+        load_checkpoint(make(tmp_path / "b.ckpt", 0, format=99))
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
+    """A run that was killed behind update 4, before last.ckpt led there; the best was update 1."""
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    duplicate(make(update_file(folder, 1), 1), folder / "best.ckpt")
+    update_file(folder, 1).unlink()
+    for update in (2, 3, 4):
+        make(update_file(folder, update), update)
+    lead_to(folder / "last.ckpt", update_file(folder, 3))
+    return tmp_path / "run"
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(truncated(path.read_bytes()))
+
+
+def test_the_newest_is_what_last_leads_to_then_other_updates_then_the_best(run_dir):
+    for num_rejected, update in enumerate((3, 4, 2, 1)):
+        loaded = newest_good_checkpoint(run_dir)
+        assert (loaded.update, len(loaded.rejected)) == (update, num_rejected)
+        cut(loaded.path)
+    with pytest.raises(ValueError, match=r"(?s)every checkpoint.*-000003.*-000004.*-000002.*best"):
+        newest_good_checkpoint(run_dir)
+
+
+def test_what_was_passed_over_is_told(run_dir):
+    cut(run_dir / "checkpoints" / "update-000003.ckpt")
+    loaded = newest_good_checkpoint(run_dir)
+    assert loaded.path.name == "update-000004.ckpt"
+    assert "update-000003.ckpt is damaged" in loaded.rejected[0]
+
+
+def test_a_link_that_leads_nowhere_hides_nothing(run_dir):
+    os.unlink(run_dir / "checkpoints" / "update-000003.ckpt")
+    assert newest_good_checkpoint(run_dir).update == 4
+
+
+def test_a_run_without_checkpoints_has_none(tmp_path):
+    assert newest_good_checkpoint(tmp_path) is None
+    (tmp_path / "checkpoints").mkdir()
+    assert newest_good_checkpoint(tmp_path) is None
+
+
+def test_a_run_is_decoded_with_its_best(run_dir):
+    assert checkpoint_file(str(run_dir)).name == "best.ckpt"
+    (run_dir / "checkpoints" / "best.ckpt").unlink()
+    assert checkpoint_file(str(run_dir)).name == "last.ckpt"
+    with pytest.raises(ValueError, match="neither a checkpoint nor a run folder"):
+        checkpoint_file(str(run_dir / "elsewhere"))
