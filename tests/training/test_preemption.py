@@ -1,0 +1,127 @@
+"""A signal ends a training behind its update, with a checkpoint from which it goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pytest
+
+from asr.training.preemption import EXIT_CODE, Preempted, Preemption
+from asr.training.saving import Checkpoints
+from tests.training.runs import Validated, names, run, same, state
+from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
+
+
+class Signalled(pl.Callback):
+    """Sends a signal to this process once, at a moment of training."""
+
+    def __init__(self, hook: str, update: int, number: signal.Signals = signal.SIGTERM) -> None:
+        self.update, self.number, self.sent = update, number, 0
+        setattr(self, hook, self.send)
+
+    def send(self, trainer, *_):
+        if trainer.global_step == self.update and not self.sent:
+            self.sent += 1
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[Path, list[int]]:
+    """A training nobody disturbed, and where it validated: epochs of four updates, a validation at every third."""
+    folder, validated = tmp_path_factory.mktemp("whole"), Validated()
+    run(folder, 8, [validated])
+    return folder, validated.updates
+
+
+MOMENTS = [
+    ("on_train_batch_start", 0, 1),
+    ("on_before_optimizer_step", 3, 4),  # the last of an epoch
+    ("on_before_optimizer_step", 2, 3),  # one that is validated
+    ("on_validation_batch_start", 6, 6),
+    ("on_validation_end", 3, 3),
+    ("on_before_optimizer_step", 7, 8),  # the last of all
+]
+
+
+@pytest.mark.parametrize(("hook", "update", "saved"), MOMENTS)
+def test_training_is_left_behind_the_update_in_hand_and_goes_on_bit_for_bit(
+    whole, tmp_path, capsys, hook, update, saved
+):
+    seen = Validated()
+    with pytest.raises(Preempted) as left:
+        run(tmp_path, 8, [Signalled(hook, update), seen, Checkpoints(tmp_path), Preemption()])
+    assert left.value.code == EXIT_CODE == 75
+    said = capsys.readouterr().err
+    assert f"received SIGTERM: left behind update {saved} with exit code 75" in said
+    assert f"saved as {tmp_path}/checkpoints/update-00000{saved}.ckpt" in said
+    assert f"resume={tmp_path}\n" in said
+    run(tmp_path, 8, [seen])
+    for name in ("best", "last"):
+        assert same(*(state(folder / "checkpoints" / f"{name}.ckpt") for folder in (whole[0], tmp_path)))
+    assert seen.updates == whole[1]
+
+
+def test_sigusr1_is_a_signal_too(tmp_path, capsys):
+    callbacks = [Signalled("on_train_batch_start", 1, signal.SIGUSR1), Checkpoints(tmp_path), Preemption()]
+    with pytest.raises(Preempted):
+        run(tmp_path, 4, callbacks)
+    assert "received SIGUSR1: left behind update 2" in capsys.readouterr().err
+    assert names(tmp_path) == ["last.ckpt", "update-000002.ckpt"]
+
+
+def test_an_update_of_several_micro_batches_is_finished_first(tmp_path):
+    with pytest.raises(Preempted):
+        run(
+            tmp_path,
+            4,
+            [Signalled("on_train_batch_start", 1), Preemption(), Checkpoints(tmp_path)],
+            accumulate_grad_batches=2,
+        )
+    assert state(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 2
+
+
+def test_the_numbers_of_the_last_update_are_logged_before(tmp_path):
+    class Logger(pl.loggers.logger.DummyLogger):
+        steps: list[int] = []  # noqa: RUF012
+
+        def log_metrics(self, metrics, step=None):
+            if "train/loss" in metrics:
+                self.steps.append(step)
+
+    with pytest.raises(Preempted):
+        run(
+            tmp_path,
+            6,
+            [Signalled("on_train_batch_start", 3), Checkpoints(tmp_path), Preemption()],
+            logger=Logger(),
+            log_every_n_steps=1,
+        )
+    assert Logger.steps == [0, 1, 2, 3]
+
+
+def test_without_checkpoints_that_is_said(capsys):
+    trainer = tiny_trainer(3, [Signalled("on_train_batch_start", 0), Preemption()], enable_checkpointing=True)
+    with pytest.raises(Preempted):
+        trainer.fit(tiny_module(), batches_loader([batch_of(60, 40)] * 3))
+    assert "without a checkpoint: callbacks.checkpoints is null" in capsys.readouterr().err
+
+
+def test_slurm_is_not_asked_to_requeue_and_handlers_are_put_back(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("lightning.pytorch.trainer.connectors.signal_connector.call", asked.append)
+    monkeypatch.setattr("lightning.fabric.plugins.environments.slurm.SLURMEnvironment.detect", lambda: True)
+    for name, value in (("JOB_ID", "1"), ("NTASKS", "1"), ("PROCID", "0"), ("LOCALID", "0"), ("NODEID", "0")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
+    with pytest.raises(Preempted):
+        run(
+            tmp_path,
+            4,
+            [Signalled("on_train_batch_start", 1, signal.SIGUSR1), Checkpoints(tmp_path), Preemption()],
+        )
+    assert not asked
+    assert names(tmp_path) == ["last.ckpt", "update-000002.ckpt"]
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == before
