@@ -25,7 +25,7 @@ def _train(rank: int, folder: str) -> None:
         optimizer = case.factory(model.named_parameters())
         random.seed(rank)
         torch.manual_seed(rank + 1)
-        for _ in range(5):
+        for _ in range(50):
             optimizer.zero_grad()
             model(torch.randn(8, 6)).square().mean().backward()
             optimizer.step()
