@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Sampler
 from asr.data.batch import Batch
 from asr.data.dataset import SpeechDataset
 from asr.data.sampling import MicroBatches
+from asr.data.worker_signals import obey_parent_alone
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def read(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> Iterator[B
         batch_size=None,
         num_workers=workers.num_workers,
         prefetch_factor=workers.prefetch if workers.num_workers else None,
+        worker_init_fn=obey_parent_alone,
         pin_memory=torch.cuda.is_available(),
     )
     return iter(loader)
