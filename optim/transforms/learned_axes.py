@@ -11,11 +11,9 @@ from torch import Tensor
 from optim.batch import Batch, Group, Scalar, State, Update, state_dtype, zeros
 from optim.options import WHOLE
 from optim.transform import Transform
-from optim.transforms.mode_products import multiplied, unfolded
+from optim.transforms.axis_matrices import META_NORMS, learn, learned_axes, transformed
 
 SMALL = 5  # elements up to which a tensor is no matter of axes
-META_NORMS = ("frobenius", "rms", "rms_squared")
-TINY = 1e-20
 
 
 class LearnedAxes(Transform):
@@ -39,6 +37,8 @@ class LearnedAxes(Transform):
 
     Tensors of up to 5 elements: v ← β₂ v + (1 − β₂) g², u = lr · r_p · ḡ/(√(mean(v)/(1 − β₂ᵗ⁺¹)) + eps), with r_p = 1
     for a single element.
+
+    On a CPU, the matrices of tensors of less than 4096 elements are learnt in float64, and kept in the state's type.
 
     State: ḡ (``exp_avg``); M_k and C_k (``matrix_<axis>``, ``covariance_<axis>``), or v (``exp_avg_sq``).
 
@@ -108,7 +108,7 @@ class LearnedAxes(Transform):
             v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
             root = (batch.mean(v) / (1 - beta2**batch.step)) ** 0.5 + batch.group["eps"]
             return Update(average, size / root * batch.group["lr"])
-        axes = [axis for axis in range(-len(batch.shape), 0) if _key("matrix", axis, batch) in batch.state]
+        axes = learned_axes(batch)
         if (batch.step - 1) % batch.group["lr_est_period"] == 0:
             learn(grad, axes, batch)
         average.lerp_(grad, 1 - beta1)
@@ -119,97 +119,3 @@ class LearnedAxes(Transform):
             direction = direction.clone()
         direction.clamp_(-limit, limit)
         return Update(direction, size * batch.group["lr"] * ((1 - beta1) / (1 + beta1)) ** 0.5 / rms, free=True)
-
-
-def _key(what: str, axis: int, batch: Batch) -> str:
-    return f"{what}_{axis + len(batch.shape)}"
-
-
-def transformed(x: Tensor, axes: list[int], batch: Batch, what: str = "matrix", but: int | None = None) -> Tensor:
-    """Return x multiplied by the matrices of all axes but one."""
-    for axis in axes:
-        if axis != but:
-            x = multiplied(x, batch.state[_key(what, axis, batch)], axis, batch.stacked)
-    return x
-
-
-def learn(grad: Tensor, axes: list[int], batch: Batch) -> None:
-    """Take a gradient into the covariances, and let it improve the matrices."""
-    for axis in axes:
-        covariance = batch.state[_key("covariance", axis, batch)]
-        covariance.mul_(batch.group["betas"][1]).add_(_inner(grad, grad, axis, covariance, batch))
-    if batch.step == 1 or not axes:
-        return  # nothing was averaged yet
-    derivative = meta_gradient(grad, axes, batch)
-    moved = {axis: _moved(axis, derivative, batch) for axis in axes} if derivative is not None else {}
-    for axis, matrix in moved.items():
-        old = batch.state[_key("matrix", axis, batch)]
-        finite = matrix.isfinite().flatten(1).all(1) if batch.stacked else matrix.isfinite().all()
-        kept = finite.reshape([-1, *[1] * (old.dim() - 1)]) if batch.stacked else finite
-        old.copy_(torch.where(kept, matrix, old))
-
-
-def meta_gradient(grad: Tensor, axes: list[int], batch: Batch) -> Tensor | None:
-    """Return h, the derivative of J by d; None where it is known that there is none.
-
-    Where it cannot be read at no cost, h holds NaN in its place.
-    """
-    direction = transformed(batch.state["exp_avg"], axes, batch)
-    covered = direction
-    for axis in axes:
-        covariance = batch.state[_key("covariance", axis, batch)]
-        diagonal = covariance if covariance.dim() - batch.stacked == 1 else covariance.diagonal(dim1=-2, dim2=-1)
-        mean = diagonal.mean(-1, keepdim=True).add_(TINY)
-        scaled = covariance / (mean if diagonal is covariance else mean.unsqueeze(-1))
-        covered = multiplied(covered, scaled, axis, batch.stacked)
-    square = batch.dot(direction, covered) / batch.numel
-    if isinstance(square, Tensor):
-        square = torch.where(square > 0, square, torch.nan)
-    elif not 0 < square < float("inf"):
-        return None
-    root = square**0.5
-    along_direction = batch.dot(grad, direction) / (square * root * batch.numel)
-    return grad / root - covered * along_direction
-
-
-def _inner(first: Tensor, second: Tensor, axis: int, like: Tensor, batch: Batch) -> Tensor:
-    """Return the products of all pairs of slices along an axis; of equal ones only where ``like`` is a diagonal."""
-    a, b = unfolded(first, axis, batch.stacked), unfolded(second, axis, batch.stacked)
-    return (a * b).sum(-2) if like.dim() - batch.stacked == 1 else a.mT @ b
-
-
-def _moved(axis: int, derivative: Tensor, batch: Batch) -> Tensor:
-    """Return M_k after one step along D_k."""
-    group, matrix = batch.group, batch.state[_key("matrix", axis, batch)]
-    axes = [other for other in range(-len(batch.shape), 0) if _key("matrix", other, batch) in batch.state]
-    rest = transformed(batch.state["exp_avg"], axes, batch, but=axis)
-    slope = _inner(derivative, rest, axis, matrix, batch)
-    full = matrix.dim() - batch.stacked == 2
-    step = 0.5 * (slope + slope.mT) @ matrix if full else slope * matrix
-    inner_axes = (-2, -1) if full else (-1,)
-    step = step * (_meta_scale(group) / (_length(step, inner_axes, group["meta_norm"]) + TINY))
-    if full:
-        step.diagonal(dim1=-2, dim2=-1).add_(1)
-        new = step @ matrix @ step.mT
-        new = new + new.mT
-        new = new / new.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-        one = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    else:
-        new = matrix * (1 + step) ** 2
-        new = new / new.mean(-1, keepdim=True)
-        one = torch.ones_like(matrix)
-    mix = group["identity_mix"]
-    return torch.lerp(new, one.expand_as(new), mix) if mix else new
-
-
-def _meta_scale(group: Group) -> float | Tensor:
-    scale: float | Tensor = group["lr"] * group["meta_lr_scale"]
-    return scale * scale if group["meta_norm"] == "rms_squared" else scale
-
-
-def _length(step: Tensor, axes: tuple[int, ...], norm: str) -> Tensor:
-    squares = step.square().sum(axes, keepdim=True)
-    count = 1
-    for axis in axes:
-        count *= step.shape[axis]
-    return (squares if norm == "frobenius" else squares / count).sqrt()

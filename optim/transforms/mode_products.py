@@ -1,8 +1,11 @@
-"""Products of a tensor with a matrix along one axis, alone and stacked."""
+"""Products of tensors and matrices along one axis, alone and stacked."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+BLOCK = 256  # rows up to which one call is quicker than several that leave work out
 
 
 def unfolded(x: Tensor, axis: int, stacked: bool) -> Tensor:
@@ -44,3 +47,36 @@ def along(vector: Tensor, x: Tensor, axis: int, stacked: bool) -> Tensor:
     if stacked:
         shape[0] = x.shape[0]
     return vector.reshape(shape)
+
+
+def inner(first: Tensor, second: Tensor, axis: int, stacked: bool) -> Tensor:
+    """Return the inner products of all pairs of slices along an axis, (n, n), or (N, n, n) of stacks."""
+    return unfolded(first, axis, stacked).mT @ unfolded(second, axis, stacked)
+
+
+def symmetric_product(first: Tensor, second: Tensor) -> Tensor:
+    """Return the product of the first matrix and the second transposed, which the caller knows to be symmetric.
+
+    What lies above the diagonal is mirrored, not multiplied: of large matrices that saves up to three eighths.
+
+    Args:
+        first: (…, n, m).
+        second: (…, n, m).
+    """
+    product = first.new_empty(*first.shape[:-1], first.shape[-2])
+    _fill_symmetric(product, first, second)
+    return product
+
+
+def _fill_symmetric(product: Tensor, first: Tensor, second: Tensor) -> None:
+    size = product.shape[-1]
+    if size <= BLOCK:
+        block = first @ second.mT
+        torch.add(block, block.mT, out=product).mul_(0.5)
+        return
+    half = size // 2
+    for part in (slice(half), slice(half, size)):
+        _fill_symmetric(product[..., part, part], first[..., part, :], second[..., part, :])
+    below = first[..., half:, :] @ second[..., :half, :].mT
+    product[..., half:, :half] = below
+    product[..., :half, half:] = below.mT

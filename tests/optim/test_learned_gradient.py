@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from optim import LearnedGradient
 from optim.batch import Batch
-from optim.transforms.learned_axes import learn, meta_gradient
+from optim.transforms.axis_matrices import learn, meta_gradient, transformed
+from optim.transforms.mode_products import symmetric_product
 
 SHAPE = (6, 5, 4)
 AXES = [-3, -2, -1]
@@ -45,7 +46,7 @@ def objective(batch: Batch, ms: list[Tensor]) -> Tensor:
 
 def slopes(batch: Batch) -> list[Tensor]:
     """Return the derivatives by the matrices that the closed form gives."""
-    h = meta_gradient(batch.grad, AXES, batch)
+    h = meta_gradient(batch.grad, transformed(batch.state["exp_avg"], AXES, batch), AXES, batch)
     ms = [batch.state[f"matrix_{i}"] for i in range(3)]
     average = batch.state["exp_avg"]
     return [
@@ -150,3 +151,45 @@ def test_tensors_of_five_axes_may_be_stacked():
             optimizer.step()
         ends.append(params[0].detach())
     torch.testing.assert_close(ends[1], ends[0], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("copies", [1, 2], ids=["alone", "stacked"])
+def test_matrices_that_would_not_be_finite_are_not_taken(copies):
+    params = [nn.Parameter(random(*SHAPE, seed=1)) for _ in range(copies)]
+    optimizer = LearnedGradient(params, lr_est_period=1, identity_mix=0.1)
+    for step in range(5):
+        for param in params:
+            param.grad = random(*SHAPE, seed=step + 2)
+        optimizer.step()
+    before = [matrix.clone() for matrix in matrices(params[0], optimizer)]
+    params[0].grad[0, 0, 0] = torch.inf
+    optimizer.step()
+    for matrix, old in zip(matrices(params[0], optimizer), before, strict=True):
+        assert torch.equal(matrix, old)
+    for param in params[1:]:
+        assert not torch.equal(matrices(param, optimizer)[0], before[0])
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 7, 4), (700, 20), (1030, 6)])
+def test_a_symmetric_product_needs_not_multiply_both_halves(shape):
+    first = random(*shape)
+    weights = first.mT @ first
+    product = symmetric_product(first @ weights, first)
+    assert torch.equal(product, product.mT)
+    torch.testing.assert_close(product, first @ weights @ first.mT)
+
+
+@pytest.mark.parametrize("shape", [(40, 3), (3, 40), (6, 5)])
+def test_long_and_thin_tensors_learn_the_same_matrices(shape):
+    param, optimizer = trained(21, shape)
+    batch = as_batch(param, optimizer)
+    state, old = batch.state, [matrix.clone() for matrix in matrices(param, optimizer)]
+    learn(batch.grad, [-2, -1], batch)
+    direction = old[0] @ state["exp_avg"] @ old[1]
+    h = meta_gradient(batch.grad, direction, [-2, -1], batch)
+    slopes = h @ (state["exp_avg"] @ old[1]).mT, h.mT @ (old[0] @ state["exp_avg"])
+    for matrix, m, slope in zip(matrices(param, optimizer), old, slopes, strict=True):
+        step = (slope + slope.mT) @ m
+        a = torch.eye(len(m), dtype=m.dtype) + 0.03 * step / step.norm()
+        new = a @ m @ a.mT
+        torch.testing.assert_close(matrix, new / new.diagonal().mean(), rtol=1e-10, atol=1e-12)
