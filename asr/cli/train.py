@@ -26,6 +26,7 @@ from asr.cli.resuming import changes, refuse_changes, run_folder, saved_config
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
 from asr.training.checkpoints import FORMAT, LoadedCheckpoint, newest_good_checkpoint
+from asr.training.cost import measured_cost
 from asr.training.module import TrainingModule
 from asr.training.processes import agree, is_first_process, is_started_as_rank
 from asr.training.report import report_training
@@ -152,7 +153,7 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
         if first:
             keep_former(run_dir, ("decode", "report"))
-            report_training(module, reading, prepared, run_dir, loggers, watch.read())
+            report_training(module, reading, prepared, run_dir, loggers, watch.read(), measured_cost(trainer))
         exit_code = 0
     finally:
         _close(loggers, exit_code)

@@ -25,13 +25,11 @@ class TrainingProgress(pl.Callback):
         self.bar: Progress | None = None
         self.task: Any = None
         self.skipped: dict[str, str] = {}
-        self.audio_s = 0.0
-        self.seconds = 0.0
-        self.last_tick = self.last_report = 0.0
+        self.last_report = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open the bar."""
-        self.last_tick = self.last_report = time.monotonic()
+        self.last_report = time.monotonic()
         if not trainer.is_global_zero or not self.console.is_terminal:
             return
         self.bar = Progress(
@@ -51,24 +49,14 @@ class TrainingProgress(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         """Advance the bar, or report a line from time to time."""
-        now = time.monotonic()
-        self.seconds += now - self.last_tick
-        self.last_tick = now
-        self.audio_s += batch.audio_s * trainer.world_size
         self._count_skipped(batch)
-        pl_module.log("train/audio_s_per_s", self.audio_s / self.seconds)
         if self.bar is not None:
             self.bar.update(self.task, completed=trainer.global_step, numbers=self._numbers(trainer))
-        elif trainer.is_global_zero and now - self.last_report > REPORT_EVERY_S:
+        elif trainer.is_global_zero and time.monotonic() - self.last_report > REPORT_EVERY_S:
             self._line(trainer)
-
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stop the clock of the training speed."""
-        self.seconds += time.monotonic() - self.last_tick
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report the error rates."""
-        self.last_tick = time.monotonic()
         if trainer.is_global_zero and not trainer.sanity_checking:
             self._line(trainer)
 
@@ -107,6 +95,6 @@ class TrainingProgress(pl.Callback):
             for name, value in metrics.items()
             if name.endswith("/wer") and name != "val/wer"
         ]
-        if self.seconds:
-            parts.append(f"{self.audio_s / self.seconds:.0f} audio s/s")
+        if "train/audio_s_per_s" in metrics:
+            parts.append(f"{float(metrics['train/audio_s_per_s']):.0f} audio s/s")
         return "  ".join(parts)

@@ -85,6 +85,7 @@ def report_training(
     run_dir: Path,
     loggers: Sequence[Any],
     training: Mapping[str, float],
+    cost: Mapping[str, float | int | None],
 ) -> None:
     """Decode the test sets with the checkpoint that did best on dev, and write what a run leaves behind.
 
@@ -94,7 +95,8 @@ def report_training(
         prepared: the data.
         run_dir: the run's folder.
         loggers: of the run.
-        training: wall-clock and CPU seconds that the training took.
+        training: wall-clock and CPU seconds that this process took, since it was started or resumed.
+        cost: what `TrainingCost` has measured, since the beginning.
     """
     watch = Stopwatch()
     best = load_checkpoint(checkpoint_file(str(run_dir)))
@@ -114,6 +116,7 @@ def report_training(
             "checkpoint_update": best.update,
             "num_parameters": sum(p.numel() for p in module.recogniser.parameters()),
             "training": dict(training),
+            "cost": dict(cost),
             "evaluation": watch.read(),
             "data": prepared.fingerprint,
             "data_splits": prepared.splits,
