@@ -12,7 +12,7 @@ from rich.console import Console
 from asr.cli.app import run_app
 from asr.cli.restore import Restored, restore
 from asr.data.manifests import evaluation_cuts
-from asr.training.report import evaluate_set
+from asr.training.report import decoded_with, evaluate_set
 from asr.training.run_folder import claim_run_folder, create_run_folder
 
 console = Console(highlight=False)
@@ -29,6 +29,7 @@ def evaluate(options: DictConfig) -> None:
     sets, notes = _sets(options, restored)
     output = _output_folder(options, restored.checkpoint.path)
     console.print(f"checkpoint {restored.checkpoint.path}, update {restored.checkpoint.update}", soft_wrap=True)
+    notes = [*notes, decoded_with(restored.checkpoint)]
     for name, cuts in sets.items():
         evaluate_set(restored.recogniser, restored.decoder, restored.reading, cuts, name, notes, output)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)

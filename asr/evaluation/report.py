@@ -1,4 +1,4 @@
-"""What is left of an evaluation: one headline, plain numbers, and three text files per set."""
+"""What is left of an evaluation: one headline, plain numbers, and four text files per set."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from asr.evaluation.wer import AlignedWord, Score, ScoredUtterance
 
 NUM_WORST = 20
 NUM_CONFUSIONS = 20
+ERROR_COLUMNS = ("id", "speaker", "words", "substitutions", "deletions", "insertions")
 _SET_NAME = re.compile(r"\w[\w.+-]*")
 
 
@@ -23,6 +24,7 @@ class ReportFiles(NamedTuple):
 
     hypotheses: Path
     alignments: Path
+    errors: Path
     wer: Path
 
 
@@ -72,9 +74,11 @@ def check_set_name(name: str) -> None:
 def write_report(
     folder: Path, set_name: str, score: Score, interval: Interval, notes: Sequence[str] = ()
 ) -> ReportFiles:
-    """Write ``<set>.hyp.txt``, ``<set>.alignments.txt`` and at last ``<set>.wer.txt`` into a folder.
+    """Write ``<set>.hyp.txt``, ``<set>.alignments.txt``, ``<set>.errors.tsv`` and at last ``<set>.wer.txt``.
 
-    Each file appears complete or not at all; where ``<set>.wer.txt`` is, the others are too.
+    Each file appears complete or not at all; where ``<set>.wer.txt`` is, the others are too. ``<set>.errors.tsv`` is
+    for programs: a header, then a line per utterance with ``ERROR_COLUMNS``, parted by tabs; an unknown speaker is
+    empty.
 
     Args:
         folder: created if needed.
@@ -88,13 +92,14 @@ def write_report(
         FileExistsError: one of the files is there already; nothing is written then.
     """
     check_set_name(set_name)
-    kinds = ("hyp", "alignments", "wer")
-    files = ReportFiles(*(folder / f"{set_name}.{kind}.txt" for kind in kinds))
+    endings = ("hyp.txt", "alignments.txt", "errors.tsv", "wer.txt")
+    files = ReportFiles(*(folder / f"{set_name}.{ending}" for ending in endings))
     for path in files:
         _refuse_existing(path)
     folder.mkdir(parents=True, exist_ok=True)
     _write_new(files.hypotheses, _hypotheses_text(score))
     _write_new(files.alignments, _alignments_text(score))
+    _write_new(files.errors, _errors_text(score))
     _write_new(files.wer, _wer_text(score, interval, notes))
     return files
 
@@ -117,6 +122,15 @@ def _hypotheses_text(score: Score) -> str:
 def _alignments_text(score: Score) -> str:
     ordered = sorted(score.utterances, key=lambda item: item.utterance.id)
     return "\n".join(f"{_utterance_line(item)}\n{aligned_view(item.alignment)}\n" for item in ordered)
+
+
+def _errors_text(score: Score) -> str:
+    rows = ["\t".join(ERROR_COLUMNS)]
+    for item in sorted(score.utterances, key=lambda item: item.utterance.id):
+        words, speaker = item.words, " ".join((item.utterance.speaker or "").split())
+        counts = (words.num_reference, words.substitutions, words.deletions, words.insertions)
+        rows.append("\t".join((item.utterance.id, speaker, *map(str, counts))))
+    return "\n".join(rows) + "\n"
 
 
 def _wer_text(score: Score, interval: Interval, notes: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from asr.evaluation.curves import plot_curves
 from asr.evaluation.report import headline, summary, write_report
 from asr.evaluation.wer import Score, ScoredUtterance, score
 from asr.models.recogniser import Recogniser
-from asr.training.checkpoints import checkpoint_file, load_checkpoint
+from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.module import Decoder, TrainingModule
 from asr.training.run_folder import Stopwatch, peak_memory_mb, provenance, write_summary
 from asr.training.session import decode_all
@@ -78,6 +78,11 @@ def evaluate_set(
     return result, interval
 
 
+def decoded_with(checkpoint: LoadedCheckpoint) -> str:
+    """Return the note that leads from hypotheses to the weights that they were decoded with."""
+    return f"decoded with {checkpoint.path.name} of update {checkpoint.update}"
+
+
 def report_training(
     module: TrainingModule,
     reading: Reading,
@@ -101,7 +106,8 @@ def report_training(
     watch = Stopwatch()
     best = load_checkpoint(checkpoint_file(str(run_dir)))
     module.recogniser.load_state_dict(best.weights)
-    results = _decode_test_sets(module, reading, prepared, run_dir / "decode")
+    notes = [*prepared.notes, decoded_with(best)]
+    results = _decode_test_sets(module, reading, prepared, notes, run_dir / "decode")
     sets = {name: summary(result, interval) for name, (result, interval) in results.items()}
     for name, (result, _) in results.items():
         log_samples(loggers, f"test/{name}", result, best.update)
@@ -113,6 +119,7 @@ def report_training(
         {
             "test": sets,
             "notes": list(prepared.notes),
+            "checkpoint": best.path.name,
             "checkpoint_update": best.update,
             "num_parameters": sum(p.numel() for p in module.recogniser.parameters()),
             "training": dict(training),
@@ -128,7 +135,7 @@ def report_training(
 
 
 def _decode_test_sets(
-    module: TrainingModule, reading: Reading, prepared: PreparedData, folder: Path
+    module: TrainingModule, reading: Reading, prepared: PreparedData, notes: Sequence[str], folder: Path
 ) -> dict[str, tuple[Score, Interval]]:
     return {
         name: evaluate_set(
@@ -137,7 +144,7 @@ def _decode_test_sets(
             reading,
             prepared.cuts(name),
             name,
-            prepared.notes,
+            notes,
             folder,
             int(prepared.splits[name]["num_utterances"]),
         )

@@ -34,7 +34,7 @@ def test_the_run_folder_holds_what_it_should(trained):
     files = {str(file.relative_to(trained.run_dir)) for file in trained.run_dir.rglob("*")}
     for name in (
         *("config.yaml", "overrides.yaml", "metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"),
-        *("decode/test.hyp.txt", "decode/test.wer.txt", "decode/test.alignments.txt"),
+        *("decode/test.hyp.txt", "decode/test.wer.txt", "decode/test.alignments.txt", "decode/test.errors.tsv"),
         *("report/summary.json", "report/loss.png", "report/wer.png", "report/lr.png"),
     ):
         assert name in files
@@ -51,6 +51,13 @@ def test_the_summary_says_what_was_measured(trained):
     assert summary["num_parameters"] > 10_000
     assert summary["training"]["cpu_seconds"] > 0
     assert "synthetic" in summary["notes"][0]
+
+
+def test_hypotheses_lead_to_the_checkpoint_that_they_were_decoded_with(trained):
+    summary = json.loads((trained.run_dir / "report" / "summary.json").read_text())
+    said = (trained.run_dir / "decode" / "test.wer.txt").read_text()
+    assert f"note: decoded with best.ckpt of update {summary['checkpoint_update']}\n" in said
+    assert summary["checkpoint"] == "best.ckpt"
 
 
 def test_the_loss_is_logged_at_every_update_and_falls(trained):

@@ -63,10 +63,15 @@ def test_the_summary_of_a_single_utterance_claims_no_interval():
     json.dumps(numbers, allow_nan=False)
 
 
-def test_three_files_are_written_and_nothing_else(tmp_path):
+def test_four_files_are_written_and_nothing_else(tmp_path):
     folder = tmp_path / "run" / "decode"
     files = write_report(folder, "test-clean", SCORE, INTERVAL)
-    assert [path.name for path in files] == ["test-clean.hyp.txt", "test-clean.alignments.txt", "test-clean.wer.txt"]
+    assert [path.name for path in files] == [
+        "test-clean.hyp.txt",
+        "test-clean.alignments.txt",
+        "test-clean.errors.tsv",
+        "test-clean.wer.txt",
+    ]
     assert sorted(folder.iterdir()) == sorted(files)
 
 
@@ -87,6 +92,17 @@ def test_alignments_show_every_utterance_with_its_id(tmp_path):
         "utt-4: 0 errors in 0 words",
     ]
     assert blocks[1].splitlines()[1:] == ["REF  the  cat  sat  **", "HYP  the  bat  sat  uh", "          S         I"]
+
+
+def test_errors_are_counted_per_utterance_for_programs(tmp_path):
+    named = [Utterance("b", "one two", "two two uh", "a\tspeaker"), Utterance("a", "", "", None)]
+    files = write_report(tmp_path, "test", score(named), INTERVAL)
+    assert files.errors.read_text(encoding="utf-8").split("\n") == [
+        "id\tspeaker\twords\tsubstitutions\tdeletions\tinsertions",
+        "a\t\t0\t0\t0\t0",
+        "b\ta speaker\t2\t1\t0\t1",
+        "",
+    ]
 
 
 def test_the_wer_file_tells_result_notes_worst_utterances_and_confusions_in_this_order(tmp_path):
@@ -121,10 +137,10 @@ def test_long_lists_are_cut(tmp_path):
     assert text.count(" -> x") == 20
 
 
-@pytest.mark.parametrize("kind", ["hyp", "alignments", "wer"])
-def test_an_existing_file_is_never_overwritten(tmp_path, kind):
-    (tmp_path / f"test.{kind}.txt").write_text("precious")
-    with pytest.raises(FileExistsError, match=rf"test.{kind}.txt exists.*remove the old report or give another"):
+@pytest.mark.parametrize("ending", ["hyp.txt", "alignments.txt", "errors.tsv", "wer.txt"])
+def test_an_existing_file_is_never_overwritten(tmp_path, ending):
+    (tmp_path / f"test.{ending}").write_text("precious")
+    with pytest.raises(FileExistsError, match=rf"test.{ending} exists.*remove the old report or give another"):
         write_report(tmp_path, "test", SCORE, INTERVAL)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
 
@@ -138,7 +154,7 @@ def test_a_dangling_link_in_the_way_is_refused(tmp_path):
 def test_another_set_fits_into_the_same_folder(tmp_path):
     write_report(tmp_path, "test", SCORE, INTERVAL)
     write_report(tmp_path, "test-other", SCORE, INTERVAL)
-    assert len(list(tmp_path.iterdir())) == 6
+    assert len(list(tmp_path.iterdir())) == 8
 
 
 def link_while_another_process_writes(temporary, path):

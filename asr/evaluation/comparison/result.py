@@ -22,7 +22,8 @@ class Difference:
         mean: difference of the mean WERs, a fraction; below 0 the contestant is better.
         low: lower end of its interval.
         high: upper end.
-        probability_of_improvement: that a training of this contestant ends with a lower WER than one of the other.
+        probability_of_improvement: that a training of this contestant ends with a lower WER than one of the other;
+            None for a single seed.
         p_value: two-sided, of the hypothesis that there is no difference; None for a single seed.
         p_adjusted: after Holm's correction for all comparisons of the table.
         smallest_detectable: difference that would be found with a probability of 80 %.
@@ -34,7 +35,7 @@ class Difference:
     mean: float
     low: float
     high: float
-    probability_of_improvement: float
+    probability_of_improvement: float | None
     p_value: float | None
     p_adjusted: float | None
     smallest_detectable: float | None
