@@ -64,12 +64,25 @@ def bootstrap_interval(score: Score, *, num_resamples: int = 10_000, level: floa
         arXiv:1912.09508, for speakers as blocks; Clopper and Pearson 1934, "The use of confidence or fiducial limits
         illustrated in the case of the binomial", Biometrika 26, for no error.
     """
+    unit, errors, words = _units(score)
+    return interval_of_counts(unit, errors, words, num_resamples=num_resamples, level=level, seed=seed)
+
+
+def interval_of_counts(
+    unit: Literal["speaker", "utterance"],
+    errors: NDArray[np.int64],
+    words: NDArray[np.int64],
+    *,
+    num_resamples: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Return the interval of ``bootstrap_interval`` where errors and words (U,) per unit are known already."""
     _check_options(num_resamples, level, seed)
-    if score.words.errors == 0:
-        num_words = score.words.num_reference
+    if errors.sum() == 0:
+        num_words = int(words.sum())
         high = -math.expm1(math.log1p(-level) / num_words)
         return Interval(0.0, high, "word", num_words, level, "exact upper bound")
-    unit, errors, words = _units(score)
     if len(errors) == 1:
         return Interval(0.0, math.inf, unit, 1, level, "none")
     rates = _resampled_rates(errors, words, num_resamples, np.random.default_rng(seed))

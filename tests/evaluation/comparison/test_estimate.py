@@ -1,0 +1,122 @@
+"""Simulated trainings decide: false positives at their level, true differences found, one case by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from asr.evaluation.comparison.estimate import Estimate, estimate, holm
+from scripts.check_statistics import WORLDS, World, false_positives, false_tables, pair_estimates, power
+
+FEW_SEEDS = [world for world in WORLDS if world.num_seeds < 10]
+
+
+def test_two_seeds_and_two_speakers_by_hand():
+    """WERs .15 and .05. Moves of the speakers: .0625, -.0625 in the first seed and .0375, -.0375 in the second."""
+    found = estimate(np.array([[4, 2], [2, 0]]), np.array([10, 30]))
+    assert found.mean == pytest.approx(0.1)
+    assert found.seed_variance == pytest.approx(0.005 / 2)
+    assert found.test_variance == pytest.approx(2 * (0.0625 * 0.0375 + 0.0625 * 0.0375))
+    # Student's t with one degree of freedom is Cauchy's distribution: half of it lies between -1 and 1
+    assert found.half_width(0.5) == pytest.approx(math.sqrt(0.0025 + 0.009375))
+    assert found.p_value() == pytest.approx(1 - 2 / math.pi * math.atan(0.1 / math.sqrt(0.011875)), rel=1e-6)
+
+
+def test_many_estimates_at_once_are_those_of_each_alone():
+    errors = np.random.default_rng(0).integers(-3, 9, (4, 3, 5))
+    words = np.array([10, 20, 5, 0, 9])
+    together = estimate(errors, words)
+    for index, one in enumerate(errors):
+        alone = estimate(one, words)
+        for name in ("mean", "seed_variance", "test_variance"):
+            assert getattr(together, name)[index] == pytest.approx(getattr(alone, name))
+        assert together.p_value()[index] == pytest.approx(alone.p_value())
+
+
+def test_where_only_seeds_vary_it_is_the_paired_t_test():
+    differences = np.array([0.05, 0.02, 0.06, 0.03, 0.07])
+    found = Estimate(differences.mean(), differences.var(ddof=1) / 5, np.array(0.0), 5, 40)
+    assert found.p_value() == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, rel=1e-6)
+
+
+def test_the_p_value_is_where_the_interval_ends_at_zero():
+    found = estimate(np.array([[4, 2, 5], [2, 0, 2], [3, 3, 3]]), np.array([10, 30, 20]))
+    assert found.half_width(found.p_value()) == pytest.approx(abs(found.mean))
+
+
+def test_no_difference_has_p_one_and_is_not_certain():
+    found = estimate(np.zeros((3, 4), np.int64), np.full(4, 25))
+    assert found.p_value() == pytest.approx(1)
+    assert found.half_width(0.05) >= 1 / 100  # one word of the set
+
+
+def test_seeds_that_agree_by_chance_are_not_certainty():
+    """Two seeds, twice three words of difference: rounding to words alone allows as much."""
+    found = estimate(np.array([[1, 1, 1, 0], [0, 1, 1, 1]]), np.full(4, 25))
+    assert found.p_value() > 0.05
+
+
+def test_one_seed_speaks_of_the_test_set_alone():
+    errors, words = np.array([[4, 2, 7]]), np.array([10, 30, 20])
+    found = estimate(errors, words)
+    moves = (errors[0] - errors.sum() / 60 * words) / 60
+    assert found.half_width(0.05) == pytest.approx(stats.t.isf(0.025, 2) * math.sqrt(1.5 * (moves**2).sum()))
+
+
+def test_the_test_sets_part_is_what_drawing_speakers_for_all_seeds_at_once_gives():
+    rng = np.random.default_rng(0)
+    words = rng.integers(50, 150, 60)
+    speakers = rng.normal(0, 0.05, 60)
+    errors = np.stack([np.round(words * (speakers + rng.normal(0.1, 0.05, 60))).astype(int) for _ in range(4)])
+    drawn = rng.integers(60, size=(20_000, 60))
+    rates = errors[:, drawn].sum(-1) / words[drawn].sum(-1)
+    covariances = np.cov(rates)
+    between_seeds = (covariances.sum() - np.trace(covariances)) / 12
+    assert estimate(errors, words).test_variance == pytest.approx(between_seeds, rel=0.05)
+
+
+def test_a_single_unit_is_refused():
+    with pytest.raises(ValueError, match="single utterance"):
+        estimate(np.array([[1], [2]]), np.array([5]))
+
+
+def test_holm_by_hand():
+    assert holm(np.array([0.04, 0.01, 0.03])).tolist() == pytest.approx([0.06, 0.03, 0.06])
+    assert holm(np.array([0.6, 0.7])).tolist() == [1, 1]
+
+
+def test_holm_with_weights_by_hand():
+    """p / weight: .08, .04, .12; left of the weight behind each: .5 + .25, all, .25."""
+    adjusted = holm(np.array([0.04, 0.01, 0.03]), np.array([0.5, 0.25, 0.25]))
+    assert adjusted.tolist() == pytest.approx([0.06, 0.04, 0.06])
+    p_values = np.array([0.2, 0.001, 0.02, 0.4])
+    assert holm(p_values, np.full(4, 0.25)).tolist() == pytest.approx(holm(p_values).tolist())
+
+
+@pytest.mark.parametrize("world", FEW_SEEDS, ids=str)
+def test_equal_contestants_are_said_to_differ_in_about_5_of_100_comparisons(world):
+    found = 100 * false_positives(world, 4000)
+    # contestants that suit speakers differently make it more careful still, but never less
+    assert (3 if world.taste_sd < world.seed_sd or not world.taste_sd else 2) < found < 7
+
+
+@pytest.mark.parametrize("world", [World(0.01, 0.03, 0.0, 3), World(0.03, 0.03, 0.0, 5)], ids=str)
+def test_a_table_of_eight_equal_contestants_raises_false_alarm_in_about_5_of_100(world):
+    assert 2 < 100 * false_tables(world, 600) < 7
+
+
+@pytest.mark.parametrize("speaker_sd", [0.01, 0.05])
+def test_three_standard_deviations_of_the_seeds_are_found_with_five_seeds(speaker_sd):
+    assert power(World(0.02, speaker_sd, 0.005, 5), 2000, difference=0.06) > 0.8
+
+
+@pytest.mark.parametrize("num_seeds", [3, 5])
+@pytest.mark.parametrize("alpha", [0.05, 0.005])
+def test_the_smallest_detectable_difference_is_found_in_about_80_of_100(num_seeds, alpha):
+    world = World(0.01, 0.03, 0.0, num_seeds)
+    equal = pair_estimates(world, 200)
+    typical = Estimate(
+        np.array(0.0), equal.seed_variance.mean(), equal.test_variance.mean(), num_seeds, world.num_speakers
+    )
+    assert power(world, 4000, float(typical.smallest_detectable(alpha)), alpha) == pytest.approx(0.8, abs=0.1)
