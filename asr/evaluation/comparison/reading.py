@@ -1,0 +1,148 @@
+"""Folders of finished runs → what a comparison needs to know of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.evaluation.comparison.matching import named
+from asr.evaluation.comparison.naming import BUDGET, SEED, Contestants
+from asr.evaluation.comparison.plain_files import at, number_at, read_json, read_yaml
+from asr.evaluation.comparison.run_files import read_curves, read_errors
+from asr.evaluation.comparison.runs import Cost, Curve, Run, SetErrors
+from asr.evaluation.report import check_set_name
+
+
+@dataclass(frozen=True)
+class Found:
+    """What folders hold.
+
+    Attributes:
+        runs: that can be compared.
+        problems: what cannot, in sentences.
+        notes: that the runs carry, for example "synthetic speech".
+    """
+
+    runs: list[Run]
+    problems: list[str]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What one run's folder holds."""
+
+    folder: Path
+    typed: list[str]
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    seed: int
+    sets: dict[str, SetErrors]
+    curves: dict[str, Curve]
+    problems: list[str]
+
+
+def read_runs(folders: Sequence[Path], free: Sequence[str] = ()) -> Found:
+    """Read what finished runs have left; a folder that cannot be read is left out, and said.
+
+    Args:
+        folders: of runs.
+        free: keys of the config that change nothing of what is trained.
+    """
+    read, problems = [], []
+    for folder in folders:
+        try:
+            files = _read(folder)
+        except (ValueError, OSError) as error:
+            problems.append(f"{folder} is left out: {error}")
+            continue
+        read.append(files)
+        problems += files.problems
+    contestants = Contestants([files.typed for files in read], [files.config for files in read], free)
+    runs = [_run(files, name) for files, name in zip(read, contestants.names, strict=True)]
+    notes = {note: None for files in read for note in at(files.summary, "notes") or [] if isinstance(note, str)}
+    return Found(runs, [*problems, *contestants.problems, *_differing_data(read)], list(notes))
+
+
+def _read(folder: Path) -> _Files:
+    summary_file = folder / "report" / "summary.json"
+    if not summary_file.is_file():
+        raise ValueError("it has not finished, or has failed: there is no report/summary.json")
+    config, typed = read_yaml(folder / "config.yaml"), read_yaml(folder / "overrides.yaml") or []
+    summary = read_json(summary_file)
+    seed = at(config, SEED)
+    if not isinstance(config, dict) or not isinstance(summary, dict):
+        raise ValueError("config.yaml or report/summary.json is not a mapping")
+    if not isinstance(typed, list) or not all(isinstance(word, str) for word in typed):
+        raise ValueError("overrides.yaml is not a list of overrides")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ValueError(f"config.yaml has no whole number as its seed, but {seed!r}")
+    sets, problems = _read_sets(folder, at(summary, "test"))
+    curves, without = _read_metrics(folder)
+    return _Files(folder, typed, config, summary, seed, sets, curves, problems + without)
+
+
+def _read_sets(folder: Path, tested: Any) -> tuple[dict[str, SetErrors], list[str]]:
+    """Read the errors on the sets that the summary names."""
+    sets, problems = {}, []
+    for name in tested if isinstance(tested, Mapping) else ():
+        try:
+            check_set_name(str(name))
+            sets[str(name)] = read_errors(folder / "decode" / f"{name}.errors.tsv")
+        except (ValueError, OSError) as error:
+            problems.append(f"{folder}: {error}")
+    if not sets:
+        problems.append(f"{folder}: it has no test set that could be compared")
+    return sets, problems
+
+
+def _read_metrics(folder: Path) -> tuple[dict[str, Curve], list[str]]:
+    try:
+        return read_curves(folder / "metrics.csv"), []
+    except (ValueError, OSError) as error:
+        return {}, [f"{folder}: its curves are missing: {error}"]
+
+
+def _run(files: _Files, contestant: str) -> Run:
+    return Run(
+        folder=files.folder,
+        contestant=contestant,
+        seed=files.seed,
+        lr=number_at(files.config, "optimizer", "lr"),
+        sets=files.sets,
+        curves=files.curves,
+        cost=_cost(files),
+    )
+
+
+def _cost(files: _Files) -> Cost:
+    summary = files.summary
+    num_updates = number_at(files.config, *BUDGET.split("."))
+    logged = max((curve.updates[-1] for curve in files.curves.values()), default=0)
+    seconds = number_at(summary, "cost", "training_seconds")
+    state_bytes = number_at(summary, "cost", "optimizer_state_bytes")
+    gpu_mb = number_at(summary, "peak_gpu_memory_mb")
+    return Cost(
+        num_updates=logged if num_updates is None else int(num_updates),
+        num_parameters=int(number_at(summary, "num_parameters") or 0),
+        seconds=number_at(summary, "training", "seconds") if seconds is None else seconds,
+        cpu_seconds=number_at(summary, "training", "cpu_seconds"),
+        seconds_per_update=number_at(summary, "cost", "seconds_per_update"),
+        optimizer_share=number_at(summary, "cost", "optimizer_share"),
+        optimizer_state_bytes=None if state_bytes is None else int(state_bytes),
+        peak_memory_mb=number_at(summary, "peak_memory_mb") if gpu_mb is None else gpu_mb,
+    )
+
+
+def _differing_data(read: Sequence[_Files]) -> list[str]:
+    """Say it when runs had other data; a tokenizer of its own is a contestant's right."""
+    folders = defaultdict(list)
+    for files in read:
+        folders[str(at(files.summary, "data")).partition("/")[0]].append(files.folder)
+    if len(folders) < 2:
+        return []
+    parts = "; ".join(f"{data}: {named(found)}" for data, found in folders.items())
+    return [f"the runs were trained on different data, and are compared on the test sets that they share ({parts})"]

@@ -1,0 +1,145 @@
+"""A comparison as tables in a terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from asr.evaluation.comparison.result import Comparison, Difference, Row, SetComparison
+from asr.evaluation.comparison.runs import Cost, Run
+
+UNKNOWN = "-"
+
+
+def tables(comparison: Comparison) -> Iterator[Group | Text]:
+    """Yield, per test set, WERs and differences to the best and the baseline; then what the trainings took."""
+    for found in comparison.sets:
+        yield _wers(found, comparison.level)
+        best = next((row.contestant for row in found.rows if row.to_best is None), None)
+        if best is not None and len(found.rows) > 1:
+            what = "the best and the baseline" if best == found.baseline else "the best"
+            yield _differences(f"{found.name}: minus {best}, {what}", found, comparison, lambda row: row.to_best)
+        if found.baseline not in (None, best):
+            title = f"{found.name}: minus {found.baseline}, the baseline"
+            yield _differences(title, found, comparison, lambda row: row.to_baseline)
+    if comparison.target_wer is not None:
+        yield _times(comparison, comparison.target_wer)
+    yield _costs(comparison)
+    yield Text(_legend(comparison))
+
+
+def _legend(comparison: Comparison) -> str:
+    false_alarms = f"{100 * (1 - comparison.level):.3g}"
+    return (
+        "Differences are in points of WER, below 0 in favour of the contestant. An interval is of its row alone, and "
+        "with one seed of these runs only. p and verdict are corrected for all comparisons on their test set: where "
+        f"nothing differs, at most {false_alarms} of 100 such sets of verdicts raise false alarm. found: a true "
+        "difference of that size would be found in 80 of 100 such comparisons; smaller ones need more seeds. P(lower): "
+        "that a training of the contestant ends with a lower WER than one of the other."
+    )
+
+
+def _wers(found: SetComparison, level: float) -> Group:
+    speakers = "unknown speakers" if found.num_speakers is None else f"{found.num_speakers} speakers"
+    table = _table("seeds", "WER %", "sd", f"{100 * level:g} % interval")
+    table.add_column("over")
+    for row in found.rows:
+        _add(table, row.contestant, str(len(row.seeds)), *_wer_cells(row), row.scope)
+    return _titled(f"{found.name}: {found.num_utterances} utterances, {speakers}", table)
+
+
+def _wer_cells(row: Row) -> tuple[str, str, str]:
+    return _percent(row.wer_mean), _percent(row.wer_sd), f"[{_percent(row.low)}, {_percent(row.high)}]"
+
+
+def _differences(
+    title: str, found: SetComparison, comparison: Comparison, pick: Callable[[Row], Difference | None]
+) -> Group:
+    table = _table("seeds", f"points [{100 * comparison.level:g} %]", "P(lower)", "p", "found")
+    table.add_column("verdict", min_width=len("distinguish"))
+    for row in found.rows:
+        difference = pick(row)
+        if difference is not None:
+            _add(table, row.contestant, *_difference_cells(difference))
+    return _titled(title, table)
+
+
+def _difference_cells(found: Difference) -> tuple[str, ...]:
+    return (
+        str(found.num_seeds),
+        f"{100 * found.mean:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]",
+        UNKNOWN if found.probability_of_improvement is None else f"{found.probability_of_improvement:.2f}",
+        UNKNOWN if found.p_adjusted is None else f"{found.p_adjusted:.2g}",
+        _percent(found.smallest_detectable),
+        found.verdict,
+    )
+
+
+def _times(comparison: Comparison, target_wer: float) -> Group:
+    table = _table("runs that did", "updates", "seconds")
+    times = {row.contestant: row.to_target for found in comparison.sets for row in found.rows if row.to_target}
+    for name, time in times.items():
+        num_runs = len(_runs_of(comparison, name))
+        _add(table, name, f"{time.num_reached} of {num_runs}", _number(time.updates), _number(time.seconds))
+    return _titled(f"When the WER on dev came down to {100 * target_wer:g} % (medians over seeds)", table)
+
+
+def _costs(comparison: Comparison) -> Group:
+    table = _table("lr", "updates", "ms/update", "optimizer", "peak MB", "state MB")
+    for name in dict.fromkeys(row.contestant for found in comparison.sets for row in found.rows):
+        runs = _runs_of(comparison, name)
+        _add(table, name, _lr(runs), _median(runs, lambda cost: cost.num_updates), *_cost_cells(runs))
+    return _titled("What the trainings took (medians over seeds)", table)
+
+
+def _runs_of(comparison: Comparison, contestant: str) -> list[Run]:
+    return [run for run in comparison.runs if run.contestant == contestant]
+
+
+def _cost_cells(runs: Sequence[Run]) -> tuple[str, str, str, str]:
+    return (
+        _median(runs, lambda cost: cost.seconds_per_update, 1e3),
+        _median(runs, lambda cost: cost.optimizer_share, 100, " %"),
+        _median(runs, lambda cost: cost.peak_memory_mb),
+        _median(runs, lambda cost: cost.optimizer_state_bytes, 2**-20),
+    )
+
+
+def _lr(runs: Sequence[Run]) -> str:
+    rates = {run.lr for run in runs}
+    return _number(rates.pop()) if len(rates) == 1 else "several"
+
+
+def _median(runs: Sequence[Run], pick: Callable[[Cost], float | None], scale: float = 1, unit: str = "") -> str:
+    known = [value for value in (pick(run.cost) for run in runs) if value is not None]
+    return _number(scale * statistics.median(known)) + unit if known else UNKNOWN
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _percent(fraction: float | None) -> str:
+    return UNKNOWN if fraction is None else f"{100 * fraction:.2f}"
+
+
+def _table(*numbers: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("contestant")
+    for column in numbers:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _titled(title: str, table: Table) -> Group:
+    return Group(Text(title, style="bold"), table)
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*map(Text, cells))

@@ -1,0 +1,231 @@
+"""From runs to verdicts, and what is said where runs cannot be compared."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from asr.evaluation.comparison.compare import compare, find_baseline
+from asr.evaluation.comparison.differences import pair_weights
+from asr.evaluation.comparison.runs import Curve
+from asr.evaluation.comparison.target import time_to_target
+from asr.evaluation.confidence import interval_of_counts
+from tests.evaluation.comparison.made_runs import COUNTS, better, errors_of, run_of, sweep
+
+
+def rows_of(runs, **options):
+    options = {"title": "made", "baseline": "adamw", **options}
+    comparison = compare(runs, **options)
+    return comparison, {row.contestant: row for row in comparison.sets[0].rows}
+
+
+def test_better_worse_and_cannot_distinguish():
+    comparison, rows = rows_of(sweep())
+    assert comparison.sets[0].rows[0].contestant == "eve"
+    assert rows["eve"].to_baseline.verdict == "better"
+    assert rows["eve"].to_best is None
+    assert rows["adamw"].to_best.verdict == "worse"
+    assert rows["adamw"].to_baseline is None
+    assert rows["cain"].to_baseline.verdict == "cannot distinguish"
+    assert comparison.problems == []
+
+
+def test_a_difference_is_that_of_the_means_in_its_interval_and_points_the_other_way_from_the_other():
+    _, rows = rows_of(sweep())
+    found, back = rows["eve"].to_baseline, rows["adamw"].to_best
+    assert found.mean == pytest.approx(rows["eve"].wer_mean - rows["adamw"].wer_mean) == pytest.approx(-0.4)
+    assert (back.mean, back.low, back.high) == pytest.approx((-found.mean, -found.high, -found.low))
+    assert (back.p_value, back.p_adjusted) == (found.p_value, found.p_adjusted)
+    assert found.low < found.mean < found.high < 0
+    assert found.other == "adamw"
+    assert found.num_seeds == 3
+
+
+def test_probability_of_improvement_counts_pairs_of_seeds_and_halves_ties():
+    runs = [run_of("a", seed, [count] * 6) for seed, count in ((1, 1), (2, 3))]
+    runs += [run_of("b", seed, [count] * 6) for seed, count in ((1, 3), (2, 5))]
+    _, rows = rows_of(runs, baseline="b")
+    assert rows["a"].to_baseline.probability_of_improvement == pytest.approx((1 + 1 + 0.5 + 1) / 4)
+
+
+def test_more_contestants_make_each_verdict_more_careful():
+    _, few = rows_of([run for run in sweep() if run.contestant != "cain"])
+    _, many = rows_of(sweep())
+    assert few["eve"].to_baseline.p_value == many["eve"].to_baseline.p_value == few["eve"].to_baseline.p_adjusted
+    assert many["eve"].to_baseline.p_adjusted > few["eve"].to_baseline.p_adjusted
+    assert many["eve"].to_baseline.smallest_detectable > few["eve"].to_baseline.smallest_detectable
+
+
+def test_pairs_with_the_baseline_get_half_of_the_false_alarms_or_their_equal_share():
+    pairs = [(a, b) for index, a in enumerate("abcdef") for b in "abcdef"[index + 1 :]]
+    weights = pair_weights(pairs, "a")
+    assert weights[:5].tolist() == pytest.approx([0.1] * 5)
+    assert weights.sum() == pytest.approx(1)
+    assert pair_weights([("a", "b"), ("a", "c"), ("b", "c")], "a").tolist() == pytest.approx([1 / 3] * 3)
+    assert pair_weights(pairs, None).tolist() == pytest.approx([1 / 15] * 15)
+
+
+def test_the_interval_of_the_mean_says_what_it_is_over():
+    _, rows = rows_of(sweep())
+    assert rows["adamw"].scope == "seeds and speakers"
+    assert rows["adamw"].low < rows["adamw"].wer_mean < rows["adamw"].high
+    unknown = [
+        dataclasses.replace(run, sets={"test": errors_of(run.sets["test"].errors, speakers=None)}) for run in sweep()
+    ]
+    assert rows_of(unknown)[1]["adamw"].scope == "seeds and utterances"
+
+
+def test_a_single_seed_is_shown_with_its_own_interval_and_gets_no_verdict():
+    runs = [*sweep(), run_of("lucky", 1, [0, 1, 0, 0, 0, 0])]
+    _, rows = rows_of(runs)
+    lucky = rows["lucky"]
+    assert (lucky.scope, lucky.wer_sd) == ("this run only", None)
+    by_speaker = interval_of_counts("speaker", np.array([1, 0, 0]), np.array([20, 20, 20]))
+    assert (lucky.wer_mean, lucky.low, lucky.high) == pytest.approx((1 / 60, by_speaker.low, by_speaker.high))
+    assert lucky.to_baseline.verdict == "one seed: not compared"
+    assert (lucky.to_baseline.p_value, lucky.to_baseline.probability_of_improvement) == (None, None)
+    # it takes neither the first place nor the verdicts from the others
+    assert lucky.to_best is not None
+    assert rows["eve"].to_best is None
+    assert rows["adamw"].to_best.verdict == "worse"
+
+
+def test_contestants_with_different_seeds_are_paired_on_the_common_ones():
+    runs = [run for run in sweep() if (run.contestant, run.seed) != ("eve", 3)] + [run_of("eve", 7, [9] * 6)]
+    _, rows = rows_of(runs)
+    assert rows["eve"].seeds == (1, 2, 7)
+    assert rows["eve"].to_baseline.num_seeds == 2
+    assert rows["eve"].to_baseline.mean == pytest.approx(-0.4)
+
+
+def test_without_a_common_seed_nothing_is_compared():
+    runs = [run_of("adamw", seed) for seed in (1, 2)] + [run_of("eve", seed, [0, 1, 0, 0, 0, 1]) for seed in (3, 4)]
+    _, rows = rows_of(runs)
+    assert rows["eve"].to_baseline is None
+    assert rows["adamw"].to_best is None
+
+
+def test_no_errors_at_all_do_not_mean_a_rate_of_zero():
+    _, rows = rows_of([run_of(name, seed, [0] * 6) for name in ("adamw", "eve") for seed in (1, 2, 3)])
+    assert rows["eve"].low == 0
+    assert rows["eve"].high >= 1 - 0.05 ** (1 / 60)
+    assert rows["eve"].to_best.verdict == "cannot distinguish"
+    assert rows["eve"].to_best.p_adjusted == pytest.approx(1)
+
+
+def test_the_same_contestant_and_seed_twice_is_said_and_the_later_folder_counts():
+    again = run_of("eve", 1, [9] * 6, folder="runs/eve-1-later")
+    comparison, rows = rows_of([again, *sweep()])
+    (problem,) = comparison.problems
+    assert problem == "eve, seed 1 was trained twice: runs/eve-1 is left out, runs/eve-1-later is compared"
+    assert rows["eve"].wers[0] == pytest.approx(0.9)
+
+
+def test_different_numbers_of_updates_are_said_and_compared():
+    runs = [
+        dataclasses.replace(run, cost=run_of("x", 1, num_updates=50).cost) if run.contestant == "eve" else run
+        for run in sweep()
+    ]
+    comparison, rows = rows_of(runs)
+    assert "50 updates: eve seed 1, eve seed 2, eve seed 3; 100 updates: adamw seed 1" in comparison.problems[0]
+    assert rows["eve"].to_baseline.verdict == "better"
+
+
+def test_a_set_of_other_utterances_is_refused_for_those_runs():
+    odd = run_of("eve", 4, sets={"test": errors_of([1] * 6, prefix="v")})
+    comparison, rows = rows_of([*sweep(), odd])
+    assert comparison.problems == [
+        "test: runs/eve-4 left out: its utterances are others (has v0, v1, v2, v3, v4 and 1 more; "
+        "lacks u0, u1, u2, u3, u4 and 1 more)"
+    ]
+    assert rows["eve"].seeds == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("odd", "what"),
+    [
+        (errors_of([1] * 6, words=9), "number of words of u0, u1, u2, u3, u4 and 1 more"),
+        (errors_of([1] * 6, speakers=("a", "a", "b", "b", "c", "b")), "speaker of u5"),
+    ],
+)
+def test_the_same_ids_with_other_references_are_refused(odd, what):
+    comparison, _ = rows_of([*sweep(), run_of("eve", 4, sets={"test": odd})])
+    assert comparison.problems == [f"test: runs/eve-4 left out: the {what} is another"]
+
+
+def test_sets_are_compared_on_the_runs_that_have_them():
+    more = [
+        dataclasses.replace(run, sets={**run.sets, "other": errors_of(better(COUNTS[run.seed], 1))})
+        for run in sweep()
+        if run.contestant != "cain"
+    ]
+    comparison, _ = rows_of([*more, *(run for run in sweep() if run.contestant == "cain")])
+    assert [(found.name, len(found.rows)) for found in comparison.sets] == [("other", 2), ("test", 3)]
+    assert comparison.problems == ["other: no errors of runs/cain-1, runs/cain-2, runs/cain-3; compared without"]
+
+
+def test_a_single_utterance_is_no_test_set():
+    runs = [run_of("adamw", 1, sets={"one": errors_of([1]), "test": errors_of([1, 2])})]
+    comparison, _ = rows_of(runs)
+    assert [found.name for found in comparison.sets] == ["test"]
+    assert "one: a set of a single utterance" in comparison.problems[0]
+
+
+def test_nothing_to_compare_says_why():
+    with pytest.raises(ValueError, match=r"no test set to compare:\n  runs/x is left out: unfinished"):
+        compare([], title="made", problems=["runs/x is left out: unfinished"])
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [({"level": 95}, "level=95 does not lie between 0 and 1"), ({"target_wer": 20}, "a fraction, 0.2 stands for 20 %")],
+)
+def test_options_out_of_range_are_refused(options, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        compare(sweep(), title="made", **options)
+
+
+@pytest.mark.parametrize(
+    ("contestants", "asked", "expected"),
+    [
+        (["adamw", "eve"], "adamw", "adamw"),
+        (["AdamW", "eve"], "adamw", "AdamW"),
+        (["adamw lr=0.1", "eve"], "adamw", "adamw lr=0.1"),
+        (["adamw", "adamw lr=0.1"], "adamw", "adamw"),
+        (["adamw lr=0.1", "adamw lr=0.2"], "adamw", None),
+        (["eve", "cain"], "adamw", None),
+        (["eve", "cain"], None, None),
+    ],
+)
+def test_the_baseline_is_found_by_name(contestants, asked, expected):
+    name, complaint = find_baseline(contestants, asked)
+    assert name == expected
+    assert bool(complaint) == (expected is None and asked is not None)
+
+
+def curve(*points):
+    return {"val/wer": Curve(*zip(*points, strict=True))}
+
+
+def test_the_time_to_a_target_is_the_median_and_never_counts_as_latest():
+    runs = [
+        run_of("eve", 1, curves=curve((50, 5.0, 0.3), (100, 10.0, 0.2), (150, 15.0, 0.1))),
+        run_of("eve", 2, curves=curve((50, 6.0, 0.19), (100, 12.0, 0.25))),
+        run_of("eve", 3, curves=curve((50, 5.0, 0.9), (100, 10.0, 0.8))),
+    ]
+    time = time_to_target(runs, 0.2)
+    assert (time.num_reached, time.updates, time.seconds) == (2, 100, 10.0)
+    assert time_to_target(runs[1:], 0.2) == dataclasses.replace(time, num_reached=1, updates=None, seconds=None)
+
+
+def test_without_a_clock_or_a_curve_the_seconds_are_not_known():
+    without_clock = run_of("eve", 1, curves={"val/wer": Curve((50,), (), (0.1,))})
+    time = time_to_target([without_clock], 0.2)
+    assert (time.num_reached, time.updates, time.seconds) == (1, 50, None)
+    assert time_to_target([run_of("eve", 1)], 0.2).num_reached == 0
+
+
+def test_every_row_has_its_time_to_the_target_if_it_is_asked_for():
+    assert all(row.to_target is None for row in rows_of(sweep())[1].values())
+    _, rows = rows_of(sweep(), target_wer=0.2)
+    assert [row.to_target.num_reached for row in rows.values()] == [0, 0, 0]
