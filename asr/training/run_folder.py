@@ -18,8 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
 
 
@@ -127,6 +125,8 @@ class Stopwatch:
 
 def peak_memory_mb() -> dict[str, float]:
     """Return the largest resident memory so far, and on a GPU the largest allocation."""
+    import torch  # here, because commands that only need folders should not wait for it
+
     memory = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
     if torch.cuda.is_available():
         memory["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import netrc
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import urlparse
+from typing import Any
 
 import wandb
 from lightning.pytorch.loggers import WandbLogger
 
 from asr.evaluation.wer import ScoredUtterance
-
-FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
-INIT_TIMEOUT_S = 30
-
-
-def has_api_key() -> bool:
-    """Return whether wandb would find a key without asking."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    hosts = (urlparse(wandb.Settings().base_url).hostname, FORMER_HOST)
-    try:
-        saved = netrc.netrc(os.environ.get("NETRC"))
-    except (OSError, netrc.NetrcParseError):
-        return False
-    return any(host in saved.hosts for host in hosts)
+from asr.training.wandb_access import INIT_TIMEOUT_S, Mode, chosen_mode
 
 
 def _run_id(run_dir: Path) -> str:
@@ -63,10 +46,9 @@ class WandbTracking(WandbLogger):
         entity: str | None = None,
         group: str | None = None,
         tags: Sequence[str] = (),
-        mode: Literal["auto", "online", "offline"] = "auto",
+        mode: Mode = "auto",
     ) -> None:
-        if mode == "auto":
-            mode = os.environ.get("WANDB_MODE") or ("online" if has_api_key() else "offline")  # type: ignore[assignment]
+        mode = chosen_mode(mode)
         self.offline_dir = None if mode == "online" else run_dir
         super().__init__(
             # a resumed run goes on under its own id instead of starting another

@@ -21,6 +21,8 @@ class WandbFile:
     summary: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     exit_codes: list[int] = field(default_factory=list)
+    group: str = ""
+    job_type: str = ""
 
 
 def _records(data: bytes) -> Iterator[bytes]:
@@ -50,5 +52,6 @@ def read_wandb(run_dir: Path) -> WandbFile:
         found.history |= {_key(item) for item in record.history.item}
         found.summary |= {_key(item): item.value_json for item in record.summary.update}
         found.config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+        found.group, found.job_type = record.run.run_group or found.group, record.run.job_type or found.job_type
         found.exit_codes += [record.exit.exit_code] if record.WhichOneof("record_type") == "exit" else []
     return found

@@ -3,7 +3,8 @@
 import pytest
 import wandb
 
-from asr.training.wandb_logger import WandbTracking, has_api_key
+from asr.training.wandb_access import has_api_key
+from asr.training.wandb_logger import WandbTracking
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,146 @@
+"""``asr-compare``: finished trainings → which was better, and how sure that is."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from asr.cli.app import run_app
+from asr.cli.errors import ConfigError, did_you_mean
+from asr.cli.resuming import FREE
+from asr.evaluation.comparison.compare import compare
+from asr.evaluation.comparison.reading import read_runs
+from asr.evaluation.comparison.result import Comparison
+from asr.evaluation.comparison.saving import write_json
+from asr.evaluation.comparison.terminal import tables
+from asr.training.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
+from asr.training.wandb_access import has_api_key
+from asr.training.wandb_comparison import log_comparison
+
+RUNS = Path("runs")
+
+console = Console(highlight=False)
+
+
+def main() -> None:
+    """Run ``asr-compare``."""
+    run_app("compare", compare_runs)
+
+
+def compare_runs(options: DictConfig) -> None:
+    """Compare runs, print what was found, and write it to a folder of its own."""
+    config = cast(dict[str, Any], OmegaConf.to_container(options, resolve=True))
+    sweep, folders = _run_folders(config)
+    _check_output(config["out"], sweep)
+    found = read_runs(folders, free=("sweep", *FREE))
+    comparison = compare(
+        found.runs,
+        title=sweep.name if sweep else f"{len(folders)} runs",
+        baseline=None if config["baseline"] is None else str(config["baseline"]),
+        target_wer=None if config["target_wer"] is None else _number(config, "target_wer"),
+        level=_number(config, "level"),
+        problems=found.problems,
+        notes=found.notes,
+    )
+    _print(comparison)
+    output = _output_folder(config["out"], sweep)
+    files = [write_json(comparison, output)]
+    _track(config.get("logger"), comparison, files, output, sweep)
+    console.print(f"comparison: {output}", markup=False, soft_wrap=True)
+
+
+def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
+    """Return the sweep's folder, if one is named, and the folders of runs."""
+    if (config["sweep"] is None) == (config["runs"] is None):
+        raise ConfigError("say what to compare: either sweep=NAME, or runs='runs/…/*', or runs=[FOLDER,FOLDER]")
+    if config["sweep"] is not None:
+        folder = _sweep_folder(str(config["sweep"]))
+        return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} holds no run")
+    patterns = config["runs"] if isinstance(config["runs"], list) else [config["runs"]]
+    found = []
+    for pattern in map(str, patterns):
+        matching = [Path(pattern)] if Path(pattern).is_dir() else [Path(path) for path in glob.glob(pattern)]
+        found += _with_configs(matching, f"runs: {pattern!r} is no run's folder, and matches none")
+    return None, list(dict.fromkeys(found))
+
+
+def _sweep_folder(name: str) -> Path:
+    for folder in (RUNS / name, Path(name).expanduser()):
+        if name.strip(" .") and folder.is_dir():
+            return folder.resolve()
+    known = sorted({path.parent.parent.name for path in RUNS.glob("*/*/config.yaml")})
+    raise ConfigError(
+        f"sweep: there is no folder {str(RUNS / name)!r}.{did_you_mean(name, known)} "
+        f"Known: {', '.join(known) or 'none'}."
+    )
+
+
+def _with_configs(folders: Iterable[Path], complaint: str) -> list[Path]:
+    """Return the folders that runs were started in, each once, whatever links lead to them."""
+    kept = sorted({folder.resolve() for folder in folders if (folder / "config.yaml").is_file()})
+    if not kept:
+        raise ConfigError(f"{complaint}; a run's folder has config.yaml, as below runs/")
+    return kept
+
+
+def _number(config: Mapping[str, Any], key: str) -> float:
+    value = config[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{key} must be a number, given {value!r}")
+    return value
+
+
+def _check_output(out: Any, sweep: Path | None) -> None:
+    """Say now, not after the work, that nothing could be written."""
+    if out is not None:
+        free_folder(out, "out")
+    else:
+        usable_folder((sweep or RUNS) / "comparison", "out")
+
+
+def _output_folder(out: Any, sweep: Path | None) -> Path:
+    """Make a new folder; a former comparison stays as it is."""
+    if out is not None:
+        return claim_run_folder(out, "out")
+    if sweep is None:
+        return create_run_folder(RUNS / "comparison")
+    for number in itertools.count(1):
+        folder = sweep / ("comparison" if number == 1 else f"comparison-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("counting has no end")
+
+
+def _print(comparison: Comparison) -> None:
+    for table in tables(comparison):
+        console.print(table, "")
+    for kind, sentences in (("note", comparison.notes), ("problem", comparison.problems)):
+        for sentence in sentences:
+            console.print(f"{kind}: {sentence}", markup=False, soft_wrap=True)
+
+
+def _track(
+    logger: Mapping[str, Any] | None, comparison: Comparison, files: list[Path], output: Path, sweep: Path | None
+) -> None:
+    """Send the comparison to wandb where it was asked for, or where there is a key and nothing was said."""
+    node = {} if logger is None else logger.get("wandb")
+    if node is None or (logger is None and not has_api_key()):
+        return
+    given = {key: node[key] for key in ("project", "entity", "tags", "mode") if key in node}
+    group = node.get("group") or (sweep.name if sweep else None)
+    upload = log_comparison(comparison, files, output, group=group, **given)
+    if upload:
+        console.print(f"upload this comparison: {upload}", markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""asr-compare on made run folders: what it prints, what it writes, and what it says where something is wrong."""
+
+import json
+import re
+
+import pytest
+from omegaconf import OmegaConf
+
+from asr.cli.app import CONFIGS
+from asr.cli.compare import compare_runs
+from tests.cli.conftest import Workplace
+from tests.cli.wandb_file import read_wandb
+from tests.evaluation.comparison.run_folders import write_run, write_sweep
+
+RATES = {"adamw": 0.4, "eve": 0.1, "cain": 0.41}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Workplace:
+    folder = tmp_path_factory.mktemp("compared")
+    write_sweep(folder / "runs" / "first", RATES, seeds=(1, 2, 3, 4, 5))
+    half = write_run(folder / "runs" / "first" / "half", "optimizer=eve", "seed=6")
+    (half / "report" / "summary.json").unlink()
+    (folder / "runs" / "empty").mkdir()
+    return Workplace(folder)
+
+
+def test_a_sweep_is_compared_and_its_former_comparison_stays(workplace):
+    printed = workplace.run("compare", "sweep=first", "target_wer=0.3", WANDB_API_KEY="")
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert any(re.match(r"eve 5 -\d+\.\d+ \[-.* better$", line) for line in lines), printed
+    assert any(re.match(r"cain 5 .* cannot distinguish$", line) for line in lines), printed
+    assert any(line.startswith("problem: ") and "half is left out: it has not finished" in line for line in lines)
+    assert "note: synthetic speech" in lines
+    first = workplace.folder / "runs" / "first" / "comparison"
+    assert lines[-1] == f"comparison: {first}"
+    before = (first / "comparison.json").read_text()
+    assert json.loads(before)["title"] == "first"
+    again = workplace.run("compare", "sweep=first", "baseline=eve", "level=0.9")
+    assert again.splitlines()[-1] == f"comparison: {first}-2"
+    assert (first / "comparison.json").read_text() == before
+    assert json.loads((first.with_name("comparison-2") / "comparison.json").read_text())["sets"][0]["baseline"] == "eve"
+
+
+def test_folders_are_compared_by_pattern_or_by_list(workplace, tmp_path):
+    for name, optimizer, rate, seed in (("a", "adamw", 0.4, 1), ("b", "eve", 0.1, 1)):
+        write_run(tmp_path / "runs" / name, f"optimizer={optimizer}", f"seed={seed}", rate=rate)
+    here = Workplace(tmp_path)
+    assert "one seed: not compared" in here.run("compare", "runs=runs/*", "out=mine")
+    assert (tmp_path / "mine" / "comparison.json").is_file()
+    printed = here.run("compare", "runs=[runs/a,runs/b]")
+    assert re.search(rf"comparison: {tmp_path}/runs/comparison/\d{{4}}-\d\d-\d\d_\S+$", printed)
+
+
+def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
+    output = workplace.folder / "tracked"
+    printed = workplace.run("compare", "sweep=first", "logger=wandb", f"out={output}")
+    assert f"upload this comparison: wandb sync {output}/wandb/offline-run-" in printed.splitlines()[-2]
+    found = read_wandb(output)
+    assert "test/table/_type" in found.history
+    assert float(found.summary["test/eve/wer"]) == pytest.approx(0.1, abs=0.03)
+    assert (found.job_type, found.group) == ("comparison", "first")
+    assert found.config["title"] == "first"
+    assert found.exit_codes == [0]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"sweep": "fist"}, ["no folder 'runs/fist'", "Did you mean 'first'?", "Known: first"]),
+        ({"sweep": ".."}, ["no folder 'runs/..'"]),
+        ({"sweep": "empty"}, ["runs/empty' holds no run"]),
+        ({}, ["either sweep=NAME, or runs="]),
+        ({"sweep": "first", "runs": "runs/first"}, ["either sweep=NAME, or runs="]),
+        ({"runs": ["runs/empty"]}, ["'runs/empty' is no run's folder"]),
+        ({"runs": "runs/first/half"}, ["no test set to compare", "half is left out: it has not finished"]),
+        ({"sweep": "first", "target_wer": 20}, ["target_wer=20", "a fraction, 0.2 stands for 20 %"]),
+        ({"sweep": "first", "target_wer": "low"}, ["target_wer must be a number, given 'low'"]),
+        ({"sweep": "first", "level": None}, ["level must be a number, given None"]),
+        ({"sweep": "first", "out": "runs/first"}, ["out:", "not empty"]),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said_before_anything_is_written(workplace, monkeypatch, options, parts):
+    monkeypatch.chdir(workplace.folder)
+    before = sorted(workplace.folder.rglob("*"))
+    with pytest.raises(ValueError, match=re.escape(parts[0])) as raised:
+        compare_runs(OmegaConf.merge(OmegaConf.load(CONFIGS / "compare.yaml"), options))
+    for part in parts:
+        assert part in str(raised.value)
+    assert sorted(workplace.folder.rglob("*")) == before
+
+
+def test_a_mistyped_key_is_named(workplace):
+    assert "Did you mean 'sweep'?" in workplace.run("compare", "swep=first", code=2)
