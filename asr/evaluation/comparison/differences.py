@@ -93,7 +93,8 @@ class Differences:
         if pair not in self.estimates:
             return None
         found = self.estimates[pair]
-        mean, half = float(-found.mean if reverse else found.mean), float(found.half_width(self.alpha))
+        # 0 - x, because -x would print the difference of equals as -0.00
+        mean, half = float(0 - found.mean if reverse else found.mean), float(found.half_width(self.alpha))
         tested = pair in self.adjusted
         return Difference(
             other=other,

@@ -111,6 +111,7 @@ def test_no_errors_at_all_do_not_mean_a_rate_of_zero():
     assert rows["eve"].high >= 1 - 0.05 ** (1 / 60)
     assert rows["eve"].to_best.verdict == "cannot distinguish"
     assert rows["eve"].to_best.p_adjusted == pytest.approx(1)
+    assert f"{rows['eve'].to_best.mean:+.2f}" == "+0.00"
 
 
 def test_the_same_contestant_and_seed_twice_is_said_and_the_later_folder_counts():

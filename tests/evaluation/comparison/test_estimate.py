@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from asr.evaluation.comparison.estimate import Estimate, estimate, holm
+from scripts import check_statistics
 from scripts.check_statistics import WORLDS, World, false_positives, false_tables, pair_estimates, power
 
 FEW_SEEDS = [world for world in WORLDS if world.num_seeds < 10]
@@ -120,3 +121,12 @@ def test_the_smallest_detectable_difference_is_found_in_about_80_of_100(num_seed
         np.array(0.0), equal.seed_variance.mean(), equal.test_variance.mean(), num_seeds, world.num_speakers
     )
     assert power(world, 4000, float(typical.smallest_detectable(alpha)), alpha) == pytest.approx(0.8, abs=0.1)
+
+
+def test_the_script_prints_a_row_per_world(monkeypatch, capsys):
+    monkeypatch.setattr(check_statistics, "WORLDS", WORLDS[1:3])
+    monkeypatch.setattr("sys.argv", ["check_statistics.py", "200"])
+    check_statistics.main()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 3 |")]
+    assert len(rows) == 2
+    assert all(row.count("|") == 10 for row in rows)
