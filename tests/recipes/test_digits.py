@@ -1,17 +1,15 @@
 import hashlib
 import importlib.util
-import os
 import shutil
 from pathlib import Path
 
-import espeakng_loader
 import numpy as np
 import pytest
 import soundfile
 from lhotse.qa import validate_recordings_and_supervisions
 
+from asr.data.synthesis.voices import ACCENTS, VOICES
 from asr.recipes.digits.prepare import WORDS, draw, prepare_digits
-from asr.recipes.digits.voices import ACCENTS, FAMILIES, LEFT_OUT, VOICES
 
 TINY = {"num_train": 6, "num_dev": 3, "num_test": 3}
 
@@ -24,18 +22,6 @@ def hashes(folder: Path) -> dict[str, str]:
 def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
     return folder, prepare_digits(folder, **TINY)
-
-
-def test_every_variant_belongs_to_one_split_or_is_left_out():
-    variants = set(os.listdir(Path(espeakng_loader.get_data_path()) / "voices" / "!v"))
-    listed = [name for names in VOICES.values() for name in names] + list(LEFT_OUT)
-    assert len(listed) == len(set(listed))
-    assert set(listed) == variants
-
-
-def test_families_stay_within_one_split():
-    for family in FAMILIES:
-        assert sum(not set(family).isdisjoint(names) for names in VOICES.values()) == 1, family
 
 
 def test_the_corpus_is_frozen():

@@ -1,9 +1,13 @@
-"""Who speaks the digits: eSpeak NG's voice variants, cut into splits once and for all.
+"""Who speaks, and how: eSpeak NG's voice variants, cut into splits once and for all.
 
 A speaker is a variant; an accent is a language of eSpeak NG. FROZEN: no later change may make the test voices easier.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
 
 ACCENTS = (
     "en",
@@ -56,3 +60,20 @@ TRAIN = (
 )
 
 VOICES = {"train": TRAIN, "dev": DEV, "test": TEST}
+
+
+def draw_speaker(rng: np.random.Generator, split: str) -> dict[str, Any]:
+    """Return a voice of a split and a way of speaking."""
+    variant, accent = str(rng.choice(VOICES[split])), str(rng.choice(ACCENTS))
+    return {
+        "variant": variant,
+        "accent": accent,
+        "voice": f"{accent}+{variant}",
+        "words_per_minute": int(rng.integers(120, 221)),
+        "pitch": int(rng.integers(20, 81)),
+        "pitch_range": int(rng.integers(20, 81)),
+        "word_gap": int(rng.integers(0, 4)),  # units of 10 ms
+        "peak_dbfs": float(rng.uniform(-30, -6)),
+        "lead_s": float(rng.uniform(0.1, 0.3)),
+        "tail_s": float(rng.uniform(0.1, 0.3)),
+    }

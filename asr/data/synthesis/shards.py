@@ -1,0 +1,122 @@
+"""Lists of sentences → folders of audio spoken by eSpeak NG → manifests."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from rich.progress import track
+
+from asr.data.corpus import Manifests
+from asr.data.seeding import seed_for
+
+SAMPLING_RATE_HZ = 16_000
+SHARD_UTTERANCES = 200
+NOTE = "synthetic speech (eSpeak NG): error rates say nothing about human speakers"
+
+# what is said, by whom and how: the keys that ``place`` and ``voices.draw_speaker`` give, text, and those of ``quiet``
+Item = dict[str, Any]
+Plan = Sequence[Item]
+
+
+def check_engine(recipe: str) -> None:
+    """Refuse to start without the engine.
+
+    Raises:
+        ValueError: eSpeak NG is not installed.
+    """
+    if importlib.util.find_spec("espeakng_loader") is None:
+        raise ValueError(
+            f"recipe {recipe} needs eSpeak NG, which is not installed because of its licence (GPL-3); "
+            "install it with: pip install 'werdict[tts]'"
+        )
+
+
+def check_sizes(sizes: Mapping[str, int]) -> None:
+    """Refuse options of a prepare function that are below 1; ``sizes`` is by name of the option."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"data.prepare.{name} must be at least 1, given {size}")
+
+
+def place(corpus: str, split: str, index: int) -> Item:
+    """Return the id of an utterance and the shard that it is spoken in."""
+    return {"id": f"{corpus}-{split}-{index:05d}", "shard": f"{split}-{index // SHARD_UTTERANCES:03d}"}
+
+
+def quiet(seed: int, split: str, index: int) -> Item:
+    """Return the near silence under an utterance: a recording has no digital zeros."""
+    return {"noise_dbfs": -70.0, "noise_seed": seed_for("noise", seed, split, index)}
+
+
+def speak(
+    plan: Plan, folder: Path, *, seed: int, num_jobs: int, finish: Callable[[Path, Plan], None] | None = None
+) -> None:
+    """Speak the shards that are missing.
+
+    A shard is spoken by a fresh process in a fixed order, as what eSpeak NG says depends on what it said before. It
+    appears complete or not at all; those that an interrupted call left are used again.
+
+    Args:
+        plan: the utterances of one split, in order.
+        folder: audio goes to ``<folder>/<shard>/<id>.flac``.
+        seed: of the engine.
+        num_jobs: processes that speak at the same time; does not change what is said.
+        finish: called with the folder of a shard just spoken and its items, to change the audio before it appears.
+    """
+    starts = range(0, len(plan), SHARD_UTTERANCES)
+    shards = [plan[start : start + SHARD_UTTERANCES] for start in starts]
+    missing = [items for items in shards if not (folder / items[0]["shard"]).is_dir()]
+    if not missing:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(num_jobs) as pool:
+        jobs = pool.map(lambda items: _speak_shard(items, folder, seed, finish), missing)
+        for _ in track(jobs, f"speaking {missing[0][0]['shard'].split('-')[0]}", total=len(missing)):
+            pass
+
+
+def _speak_shard(items: Plan, folder: Path, seed: int, finish: Callable[[Path, Plan], None] | None) -> None:
+    """Speak a shard in a fresh process, into a folder that gets its name when it is complete."""
+    name = items[0]["shard"]
+    work = folder / f"{name}.partial"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    plan = {"seed": seed_for("espeak", seed, name) % 2**31, "sampling_rate_hz": SAMPLING_RATE_HZ, "items": items}
+    (work / "plan.json").write_text(json.dumps(plan, indent=1), encoding="utf-8")
+    command = [sys.executable, str(Path(__file__).with_name("speak.py")), str(work / "plan.json"), str(work)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"speaking shard {name} failed:\n{done.stderr.strip()}")
+    if finish is not None:
+        finish(work, items)
+    work.rename(folder / name)
+
+
+def manifests_of(plan: Plan, folder: Path) -> Manifests:
+    """Return recordings and supervisions of what was spoken into ``folder``; a speaker is a voice variant."""
+    recordings, supervisions = [], []
+    for item in plan:
+        recording = Recording.from_file(folder / item["shard"] / f"{item['id']}.flac", recording_id=item["id"])
+        recordings.append(recording)
+        supervisions.append(
+            SupervisionSegment(
+                id=item["id"],
+                recording_id=item["id"],
+                start=0.0,
+                duration=recording.duration,
+                text=item["text"],
+                language="en",
+                speaker=item["variant"],
+                custom={"accent": item["accent"]},
+            )
+        )
+    return Manifests(RecordingSet.from_recordings(recordings), SupervisionSet.from_segments(supervisions))
