@@ -24,6 +24,11 @@ from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.help import choices, command_help, known_keys
 from asr.cli.resuming import with_saved_overrides
 
+# configs that Hydra's plugins bring along
+PLUGINS = {
+    f"hydra/launcher/{name}": f"hydra/launcher: the plugin for {name} is not installed: pip install 'werdict[{extra}]'"
+    for name, extra in (("joblib", "joblib"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm"), ("ray", "ray"))
+}
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
@@ -114,8 +119,10 @@ def explain(error: Exception, config_name: str) -> str:
     if isinstance(error.__cause__, OmegaConfBaseException):
         text += f"\n{error.__cause__}"
     if isinstance(error, MissingConfigException):
-        group, _, choice = (error.missing_cfg_file or "").partition("/")
-        return _explain_choice(group, choice) or text
+        wanted = error.missing_cfg_file or ""
+        # names of recipes hold slashes, as groups of Hydra's do
+        group, _, choice = wanted.rpartition("/") if wanted.startswith("hydra/") else wanted.partition("/")
+        return PLUGINS.get(wanted) or _explain_choice(group, choice) or text
     if text.startswith("Config group override must be"):
         return _explain_nameless(sys.argv[1:]) or text
     override = re.search(r"Could not override '([^']+)'", text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -11,9 +10,10 @@ import sys
 import time
 from collections.abc import Sequence
 
+from asr.cli.children import die_with_parent
+
 POLL_S = 0.1
 GRACE_S = 5.0  # for the others to say what they know about the death of one
-PR_SET_PDEATHSIG = 1
 
 
 def run_ranks(module: str, overrides: Sequence[str], num_processes: int, environment: dict[str, str]) -> int:
@@ -35,7 +35,7 @@ def run_ranks(module: str, overrides: Sequence[str], num_processes: int, environ
     shared |= {"WORLD_SIZE": str(num_processes), "NODE_RANK": "0"}
     command = [sys.executable, "-m", module, *overrides]
     ranks = [
-        subprocess.Popen(command, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=_die_with_parent)
+        subprocess.Popen(command, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=die_with_parent)
         for rank in range(num_processes)
     ]
     for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -87,9 +87,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _die_with_parent() -> None:
-    """Let the kernel end a rank whose launcher was killed (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -21,6 +21,8 @@ MOST = 2**63 - 1  # what torch takes as a seed
 def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
     """Build everything once with a small vocabulary; return the trainer, which has not started anything."""
     _check_whole(config.get("seed"), "seed", 0)
+    if not isinstance(config.get("decode_test"), bool):
+        raise ConfigError(f"decode_test must be true or false, given {config.get('decode_test')!r}")
     num_threads(config.get("torch_threads"), 0)
     trainer = build_trainer(config, loggers=[], callbacks=[])
     if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):

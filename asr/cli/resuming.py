@@ -19,6 +19,8 @@ FREE = (
     "resume_anyway",
     "run_dir",
     "recipes_dir",
+    "sweep",
+    "decode_test",
     "torch_threads",
     "calibrate",
     "logger",
@@ -42,8 +44,8 @@ def with_saved_overrides(argv: list[str]) -> Iterator[None]:
     given = OverridesParser.create().parse_overrides(words)[-1].value() if words else None
     if given is not None:
         folder = run_folder(given)
-        typed = {_key(word) for word in argv[1:]}
-        argv[1:1] = [word for word in _saved_overrides(folder) if _key(word) not in typed]
+        typed = {override_key(word) for word in argv[1:]}
+        argv[1:1] = [word for word in _saved_overrides(folder) if override_key(word) not in typed]
     yield
 
 
@@ -67,13 +69,14 @@ def _saved_overrides(folder: Path) -> list[str]:
     return [word for word in kept if not word.startswith(UNTRUSTED)]
 
 
-def _key(word: str) -> str:
+def override_key(word: str) -> str:
+    """Return the key of an override as it was typed."""
     return word.lstrip("+~").partition("=")[0]
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what differs between two configs, as sentences; where and how fast may differ."""
-    old, new = _flat(before), _flat(now)
+    old, new = flat(before), flat(now)
     keys = [key for key in sorted(old | new) if not any(f"{key}.".startswith(f"{free}.") for free in FREE)]
     return [
         f"{key}: {old.get(key, 'absent')!r} in the run, {new.get(key, 'absent')!r} now"
@@ -104,7 +107,8 @@ def refuse_changes(found: list[str], anyway: bool) -> list[str]:
     return found
 
 
-def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+def flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the values of a nested config by dotted key."""
     if isinstance(node, Mapping) and node:
-        return {key: value for name, item in node.items() for key, value in _flat(item, f"{prefix}{name}.").items()}
+        return {key: value for name, item in node.items() for key, value in flat(item, f"{prefix}{name}.").items()}
     return {prefix.removesuffix("."): list(node) if isinstance(node, tuple) else node}

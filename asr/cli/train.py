@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -18,11 +18,11 @@ from rich.console import Console
 from asr.cli.app import run_app
 from asr.cli.calibrate import calibrate_batches, is_asked_for
 from asr.cli.data import prepare_data
-from asr.cli.multirun import run_child
 from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
 from asr.cli.ranks import run_ranks
 from asr.cli.rehearsal import attachments, build_trainer, rehearse
 from asr.cli.resuming import changes, refuse_changes, run_folder, saved_config
+from asr.cli.sweep_jobs import name_sweep, run_job
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
 from asr.training.checkpoints import FORMAT, LoadedCheckpoint, newest_good_checkpoint
@@ -49,14 +49,15 @@ console = Console(quiet=not is_first_process())
 
 def main() -> None:
     """Run ``asr-train``."""
+    name_sweep(sys.argv)
     run_app("train", train)
 
 
-def train(config: DictConfig) -> None:
-    """Prepare what is missing, train, decode the test sets, and say where everything is."""
+def train(config: DictConfig) -> float | None:
+    """Prepare what is missing, train, decode the test sets, and say where everything is; in a sweep, have it done."""
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:
-        return run_child("asr.cli.train", job.overrides.task)
+        return _run_job(config, job)
     calibrating = is_asked_for(config.get("calibrate"))
     resumed = None if config.resume is None else run_folder(config.resume)
     launched = os.environ.get(RUN_DIR_VARIABLE)
@@ -66,17 +67,27 @@ def train(config: DictConfig) -> None:
     resolved = plain(config)
     if calibrating:
         reading, module = _reading(resolved, prepared), _module(resolved, prepared)
-        return calibrate_batches(resolved, prepared.cuts("train"), reading, module)
+        calibrate_batches(resolved, prepared.cuts("train"), reading, module)
+        return None
     if launched:
-        return _run(resolved, prepared, Path(launched))
+        _run(resolved, prepared, Path(launched))
+        return None
     if trainer.world_size == 1 or is_started_as_rank(trainer):
         run_dir = agree(trainer, lambda: _run_folder(resolved, resumed, prepared, job))
         with hold(run_dir) if is_first_process() else contextlib.nullcontext():
-            return _run(resolved, prepared, run_dir)
+            _run(resolved, prepared, run_dir)
+            return None
     run_dir = _run_folder(resolved, resumed, prepared, job)
     with hold(run_dir):
         environment = {RUN_DIR_VARIABLE: str(run_dir)}
         sys.exit(run_ranks("asr.cli.train", job.overrides.task, trainer.num_devices, environment))
+
+
+def _run_job(config: DictConfig, job: Any) -> float:
+    raw = cast(dict[str, Any], OmegaConf.to_container(config))
+    # the terminal belongs to one job at a time
+    parallel = not str(job.launcher._target_).endswith(".BasicLauncher")
+    return run_job("asr.cli.train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel)
 
 
 def set_budget(config: DictConfig, prepared: PreparedData, world_size: int) -> None:
@@ -153,7 +164,9 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
         if first:
             keep_former(run_dir, ("decode", "report"))
-            report_training(module, reading, prepared, run_dir, loggers, watch.read(), measured_cost(trainer))
+            test_names = prepared.names("test") if config["decode_test"] else ()
+            cost = measured_cost(trainer)
+            report_training(module, reading, prepared, run_dir, loggers, watch.read(), cost, test_names)
         exit_code = 0
     finally:
         _close(loggers, exit_code)
@@ -205,4 +218,7 @@ def _close(loggers: list[Any], exit_code: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # by its own name launchers can hand it to other processes
+    from asr.cli import train as named
+
+    named.main()

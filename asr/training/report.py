@@ -91,6 +91,7 @@ def report_training(
     loggers: Sequence[Any],
     training: Mapping[str, float],
     cost: Mapping[str, float | int | None],
+    test_names: Sequence[str],
 ) -> None:
     """Decode the test sets with the checkpoint that did best on dev, and write what a run leaves behind.
 
@@ -102,12 +103,13 @@ def report_training(
         loggers: of the run.
         training: wall-clock and CPU seconds that this process took, since it was started or resumed.
         cost: what `TrainingCost` has measured, since the beginning.
+        test_names: of the test sets to decode.
     """
     watch = Stopwatch()
     best = load_checkpoint(checkpoint_file(str(run_dir)))
     module.recogniser.load_state_dict(best.weights)
     notes = [*prepared.notes, decoded_with(best)]
-    results = _decode_test_sets(module, reading, prepared, notes, run_dir / "decode")
+    results = _decode_test_sets(module, reading, prepared, test_names, notes, run_dir / "decode")
     sets = {name: summary(result, interval) for name, (result, interval) in results.items()}
     for name, (result, _) in results.items():
         log_samples(loggers, f"test/{name}", result, best.update)
@@ -135,7 +137,12 @@ def report_training(
 
 
 def _decode_test_sets(
-    module: TrainingModule, reading: Reading, prepared: PreparedData, notes: Sequence[str], folder: Path
+    module: TrainingModule,
+    reading: Reading,
+    prepared: PreparedData,
+    names: Sequence[str],
+    notes: Sequence[str],
+    folder: Path,
 ) -> dict[str, tuple[Score, Interval]]:
     return {
         name: evaluate_set(
@@ -148,7 +155,7 @@ def _decode_test_sets(
             folder,
             int(prepared.splits[name]["num_utterances"]),
         )
-        for name in prepared.names("test")
+        for name in names
     }
 
 

@@ -59,6 +59,7 @@ class WandbTracking(WandbLogger):
             project=project,
             entity=entity,
             group=group,
+            job_type="train",
             tags=list(tags),
             offline=mode != "online",
             config=dict(config),

@@ -1,0 +1,15 @@
+"""Processes that must not outlive the one that started them."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Let the kernel end this process when the one that started it is killed (Linux); for ``preexec_fn``."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,185 @@
+"""One job of a sweep: a fresh process, which nothing leaks into; finished ones are left alone, others gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from asr.cli.children import die_with_parent
+from asr.cli.errors import ConfigError
+from asr.cli.gpus import claimed_gpus
+from asr.cli.resuming import FREE, flat, override_key
+from asr.evaluation.curves import read_metrics
+
+NAME = re.compile(r"\w[\w.+-]*")
+RECORDS = "jobs"  # folder of a sweep with what is known of each job
+LONGEST_LABEL = 48
+# what may differ between a run and its resumption, but makes another training of a job
+TELLING = ("callbacks", "trainer.devices", "trainer.num_nodes", "trainer.strategy")
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What is known of a job, as its file says.
+
+    Attributes:
+        name: of its folder.
+        overrides: of the job.
+        status: how it stands.
+        exit_code: of its process; None while it runs, and where it had been finished before.
+        seconds: that the last process took.
+    """
+
+    name: str
+    overrides: list[str]
+    status: str  # running, finished, finished before, failed, interrupted
+    exit_code: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job is not finished."""
+        return not self.status.startswith("finished")
+
+    def save(self, sweep_dir: Path) -> None:
+        """Write the record of the job."""
+        path = sweep_dir / RECORDS / f"{self.name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        partial.replace(path)
+
+
+def records(sweep_dir: Path) -> list[JobRecord]:
+    """Return what is known of all jobs of a sweep, by name."""
+    paths = sorted((sweep_dir / RECORDS).glob("*.json"))
+    return [JobRecord(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+
+
+def check_sweep_name(name: object) -> None:
+    """Refuse a name that is no name of a folder.
+
+    Raises:
+        ConfigError: it holds more than letters, digits and ``_ . + -``.
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigError(f"sweep.name must be letters, digits and _ . + -, as in first-try, given {name!r}")
+
+
+def name_sweep(argv: list[str]) -> None:
+    """Name a multirun by its time where nobody has named it, so that all its processes know it by one name.
+
+    Puts ``-m`` first too: Hydra does not understand it between overrides.
+    """
+    words = [word for word in argv[1:] if word not in ("-m", "--multirun")]
+    if len(words) == len(argv) - 1:
+        return
+    if not any(override_key(word) == "sweep.name" for word in words):
+        words.append(f"sweep.name={datetime.datetime.now():%Y-%m-%d_%H-%M-%S}")
+    argv[1:] = ["-m", *words]
+
+
+def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
+    """Return the name of a job's folder: what was typed, in short, and a hash of what is trained.
+
+    Args:
+        overrides: of the job.
+        config: composed, unresolved.
+    """
+    telling = [word.lstrip("+") for word in overrides if not _is_free(override_key(word))]
+    # without characters that Hydra's grammar knows, because the folder is typed as resume=…
+    label = "_".join(re.sub(r"[^\w.]+", "-", word).strip("-") for word in telling)[:LONGEST_LABEL]
+    trained = {key: value for key, value in flat(config).items() if not _is_free(key)}
+    digest = hashlib.sha256(json.dumps(trained, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return f"{label or 'default'}-{digest}"
+
+
+def _is_free(key: str) -> bool:
+    return any(f"{key}.".startswith(f"{free}.") for free in FREE if free not in TELLING)
+
+
+def run_job(
+    module: str, overrides: Sequence[str], config: Mapping[str, Any], sweep_dir: Path, to_file: bool = False
+) -> float:
+    """Run a job, go on with it where it was interrupted, or leave it alone where it is finished.
+
+    A job that fails does not stop the others: it is recorded as failed.
+
+    Args:
+        module: what to run, with a ``main()``.
+        overrides: of the job.
+        config: composed, unresolved.
+        sweep_dir: folder of the sweep.
+        to_file: whether the job's output goes to ``jobs/<name>.log``, and not to the terminal.
+
+    Returns:
+        The lowest WER on the development sets, which is what sweepers minimise; infinity where there is none.
+    """
+    name = job_name(overrides, config)
+    folder = (sweep_dir / name).resolve()
+    if is_finished(folder):
+        JobRecord(name, list(overrides), "finished before").save(sweep_dir)
+        print(f"{name}: finished before, left alone", flush=True)
+        return best_dev_wer(folder)
+    print(f"{name}: {'going on' if begun(folder) else 'starting'}", flush=True)
+    JobRecord(name, list(overrides), "running").save(sweep_dir)
+    words = [f"resume={folder}"] if begun(folder) else [*overrides, f"run_dir={folder}"]
+    start = time.monotonic()
+    code = None
+    try:
+        with _output(sweep_dir / RECORDS / f"{name}.log" if to_file else None) as output:
+            code = _run(module, words, config.get("sweep", {}).get("gpus_per_job"), output)
+    finally:
+        status = "interrupted" if code is None else "finished" if code == 0 and is_finished(folder) else "failed"
+        JobRecord(name, list(overrides), status, code, round(time.monotonic() - start, 1)).save(sweep_dir)
+    print(f"{name}: {status}" + (f" with exit code {code}" if code else ""), flush=True)
+    return best_dev_wer(folder)
+
+
+def _run(module: str, words: Sequence[str], num_gpus: int | None, output: TextIO | None) -> int:
+    with claimed_gpus(num_gpus) as environment:
+        command = [sys.executable, "-m", module, *words]
+        return subprocess.run(
+            command,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            preexec_fn=die_with_parent,
+        ).returncode
+
+
+@contextlib.contextmanager
+def _output(path: Path | None) -> Iterator[TextIO | None]:
+    if path is None:
+        yield None
+        return
+    with path.open("a", encoding="utf-8") as file:
+        print(f"output: {path}", flush=True)
+        yield file
+
+
+def begun(folder: Path) -> bool:
+    """Return whether a run can be gone on with."""
+    return (folder / "config.yaml").is_file() and (folder / "overrides.yaml").is_file()
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether a run has left its results."""
+    return (folder / "report" / "summary.json").is_file()
+
+
+def best_dev_wer(folder: Path) -> float:
+    """Return the lowest WER on the development sets that a run has reached so far; infinity where there is none."""
+    metrics = folder / "metrics.csv"
+    values = read_metrics(metrics).get("val/wer", ([], []))[1] if metrics.is_file() else []
+    return min(values, default=float("inf"))

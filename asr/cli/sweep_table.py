@@ -1,0 +1,86 @@
+"""How the jobs of a sweep ended: a table, a line, and an exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from asr.cli.sweep_jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, records
+
+console = Console(highlight=False)
+
+
+class SweepTable(Callback):
+    """Checks a sweep's name before it starts, and says at its end how every job stands."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse a name that is none; callbacks may warn only, so that the program is left."""
+        try:
+            check_sweep_name(config.sweep.name)
+        except ValueError as error:
+            raise SystemExit(f"asr-train: {error}") from None
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Print the table, and leave with 1 where a job is not finished."""
+        sweep_dir = Path(config.hydra.sweep.dir)
+        found = records(sweep_dir)
+        console.print(job_table(sweep_dir, found))
+        console.print(last_line(sweep_dir, found), soft_wrap=True, markup=False)
+        if any(record.failed for record in found):
+            raise SystemExit(1)
+
+
+def job_table(sweep_dir: Path, found: list[JobRecord]) -> Table:
+    """Return the table of all jobs of a sweep."""
+    table = Table(title=f"sweep {sweep_dir.name}")
+    for column in ("job", "status", "WER dev %", "WER test %", "minutes"):
+        table.add_column(column, justify="left" if column in ("job", "status") else "right", overflow="fold")
+    shared = set.intersection(*(set(record.overrides) for record in found)) if len(found) > 1 else set()
+    for record in found:
+        folder = sweep_dir / record.name
+        wers = [best_dev_wer(folder), *_test_wers(folder)]
+        style = "red" if record.failed else None
+        minutes = f"{record.seconds / 60:.1f}" if record.seconds else ""
+        words = [word for word in record.overrides if word not in shared]
+        table.add_row(
+            " ".join(words) or record.name,
+            _status(record),
+            _percent(wers[:1]),
+            _percent(wers[1:]),
+            minutes,
+            style=style,
+        )
+    return table
+
+
+def last_line(sweep_dir: Path, found: list[JobRecord]) -> str:
+    """Return what happened in one line, and what can be done next."""
+    failed = [record.name for record in found if record.failed]
+    before = sum(record.status == "finished before" for record in found)
+    line = f"{len(found)} jobs: {len(found) - len(failed)} finished" + (f" ({before} of them before)" if before else "")
+    if failed:
+        logs = f" (logs in {sweep_dir / RECORDS})" if any((sweep_dir / RECORDS).glob("*.log")) else ""
+        return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}; the same command again goes on with them"
+    return f"{line}. To compare them: asr-compare sweep={sweep_dir.name}"
+
+
+def _status(record: JobRecord) -> str:
+    return record.status + (f" (exit code {record.exit_code})" if record.exit_code else "")
+
+
+def _test_wers(folder: Path) -> list[float]:
+    try:
+        summary = json.loads((folder / "report" / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [result["wer"] for result in summary.get("test", {}).values()]
+
+
+def _percent(wers: list[float]) -> str:
+    return " / ".join(f"{100 * wer:.2f}" if wer < float("inf") else "–" for wer in wers)

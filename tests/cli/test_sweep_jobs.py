@@ -1,0 +1,87 @@
+"""What names a job, and how jobs share GPUs."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from asr.cli.app import PLUGINS
+from asr.cli.errors import ConfigError
+from asr.cli.gpus import VARIABLE, claimed_gpus
+from asr.cli.sweep_jobs import check_sweep_name, job_name, name_sweep
+
+CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
+
+
+def test_a_job_is_named_by_what_is_trained_not_by_where():
+    name = job_name(["optimizer=eve", "seed=1"], CONFIG)
+    assert name.startswith("optimizer-eve_seed-1-")
+    moved = {**CONFIG, "data": {"dir": "/elsewhere"}, "sweep": {"name": "b"}}
+    assert job_name(["optimizer=eve", "seed=1", "data.dir=/elsewhere"], moved) == name
+
+
+@pytest.mark.parametrize("changed", [{"seed": 2}, {"optimizer": {"lr": 0.2}}, {"trainer": {"devices": 2}}])
+def test_another_training_is_another_job(changed):
+    assert job_name(["optimizer=eve"], {**CONFIG, **changed}) != job_name(["optimizer=eve"], CONFIG)
+
+
+def test_a_name_can_be_typed_again_as_an_override():
+    name = job_name(["data.prepare.words=[a,b]", "+x/y@z={a:1}", "run_dir=a=b"], CONFIG)
+    assert not set(name) & set("=,/[]{}:@ ")
+
+
+def test_a_sweep_without_a_name_is_named_by_its_time():
+    argv = ["asr-train", "seed=1,2", "-m", "optimizer=eve"]
+    name_sweep(argv)
+    assert argv[:4] == ["asr-train", "-m", "seed=1,2", "optimizer=eve"]
+    assert argv[4].startswith("sweep.name=20")
+    for named in (["asr-train", "-m", "sweep.name=x"], ["asr-train", "seed=1"]):
+        before = list(named)
+        name_sweep(named)
+        assert named == before
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a/b", "", ".hidden", "-x", 7, None])
+def test_a_name_that_is_no_folder_name_is_refused(name):
+    with pytest.raises(ConfigError, match=r"sweep\.name must be letters, digits"):
+        check_sweep_name(name)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, "3,GPU-a/b")
+    monkeypatch.setattr("asr.cli.gpus.tempfile.gettempdir", lambda: str(tmp_path))
+
+
+def test_jobs_at_the_same_time_get_gpus_of_their_own_and_wait_for_them(two_gpus):
+    got: list[str] = []
+    with claimed_gpus(1) as first, claimed_gpus(1) as second:
+        waiting = threading.Thread(target=lambda: got.append(_visible(1)))
+        waiting.start()
+        assert (first[VARIABLE], second[VARIABLE]) == ("3", "GPU-a/b")
+        waiting.join(0.2)
+        assert not got
+    waiting.join(5)
+    assert got == ["3"]
+
+
+def _visible(count: int) -> str:
+    with claimed_gpus(count) as environment:
+        return environment[VARIABLE]
+
+
+def test_a_job_may_have_all_gpus_or_share_them(two_gpus):
+    assert _visible(2) == "3,GPU-a/b"
+    with claimed_gpus(None) as shared:
+        assert shared[VARIABLE] == "3,GPU-a/b"
+
+
+@pytest.mark.parametrize("count", [0, 3, True, "1"])
+def test_more_gpus_than_there_are_are_refused(two_gpus, count):
+    with pytest.raises(ConfigError, match=r"sweep.gpus_per_job must be null, or 1 to the 2 GPUs"), claimed_gpus(count):
+        pass
+
+
+def test_a_launcher_without_its_plugin_says_what_to_install():
+    assert PLUGINS["hydra/launcher/joblib"].endswith("pip install 'werdict[joblib]'")
