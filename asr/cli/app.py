@@ -40,10 +40,10 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
     quieten()
     full = "HYDRA_FULL_ERROR" in os.environ
 
-    def guarded(config: DictConfig) -> None:
+    def guarded(config: DictConfig) -> object:
         # inside the job, because Hydra comments on what leaves it
         try:
-            task(config)
+            return task(config)
         except ValueError as error:
             if full:
                 raise
@@ -52,9 +52,10 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
     try:
         with with_saved_overrides(sys.argv), _external_recipes(sys.argv), _raw_errors():
             if {"--help", "-h"} & set(sys.argv[1:]):
-                print(command_help(config_name, CONFIGS))
+                print(command_help(config_name, config_folder(config_name)))
                 return
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(guarded)()
+            folder = str(config_folder(config_name))
+            hydra.main(version_base="1.3", config_path=folder, config_name=config_name)(guarded)()
     except (ValueError, HydraException, OmegaConfBaseException) as error:
         if full:
             raise
@@ -62,6 +63,12 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def config_folder(config_name: str) -> Path:
+    """Return the folder with a command's config and groups; one of its own where a key has the name of a group."""
+    own = CONFIGS / config_name
+    return own if own.is_dir() else CONFIGS
 
 
 def _leave(config_name: str, message: str) -> NoReturn:
@@ -156,7 +163,7 @@ def _explain_nameless(argv: list[str]) -> str:
 
 def _explain_key(key: str, config_name: str) -> str:
     parent, _, name = key.rpartition(".")
-    known = known_keys(config_name, CONFIGS, parent)
+    known = known_keys(config_name, config_folder(config_name), parent)
     if known is None:
         return _explain_key(parent, config_name) if parent else f"{key}: there is no such key"
     where = f"in {parent}" if parent else "at the top level"

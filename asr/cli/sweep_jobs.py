@@ -61,9 +61,10 @@ class JobRecord:
 
 
 def records(sweep_dir: Path) -> list[JobRecord]:
-    """Return what is known of all jobs of a sweep, by name."""
-    paths = sorted((sweep_dir / RECORDS).glob("*.json"))
-    return [JobRecord(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    """Return what is known of all jobs of a sweep, in the order of what was typed for them."""
+    paths = (sweep_dir / RECORDS).glob("*.json")
+    found = [JobRecord(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    return sorted(found, key=lambda record: (record.overrides, record.name))
 
 
 def check_sweep_name(name: object) -> None:

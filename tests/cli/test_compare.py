@@ -85,7 +85,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(workplace, monkeypatch
     monkeypatch.chdir(workplace.folder)
     before = sorted(workplace.folder.rglob("*"))
     with pytest.raises(ValueError, match=re.escape(parts[0])) as raised:
-        compare_runs(OmegaConf.merge(OmegaConf.load(CONFIGS / "compare.yaml"), options))
+        compare_runs(OmegaConf.merge(OmegaConf.load(CONFIGS / "compare" / "compare.yaml"), options))
     for part in parts:
         assert part in str(raised.value)
     assert sorted(workplace.folder.rglob("*")) == before

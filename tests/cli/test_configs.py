@@ -13,7 +13,8 @@ from asr.cli.help import choices
 from asr.cli.parts import plain
 
 ROOT = Path(__file__).parents[2]
-GROUPS = sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir() and folder.name != "hydra")
+NO_GROUPS = ("hydra", "compare")
+GROUPS = sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir() and folder.name not in NO_GROUPS)
 SINGLE = [(group, name) for group in GROUPS if group != "recipe" for name in choices(CONFIGS, group)]
 RECIPES = list(choices(CONFIGS, "recipe"))
 # what a choice needs beside itself

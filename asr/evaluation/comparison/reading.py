@@ -52,18 +52,23 @@ def read_runs(folders: Sequence[Path], free: Sequence[str] = ()) -> Found:
         folders: of runs.
         free: keys of the config that change nothing of what is trained.
     """
-    read, problems = [], []
+    read, problems, num_tuning = [], [], 0
     for folder in folders:
         try:
             files = _read(folder)
         except (ValueError, OSError) as error:
             problems.append(f"{folder} is left out: {error}")
             continue
+        if files.config.get("decode_test") is False:
+            num_tuning += 1  # of a sweep that chose its settings on dev
+            continue
         read.append(files)
         problems += files.problems
     contestants = Contestants([files.typed for files in read], [files.config for files in read], free)
     runs = [_run(files, name) for files, name in zip(read, contestants.names, strict=True)]
     notes = {note: None for files in read for note in at(files.summary, "notes") or [] if isinstance(note, str)}
+    if num_tuning:
+        notes[f"{num_tuning} runs that chose settings on the development sets are left out"] = None
     return Found(runs, [*problems, *contestants.problems, *_differing_data(read)], list(notes))
 
 

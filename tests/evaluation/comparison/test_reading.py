@@ -199,3 +199,13 @@ def test_numbers_that_are_none_are_not_known(tmp_path):
 def test_what_hydra_writes_has_no_aliases(tmp_path):
     (tmp_path / "a.yaml").write_text(yaml.safe_dump({"a": [1, {"b": None}], "c": "x"}))
     assert read_yaml(tmp_path / "a.yaml") == {"a": [1, {"b": None}], "c": "x"}
+
+
+def test_runs_that_chose_settings_on_dev_are_no_contestants(tmp_path):
+    folders = [write_run(tmp_path / name, "optimizer=eve", f"seed={seed}") for seed, name in enumerate("ab")]
+    config = read_yaml(folders[0] / "config.yaml")
+    (folders[0] / "config.yaml").write_text(yaml.safe_dump({**config, "decode_test": False}))
+    found = read_runs(folders, FREE)
+    assert [run.folder for run in found.runs] == [folders[1]]
+    assert found.problems == []
+    assert "1 runs that chose settings on the development sets are left out" in found.notes

@@ -1,0 +1,119 @@
+"""How learning rate and warm-up are chosen: the same number of trials for every contestant, by dev WER alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from asr.cli.errors import ConfigError
+
+
+@dataclass
+class Contestant:
+    """An optimizer with a schedule, and the trials that were made with it.
+
+    Attributes:
+        name: of the optimizer and the schedule.
+        overrides: that choose both.
+        warmups: overrides that choose a warm-up, the usual one first.
+        trials: WER on the development sets by learning rate, with the usual warm-up.
+        warmup_trials: the same by warm-up, at the best learning rate.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    warmups: tuple[str, ...] = ()
+    trials: dict[float, float] = field(default_factory=dict)
+    warmup_trials: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def best_lr(self) -> float:
+        """The learning rate with the lowest WER, of equals the one nearest to the middle of those tried."""
+        lowest = min(self.trials.values())
+        lrs = sorted(self.trials)
+        middle = (math.log(lrs[0]) + math.log(lrs[-1])) / 2
+        return min((lr for lr in lrs if self.trials[lr] == lowest), key=lambda lr: abs(math.log(lr) - middle))
+
+    @property
+    def best_warmup(self) -> str | None:
+        """The override with the lowest WER; the usual one where it is as good."""
+        return min(self.warmups, key=lambda warmup: self.warmup_trials.get(warmup, math.inf), default=None)
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best learning rate is the smallest or the largest tried: a better one may lie beyond."""
+        return self.best_lr in (min(self.trials), max(self.trials))
+
+    def next_lr(self) -> float:
+        """Return the learning rate to try next: beyond an edge, else between the best and its better neighbour."""
+        lrs = sorted(self.trials)
+        place = lrs.index(self.best_lr)
+        if len(lrs) == 1:
+            return rounded(3 * lrs[0])
+        if place == 0:
+            return rounded(lrs[0] ** 2 / lrs[1])
+        if place == len(lrs) - 1:
+            return rounded(lrs[-1] ** 2 / lrs[-2])
+        neighbour = min(lrs[place - 1], lrs[place + 1], key=lambda lr: self.trials[lr])
+        return rounded(math.sqrt(lrs[place] * neighbour))
+
+    def words(self, lr: float, warmup: str | None) -> list[str]:
+        """Return the overrides of a training."""
+        return [*self.overrides, f"optimizer.lr={lr:g}", *([warmup] if warmup else [])]
+
+    def chosen(self) -> list[str]:
+        """Return the overrides of the best that was found."""
+        return self.words(self.best_lr, self.best_warmup)
+
+
+def rounded(lr: float) -> float:
+    """Return a learning rate with two significant digits, so that it is typed and named shortly."""
+    return float(f"{lr:.2g}")
+
+
+def contestants(sweep: Mapping[str, Any]) -> list[tuple[Contestant, list[float]]]:
+    """Return who takes part, each with the learning rates to begin with.
+
+    Args:
+        sweep: ``optimizers`` (lr, usual schedule), ``schedules`` (overrides, warm-ups), ``common_schedule``, ``arms``,
+            ``only``.
+
+    Raises:
+        ConfigError: a name is unknown, or an optimizer would get another number of trials than others.
+    """
+    optimizers, schedules = sweep["optimizers"], sweep["schedules"]
+    only = list(optimizers) if sweep["only"] is None else list(sweep["only"])
+    for name in only:
+        if name not in optimizers:
+            raise ConfigError(f"sweep.only: no range is known of {name!r}; there are {', '.join(optimizers)}")
+    found = []
+    for name in only:
+        usual = optimizers[name]["usual"]
+        for schedule in dict.fromkeys(_schedule(arm, sweep["common_schedule"], usual) for arm in sweep["arms"]):
+            if schedule not in schedules:
+                raise ConfigError(
+                    f"sweep: no schedule {schedule!r} in sweep.schedules; there are {', '.join(schedules)}"
+                )
+            options = schedules[schedule]
+            words = (f"optimizer={name}", f"schedule={schedule}", *options["overrides"])
+            lrs = [float(lr) for lr in optimizers[name]["lr"]]
+            found.append((Contestant(f"{name} {schedule}", words, tuple(options["warmups"])), lrs))
+    _check_equal_trials(found)
+    return found
+
+
+def _schedule(arm: str, common: str, usual: str) -> str:
+    if arm not in ("common", "usual"):
+        raise ConfigError(f"sweep.arms may hold common and usual, given {arm!r}")
+    return common if arm == "common" else usual
+
+
+def _check_equal_trials(found: Sequence[tuple[Contestant, list[float]]]) -> None:
+    counts = {(len(set(lrs)), len(contestant.warmups)) for contestant, lrs in found}
+    if not found or len(counts) > 1 or min(counts)[0] < 1:
+        raise ConfigError(
+            "sweep: every contestant gets the same number of trials, at least one lr; numbers of lrs and warm-ups are "
+            + (", ".join(f"{c.name}: {len(set(lrs))} and {len(c.warmups)}" for c, lrs in found) or "none")
+        )
