@@ -24,9 +24,9 @@ def wheel(tmp_path_factory) -> Path:
     return built
 
 
-def test_the_wheel_holds_two_packages_and_their_data(wheel):
+def test_the_wheel_holds_the_packages_and_their_data(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"asr", "optim"}
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"asr", "optim", "hydra_plugins"}
     for name in ("asr/configs/train.yaml", "asr/configs/optimizer/eve.yaml", "asr/recipes/digits/prepare.py"):
         assert name in names
     assert "asr/configs/recipe/digits/transformer_ctc.yaml" in names

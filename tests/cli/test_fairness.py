@@ -1,0 +1,53 @@
+"""In a comparison all optimizers begin alike: the same seed gives the same weights, batches and augmentation."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from asr.cli.app import CONFIGS
+from asr.cli.data import prepare_data
+from asr.cli.help import choices
+from asr.cli.parts import build_recogniser, data_parts, plain
+from asr.data.reading import Reading
+from tests.cli.conftest import TINY
+from tests.cli.test_configs import composed
+from tests.cli.test_resume import data
+
+OPTIMIZERS = list(choices(CONFIGS, "optimizer"))
+
+
+def beginning(trained, *words: str):
+    """Return initial weights, and the first micro-batches as a training reads them."""
+    config = composed(*TINY, f"data.dir={data(trained)}", "augment=speed_specaugment", *words)
+    prepared = prepare_data(plain(config), quiet=True)
+    resolved = plain(config)
+    parts = data_parts(resolved)
+    reading = Reading(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+    dataset, order = reading.training_data(prepared.cuts("train"), resolved["seed"], parts.perturb)
+    recogniser = build_recogniser(resolved, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
+    planned = order.updates(epoch=0, start=0, rank=0, world_size=1, accumulate=1)
+    return recogniser.state_dict(), [dataset[item] for item in itertools.islice(planned, 2)]
+
+
+@pytest.fixture(scope="module")
+def baseline(trained):
+    return beginning(trained, "optimizer=adamw")
+
+
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "adamw"])
+def test_every_optimizer_begins_with_the_same_weights_and_batches(optimizer, trained, baseline):
+    weights, batches = beginning(trained, f"optimizer={optimizer}")
+    assert weights.keys() == baseline[0].keys()
+    assert all(torch.equal(weights[name], baseline[0][name]) for name in weights)
+    for batch, first in zip(batches, baseline[1], strict=True):
+        assert (batch.ids, batch.seed) == (first.ids, first.seed)
+        assert torch.equal(batch.features, first.features)
+
+
+def test_another_seed_begins_otherwise(trained, baseline):
+    weights, batches = beginning(trained, "seed=2")
+    assert not all(torch.equal(weights[name], baseline[0][name]) for name in weights)
+    assert batches[0].ids != baseline[1][0].ids
