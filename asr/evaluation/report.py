@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from asr.evaluation.alignment import aligned_view, confusions, error_name
 from asr.evaluation.confidence import Interval
+from asr.evaluation.new_files import refuse_existing, write_new
 from asr.evaluation.wer import AlignedWord, Score, ScoredUtterance
 
 NUM_WORST = 20
@@ -95,12 +94,12 @@ def write_report(
     endings = ("hyp.txt", "alignments.txt", "errors.tsv", "wer.txt")
     files = ReportFiles(*(folder / f"{set_name}.{ending}" for ending in endings))
     for path in files:
-        _refuse_existing(path)
+        refuse_existing(path)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_new(files.hypotheses, _hypotheses_text(score))
-    _write_new(files.alignments, _alignments_text(score))
-    _write_new(files.errors, _errors_text(score))
-    _write_new(files.wer, _wer_text(score, interval, notes))
+    write_new(files.hypotheses, _hypotheses_text(score))
+    write_new(files.alignments, _alignments_text(score))
+    write_new(files.errors, _errors_text(score))
+    write_new(files.wer, _wer_text(score, interval, notes))
     return files
 
 
@@ -170,30 +169,3 @@ def _percent(fraction: float) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _refuse_existing(path: Path) -> None:
-    if os.path.lexists(path):
-        raise FileExistsError(
-            f"{path} exists and reports are never overwritten; remove the old report or give another output folder"
-        )
-
-
-def _write_new(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        _move_to_new(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _move_to_new(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)  # unlike a rename it never replaces a file that another process has just written
-    except FileExistsError:
-        _refuse_existing(path)
-        raise
-    except OSError:  # a file system without hard links
-        _refuse_existing(path)
-        temporary.rename(path)
