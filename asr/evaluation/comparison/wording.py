@@ -1,0 +1,78 @@
+"""Numbers and names as people read them."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+UNKNOWN = "–"
+
+
+def percent(fraction: float | None) -> str:
+    """Return a rate in percent, without its sign: ``3.10``."""
+    return UNKNOWN if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.2f}"
+
+
+def points(difference: float) -> str:
+    """Return a difference of rates in percentage points with its sign; none at all is ``+0.00``."""
+    rounded = round(100 * difference, 2) + 0.0  # makes -0.0 positive
+    return f"{rounded:+.2f}".replace("-", "−") if math.isfinite(rounded) else UNKNOWN
+
+
+def interval(low: float, high: float) -> str:
+    """Return the ends of an interval of a rate in percent; an end that is not known is left open."""
+    return f"[{percent(low)}, {percent(high) if math.isfinite(high) else '∞'}]"
+
+
+def points_interval(low: float, high: float) -> str:
+    """Return the ends of an interval of a difference in percentage points."""
+    return f"[{points(low)}, {points(high)}]"
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Return three digits of a number with its unit, and all digits before the point."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    text = f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}") if abs(value) >= 100 else f"{value:.3g}"
+    return f"{text}\N{NO-BREAK SPACE}{unit}" if unit else text
+
+
+def p_value(value: float | None) -> str:
+    """Return a probability of chance; tiny ones only as a bound."""
+    if value is None:
+        return UNKNOWN
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time in the unit that suits it."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    scale, unit = time_unit(seconds)
+    return number(seconds / scale, unit)
+
+
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """Return seconds per unit and name of the unit in which times up to ``longest_s`` read well."""
+    if longest_s < 300:
+        return 1.0, "s"
+    return (60.0, "min") if longest_s < 3 * 3600 else (3600.0, "h")
+
+
+def count(amount: int, noun: str) -> str:
+    """Return ``1 seed`` or ``3 seeds``."""
+    return f"{amount} {noun}" if amount == 1 else f"{amount} {noun}s"
+
+
+def printable(text: str) -> str:
+    """Return text that any file holds: characters without a shape, and halves of others, become ``�``."""
+    return "".join("�" if unicodedata.category(char) in ("Cc", "Cs") else char for char in text)
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a name that is not longer than ``length``; its middle is left out, as ends tell names apart."""
+    text = printable(text)
+    if len(text) <= length:
+        return text
+    kept = length - 1
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
