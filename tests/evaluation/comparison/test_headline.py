@@ -1,0 +1,109 @@
+"""Results in plain words say no more than the runs allow."""
+
+import dataclasses
+
+import pytest
+
+from asr.evaluation.comparison.compare import compare
+from asr.evaluation.comparison.headline import best_of, headline
+from asr.evaluation.comparison.wording import duration, interval, number, p_value, percent, points, shortened
+from tests.evaluation.comparison.made_comparisons import made_comparison
+from tests.evaluation.comparison.made_runs import better, run_of, sweep
+
+BAD = (9, 9, 9, 9, 9, 9)
+
+
+def said(runs, **options) -> list[str]:
+    (found,) = compare(runs, title="made", **options).sets
+    return headline(found, 0.95)
+
+
+def test_the_best_comes_first_then_what_is_sure_and_what_is_not():
+    first, how, *rest = said(sweep(), baseline="adamw")
+    assert first.startswith("eve is best: 18.33 % [")
+    assert how == "In brackets the 95 % interval, over seeds and speakers."
+    assert rest[0] == "It is better than adamw, cain."
+    assert rest[1].startswith("Against the baseline adamw: −40.00 points [−")
+    assert rest[1].endswith(", better.")
+    assert rest[2].startswith("The smallest difference that these runs could detect: ")
+
+
+def test_what_cannot_be_distinguished_is_named():
+    first, _, *rest = said([run for run in sweep() if run.contestant != "eve"], baseline="adamw")
+    best, other = ("cain", "adamw") if first.startswith("cain") else ("adamw", "cain")
+    assert first.startswith(f"{best} is best: ")
+    assert rest[0] == f"It cannot be distinguished from {other}."
+    assert not any("is better" in sentence for sentence in rest)
+
+
+def test_a_best_that_is_the_baseline_says_so():
+    assert "The best is the baseline." in said(sweep(), baseline="eve")
+
+
+def test_an_interval_without_0_that_is_not_enough_is_explained():
+    sentences = headline(made_comparison(8).sets[0], 0.95)
+    at = next(index for index, sentence in enumerate(sentences) if sentence.startswith("Against the baseline adamw"))
+    assert sentences[at].endswith("cannot distinguish.")
+    assert sentences[at + 1] == "Its interval alone leaves out 0; corrected for all comparisons that is not enough."
+
+
+def test_with_one_seed_nothing_is_claimed():
+    first, how, *rest = said([run_of("eve", 1), run_of("adamw", 1, BAD)], baseline="adamw")
+    assert first.startswith("eve had the lowest WER, with one seed: 15.00 %")
+    assert "this run only: another seed may give another WER" in how
+    assert rest[0] == "One seed in common is too few to compare it with adamw."
+    assert not any("best" in sentence or "detect" in sentence for sentence in rest)
+
+
+def test_one_contestant_has_nothing_beside_it():
+    first, *_, last = said([run_of("eve", seed) for seed in (1, 2)])
+    assert first.startswith("eve has a WER: 15.00 %")
+    assert last == "There is nothing to compare it with."
+
+
+def test_a_single_lucky_seed_is_not_the_best():
+    runs = [*(run_of("adamw", seed, BAD) for seed in (1, 2)), run_of("eve", 1)]
+    (found,) = compare(runs, title="made").sets
+    assert found.rows[0].contestant == "eve"
+    assert best_of(found).contestant == "adamw"
+    assert headline(found, 0.95)[0].startswith("adamw is best of those with several seeds: 90.00 %")
+
+
+def test_contestants_without_a_seed_in_common_are_not_compared():
+    runs = [*(run_of("adamw", seed, BAD) for seed in (1, 2)), run_of("eve", 3, better(BAD, 1))]
+    sentences = said(runs)
+    assert any(sentence.startswith("It has no seed in common with") for sentence in sentences)
+
+
+def test_a_difference_in_favour_of_another_is_not_hidden():
+    (found,) = compare(sweep(), title="made").sets
+    rows = list(found.rows)
+    rows[1] = dataclasses.replace(rows[1], to_best=dataclasses.replace(rows[1].to_best, verdict="better"))
+    sentences = headline(dataclasses.replace(found, rows=rows), 0.95)
+    assert f"On the seeds that both have it is worse than {rows[1].contestant}." in sentences
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (percent(0.0312), "3.12"),
+        (percent(None), "–"),
+        (points(-0.0042), "−0.42"),
+        (points(-0.00001), "+0.00"),
+        (interval(0.01, float("inf")), "[1.00, ∞]"),
+        (number(1234567), "1\u202f234\u202f567"),
+        (number(0.01234), "0.0123"),
+        (number(float("nan")), "–"),
+        (duration(42), "42\N{NO-BREAK SPACE}s"),
+        (duration(1200), "20\N{NO-BREAK SPACE}min"),
+        (duration(72000), "20\N{NO-BREAK SPACE}h"),
+        (duration(None), "–"),
+        (p_value(0.0000001), "< 0.001"),
+        (p_value(0.0416), "0.042"),
+        (p_value(None), "–"),
+        (shortened("abcdefghij", 5), "ab…ij"),
+        (shortened("abc", 5), "abc"),
+    ],
+)
+def test_numbers_read_well(made, text):
+    assert made == text
