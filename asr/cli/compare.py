@@ -15,6 +15,7 @@ from asr.cli.app import run_app
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.resuming import FREE
 from asr.evaluation.comparison.compare import compare
+from asr.evaluation.comparison.html_report import write_report_files
 from asr.evaluation.comparison.reading import read_runs
 from asr.evaluation.comparison.result import Comparison
 from asr.evaluation.comparison.saving import write_json
@@ -50,7 +51,9 @@ def compare_runs(options: DictConfig) -> None:
     )
     _print(comparison)
     output = _output_folder(config["out"], sweep)
-    files = [write_json(comparison, output)]
+    report, *pictures = write_report_files(comparison, output)
+    files = [write_json(comparison, output), report, *pictures]
+    console.print(f"report: {report}", markup=False, soft_wrap=True)
     _track(config.get("logger"), comparison, files, output, sweep)
     console.print(f"comparison: {output}", markup=False, soft_wrap=True)
 

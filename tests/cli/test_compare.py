@@ -34,6 +34,9 @@ def test_a_sweep_is_compared_and_its_former_comparison_stays(workplace):
     assert "note: synthetic speech" in lines
     first = workplace.folder / "runs" / "first" / "comparison"
     assert lines[-1] == f"comparison: {first}"
+    assert lines[-2] == f"report: {first}/report.html"
+    assert "eve is best: " in (first / "report.html").read_text()
+    assert (first / "plots" / "dev_wer_updates.png").is_file()
     before = (first / "comparison.json").read_text()
     assert json.loads(before)["title"] == "first"
     again = workplace.run("compare", "sweep=first", "baseline=eve", "level=0.9")
@@ -57,7 +60,7 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
     printed = workplace.run("compare", "sweep=first", "logger=wandb", f"out={output}")
     assert f"upload this comparison: wandb sync {output}/wandb/offline-run-" in printed.splitlines()[-2]
     found = read_wandb(output)
-    assert "test/table/_type" in found.history
+    assert {"test/table/_type", "report/_type", "wer_test/_type", "loss_updates/_type"} <= found.history
     assert float(found.summary["test/eve/wer"]) == pytest.approx(0.1, abs=0.03)
     assert (found.job_type, found.group) == ("comparison", "first")
     assert found.config["title"] == "first"
