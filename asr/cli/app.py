@@ -23,6 +23,7 @@ import asr.recipes
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.help import choices, command_help, known_keys
 from asr.cli.resuming import with_saved_overrides
+from asr.training.errors import TrainingFailed
 
 # configs that Hydra's plugins bring along
 PLUGINS = {
@@ -35,7 +36,8 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
     """Compose the config named ``config_name`` with the command line, and call ``task`` with it.
 
-    Exits with 2 and a message where the command line or the config is wrong, and with 130 when interrupted.
+    Exits with 2 and a message where the command line or the config is wrong, with 1 and a message where a training
+    cannot go on, and with 130 when interrupted.
     """
     quieten()
     full = "HYDRA_FULL_ERROR" in os.environ
@@ -44,10 +46,11 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
         # inside the job, because Hydra comments on what leaves it
         try:
             return task(config)
-        except ValueError as error:
+        except (ValueError, TrainingFailed) as error:
             if full:
                 raise
-            _leave(config_name, f"{error}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)")
+            message = f"{error}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)"
+            _leave(config_name, message, 1 if isinstance(error, TrainingFailed) else 2)
 
     try:
         with with_saved_overrides(sys.argv), _external_recipes(sys.argv), _raw_errors():
@@ -71,9 +74,9 @@ def config_folder(config_name: str) -> Path:
     return own if own.is_dir() else CONFIGS
 
 
-def _leave(config_name: str, message: str) -> NoReturn:
+def _leave(config_name: str, message: str, code: int = 2) -> NoReturn:
     print(f"asr-{config_name}: {message}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(code)
 
 
 def quieten() -> None:

@@ -9,6 +9,7 @@ from rich.console import Console
 from torch import Tensor
 
 from asr.data.batch import Batch
+from asr.training.errors import TrainingFailed
 
 MAX_CONSECUTIVE_SKIPS = 50
 
@@ -54,7 +55,7 @@ class UpdateGuard:
             rank: of this process.
 
         Raises:
-            RuntimeError: too many updates in a row were skipped.
+            TrainingFailed: too many updates in a row were skipped.
         """
         seen, self.seen = self.seen, []
         # reading losses waits for the device: only where there is something to say
@@ -85,7 +86,7 @@ class UpdateGuard:
             f"{self.counts['skipped_updates']} in all; {why}; utterances of rank {rank}: {', '.join(losses)}"
         )
         if self.counts["consecutive_skips"] >= self.max_consecutive_skips:
-            raise RuntimeError(
+            raise TrainingFailed(
                 f"the loss or the gradients of {self.max_consecutive_skips} updates in a row were not finite, the last "
                 f"at update {update}; lower optimizer.lr, train with trainer.precision=32-true, or look at the "
                 "utterances named above"

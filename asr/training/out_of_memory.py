@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from asr.data.batch import Batch
+from asr.training.errors import TrainingFailed
 
 # what torch says where it has no class of its own for it
 SIGNS = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
@@ -20,7 +21,7 @@ class HoldsBatch(Protocol):
     in_hand: Batch | None
 
 
-class OutOfMemory(RuntimeError):
+class OutOfMemory(TrainingFailed):
     """A micro-batch did not fit into memory; the message names its utterances and says how to avoid it."""
 
 

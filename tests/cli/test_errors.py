@@ -9,6 +9,8 @@ import pytest
 
 from asr.cli import train as train_module
 from asr.cli.app import run_app
+from asr.training.errors import TrainingFailed
+from asr.training.out_of_memory import OutOfMemory
 
 
 def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
@@ -104,6 +106,24 @@ def test_a_wrong_override_is_explained(monkeypatch, capsys, tmp_path, word, part
     for part in parts:
         assert part in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("error", [TrainingFailed, OutOfMemory], ids=lambda error: error.__name__)
+def test_a_training_that_cannot_go_on_ends_with_its_message(monkeypatch, capsys, error):
+    def fails(config):
+        raise error("out of luck; train elsewhere")
+
+    monkeypatch.setattr(sys, "argv", ["asr-train"])
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    with pytest.raises(SystemExit) as left:
+        run_app("train", fails)
+    assert left.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("asr-train: out of luck; train elsewhere\n(HYDRA_FULL_ERROR=1")
+    assert "Traceback" not in said
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(error):
+        run_app("train", fails)
 
 
 def test_a_good_command_line_passes_and_writes_nothing(monkeypatch, tmp_path):

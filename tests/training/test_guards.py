@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.batch import Batch
+from asr.training.errors import TrainingFailed
 from asr.training.guards import UpdateGuard
 from optim import Eve
 from tests.training.tiny import Metrics, adamw, batch_of, batches_loader, tiny_module, tiny_trainer
@@ -118,7 +119,7 @@ def test_a_gradient_may_be_bad_though_the_loss_is_not(capsys):
 
 
 def test_many_skipped_updates_in_a_row_end_the_training():
-    with pytest.raises(RuntimeError, match=r"50 updates in a row.*not finite.*update 49.*optimizer\.lr"):
+    with pytest.raises(TrainingFailed, match=r"50 updates in a row.*not finite.*update 49.*optimizer\.lr"):
         train([bad_batch(float("inf"))] * 60)
 
 
