@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import hydra.utils
 from hydra.errors import HydraException
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
@@ -71,7 +72,7 @@ class Configured:
             return self.func(*args, **{**self.keywords, **kwargs})
         except ConfigError:
             raise
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, MisconfigurationException) as error:
             raise ConfigError(f"{self.key}: {error}") from error
 
 

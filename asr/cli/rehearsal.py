@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 
 from asr.cli.errors import ConfigError
@@ -30,8 +29,9 @@ def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
             f"trainer.num_nodes={trainer.num_nodes}: on several machines start one process per device with torchrun or "
             "srun, as the README shows"
         )
-    for group in ("logger", "callbacks"):
-        attachment_factories(config, group)
+    # not made yet, because making a logger writes
+    attachment_factories(config, "logger")
+    attachments(config, "callbacks", Path("runs"))
     _check_folders(config, resumed)
     part(config, "data.prepare")
     features = data_parts(config).features
@@ -66,10 +66,7 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         _check_whole(node["max_epochs"], "trainer.max_epochs", 1)
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
-    try:
-        trainer = instantiate(node, "trainer", ALLOWED["trainer"], logger=loggers, callbacks=callbacks)
-    except MisconfigurationException as error:
-        raise ConfigError(f"trainer: {error}") from error
+    trainer: Trainer = instantiate(node, "trainer", ALLOWED["trainer"], logger=loggers, callbacks=callbacks)
     # a negative norm would turn every gradient round
     if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
         raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
@@ -77,7 +74,7 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
 
 
 def attachment_factories(config: Mapping[str, Any], group: str) -> list[Configured]:
-    """Check the loggers or callbacks of a group; they are not made yet, because making them writes."""
+    """Check the keys and types of the loggers or callbacks of a group."""
     nodes = config.get(group)
     if not isinstance(nodes, Mapping):
         raise ConfigError(f"{group} is missing in the config" if nodes is None else f"{group}: given {nodes!r}")

@@ -84,6 +84,13 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("torch_threads=-1", ["torch_threads", "-1", "at least 1"]),
         ("torch_threads=many", ["torch_threads", "many", "whole number"]),
         ("~callbacks", ["callbacks is missing"]),
+        ("callbacks.optimizer_health.every=0", ["callbacks.optimizer_health", "every must be at least 1", "given 0"]),
+        ("callbacks.checkpoints.keep_last=0", ["callbacks.checkpoints", "keep_last must be at least 1", "given 0"]),
+        ("callbacks.cost.every=0", ["callbacks.cost", "every must be at least 1", "given 0"]),
+        (
+            "+callbacks.lr={_target_:lightning.pytorch.callbacks.LearningRateMonitor,logging_interval:never}",
+            ["callbacks.lr", "logging_interval", "never"],
+        ),
         ("+logger.wandb=5", ["logger.wandb", "5"]),
         ("+logger.mine={_target_:os.system}", ["logger.mine._target_", "os.system", "asr.training"]),
         (
