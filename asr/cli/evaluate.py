@@ -28,8 +28,9 @@ def evaluate(options: DictConfig) -> None:
     restored = restore(options)
     sets, notes = _sets(options, restored)
     output = _output_folder(options, restored.checkpoint.path)
-    console.print(f"checkpoint {restored.checkpoint.path}, update {restored.checkpoint.update}", soft_wrap=True)
-    notes = [*notes, decoded_with(restored.checkpoint)]
+    checkpoint = restored.checkpoint
+    console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
+    notes = [*notes, decoded_with(checkpoint)]
     for name, cuts in sets.items():
         evaluate_set(restored.recogniser, restored.decoder, restored.reading, cuts, name, notes, output)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)

@@ -13,6 +13,7 @@ from asr.cli.instantiate import Configured, instantiate
 from asr.cli.parts import ALLOWED, build_recogniser, data_parts, part, update_parts
 from asr.training.processes import is_started_as_rank
 from asr.training.run_folder import free_folder, num_threads, usable_folder
+from asr.training.weights import check_kind
 
 MOST = 2**63 - 1  # what torch takes as a seed
 
@@ -32,6 +33,7 @@ def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
     # not made yet, because making a logger writes
     attachment_factories(config, "logger")
     attachments(config, "callbacks", Path("runs"))
+    _check_weights(config)
     _check_folders(config, resumed)
     part(config, "data.prepare")
     features = data_parts(config).features
@@ -41,6 +43,17 @@ def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
     optimizer = parts.optimizer_factory(recogniser.named_parameters())
     parts.schedule_factory(optimizer)
     return trainer
+
+
+def _check_weights(config: Mapping[str, Any]) -> None:
+    """Refuse weights to decode with that the checkpoints will not have."""
+    kind = config["weights"]
+    check_kind(kind)
+    averaging = config["callbacks"].get("averaging")
+    if kind != "raw" and averaging is None:
+        raise ConfigError(f"weights={kind}: with callbacks.averaging=null there are raw weights alone")
+    if kind == "ema" and averaging["ema_decay"] is None:
+        raise ConfigError("weights=ema: with callbacks.averaging.ema_decay=null there is none; allowed: raw, average")
 
 
 def _check_folders(config: Mapping[str, Any], resumed: bool) -> None:

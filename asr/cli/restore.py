@@ -23,6 +23,7 @@ from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_che
 from asr.training.module import Decoder
 from asr.training.run_folder import num_threads
 from asr.training.session import default_device
+from asr.training.weights import check_kind, choose_weights
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class Restored:
 def restore(options: DictConfig) -> Restored:
     """Rebuild what ``run=`` names, for decoding with the options of the command."""
     torch.set_num_threads(num_threads(options.torch_threads, options.num_workers))
+    check_kind(options.weights, options.average_since)
     checkpoint = load_checkpoint(checkpoint_file(options.run))
+    checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
     config: Mapping[str, Any] = checkpoint.config
     tokenizer = tokenizer_from_state(checkpoint.tokenizer)
     try:

@@ -23,6 +23,7 @@ FREE = (
     "decode_test",
     "torch_threads",
     "calibrate",
+    "weights",
     "logger",
     "callbacks",
     "data.dir",

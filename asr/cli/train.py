@@ -165,8 +165,8 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
         if first:
             keep_former(run_dir, ("decode", "report"))
             test_names = prepared.names("test") if config["decode_test"] else ()
-            cost = measured_cost(trainer)
-            report_training(module, reading, prepared, run_dir, loggers, watch.read(), cost, test_names)
+            seconds, cost = watch.read(), measured_cost(trainer)
+            report_training(module, reading, prepared, run_dir, loggers, seconds, cost, test_names, config["weights"])
         exit_code = 0
     finally:
         _close(loggers, exit_code)

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from asr.training.checkpoint_files import update_files
+from asr.training.running_averages import RunningAverages
 
 FORMAT = 1
 PREFIX = "recogniser."
+AVERAGES = "averages"
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class LoadedCheckpoint:
         data: fingerprint of the data and its notes.
         update: number of updates behind the weights.
         callbacks: state of the run's callbacks, by name.
+        averages: of the weights until then; None where there are none.
+        described: which weights these are.
         rejected: what is wrong with each newer checkpoint of the run that could not be read.
     """
 
@@ -38,6 +42,8 @@ class LoadedCheckpoint:
     data: dict[str, Any]
     update: int
     callbacks: Mapping[str, Any]
+    averages: RunningAverages | None = None
+    described: str = "raw"
     rejected: tuple[str, ...] = ()
 
 
@@ -96,6 +102,7 @@ def _loaded(path: Path, state: Mapping[str, Any]) -> LoadedCheckpoint:
         extra["data"],
         int(state["global_step"]),
         state.get("callbacks", {}),
+        RunningAverages.from_state(state[AVERAGES]) if AVERAGES in state else None,
     )
 
 

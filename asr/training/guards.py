@@ -92,6 +92,11 @@ class UpdateGuard:
                 "utterances named above"
             )
 
+    @property
+    def has_skipped(self) -> bool:
+        """Whether the newest update was left out."""
+        return self.counts["consecutive_skips"] > 0
+
     def metrics(self) -> dict[str, float]:
         """Return what was left out since the training began."""
         return {f"train/{name}": float(self.counts[name]) for name in ("skipped_updates", "too_short")}

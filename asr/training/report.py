@@ -20,6 +20,7 @@ from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_che
 from asr.training.module import Decoder, TrainingModule
 from asr.training.run_folder import Stopwatch, peak_memory_mb, provenance, write_summary
 from asr.training.session import decode_all
+from asr.training.weights import choose_weights
 
 NUM_FIXED_SAMPLES = 10
 NUM_WORST_SAMPLES = 10
@@ -80,7 +81,7 @@ def evaluate_set(
 
 def decoded_with(checkpoint: LoadedCheckpoint) -> str:
     """Return the note that leads from hypotheses to the weights that they were decoded with."""
-    return f"decoded with {checkpoint.path.name} of update {checkpoint.update}"
+    return f"decoded with {checkpoint.path.name} of update {checkpoint.update}, weights: {checkpoint.described}"
 
 
 def report_training(
@@ -92,8 +93,9 @@ def report_training(
     training: Mapping[str, float],
     cost: Mapping[str, float | int | None],
     test_names: Sequence[str],
+    weights: str = "raw",
 ) -> None:
-    """Decode the test sets with the checkpoint that did best on dev, and write what a run leaves behind.
+    """Decode the test sets with the checkpoint that did best on dev (its raw weights did), and write what a run leaves.
 
     Args:
         module: what was trained.
@@ -104,9 +106,10 @@ def report_training(
         training: wall-clock and CPU seconds that this process took, since it was started or resumed.
         cost: what `TrainingCost` has measured, since the beginning.
         test_names: of the test sets to decode.
+        weights: of the checkpoint that decode, as `choose_weights` takes it.
     """
     watch = Stopwatch()
-    best = load_checkpoint(checkpoint_file(str(run_dir)))
+    best = choose_weights(load_checkpoint(checkpoint_file(str(run_dir))), weights)
     module.recogniser.load_state_dict(best.weights)
     notes = [*prepared.notes, decoded_with(best)]
     results = _decode_test_sets(module, reading, prepared, test_names, notes, run_dir / "decode")
@@ -123,6 +126,7 @@ def report_training(
             "notes": list(prepared.notes),
             "checkpoint": best.path.name,
             "checkpoint_update": best.update,
+            "weights": best.described,
             "num_parameters": sum(p.numel() for p in module.recogniser.parameters()),
             "training": dict(training),
             "cost": dict(cost),

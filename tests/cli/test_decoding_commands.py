@@ -10,8 +10,11 @@ import soundfile
 import torch
 from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
 from lhotse.cut import CutSet
+from omegaconf import OmegaConf
 
+from asr.cli.restore import restore
 from asr.training.checkpoints import load_checkpoint
+from asr.training.weights import choose_weights
 
 
 def audio_of(trained, split: str) -> list[Path]:
@@ -26,6 +29,39 @@ def test_the_runs_own_test_set_gives_the_same_hypotheses(trained):
     assert "WER" in printed
     assert "synthetic speech" in printed
     assert "evaluated" in printed.splitlines()[-1]
+
+
+@pytest.mark.parametrize("weights", ["average", "ema"])
+def test_averages_of_weights_decode_and_are_named(trained, weights):
+    """The recogniser has learned too little to tell them apart by what it writes."""
+    checkpoint = load_checkpoint(trained.run_dir / "checkpoints" / "best.ckpt")
+    described = choose_weights(checkpoint, weights).described
+    printed = trained.run("evaluate", "run=first", f"weights={weights}", f"output_dir={weights}")
+    assert f"update {checkpoint.update}, {described}\n" in printed
+    said = (trained.folder / weights / "test.wer.txt").read_text()
+    assert f"note: decoded with best.ckpt of update {checkpoint.update}, weights: {described}\n" in said
+
+
+def test_restored_are_the_weights_asked_for(trained):
+    path = trained.run_dir / "checkpoints" / "update-000012.ckpt"
+    options = {"run": str(path), "weights": "average", "average_since": 6, "torch_threads": 1, "num_workers": 0}
+    restored = restore(OmegaConf.create({**options, "batch_duration_s": 10.0}))
+    expected = choose_weights(load_checkpoint(path), "average", 6)
+    assert expected.described == "average of updates 7 to 12"
+    found = restored.recogniser.state_dict()
+    assert all(torch.equal(found[name].cpu(), value) for name, value in expected.weights.items())
+    raw = load_checkpoint(path).weights
+    assert not all(torch.equal(found[name].cpu(), value) for name, value in raw.items())
+
+
+def test_weights_that_a_checkpoint_lacks_are_not_replaced_by_others(trained):
+    audio = audio_of(trained, "test")[0]
+    for words, part in (
+        (("weights=last",), "weights must be one of raw, average, ema, given 'last'"),
+        (("weights=average", "average_since=5"), "allowed: 0, "),
+        (("average_since=5",), "average_since=5 is for weights=average, given weights=raw"),
+    ):
+        assert part in trained.run("transcribe", "run=first", f"audio={audio}", *words, code=2)
 
 
 def test_a_checkpoint_alone_decodes_elsewhere(trained, tmp_path):

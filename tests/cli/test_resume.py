@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.cli.conftest import TINY, Workplace
+from tests.training.runs import same
 
 OPTIONS = (*TINY, "data.batch.max_duration_s=10", "logger=csv")
 TWO = "trainer.devices=2"
@@ -68,6 +69,7 @@ def test_two_processes_do_what_one_does_that_accumulates(place):
     assert alone["global_step"] == ranks["global_step"] == 12
     for key, value in alone["state_dict"].items():
         torch.testing.assert_close(ranks["state_dict"][key], value, rtol=1e-5, atol=1e-7)
+    assert alone["averages"]["num"] == ranks["averages"]["num"] == 12
     assert losses(place.folder / "alone") == losses(place.folder / "ranks")
     wer = [(place.folder / name / "decode" / "test.hyp.txt").read_text() for name in ("alone", "ranks")]
     assert wer[0] == wer[1]
@@ -87,6 +89,8 @@ def test_a_killed_training_goes_on_bit_for_bit(place, trained, tmp_path, whole, 
     assert "going on behind update 6" in printed
     first, second = last(place.folder / whole), last(tmp_path / "killed")
     assert same_weights(first, second)
+    assert same(first["averages"], second["averages"])
+    assert first["averages"]["num"] == 12
     assert first["global_step"] == second["global_step"]
     assert losses(place.folder / whole) == losses(tmp_path / "killed")
 

@@ -56,8 +56,9 @@ def test_the_summary_says_what_was_measured(trained):
 def test_hypotheses_lead_to_the_checkpoint_that_they_were_decoded_with(trained):
     summary = json.loads((trained.run_dir / "report" / "summary.json").read_text())
     said = (trained.run_dir / "decode" / "test.wer.txt").read_text()
-    assert f"note: decoded with best.ckpt of update {summary['checkpoint_update']}\n" in said
+    assert f"note: decoded with best.ckpt of update {summary['checkpoint_update']}, weights: raw\n" in said
     assert summary["checkpoint"] == "best.ckpt"
+    assert summary["weights"] == "raw"
 
 
 def test_the_loss_is_logged_at_every_update_and_falls(trained):

@@ -1,0 +1,82 @@
+"""The averages of a training's weights: taken in behind every update, and written into every checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+from rich.console import Console
+from torch import Tensor
+
+from asr.training.boundaries import ends_update
+from asr.training.checkpoints import AVERAGES
+from asr.training.module import TrainingModule
+from asr.training.processes import is_first_process
+from asr.training.running_averages import RunningAverages
+
+console = Console(quiet=not is_first_process(), highlight=False)
+
+
+class Averaging(pl.Callback):
+    """Averages the parameters of the recogniser; what is trained, and validated, stays the same.
+
+    An update that was skipped has changed nothing, and is not averaged. Every process averages its own copy, which is
+    the same everywhere.
+
+    Args:
+        every: take in one update in so many: those that `every` divides.
+        ema_decay: of the exponential moving average, for one update; null: there is none.
+
+    Raises:
+        ValueError: ``every`` is below 1, or ``ema_decay`` not at least 0 and below 1.
+    """
+
+    def __init__(self, every: int = 1, ema_decay: float | None = 0.9999) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, given {every}")
+        if ema_decay is not None and not 0 <= ema_decay < 1:
+            raise ValueError(f"ema_decay must be at least 0 and below 1, or null for none, given {ema_decay}")
+        self.every, self.ema_decay = every, ema_decay
+        self.restored: Mapping[str, Any] | None = None
+        self.averages: RunningAverages | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin, or go on from the checkpoint."""
+        weights = averaged(pl_module)
+        if self.restored is not None:
+            device = next(iter(weights.values())).device
+            self.averages, self.restored = RunningAverages.from_state(self.restored, device), None
+            return
+        self.averages = RunningAverages(weights, begun=trainer.global_step)
+        if trainer.global_step:
+            console.print(f"the checkpoint has no averages of weights: they begin behind update {trainer.global_step}")
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Take in the weights behind an update."""
+        assert isinstance(pl_module, TrainingModule)
+        assert self.averages is not None
+        update = trainer.global_step
+        if ends_update(trainer) and update % self.every == 0 and not pl_module.guard.has_skipped:
+            self.averages.add(update, averaged(pl_module), self.ema_decay, self.every)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Write the averages."""
+        if self.averages is not None:
+            checkpoint[AVERAGES] = self.averages.state_dict()
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep them until it is known where the weights are."""
+        self.restored = checkpoint.get(AVERAGES)
+
+
+def averaged(module: pl.LightningModule) -> dict[str, Tensor]:
+    """Return the parameters of the recogniser, under every name that they have; buffers are not averaged."""
+    assert isinstance(module, TrainingModule)
+    return dict(module.recogniser.named_parameters(remove_duplicate=False))

@@ -1,0 +1,201 @@
+"""What a training's checkpoints say about the averages of its weights, against the weights behind every update."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from asr.training.averaging import Averaging
+from asr.training.checkpoint_files import duplicate, update_file
+from asr.training.checkpoints import LoadedCheckpoint, load_checkpoint
+from asr.training.saving import Checkpoints
+from asr.training.weights import choose_weights
+from tests.training.runs import run, same, state
+from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
+
+
+class Weights(pl.Callback):
+    """Keeps the parameters behind every update."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, dict[str, torch.Tensor]] = {}
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        named = pl_module.recogniser.named_parameters()
+        self.seen[trainer.global_step] = {name: p.detach().clone() for name, p in named}
+
+    def mean(self, updates) -> dict[str, torch.Tensor]:
+        first, *_ = self.seen.values()
+        return {name: torch.stack([self.seen[u][name].double() for u in updates]).mean(0).float() for name in first}
+
+
+def saving(folder: Path) -> Checkpoints:
+    return Checkpoints(folder, keep_last=99, every_n_updates=1)
+
+
+def loaded(folder: Path, update: int) -> LoadedCheckpoint:
+    return load_checkpoint(update_file(folder / "checkpoints", update))
+
+
+def assert_holds(checkpoint: LoadedCheckpoint, expected: dict[str, torch.Tensor], atol: float = 1e-12) -> None:
+    """Compare to the last place of float32."""
+    found = {name: checkpoint.weights[name] for name in expected}
+    torch.testing.assert_close(found, expected, rtol=1.2e-7, atol=atol)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_average_of_any_span_is_the_mean_of_the_weights_behind_its_updates(tmp_path, accumulate):
+    weights = Weights()
+    run(tmp_path, 12, [weights, Averaging(), saving(tmp_path)], accumulate_grad_batches=accumulate)
+    for a, b in [(0, 12), (0, 5), (3, 12), (4, 5), (11, 12)]:
+        checkpoint = choose_weights(loaded(tmp_path, b), "average", a)
+        assert_holds(checkpoint, weights.mean(range(a + 1, b + 1)))
+        assert checkpoint.described == f"average of updates {a + 1} to {b}"
+    alone = tmp_path / "elsewhere" / "any.ckpt"
+    alone.parent.mkdir()
+    duplicate(update_file(tmp_path / "checkpoints", 12), alone)
+    newest = choose_weights(load_checkpoint(alone), "average")
+    assert newest.described == "average of updates 9 to 12"
+    largest = max(float(value.abs().max()) for value in weights.seen[12].values())
+    assert_holds(newest, weights.mean(range(9, 13)), atol=2e-7 * largest)
+    assert same(newest.weights, choose_weights(load_checkpoint(alone), "average", 8).weights)
+
+
+def test_what_is_trained_stays_the_same_bit_for_bit(tmp_path):
+    run(tmp_path / "averaged", 5, [Averaging(), saving(tmp_path / "averaged")])
+    run(tmp_path / "plain", 5)
+    one, other = (state(tmp_path / name / "checkpoints" / "last.ckpt") for name in ("averaged", "plain"))
+    for key in ("state_dict", "optimizer_states"):
+        assert same(one[key], other[key])
+    assert "averages" in one
+    assert "averages" not in other
+
+
+@pytest.mark.parametrize("behind", [1, 3, 4, 8])
+def test_averages_go_on_bit_for_bit(tmp_path, behind):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run(whole, 9, [Averaging(ema_decay=0.5), saving(whole)])
+    (killed / "checkpoints").mkdir(parents=True)
+    duplicate(update_file(whole / "checkpoints", behind), update_file(killed / "checkpoints", behind))
+    run(killed, 9, [Averaging(ema_decay=0.5)])
+    one, other = (state(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed))
+    assert one["averages"]["num"] == 9
+    assert same(one["averages"], other["averages"])
+
+
+def test_a_checkpoint_without_averages_begins_them(tmp_path, capsys):
+    run(tmp_path, 4)
+    capsys.readouterr()
+    weights = Weights()
+    run(tmp_path, 8, [weights, Averaging(), saving(tmp_path)])
+    assert "no averages of weights: they begin behind update 4" in capsys.readouterr().out
+    assert_holds(choose_weights(loaded(tmp_path, 8), "average", 4), weights.mean(range(5, 9)))
+    with pytest.raises(ValueError, match=r"average_since=2: .*allowed: 4, 5, 6, 7, or null for 6"):
+        choose_weights(loaded(tmp_path, 8), "average", 2)
+    with pytest.raises(ValueError, match="no update was averaged between"):
+        choose_weights(loaded(tmp_path, 8), "average", 3)
+
+
+def test_an_update_that_is_skipped_is_no_part_of_an_average(tmp_path):
+    bad = batch_of(60, 40, seed=9)
+    bad.features[0, 3, 2] = math.nan
+    batches = [batch_of(60, 40, seed=0), bad, batch_of(60, 40, seed=1)]
+    weights, averaging = Weights(), Averaging()
+    tiny_trainer(3, [weights, averaging]).fit(tiny_module(), batches_loader(batches))
+    assert same(weights.seen[1], weights.seen[2])
+    averages = averaging.averages
+    assert (averages.num, averages.update) == (2, 3)
+    expected = {name: (weights.seen[1][name].double() + weights.seen[3][name]) for name in weights.seen[1]}
+    assert same(averages.sum, expected)
+
+
+def test_one_update_in_so_many_is_averaged_by_its_number(tmp_path):
+    weights = Weights()
+    run(tmp_path, 7, [weights, Averaging(every=3), saving(tmp_path)])
+    assert_holds(choose_weights(loaded(tmp_path, 7), "average", 0), weights.mean([3, 6]))
+    assert loaded(tmp_path, 7).averages.ema_updates == 6
+    with pytest.raises(ValueError, match=r"no update was averaged yet \(callbacks\.averaging\.every\)"):
+        choose_weights(loaded(tmp_path, 2), "average")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("averaged")
+    run(folder, 4, [Averaging(ema_decay=0.5), saving(folder)])
+    return folder
+
+
+def test_buffers_and_the_raw_weights_are_those_of_the_checkpoint(folder):
+    checkpoint = loaded(folder, 4)
+    averages = checkpoint.averages
+    assert "normalise.mean" not in averages.sum
+    for kind in ("raw", "average", "ema"):
+        assert same(choose_weights(checkpoint, kind).weights["normalise.mean"], checkpoint.weights["normalise.mean"])
+    assert choose_weights(checkpoint, "raw") is checkpoint
+    assert checkpoint.described == "raw"
+    tiny_module().recogniser.load_state_dict(choose_weights(checkpoint, "average").weights)
+
+
+def test_a_parameter_with_two_names_is_averaged_under_both(tmp_path):
+    module = tiny_module()
+    module.recogniser.head.also = module.recogniser.head.project
+    averaging = Averaging()
+    tiny_trainer(2, [averaging]).fit(module, batches_loader([batch_of(60, 40)] * 2))
+    assert {"head.project.bias", "head.also.bias"} <= averaging.averages.sum.keys()
+
+
+def test_the_moving_average_is_in_the_checkpoint(folder):
+    chosen = choose_weights(loaded(folder, 4), "ema")
+    assert chosen.described == "exponential moving average of update 4"
+    assert same(chosen.weights["head.project.bias"], loaded(folder, 4).averages.ema["head.project.bias"])
+
+
+def test_what_a_checkpoint_does_not_have_is_said_with_what_it_has(folder):
+    checkpoint = loaded(folder, 4)
+    with pytest.raises(ValueError, match=r"trained without callbacks\.averaging, and has weights=raw alone"):
+        choose_weights(replace(checkpoint, averages=None), "average")
+    checkpoint.averages.ema = None
+    with pytest.raises(ValueError, match="ema_decay=null, and has weights=raw and average"):
+        choose_weights(checkpoint, "ema")
+
+
+@pytest.mark.parametrize(
+    ("kind", "since", "message"),
+    [
+        ("mean", None, "weights must be one of raw, average, ema, given 'mean'"),
+        (None, None, "given None"),
+        ("average", -1, "average_since must be the number of an update, or null, given -1"),
+        ("average", "2", "given '2'"),
+        ("average", 4, "no update was averaged between"),
+        ("average", 9, "allowed: 0, 1, 2, 3, or null for 3"),
+        ("ema", 2, "average_since=2 is for weights=average, given weights=ema"),
+    ],
+)
+def test_impossible_choices_are_refused(folder, kind, since, message):
+    with pytest.raises(ValueError, match=message):
+        choose_weights(loaded(folder, 4), kind, since)
+
+
+def test_averages_of_another_model_are_refused(folder):
+    checkpoint = loaded(folder, 4)
+    checkpoint.averages.sum["more"] = torch.zeros(1)
+    with pytest.raises(ValueError, match="averages of unknown weights: more"):
+        choose_weights(checkpoint, "average", 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every must be at least 1, given 0"),
+        ({"ema_decay": 1.0}, "ema_decay must be at least 0 and below 1, or null for none, given 1.0"),
+        ({"ema_decay": math.nan}, "ema_decay must be at least 0 and below 1"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Averaging(**options)
