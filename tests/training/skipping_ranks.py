@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
+from asr.training.averaging import Averaging
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 
 torch.set_num_threads(1)
@@ -15,7 +16,14 @@ batches = [batch_of(60, 40, seed=10 * rank + seed) for seed in range(3)]
 batches[1] = replace(batches[1], ids=("bad", "second") if rank else ("good", "second"))
 if rank:
     batches[1].features[0, 3, 2] = float("nan")
-module = tiny_module()
-trainer = tiny_trainer(3, devices=2, strategy=DDPStrategy(process_group_backend="gloo"), use_distributed_sampler=False)
+module, averaging = tiny_module(), Averaging()
+ddp = DDPStrategy(process_group_backend="gloo")
+trainer = tiny_trainer(3, [averaging], devices=2, strategy=ddp, use_distributed_sampler=False)
 trainer.fit(module, train_dataloaders=batches_loader(batches))
-torch.save({"counts": module.guard.state_dict(), "weights": module.recogniser.state_dict()}, sys.argv[1])
+assert averaging.averages is not None
+found = {
+    "counts": module.guard.state_dict(),
+    "weights": module.recogniser.state_dict(),
+    "averages": averaging.averages.state_dict(),
+}
+torch.save(found, sys.argv[1])

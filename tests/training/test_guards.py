@@ -16,6 +16,7 @@ from asr.data.batch import Batch
 from asr.training.errors import TrainingFailed
 from asr.training.guards import UpdateGuard
 from optim import Eve
+from tests.training.runs import same
 from tests.training.tiny import Metrics, adamw, batch_of, batches_loader, tiny_module, tiny_trainer
 
 
@@ -155,7 +156,7 @@ RANKS = Path(__file__).with_name("skipping_ranks.py")
 
 
 def test_a_rank_with_a_bad_batch_makes_all_ranks_skip(tmp_path):
-    """Rank 1 alone sees a bad batch; afterwards both ranks have the same weights, counts, and a finite average."""
+    """Rank 1 alone sees a bad batch; afterwards both ranks have the same weights, counts and averages."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
     environment |= {"MASTER_PORT": str(20000 + os.getpid() % 20000), "PYTHONPATH": str(Path(__file__).parents[2])}
     ranks = [
@@ -174,5 +175,7 @@ def test_a_rank_with_a_bad_batch_makes_all_ranks_skip(tmp_path):
     assert one["counts"] == other["counts"] == {"skipped_updates": 1, "consecutive_skips": 0, "too_short": 0}
     assert all(torch.equal(one["weights"][name], other["weights"][name]) for name in one["weights"])
     assert all(value.isfinite().all() for value in one["weights"].values())
+    assert same(one["averages"], other["averages"])
+    assert one["averages"]["num"] == 2
     assert "rank 0: good" in said[0]
     assert "rank 1: bad" in said[1]
