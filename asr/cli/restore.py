@@ -49,10 +49,10 @@ def restore(options: DictConfig) -> Restored:
     torch.set_num_threads(num_threads(options.torch_threads, options.num_workers))
     check_kind(options.weights, options.average_since)
     checkpoint = load_checkpoint(checkpoint_file(options.run))
-    checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
     config: Mapping[str, Any] = checkpoint.config
     tokenizer = tokenizer_from_state(checkpoint.tokenizer)
     try:
+        checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
         width = len(checkpoint.weights["normalise.mean"])
         recogniser = build_recogniser(config, tokenizer.vocab_size, [0.0] * width, [1.0] * width)
         recogniser.load_state_dict(checkpoint.weights)

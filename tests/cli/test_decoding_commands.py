@@ -10,8 +10,9 @@ import soundfile
 import torch
 from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
 from lhotse.cut import CutSet
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
+from asr.cli.errors import ConfigError
 from asr.cli.restore import restore
 from asr.training.checkpoints import load_checkpoint
 from asr.training.weights import choose_weights
@@ -42,16 +43,28 @@ def test_averages_of_weights_decode_and_are_named(trained, weights):
     assert f"note: decoded with best.ckpt of update {checkpoint.update}, weights: {described}\n" in said
 
 
+def decoding(path: Path, since: int | None = None) -> DictConfig:
+    options = {"run": str(path), "weights": "average", "average_since": since}
+    return OmegaConf.create({**options, "torch_threads": 1, "num_workers": 0, "batch_duration_s": 10.0})
+
+
 def test_restored_are_the_weights_asked_for(trained):
     path = trained.run_dir / "checkpoints" / "update-000012.ckpt"
-    options = {"run": str(path), "weights": "average", "average_since": 6, "torch_threads": 1, "num_workers": 0}
-    restored = restore(OmegaConf.create({**options, "batch_duration_s": 10.0}))
+    restored = restore(decoding(path, 6))
     expected = choose_weights(load_checkpoint(path), "average", 6)
     assert expected.described == "average of updates 7 to 12"
     found = restored.recogniser.state_dict()
     assert all(torch.equal(found[name].cpu(), value) for name, value in expected.weights.items())
     raw = load_checkpoint(path).weights
     assert not all(torch.equal(found[name].cpu(), value) for name, value in raw.items())
+
+
+def test_averages_that_do_not_fit_are_refused(trained, tmp_path):
+    state = torch.load(trained.run_dir / "checkpoints" / "best.ckpt", weights_only=True)
+    state["averages"]["marks"][0]["mean"] = {}
+    torch.save(state, tmp_path / "a.ckpt")
+    with pytest.raises(ConfigError, match=r"a\.ckpt: its weights do not fit its config"):
+        restore(decoding(tmp_path / "a.ckpt"))
 
 
 def test_weights_that_a_checkpoint_lacks_are_not_replaced_by_others(trained):
