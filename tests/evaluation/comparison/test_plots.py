@@ -191,6 +191,7 @@ def test_an_inlined_picture_takes_the_colours_of_the_page_and_has_names_of_its_o
     assert (one.get("role"), one.get("aria-label")) == ("img", "a < b")
     assert one.get("viewBox")
     assert one.get("width") is None
+    assert not {"style", "metadata"} & {node.tag for node in one.iter()}  # a style would hold for the whole page
     ids = [[node.get("id") for node in root.iter() if node.get("id")] for root in (one, other)]
     assert all(len(found) == len(set(found)) for found in ids)
     assert not set(ids[0]) & set(ids[1])
