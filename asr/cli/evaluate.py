@@ -41,7 +41,7 @@ def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list
         prepared = restored.prepared()
         return {name: prepared.cuts(name) for name in prepared.names("test")}, list(prepared.notes)
     path = Path(options.manifest).expanduser()
-    cuts, dropped = evaluation_cuts(path, restored.text)
+    cuts, dropped = evaluation_cuts(path, restored.text, restored.reading.features)
     for item in dropped:
         console.print(f"left out {item.item}: {item.reason}", markup=False, soft_wrap=True)
     return {options.name or _set_name(path): cuts}, []

@@ -13,6 +13,7 @@ from asr.cli.app import run_app
 from asr.cli.errors import ConfigError
 from asr.cli.restore import restore
 from asr.data.audio_files import audio_cuts, find_audio
+from asr.data.features import Features
 from asr.training.session import decode_all
 
 console = Console(stderr=True)
@@ -29,6 +30,7 @@ def transcribe(options: DictConfig) -> None:
     output = _output_file(options.output)
     files = find_audio(patterns)
     restored = restore(options)
+    _refuse_deaf(restored.reading.features)
     cuts, unreadable = audio_cuts(files)
     texts: dict[str, str] = {}
     if len(cuts):
@@ -44,6 +46,14 @@ def transcribe(options: DictConfig) -> None:
         console.print(f"transcripts: {output}", soft_wrap=True)
     if unreadable:
         raise SystemExit(1)
+
+
+def _refuse_deaf(features: Features) -> None:
+    if not features.from_audio:
+        raise ConfigError(
+            f"run: it was trained on features that its corpus brought, {features.num_features} per frame, and cannot "
+            "hear audio; give features of the same kind to asr-evaluate manifest=PATH"
+        )
 
 
 def _output_file(output: str | None) -> Path | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import soundfile
-from lhotse import Recording, SupervisionSegment
+from lhotse import Recording
 from lhotse.audio import set_current_audio_backend
 
 # lhotse's other readers start programs; for *.sph it is a shell, with the file's name in the command, so that a name
@@ -20,7 +19,6 @@ set_current_audio_backend(READER)
 
 # programs that make manifests round differently, and lhotse fills in what is missing; more than a frame is a loss
 TOLERATED_S = 0.01
-TOLERATED_SEGMENT_S = 1e-3  # what lhotse's validation allows
 
 
 def refuse_foreign_sources(recordings: Iterable[Recording]) -> None:
@@ -92,23 +90,4 @@ def _content_problem(file: soundfile.SoundFile, num_channels: int, recording: Re
     file.seek(file.frames - 1)
     if len(file.read(1)) == 0:
         return f"truncated audio: the last of {file.frames} samples cannot be read from {file.name}"
-    return None
-
-
-def segment_problem(segment: SupervisionSegment, recording: Recording | None) -> str | None:
-    """Return why a supervised part of a recording cannot be used, or None."""
-    if recording is None:
-        return f"missing recording: {segment.recording_id}"
-    told_s = recording.num_samples / recording.sampling_rate
-    if recording.duration <= 0 or not abs(told_s - recording.duration) <= TOLERATED_S:
-        return (
-            f"contradictory recording: {recording.duration} s, but {recording.num_samples} samples are {told_s:.3f} s"
-        )
-    if not math.isfinite(segment.start) or not 0 < segment.duration < math.inf:
-        return f"impossible segment: start {segment.start} s, duration {segment.duration} s"
-    if segment.start < -TOLERATED_SEGMENT_S or segment.end > recording.duration + TOLERATED_SEGMENT_S:
-        return f"outside its recording: {segment.start} to {segment.end} s of {recording.duration} s"
-    channels = segment.channel if isinstance(segment.channel, list) else [segment.channel]
-    if not set(channels) <= set(recording.channel_ids or ()):
-        return f"missing channel: {segment.channel}, the recording has {recording.channel_ids}"
     return None

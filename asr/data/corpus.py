@@ -6,9 +6,14 @@ A prepare function is called as ``prepare_x(output_dir, source=..., **options) -
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
 
-from lhotse import RecordingSet, SupervisionSet
+from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+
+Source: TypeAlias = Recording | Features
 
 
 @dataclass(frozen=True)
@@ -22,10 +27,53 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Manifests:
-    """Recordings and the supervised segments in them, lhotse's two basic manifests."""
+    """Supervised segments, and the recordings that they lie in; or, where there is no audio, the features of those.
+
+    Attributes:
+        recordings: empty where there is no audio.
+        supervisions: each names a recording.
+        features: of one whole recording each; None where there is audio.
+    """
 
     recordings: RecordingSet
     supervisions: SupervisionSet
+    features: FeatureSet | None = None
+
+    @classmethod
+    def of(cls, sources: Iterable[Source], segments: Iterable[SupervisionSegment]) -> Manifests:
+        """Return the manifests of recordings, or of features, and of segments in them."""
+        sources = list(sources)
+        recordings = RecordingSet.from_recordings(s for s in sources if isinstance(s, Recording))
+        features = [source for source in sources if isinstance(source, Features)]
+        supervisions = SupervisionSet.from_segments(segments)
+        return cls(recordings, supervisions, FeatureSet.from_features(features) if features else None)
+
+    def __post_init__(self) -> None:
+        if self.features is not None and next(iter(self.recordings), None) is not None:
+            raise ValueError("a split has recordings or features, not both; features are computed from recordings")
+
+    def sources(self) -> dict[str, Source]:
+        """Return the recordings, or the features, by the name of the recording."""
+        if self.features is not None:
+            return {str(features.recording_id): features for features in self.features}
+        return {recording.id: recording for recording in self.recordings}
+
+    def save(self, folder: Path, split: str) -> None:
+        """Write the manifests of a split as lhotse's files."""
+        if self.features is None:
+            self.recordings.to_file(folder / f"recordings_{split}.jsonl.gz")
+        else:
+            self.features.to_file(folder / f"features_{split}.jsonl.gz")
+        self.supervisions.to_file(folder / f"supervisions_{split}.jsonl.gz")
+
+    @classmethod
+    def load(cls, folder: Path, split: str) -> Manifests:
+        """Read what ``save`` wrote."""
+        supervisions = SupervisionSet.from_file(folder / f"supervisions_{split}.jsonl.gz")
+        recordings, features = (folder / f"{kind}_{split}.jsonl.gz" for kind in ("recordings", "features"))
+        if features.exists():
+            return cls(RecordingSet(), supervisions, FeatureSet.from_file(features))
+        return cls(RecordingSet.from_file(recordings), supervisions)
 
 
 @dataclass(frozen=True)

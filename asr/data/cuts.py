@@ -12,6 +12,8 @@ from lhotse.utils import fastcopy
 
 from asr.data.audio_checks import audio_problem
 from asr.data.corpus import Dropped, Manifests
+from asr.data.feature_checks import stored_problem
+from asr.data.features import Features
 from asr.text.normalise import TextNormalizer
 from asr.text.tokenizer import Tokenizer
 
@@ -47,19 +49,22 @@ class CheckedCuts:
 def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
     """Yield one cut per supervision, with its id."""
     supervisions = manifests.supervisions
-    whole = CutSet.from_manifests(recordings=manifests.recordings, supervisions=supervisions)
+    sources = {"recordings": manifests.recordings} if manifests.features is None else {"features": manifests.features}
+    whole = CutSet.from_manifests(**sources, supervisions=supervisions)
     for cut in whole.trim_to_supervisions(keep_overlapping=False):
         yield cut.with_id(cut.supervisions[0].id)
 
 
-def check_cuts(split: str, cuts: Iterable[Cut], normalise: TextNormalizer, limits: Limits) -> CheckedCuts:
+def check_cuts(
+    split: str, cuts: Iterable[Cut], normalise: TextNormalizer, limits: Limits, features: Features
+) -> CheckedCuts:
     """Normalise transcripts and drop what cannot be used."""
     checked = CheckedCuts([])
-    audio = AudioCheck()
+    source = SourceCheck(features)
     for cut in cuts:
         supervision = cut.supervisions[0]
         text = normalise(supervision.text or "")
-        reason = audio(cut) or _unusable(split, cut, text, limits)
+        reason = source(cut) or _unusable(split, cut, text, limits)
         if reason:
             checked.dropped.append(Dropped(split, cut.id, reason))
         else:
@@ -68,16 +73,21 @@ def check_cuts(split: str, cuts: Iterable[Cut], normalise: TextNormalizer, limit
     return checked
 
 
-class AudioCheck:
-    """Looks once at every audio file: can it be opened, and is it as long as its manifest says?"""
+class SourceCheck:
+    """Looks once at what cuts are cut from: can audio be opened, features be read, and are they as their manifest says?
 
-    def __init__(self) -> None:
+    Args:
+        features: how features without audio are read.
+    """
+
+    def __init__(self, features: Features) -> None:
+        self.features = features
         self.problems: dict[str, str | None] = {}
 
     def __call__(self, cut: Cut) -> str | None:
-        """Return what is wrong with the audio of a cut, or None."""
+        """Return what is wrong with the audio or the features of a cut, or None."""
         if not cut.has_recording:
-            return None if cut.has_features else "no audio and no features"
+            return stored_problem(self.features, cut) if cut.has_features else "no audio and no features"
         recording = cut.recording
         if recording.id not in self.problems:
             self.problems[recording.id] = audio_problem(recording)

@@ -11,14 +11,16 @@ import numpy as np
 from lhotse import Fbank, FbankConfig
 from lhotse.cut import Cut
 
+from asr.data.feature_storage import refuse_foreign_storage
+
 
 class Features(Protocol):
     """How a cut becomes a matrix of features."""
 
     num_features: int
     frame_shift_s: float
-    sampling_rate_hz: int | None
-    stored: bool
+    stored: bool  # read from disk in training
+    from_audio: bool
 
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return (T, F) float32."""
@@ -35,7 +37,7 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
     except Exception as error:  # a decoder may raise anything on a broken file
         raise ValueError(cause(error)) from error
     if not np.isfinite(matrix).all():
-        raise ValueError("features are not finite; the audio holds NaN or infinity")
+        raise ValueError("features are not finite; they, or their audio, hold NaN or infinity")
     return matrix
 
 
@@ -55,6 +57,8 @@ class LogMel:
         frame_shift_ms: distance of two frames.
         stored: compute once when preparing and read from disk, instead of computing when a cut is read.
     """
+
+    from_audio = True
 
     def __init__(
         self,
@@ -85,7 +89,7 @@ class LogMel:
 
 
 class StoredFeatures:
-    """Features that a corpus brings itself, without audio.
+    """Features that a corpus brings itself, without audio, of any floating or integer type.
 
     Args:
         num_features: F.
@@ -93,7 +97,7 @@ class StoredFeatures:
     """
 
     stored = True
-    sampling_rate_hz = None
+    from_audio = False
 
     def __init__(self, num_features: int, frame_shift_ms: float = 10.0) -> None:
         if num_features < 1:
@@ -104,7 +108,11 @@ class StoredFeatures:
         """Return the stored features (T, F) float32."""
         if not cut.has_features:
             raise ValueError(f"cut {cut.id!r} has no stored features; choose features=log_mel to compute them")
-        features = cut.load_features().astype(np.float32, copy=False)
-        if features.shape[1] != self.num_features:
-            raise ValueError(f"cut {cut.id!r} has {features.shape[1]} features per frame, expected {self.num_features}")
+        refuse_foreign_storage(cut.features)
+        features = cut.load_features().astype(np.float32, copy=False, casting="same_kind")
+        if features.shape != (cut.num_frames, self.num_features):
+            raise ValueError(
+                f"cut {cut.id!r} has features of shape {features.shape}, expected {cut.num_frames} frames of "
+                f"{self.num_features}"
+            )
         return features

@@ -15,19 +15,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 from rich.progress import track
 
 from asr.data.audio_checks import refuse_foreign_sources
 from asr.data.corpus import Dropped, Manifests
+from asr.data.feature_storage import refuse_foreign_storage
 
-Item = TypeVar("Item", Recording, SupervisionSegment)
+Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 Type = type | tuple[type, ...]
 
 NUMBER = (int, float)
 # what is read of an item, and the types that may stand there; nothing else of a line is looked at
 RECORDING: dict[str, Type] = {"id": str, "sources": list, "sampling_rate": int, "num_samples": int, "duration": NUMBER}
 RECORDING_OPTIONAL: dict[str, Type] = {"channel_ids": list, "transforms": list}
+FEATURES: dict[str, Type] = {
+    "recording_id": str,
+    "start": NUMBER,
+    "duration": NUMBER,
+    "num_frames": int,
+    "num_features": int,
+    "frame_shift": NUMBER,
+    "sampling_rate": int,
+    "storage_type": str,
+    "storage_path": str,
+    "storage_key": str,
+}
+FEATURES_OPTIONAL: dict[str, Type] = {"type": str, "channels": int}
 SUPERVISION: dict[str, Type] = {"id": str, "recording_id": str, "start": NUMBER, "duration": NUMBER}
 SUPERVISION_OPTIONAL: dict[str, Type] = {
     "channel": (int, list),
@@ -48,6 +62,15 @@ def read_recordings(path: Path) -> RecordingSet:
         ValueError: a line is malformed, repeats an id, or its audio is anything but a file.
     """
     return RecordingSet.from_recordings(_items(path, _recording).values())
+
+
+def read_features(path: Path) -> FeatureSet:
+    """Read ``features*.jsonl(.gz)``, which stand for recordings where there is no audio.
+
+    Raises:
+        ValueError: a line is malformed, repeats a recording's id, or its storage is anything but files of numpy.
+    """
+    return FeatureSet.from_features(_items(path, _features).values())
 
 
 def read_supervisions(path: Path) -> SupervisionSet:
@@ -146,6 +169,17 @@ def _recording(where: str, data: Any) -> Recording:
     return recording
 
 
+def _features(where: str, data: Any) -> Features:
+    features = Features(**{"type": "unknown"} | _fields(where, data, FEATURES, FEATURES_OPTIONAL))
+    # prepared data must not depend on where a command is started
+    features.storage_path = os.path.abspath(features.storage_path)
+    try:
+        refuse_foreign_storage(features)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    return features
+
+
 def _supervision(where: str, data: Any) -> SupervisionSegment:
     fields = _fields(where, data, SUPERVISION, SUPERVISION_OPTIONAL)
     # an empty name would count as a speaker
@@ -153,9 +187,9 @@ def _supervision(where: str, data: Any) -> SupervisionSegment:
 
 
 def _add(found: dict[str, Item], item: Item, where: str, may_repeat: bool) -> None:
-    known = found.setdefault(item.id, item)
+    name = str(item.recording_id) if isinstance(item, Features) else item.id
+    known = found.setdefault(name, item)
     if known is not item and not (may_repeat and known == item):
         raise ValueError(
-            f"{where}: the id {item.id!r} of a {type(item).__name__} was given before; "
-            "every item needs an id of its own"
+            f"{where}: the id {name!r} of a {type(item).__name__} was given before; every item needs an id of its own"
         )

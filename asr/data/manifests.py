@@ -9,14 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import CutSet, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 from rich.progress import track
 
-from asr.data.audio_checks import audio_problem, segment_problem
+from asr.data.audio_checks import audio_problem
 from asr.data.corpus import Dropped, Manifests
-from asr.data.cuts import AudioCheck, supervised_cuts
-from asr.data.lhotse_jsonl import read_cuts, read_recordings, read_supervisions
+from asr.data.cuts import SourceCheck, supervised_cuts
+from asr.data.feature_checks import refuse_unfit
+from asr.data.features import Features
+from asr.data.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
+from asr.data.manifest_checks import segment_problem
 from asr.data.tables import SPLIT_ALIASES, Row, read_table
 
 UNSPLIT = "all"
@@ -39,10 +42,11 @@ class Brought:
 
 
 def read_brought(path: Path) -> Brought:
-    """Read a TSV, a cuts manifest, or a folder of recordings and supervisions, or of cuts.
+    """Read a TSV, a cuts manifest, or a folder of supervisions with recordings or features, or of cuts.
 
-    In a folder ``recordings_train.jsonl.gz`` goes with ``supervisions_train.jsonl.gz``; what follows the first ``_`` or
-    ``-`` is the split. Only lhotse's jsonl is read, which holds data and no code.
+    In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` where there is no audio, goes with
+    ``supervisions_train.jsonl.gz``; what follows the first ``_`` or ``-`` is the split. Only lhotse's jsonl is read,
+    which holds data and no code.
 
     Raises:
         ValueError: nothing readable is there, or it is malformed, or it would do more than read files.
@@ -68,21 +72,23 @@ def read_brought(path: Path) -> Brought:
     return brought
 
 
-def evaluation_cuts(path: Path, normalise: Callable[[str], str]) -> tuple[CutSet, list[Dropped]]:
+def evaluation_cuts(path: Path, normalise: Callable[[str], str], features: Features) -> tuple[CutSet, list[Dropped]]:
     """Return everything at ``path``, whatever its split, as cuts with normalised transcripts, and what is left out.
 
     Empty transcripts stay: they are references like others.
 
     Raises:
-        ValueError: as ``read_brought``, and where nothing is left.
+        ValueError: as ``read_brought``, and where the features cannot be had from it, or nothing is left.
     """
     brought = read_brought(path)
+    for manifests in brought.splits.values():
+        refuse_unfit(manifests, features)
     cuts, dropped = [], list(brought.dropped)
     for split, manifests in brought.splits.items():
         # one per split: the same id may name another recording in another split
-        audio = AudioCheck()
-        for cut in track(list(supervised_cuts(manifests)), "checking audio", transient=True):
-            problem = audio(cut)
+        source = SourceCheck(features)
+        for cut in track(list(supervised_cuts(manifests)), "checking data", transient=True):
+            problem = source(cut)
             if problem:
                 dropped.append(Dropped(split, cut.id, problem))
             else:
@@ -106,10 +112,7 @@ def _read_tsv(path: Path, brought: Brought) -> None:
         else:
             found[split].append((recording, _supervision(row, recording)))
     for split, pairs in found.items():
-        brought.splits[split] = Manifests(
-            RecordingSet.from_recordings(recording for recording, _ in pairs),
-            SupervisionSet.from_segments(supervision for _, supervision in pairs),
-        )
+        brought.splits[split] = Manifests.of(*zip(*pairs, strict=True))
 
 
 def _open(row: Row) -> tuple[Recording | None, str]:
@@ -138,23 +141,25 @@ def _read_cuts(path: Path, split: str, brought: Brought) -> None:
 
 
 def _read_folder(folder: Path, brought: Brought) -> None:
-    recordings, supervisions, cuts = (
-        _manifest_files(folder, kind, brought.notes) for kind in ("recordings", "supervisions", "cuts")
-    )
-    if recordings.keys() != supervisions.keys():
-        lonely = sorted(recordings.keys() ^ supervisions.keys())
-        raise ValueError(f"{folder}: split {lonely[0]!r} has recordings or supervisions, but not both")
-    for split, file in recordings.items():
-        brought.splits[split] = Manifests(read_recordings(file), read_supervisions(supervisions[split]))
-    if recordings and cuts:
-        brought.notes.append("manifests of cuts were passed over; recordings and supervisions lie beside them")
-    elif not recordings:
-        for split, file in cuts.items():
-            _read_cuts(file, split, brought)
-    if not recordings and not cuts:
+    kinds = ("recordings", "features", "supervisions", "cuts")
+    files = {kind: _manifest_files(folder, kind, brought.notes) for kind in kinds}
+    kind = "features" if files["features"] and not files["recordings"] else "recordings"
+    sources, supervisions, cuts = files[kind], files["supervisions"], files["cuts"]
+    if sources.keys() != supervisions.keys():
+        lonely = sorted(sources.keys() ^ supervisions.keys())
+        raise ValueError(f"{folder}: split {lonely[0]!r} has {kind} or supervisions, but not both")
+    for split, file in sources.items():
+        found = read_recordings(file) if kind == "recordings" else read_features(file)
+        brought.splits[split] = Manifests.of(found, read_supervisions(supervisions[split]))
+    for other in ("features", "cuts"):
+        if sources and files[other] and other != kind:
+            brought.notes.append(f"manifests of {other} were passed over; {kind} and supervisions lie beside them")
+    for split, file in cuts.items() if not sources else ():
+        _read_cuts(file, split, brought)
+    if not sources and not cuts:
         raise ValueError(
-            f"{folder}: no manifests are there; needed are recordings*.jsonl(.gz) with supervisions*.jsonl(.gz), or "
-            "cuts*.jsonl(.gz). Name the file itself if it is a TSV."
+            f"{folder}: no manifests are there; needed are recordings*.jsonl(.gz), or features*, with "
+            "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz). Name the file itself if it is a TSV."
         )
 
 
@@ -189,19 +194,16 @@ def _split_of(path: Path, notes: list[str]) -> str:
 
 def _within_recordings(split: str, manifests: Manifests, dropped: list[Dropped]) -> Manifests:
     """Return the supervisions that lie within a recording, and those recordings; list the other supervisions."""
-    recordings = {recording.id: recording for recording in manifests.recordings}
+    sources = manifests.sources()
     segments = []
     for segment in manifests.supervisions:
-        problem = segment_problem(segment, recordings.get(segment.recording_id))
+        problem = segment_problem(segment, sources.get(segment.recording_id))
         if problem:
             dropped.append(Dropped(split, segment.id, problem))
         else:
             segments.append(segment)
     used = {segment.recording_id for segment in segments}
-    return Manifests(
-        RecordingSet.from_recordings(recordings[name] for name in recordings if name in used),
-        SupervisionSet.from_segments(segments),
-    )
+    return Manifests.of((source for name, source in sources.items() if name in used), segments)
 
 
 def _refuse_repeated(path: Path, brought: Brought) -> None:

@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lhotse import NumpyFilesWriter, RecordingSet, SupervisionSet
+from lhotse import NumpyFilesWriter
 from lhotse.cut import Cut
-from lhotse.qa import validate_recordings_and_supervisions
 from rich.console import Console
 from rich.progress import track
 
 from asr.data.corpus import Corpus, Dropped, Manifests
 from asr.data.cut_table import CutTable
 from asr.data.cuts import CheckedCuts, Limits, check_cuts, supervised_cuts, too_short
+from asr.data.feature_checks import refuse_unfit
 from asr.data.features import Features, LogMel, cause, read_features
+from asr.data.manifest_checks import contradiction
 from asr.data.prepared import INDEX, PreparedData
 from asr.text.normalise import TextNormalizer
 from asr.text.tokenizer import Tokenizer
@@ -98,8 +99,7 @@ def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Corpus:
         corpus = make_corpus(folder)
         _refuse_unusable(corpus)
         for name, manifests in corpus.splits.items():
-            manifests.recordings.to_file(folder / f"recordings_{name}.jsonl.gz")
-            manifests.supervisions.to_file(folder / f"supervisions_{name}.jsonl.gz")
+            manifests.save(folder, name)
         index = {
             "splits": list(corpus.splits),
             "notes": corpus.notes,
@@ -107,13 +107,7 @@ def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Corpus:
         }
         _write(index_file, json.dumps(index, indent=1))
     index = json.loads(index_file.read_text(encoding="utf-8"))
-    splits = {
-        name: Manifests(
-            RecordingSet.from_file(folder / f"recordings_{name}.jsonl.gz"),
-            SupervisionSet.from_file(folder / f"supervisions_{name}.jsonl.gz"),
-        )
-        for name in index["splits"]
-    }
+    splits = {name: Manifests.load(folder, name) for name in index["splits"]}
     return Corpus(splits, [Dropped(*item) for item in index["dropped"]], tuple(index["notes"]))
 
 
@@ -125,23 +119,23 @@ def _refuse_unusable(corpus: Corpus) -> None:
             "starts with 'dev' to choose checkpoints by. Let the prepare function of the recipe make them."
         )
     for name, manifests in corpus.splits.items():
-        if any(next(iter(part), None) is None for part in (manifests.recordings, manifests.supervisions)):
+        if not manifests.sources() or next(iter(manifests.supervisions), None) is None:
             reasons = [item.reason for item in corpus.dropped if item.split == name][:3]
             raise ValueError(f"split {name!r} of the corpus is empty; the first reasons: {reasons or 'none is given'}")
-        try:
-            validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
-        except AssertionError as error:
-            raise ValueError(f"split {name!r} of the corpus: its manifests contradict: {error}") from error
+        if problem := contradiction(manifests):
+            raise ValueError(f"split {name!r} of the corpus: its manifests contradict: {problem}")
 
 
 def _build_view(folder: Path, corpus: Corpus, view: View) -> None:
     """Build in a folder beside the final one, which appears complete or not at all."""
+    for manifests in corpus.splits.values():
+        refuse_unfit(manifests, view.features)
     work = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     checked = {
         name: _check(name, manifests, view)
-        for name, manifests in track(corpus.splits.items(), "checking audio and text", console=console)
+        for name, manifests in track(corpus.splits.items(), "checking data and text", console=console)
     }
     _refuse_emptied(corpus, checked)
     tokenizer = view.tokenizer_trainer.train(cut.supervisions[0].text for cut in checked["train"].cuts)
@@ -163,7 +157,7 @@ def _build_view(folder: Path, corpus: Corpus, view: View) -> None:
 
 
 def _check(name: str, manifests: Manifests, view: View) -> CheckedCuts:
-    return check_cuts(name, supervised_cuts(manifests), view.text, view.limits)
+    return check_cuts(name, supervised_cuts(manifests), view.text, view.limits, view.features)
 
 
 def _refuse_emptied(corpus: Corpus, checked: dict[str, CheckedCuts]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import SupervisionSegment
 
-from asr.data.corpus import Corpus, Dropped, Manifests
+from asr.data.corpus import Corpus, Dropped, Manifests, Source
 from asr.data.manifests import UNSPLIT, Brought, read_brought
 from asr.data.seeding import seed_for
 
@@ -48,7 +48,7 @@ def prepare_custom(
     segments = {split: list(manifests.supervisions) for split, manifests in brought.splits.items()}
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)
     return Corpus(
-        {name: _manifests(splits[name], _recordings(brought, name)) for name in sorted(splits)},
+        {name: _manifests(splits[name], _sources(brought, name)) for name in sorted(splits)},
         [Dropped("train" if d.split == UNSPLIT else d.split, d.item, d.reason) for d in brought.dropped],
         (*brought.notes, *notes, *_shared_voices(splits, brought)),
     )
@@ -71,16 +71,17 @@ def _shared_voices(splits: Mapping[str, list[SupervisionSegment]], brought: Brou
     return [f"speakers of {name} that are in train too: {count}" for name, count in shared.items() if count]
 
 
-def _recordings(brought: Brought, split: str) -> dict[str, Recording]:
-    """Return the recordings that a split's segments may lie in; other splits may have others of the same ids."""
+def _sources(brought: Brought, split: str) -> dict[str, Source]:
+    """Return the recordings or features that a split's segments may lie in; other splits may have the same ids."""
     origins = (split,) if split in brought.splits and split != "train" else ("train", UNSPLIT)
-    found: dict[str, Recording] = {}
-    for recording in (r for origin in origins if origin in brought.splits for r in brought.splits[origin].recordings):
-        if found.setdefault(recording.id, recording) != recording:
-            raise ValueError(
-                f"recording {recording.id!r} is described twice, differently, in the manifests of train and in those "
-                "without a split; give one of them another id"
-            )
+    found: dict[str, Source] = {}
+    for manifests in (brought.splits[origin] for origin in origins if origin in brought.splits):
+        for name, source in manifests.sources().items():
+            if found.setdefault(name, source) != source:
+                raise ValueError(
+                    f"recording {name!r} is described twice, differently, in the manifests of train and in those "
+                    "without a split; give one of them another id"
+                )
     return found
 
 
@@ -147,6 +148,6 @@ def _choose(
     return sorted(chosen) or [min(order, key=lambda name: len(units[name]))]
 
 
-def _manifests(segments: list[SupervisionSegment], recordings: Mapping[str, Recording]) -> Manifests:
-    used = {segment.recording_id: recordings[segment.recording_id] for segment in segments}
-    return Manifests(RecordingSet.from_recordings(used.values()), SupervisionSet.from_segments(segments))
+def _manifests(segments: list[SupervisionSegment], sources: Mapping[str, Source]) -> Manifests:
+    used = {segment.recording_id: sources[segment.recording_id] for segment in segments}
+    return Manifests.of(used.values(), segments)

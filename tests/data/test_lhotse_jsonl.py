@@ -11,6 +11,7 @@ from lhotse.utils import fastcopy
 
 from asr.data.lhotse_jsonl import read_cuts, read_recordings, read_supervisions
 from asr.data.manifests import evaluation_cuts, read_brought
+from tests.data.corpora import VIEW
 
 SEGMENT = SupervisionSegment("s", "a", 0.25, 0.5, text="hi").to_dict()
 
@@ -46,7 +47,7 @@ def test_no_path_of_a_manifest_is_ever_run(tmp_path, monkeypatch, name):
     folder = tmp_path / "pipe:touch hacked;"
     folder.mkdir(exist_ok=True)
     (tmp_path / "cut/cuts.jsonl").rename(folder / "cuts.jsonl")
-    assert len(evaluation_cuts(folder.relative_to(tmp_path), str)[0]) == 1
+    assert len(evaluation_cuts(folder.relative_to(tmp_path), str, VIEW.features)[0]) == 1
     assert not (tmp_path / "hacked").exists()
 
 
@@ -147,7 +148,7 @@ def test_cuts_that_give_an_id_another_meaning_are_refused(tmp_path):
 def test_an_utterance_of_a_cut_lies_in_the_recording_of_the_cut(tmp_path):
     cut = cut_of(tmp_path)
     cut.supervisions = [fastcopy(cut.supervisions[0], recording_id="as-it-was-called-before")]
-    assert len(evaluation_cuts(write(tmp_path / "cuts.jsonl", cut), str)[0]) == 1
+    assert len(evaluation_cuts(write(tmp_path / "cuts.jsonl", cut), str, VIEW.features)[0]) == 1
 
 
 def test_mixed_cuts_are_refused_rather_than_unmixed(tmp_path):
@@ -161,7 +162,7 @@ def test_cuts_without_audio_or_transcript_are_listed(tmp_path):
     silent, untold = cut_of(tmp_path, "b", "t").to_dict(), recording(tmp_path, "c").to_cut().with_id("untold")
     del silent["recording"]
     write(tmp_path / "cuts_test.jsonl", cut_of(tmp_path), silent | {"id": "silent"}, untold)
-    cuts, dropped = evaluation_cuts(tmp_path, str.upper)
+    cuts, dropped = evaluation_cuts(tmp_path, str.upper, VIEW.features)
     assert [(cut.id, cut.supervisions[0].text) for cut in cuts] == [("s", "HI")]
     assert [(item.split, item.item, item.reason.split(":")[0]) for item in dropped] == [
         ("test", "silent", "no recording"),
@@ -170,7 +171,7 @@ def test_cuts_without_audio_or_transcript_are_listed(tmp_path):
 
 
 def test_a_perturbed_cut_stays_perturbed(tmp_path):
-    (cut,) = evaluation_cuts(write(tmp_path / "cuts.jsonl", cut_of(tmp_path).perturb_speed(2.0)), str)[0]
+    (cut,) = evaluation_cuts(write(tmp_path / "cuts.jsonl", cut_of(tmp_path).perturb_speed(2.0)), str, VIEW.features)[0]
     assert cut.load_audio().shape == (1, 2000)
 
 
@@ -185,6 +186,6 @@ def test_an_address_inside_a_cut_is_refused(tmp_path):
 def test_the_channel_that_a_supervision_names_is_read(tmp_path, channel, level):
     write(tmp_path / "recordings.jsonl", recording(tmp_path, num_channels=2))
     write(tmp_path / "supervisions.jsonl", SEGMENT | {"channel": channel})
-    ((cut,), _) = evaluation_cuts(tmp_path, str)
+    ((cut,), _) = evaluation_cuts(tmp_path, str, VIEW.features)
     assert np.allclose(cut.load_audio()[0], level, atol=1e-3)
     assert any("several channels: 1" in note for note in read_brought(tmp_path).notes)

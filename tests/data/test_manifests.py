@@ -7,6 +7,7 @@ from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 from asr.data.manifests import evaluation_cuts, read_brought
 from asr.data.tables import read_table
+from tests.data.corpora import VIEW
 
 
 def table(folder, *lines):
@@ -35,7 +36,7 @@ def test_relative_audio_is_found_from_every_folder_later(manifests):
 
 
 def test_segments_without_audio_are_named_when_evaluating(manifests):
-    cuts, dropped = evaluation_cuts(manifests, str)
+    cuts, dropped = evaluation_cuts(manifests, str, VIEW.features)
     assert [cut.id for cut in cuts] == ["good"]
     assert {item.item: item.reason.split(":")[0] for item in dropped} == {
         "late": "outside its recording",
@@ -108,19 +109,19 @@ def test_one_id_may_name_different_audio_in_different_splits(tmp_path):
         RecordingSet.from_recordings([recording]).to_file(tmp_path / f"recordings_{split}.jsonl")
         SupervisionSet.from_segments([segment]).to_file(tmp_path / f"supervisions_{split}.jsonl")
     (tmp_path / "gone.wav").unlink()
-    cuts, dropped = evaluation_cuts(tmp_path, str)
+    cuts, dropped = evaluation_cuts(tmp_path, str, VIEW.features)
     assert [cut.id for cut in cuts] == ["test"]
     assert [(item.split, item.item, item.reason.split(":")[0]) for item in dropped] == [("dev", "dev", "missing audio")]
 
 
 def test_nothing_to_decode_says_why(tmp_path):
     with pytest.raises(ValueError, match=r"nothing to decode; the first reasons: \['missing audio: .*gone\.wav"):
-        evaluation_cuts(table(tmp_path, "audio\ttext", "gone.wav\thi"), str)
+        evaluation_cuts(table(tmp_path, "audio\ttext", "gone.wav\thi"), str, VIEW.features)
 
 
 def test_empty_transcripts_are_references(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
-    ((cut,), dropped) = evaluation_cuts(table(tmp_path, "audio\ttext", "a.wav\t"), str.strip)
+    ((cut,), dropped) = evaluation_cuts(table(tmp_path, "audio\ttext", "a.wav\t"), str.strip, VIEW.features)
     assert (cut.supervisions[0].text, dropped) == ("", [])
 
 
@@ -129,6 +130,6 @@ def test_every_real_prompt_is_a_reference_whatever_its_split(shared_data, tmp_pa
         tar.extractall(tmp_path, filter="data")
     lines = (tmp_path / "asterisk_en/transcripts.tsv").read_text(encoding="utf-8").splitlines()
     source = table(tmp_path / "asterisk_en", "audio\tspeaker\ttext\tsplit", *lines)
-    cuts, dropped = evaluation_cuts(source, str.upper)
+    cuts, dropped = evaluation_cuts(source, str.upper, VIEW.features)
     assert dropped == []
     assert sorted(cut.supervisions[0].text for cut in cuts) == sorted(line.split("\t")[2].upper() for line in lines)

@@ -1,0 +1,78 @@
+"""Do manifests contradict each other, or themselves?"""
+
+from __future__ import annotations
+
+import math
+
+from lhotse import Features, SupervisionSegment
+from lhotse.qa import validate, validate_features, validate_recordings_and_supervisions
+
+from asr.data.audio_checks import TOLERATED_S
+from asr.data.corpus import Manifests, Source
+
+TOLERATED_SEGMENT_S = 1e-3  # what lhotse's validation allows
+
+
+def contradiction(manifests: Manifests) -> str | None:
+    """Return what is wrong with the manifests of a split, or None."""
+    try:
+        if manifests.features is None:
+            validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
+        else:
+            validate(manifests.supervisions)
+    except AssertionError as error:
+        return str(error)
+    return None if manifests.features is None else _misplaced(manifests)
+
+
+def _misplaced(manifests: Manifests) -> str | None:
+    sources = manifests.sources()
+    if len(sources) < len(manifests.features or ()):
+        return "two features are of the same recording; give each a recording_id of its own"
+    for segment in manifests.supervisions:
+        if problem := segment_problem(segment, sources.get(segment.recording_id)):
+            return f"{segment.id}: {problem}"
+    return None
+
+
+def segment_problem(segment: SupervisionSegment, source: Source | None) -> str | None:
+    """Return why a supervised part of a recording, or of its features, cannot be used, or None."""
+    if source is None:
+        return f"missing recording: {segment.recording_id}"
+    if problem := _contradicts_itself(source):
+        return problem
+    if not math.isfinite(segment.start) or not 0 < segment.duration < math.inf:
+        return f"impossible segment: start {segment.start} s, duration {segment.duration} s"
+    first_s = source.start if isinstance(source, Features) else 0.0
+    last_s = first_s + source.duration
+    if segment.start < first_s - TOLERATED_SEGMENT_S or segment.end > last_s + TOLERATED_SEGMENT_S:
+        return f"outside its recording: {segment.start} to {segment.end} s of {source.duration} s"
+    channels = segment.channel if isinstance(segment.channel, list) else [segment.channel]
+    present = _channels(source)
+    if not set(channels) <= set(present or ()):
+        return f"missing channel: {segment.channel}, the recording has {present}"
+    return None
+
+
+def _contradicts_itself(source: Source) -> str | None:
+    if isinstance(source, Features):
+        return _contradictory_features(source)
+    told_s = source.num_samples / source.sampling_rate
+    if source.duration <= 0 or not abs(told_s - source.duration) <= TOLERATED_S:
+        return f"contradictory recording: {source.duration} s, but {source.num_samples} samples are {told_s:.3f} s"
+    return None
+
+
+def _contradictory_features(features: Features) -> str | None:
+    try:
+        validate_features(features)
+    except Exception as error:  # what is infinite overflows somewhere
+        return f"contradictory features: {error}"
+    return None
+
+
+def _channels(source: Source) -> list[int] | None:
+    if isinstance(source, Features):
+        # lhotse's cuts are of channel 0 where features name none
+        return [source.channels or 0] if not isinstance(source.channels, list) else source.channels
+    return source.channel_ids

@@ -1,0 +1,169 @@
+"""Manifests of features from strangers: nothing runs, nothing is lost in silence, and messages name the line."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lhotse import CutSet, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse.features.io import READER_BACKENDS
+
+from asr.data.features import StoredFeatures
+from asr.data.lhotse_jsonl import read_features
+from asr.data.manifests import evaluation_cuts, read_brought
+from asr.recipes.custom.prepare import prepare_custom
+from tests.data.corpora import VIEW, utterance
+from tests.data.feature_corpora import (
+    WIDTH,
+    file_of,
+    matrix,
+    store,
+    stored_utterance,
+    write_folder,
+)
+
+FEATURES = StoredFeatures(WIDTH)
+
+
+def line(folder: Path, **change) -> Path:
+    described = store(folder, "a", matrix(100)).to_dict() | change
+    (folder / "features.jsonl").write_text(json.dumps(described) + "\n")
+    return folder / "features.jsonl"
+
+
+def test_a_folder_of_features_and_supervisions_is_decoded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pair = stored_utterance(Path("."), "a", text="Hi")
+    assert pair[0].storage_path == "matrices"
+    ((cut,), dropped) = evaluation_cuts(write_folder(tmp_path / "m", pair), str.lower, FEATURES)
+    monkeypatch.chdir("/")
+    assert (cut.id, cut.supervisions[0].text, dropped) == ("a", "hi", [])
+    np.testing.assert_array_equal(FEATURES(cut), matrix(100, seed=1))
+
+
+def test_what_cannot_be_used_is_left_out_and_named(tmp_path):
+    pairs = [stored_utterance(tmp_path, name) for name in ("good", "gone", "late", "odd", "short")]
+    file_of(pairs[1][0]).unlink()
+    pairs[2][1].start = 0.5
+    pairs[3][0].duration = 3.0
+    np.save(file_of(pairs[4][0]), matrix(50))
+    folder = write_folder(tmp_path, *pairs)
+    lost = SupervisionSegment("lost", "nowhere", 0.0, 1.0)
+    SupervisionSet.from_segments([*(segment for _, segment in pairs), lost]).to_file(folder / "supervisions.jsonl.gz")
+    cuts, dropped = evaluation_cuts(folder, str, FEATURES)
+    assert [cut.id for cut in cuts] == ["good"]
+    assert {item.item: item.reason.split(":")[0] for item in dropped} == {
+        "gone": "missing features",
+        "late": "outside its recording",
+        "odd": "contradictory features",
+        "short": "unreadable features",
+        "lost": "missing recording",
+    }
+
+
+@pytest.mark.parametrize("storage", [name for name in READER_BACKENDS if name != "numpy_files"] + ["new"])
+def test_every_storage_but_files_of_numpy_is_refused(tmp_path, storage):
+    with pytest.raises(ValueError, match=rf"line 1: features of recording 'a': storage '{storage}' is refused"):
+        read_features(line(tmp_path, storage_type=storage))
+    features = store(tmp_path, "a", matrix(100), storage_type=storage)
+    cut = next(iter(CutSet.from_manifests(features=[features])))
+    with pytest.raises(ValueError, match="is refused"):
+        FEATURES(cut)
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("write", [pickle.dump, lambda evil, file: np.save(file, np.array([evil]), allow_pickle=True)])
+def test_pickles_in_the_place_of_numbers_are_never_opened(tmp_path, write):
+    pair = stored_utterance(tmp_path, "a")
+    with file_of(pair[0]).open("wb") as file:
+        write(Evil(tmp_path / "hacked"), file)
+    with pytest.raises(ValueError, match=r"nothing to decode; the first reasons: .*unreadable features"):
+        evaluation_cuts(write_folder(tmp_path, pair), str, FEATURES)
+    assert not (tmp_path / "hacked").exists()
+
+
+@pytest.mark.parametrize("path", ["pipe:touch hacked;", "https://example.org", "s3://bucket", "-"])
+def test_a_path_is_that_of_a_folder_whatever_it_looks_like(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    pair = stored_utterance(tmp_path, "a")
+    file = file_of(pair[0])
+    pair[0].storage_path = path
+    folder = write_folder(tmp_path / "m", pair)
+    with pytest.raises(ValueError, match=r"nothing to decode; the first reasons: .*missing features"):
+        evaluation_cuts(folder, str, FEATURES)
+    target = Path(path) / pair[0].storage_key
+    target.parent.mkdir(parents=True)
+    file.rename(target)
+    assert len(evaluation_cuts(folder, str, FEATURES)[0]) == 1
+    assert not (tmp_path / "hacked").exists()
+    with pytest.raises(ValueError, match="must be the absolute path"):
+        FEATURES(next(iter(CutSet.from_manifests(features=[pair[0]]))))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_frames": "100"}, "line 1: field 'num_frames' must be int, given '100'"),
+        ({"frame_shift": True}, "line 1: field 'frame_shift' must be int or float"),
+        ({"storage_path": None}, "line 1: field 'storage_path' must be str"),
+        ({"storage_key": 5}, "line 1: field 'storage_key' must be str"),
+        ({"recording_id": None}, "line 1: field 'recording_id' must be str"),
+        ({"channels": "left"}, "line 1: field 'channels' must be int"),
+    ],
+)
+def test_a_malformed_line_is_refused(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        read_features(line(tmp_path, **change))
+
+
+def test_a_recording_has_features_once(tmp_path):
+    path = line(tmp_path)
+    path.write_text(path.read_text() * 2)
+    with pytest.raises(ValueError, match="line 2: the id 'a' of a Features was given before"):
+        read_features(path)
+
+
+def test_recordings_come_before_features_and_features_before_cuts(tmp_path):
+    pair = stored_utterance(tmp_path, "a")
+    folder = write_folder(tmp_path, pair)
+    CutSet.from_manifests(features=[pair[0]]).to_file(tmp_path / "cuts.jsonl.gz")
+    brought = read_brought(folder)
+    assert [len(m.features) for m in brought.splits.values()] == [1]
+    assert brought.notes == ["manifests of cuts were passed over; features and supervisions lie beside them"]
+    RecordingSet.from_recordings([utterance(tmp_path, "a")[0]]).to_file(tmp_path / "recordings.jsonl.gz")
+    brought = read_brought(folder)
+    assert [(m.features, len(m.recordings)) for m in brought.splits.values()] == [(None, 1)]
+    assert "manifests of features were passed over; recordings and supervisions lie beside them" in brought.notes
+
+
+def test_features_without_supervisions_are_refused(tmp_path):
+    write_folder(tmp_path, stored_utterance(tmp_path, "a"), split="_dev")
+    (tmp_path / "supervisions_dev.jsonl.gz").unlink()
+    with pytest.raises(ValueError, match="split 'dev' has features or supervisions, but not both"):
+        read_brought(tmp_path)
+
+
+def test_features_and_audio_are_not_decoded_for_one_another(tmp_path):
+    folder = write_folder(tmp_path / "m", stored_utterance(tmp_path, "a"))
+    with pytest.raises(ValueError, match=r"features=stored data\.num_features=5"):
+        evaluation_cuts(folder, str, VIEW.features)
+    (tmp_path / "t.tsv").write_text(f"audio\ttext\n{utterance(tmp_path, 'b')[0].sources[0].source}\thi\n")
+    with pytest.raises(ValueError, match="there is audio"):
+        evaluation_cuts(tmp_path / "t.tsv", str, FEATURES)
+
+
+def test_the_custom_recipe_takes_features_with_its_splits(tmp_path):
+    folder = tmp_path / "m"
+    for split, count in (("_train", 12), ("_test", 3)):
+        write_folder(folder, *(stored_utterance(tmp_path, f"u{split}{i}") for i in range(count)), split=split)
+    corpus = prepare_custom(tmp_path, source=str(folder), dev_fraction=0.2)
+    sizes = {name: (len(m.features), len(m.supervisions)) for name, m in corpus.splits.items()}
+    assert sizes == {"train": (10, 10), "dev": (2, 2), "test": (3, 3)}

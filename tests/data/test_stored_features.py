@@ -1,0 +1,249 @@
+"""Corpora of features without audio: what `prepare` keeps of them, what it drops, and what it refuses."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lhotse import RecordingSet, SupervisionSegment
+
+from asr.data.corpus import Manifests
+from asr.data.dataset import SpeechDataset
+from asr.data.features import StoredFeatures
+from asr.data.manifest_checks import segment_problem
+from tests.data.corpora import VIEW, Recipe, contents, dropped, ids, run, utterance
+from tests.data.feature_corpora import (
+    STORED_VIEW,
+    WIDTH,
+    FeatureRecipe,
+    Pair,
+    file_of,
+    matrix,
+    store,
+    stored_utterance,
+)
+
+
+def test_features_without_audio_become_prepared_data_and_batches(tmp_path):
+    prepared = run(tmp_path, FeatureRecipe(), STORED_VIEW)
+    assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
+    assert prepared.splits["train"]["hours"] == round(3.0 / 3600, 4)
+    assert prepared.tokenizer.pieces[2:] == ["a", "b"]
+    assert dropped(prepared) == {}
+    frames = np.concatenate([matrix(100, seed=7)] * 3).astype(np.float64)
+    np.testing.assert_allclose(prepared.mean, frames.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(prepared.std, frames.std(axis=0), atol=1e-6)
+    batch = SpeechDataset(STORED_VIEW.features, prepared.tokenizer)[(0, prepared.cuts("dev")[:])]
+    assert batch.num_frames.tolist() == [100, 100]
+    assert batch.audio_s == 2.0
+    np.testing.assert_array_equal(batch.features[0], matrix(100, seed=5).astype(np.float32))
+
+
+def test_a_second_call_does_no_work_and_another_view_uses_the_manifests_again(tmp_path):
+    recipe = FeatureRecipe()
+    first = run(tmp_path, recipe, STORED_VIEW)
+    before = contents(tmp_path)
+    assert run(tmp_path, recipe, STORED_VIEW).mean == first.mean
+    assert contents(tmp_path) == before
+    other = run(tmp_path, recipe, replace(STORED_VIEW, output_frames=lambda num_frames: num_frames // 2), "other")
+    assert ids(other, "train") == ids(first, "train")
+    assert recipe.calls == 1
+
+
+def test_a_preparation_that_was_killed_goes_on(tmp_path):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    recipe = FeatureRecipe()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, recipe, replace(STORED_VIEW, output_frames=killed))
+    assert ids(run(tmp_path, recipe, STORED_VIEW), "dev") == ["dev-0", "dev-1"]
+    assert recipe.calls == 1
+
+
+def missing(pair: Pair) -> None:
+    file_of(pair[0]).unlink()
+
+
+def truncated(pair: Pair) -> None:
+    np.save(file_of(pair[0]), matrix(90))
+
+
+def too_wide(pair: Pair) -> None:
+    np.save(file_of(pair[0]), np.zeros((100, WIDTH + 1)))
+
+
+def flat(pair: Pair) -> None:
+    np.save(file_of(pair[0]), np.zeros(100))
+
+
+def half_a_file(pair: Pair) -> None:
+    file_of(pair[0]).write_bytes(file_of(pair[0]).read_bytes()[:300])
+
+
+def not_a_number(pair: Pair) -> None:
+    frames = matrix(100)
+    frames[70, 2] = np.nan
+    np.save(file_of(pair[0]), frames)
+
+
+def beyond_float32(pair: Pair) -> None:
+    np.save(file_of(pair[0]), np.full((100, WIDTH), 1e300))
+
+
+def words(pair: Pair) -> None:
+    np.save(file_of(pair[0]), np.full((100, WIDTH), "1.0"))
+
+
+def objects(pair: Pair) -> None:
+    np.save(file_of(pair[0]), np.full((100, WIDTH), None), allow_pickle=True)
+
+
+def too_short(pair: Pair) -> None:
+    pair[1].text = "ab" * 20
+
+
+def other_width(pair: Pair) -> None:
+    np.save(file_of(pair[0]), np.zeros((100, 2)))
+    pair[0].num_features = 2
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (missing, "missing features: "),
+        (truncated, "unreadable features: .*shape \\(90, 5\\), expected 100 frames of 5"),
+        (too_wide, "unreadable features: .*shape \\(100, 6\\)"),
+        (other_width, "unreadable features: .*shape \\(100, 2\\)"),
+        (flat, "unreadable features: .*shape \\(100,\\)"),
+        (half_a_file, "unreadable features: "),
+        (not_a_number, "unreadable features: .*not finite"),
+        (beyond_float32, "unreadable features: .*not finite"),
+        (words, "unreadable features: .*same_kind"),
+        (objects, "unreadable features: .*allow_pickle=False"),
+        (too_short, "too short for its transcript: 25 frames, 40 needed"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_features_that_cannot_be_trained_on_are_dropped_with_the_reason(tmp_path, spoil, reason):
+    def change(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits["train"].append(stored_utterance(folder, "bad"))
+        spoil(splits["train"][-1])
+
+    prepared = run(tmp_path, FeatureRecipe(change), STORED_VIEW)
+    assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
+    assert list(dropped(prepared)) == [("train", "bad")]
+    assert re.match(reason, dropped(prepared)["train", "bad"])
+
+
+def test_features_lost_after_preparing_are_skipped_and_named(tmp_path):
+    prepared = run(tmp_path, FeatureRecipe(), STORED_VIEW)
+    cuts = prepared.cuts("train")[:]
+    file_of(cuts[1].features).unlink()
+    batch = SpeechDataset(STORED_VIEW.features, prepared.tokenizer)[(0, cuts)]
+    assert batch.ids == ("train-0", "train-2")
+    assert [name for name, _ in batch.skipped] == ["train-1"]
+
+
+def test_segments_of_one_matrix_get_their_own_frames(tmp_path):
+    def change(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        talk = store(folder, "talk", matrix(300, seed=1), start=2.0)
+        segments = [SupervisionSegment(f"s{i}", "talk", 2.0 + 0.5 * i, 0.75, text="a") for i in range(3)]
+        splits["train"] = [(talk, segment) for segment in segments]
+
+    class Talks(FeatureRecipe):
+        def __call__(self, folder: Path):
+            corpus = super().__call__(folder)
+            found = corpus.splits["train"]
+            corpus.splits["train"] = Manifests.of(list(found.features)[:1], found.supervisions)
+            return corpus
+
+    prepared = run(tmp_path, Talks(change), STORED_VIEW)
+    for index, cut in enumerate(prepared.cuts("train")):
+        assert cut.id == f"s{index}"
+        expected = matrix(300, seed=1)[50 * index : 50 * index + 75]
+        np.testing.assert_array_equal(STORED_VIEW.features(cut), expected)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "features", "message"),
+    [
+        (FeatureRecipe(), VIEW.features, "log_mel is computed from audio.*features=stored data.num_features=5"),
+        (Recipe(), StoredFeatures(WIDTH), "there is audio; choose features=log_mel"),
+        (FeatureRecipe(), StoredFeatures(80), "are 5 per frame every 10 ms, but data.num_features=80"),
+        (FeatureRecipe(), StoredFeatures(WIDTH, 20.0), "every 10 ms, but .*features.frame_shift_ms=20"),
+    ],
+)
+def test_features_that_cannot_be_had_are_refused_before_any_is_read(tmp_path, monkeypatch, recipe, features, message):
+    monkeypatch.setattr("asr.data.prepare.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, recipe, replace(VIEW, features=features))
+
+
+def longer_than_told(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["dev"][0][0].num_frames = 120
+
+
+def beyond_the_end(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["dev"][0][1].duration = 1.5
+
+
+def of_nothing(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["dev"][0][1].recording_id = "elsewhere"
+
+
+def of_one_recording(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["dev"][0][0].recording_id = "dev-1"
+
+
+def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["dev"].append((store(folder, "more", matrix(100)), splits["dev"][0][1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (twice, "split 'dev' .* duplicated"),
+        (longer_than_told, "split 'dev' .* dev-0: contradictory features: .*num_frames is 120"),
+        (beyond_the_end, "split 'dev' .* dev-0: outside its recording"),
+        (of_nothing, "split 'dev' .* dev-0: missing recording: elsewhere"),
+        (of_one_recording, "split 'dev' .* two features are of the same recording"),
+    ],
+)
+def test_manifests_of_features_that_contradict_are_refused_before_they_are_kept(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, FeatureRecipe(change), STORED_VIEW)
+    assert list(tmp_path.rglob("*.json*")) == []
+
+
+def test_a_split_has_recordings_or_features(tmp_path):
+    pairs = utterance(tmp_path, "a"), stored_utterance(tmp_path, "b")
+    with pytest.raises(ValueError, match="recordings or features, not both"):
+        Manifests.of(*zip(*pairs, strict=True))
+    empty = Manifests.of([], [])
+    assert isinstance(empty.recordings, RecordingSet)
+    assert empty.features is None
+
+
+@pytest.mark.parametrize(
+    ("told", "segment", "kind"),
+    [
+        ({}, {}, None),
+        ({"channels": None}, {}, None),
+        ({"channels": 1}, {}, "missing channel"),
+        ({"channels": 1}, {"channel": 1}, None),
+        ({"start": 2.0}, {}, "outside its recording"),
+        ({"start": 2.0}, {"start": 2.5, "duration": 0.5}, None),
+        ({"duration": float("inf")}, {}, "contradictory features"),
+        ({"duration": float("nan")}, {}, "contradictory features"),
+        ({"num_frames": 0}, {}, "contradictory features"),
+        ({"frame_shift": 0}, {}, "contradictory features"),
+        ({"sampling_rate": 0}, {}, "contradictory features"),
+    ],
+)
+def test_a_segment_lies_within_its_features(tmp_path, told, segment, kind):
+    features = store(tmp_path, "a", matrix(100), **told)
+    fields = {"id": "s", "recording_id": "a", "start": 0.0, "duration": 1.0} | segment
+    problem = segment_problem(SupervisionSegment(**fields), features)
+    assert (problem and problem.split(":")[0]) == kind
