@@ -1,0 +1,106 @@
+"""CMU AN4 (Census): spelled names, numbers and dates by 84 speakers, as cepstra without audio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from lhotse import Features, NumpyFilesWriter, SupervisionSegment
+from rich.progress import track
+
+from asr.data.corpus import Corpus, Manifests
+from asr.data.seeding import seed_for
+
+from .sources import HOME, NUM_CEPSTRA, Utterance, find_utterances
+
+FRAME_SHIFT_S = 0.01
+SAMPLING_RATE_HZ = 16_000  # of the audio that the cepstra were made from
+NUM_UTTERANCES = {"train": 948, "test": 130}
+
+
+def prepare_an4(
+    output_dir: Path, *, source: str | None = None, num_dev_speakers: int = 8, seed: int = 20261121
+) -> Corpus:
+    """Return the official split, with the utterances of some training speakers as dev.
+
+    Args:
+        output_dir: features go to ``features/`` below it.
+        source: an archive or folder of AN4's cepstra.
+        num_dev_speakers: how many training speakers become dev.
+        seed: of the choice of dev speakers.
+
+    Raises:
+        ValueError: an option is out of its range, or AN4 is not at ``source``.
+    """
+    if source is None:
+        raise ValueError(
+            f"recipe an4 needs data.source=PATH: an archive or folder of AN4's cepstra, from {HOME} or with index.tsv "
+            "and mfcc13.f16.npz (recipes/an4/README.md)"
+        )
+    utterances = find_utterances(source, output_dir)
+    dev = choose_dev({u.speaker for u in utterances if u.split == "train"}, num_dev_speakers, seed)
+    splits: dict[str, list[Utterance]] = {"train": [], "dev": [], "test": []}
+    for utterance in utterances:
+        splits["dev" if utterance.speaker in dev else utterance.split].append(utterance)
+    return Corpus(
+        {name: _manifests(name, found, output_dir / "features") for name, found in splits.items()},
+        notes=tuple(_notes(utterances, dev)),
+    )
+
+
+def choose_dev(speakers: set[str], num_dev_speakers: int, seed: int) -> set[str]:
+    """Return the training speakers that become dev; more of them contain fewer of the same seed."""
+    if not 1 <= num_dev_speakers < len(speakers):
+        raise ValueError(
+            f"data.prepare.num_dev_speakers must be in [1, {len(speakers) - 1}], there are {len(speakers)} training "
+            f"speakers; given {num_dev_speakers}"
+        )
+    order = np.random.default_rng(seed_for("an4", seed)).permutation(len(speakers))
+    return {sorted(speakers)[index] for index in order[:num_dev_speakers]}
+
+
+def _notes(utterances: Sequence[Utterance], dev: set[str]) -> Iterator[str]:
+    yield "real human speech as 13 cepstra per frame, without audio; official test set, of speakers heard nowhere else"
+    yield f"dev is the training speakers {', '.join(sorted(dev))}, who are not trained on"
+    for split, expected in NUM_UTTERANCES.items():
+        found = sum(utterance.split == split for utterance in utterances)
+        if found != expected:
+            yield f"{found} utterances of {split} instead of AN4's {expected}: not comparable with others' results"
+
+
+def _manifests(split: str, utterances: Sequence[Utterance], folder: Path) -> Manifests:
+    with NumpyFilesWriter(folder) as storage:
+        features = [_store(u, storage) for u in track(utterances, f"writing {split}", transient=True)]
+    segments = (_segment(u, f) for u, f in zip(utterances, features, strict=True))
+    return Manifests.of(features, segments)
+
+
+def _store(utterance: Utterance, storage: NumpyFilesWriter) -> Features:
+    num_frames = len(utterance.cepstra)
+    return Features(
+        type="mfcc",
+        num_frames=num_frames,
+        num_features=NUM_CEPSTRA,
+        frame_shift=FRAME_SHIFT_S,
+        sampling_rate=SAMPLING_RATE_HZ,
+        start=0.0,
+        duration=round(num_frames * FRAME_SHIFT_S, ndigits=4),
+        storage_type=storage.name,
+        storage_path=str(storage.storage_path),
+        storage_key=storage.write(utterance.id, utterance.cepstra),
+        recording_id=utterance.id,
+        channels=0,
+    )
+
+
+def _segment(utterance: Utterance, features: Features) -> SupervisionSegment:
+    return SupervisionSegment(
+        id=utterance.id,
+        recording_id=utterance.id,
+        start=0.0,
+        duration=features.duration,
+        text=utterance.text,
+        language="en",
+        speaker=utterance.speaker,
+    )

@@ -1,0 +1,180 @@
+"""The forms that the cepstra of AN4 come in → its 948 + 130 utterances.
+
+T frames; every frame has 13 mel-frequency cepstral coefficients.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.data.archives import extract
+from asr.data.fingerprint import describe_source, fingerprint
+
+HOME = "http://www.speech.cs.cmu.edu/databases/an4/"
+MAX_BYTES, MAX_MEMBERS = 2**27, 5000  # it unpacks to 1100 files of 15 MB
+NUM_CEPSTRA = 13
+SPLITS = ("train", "test")
+INDEX, MATRIX, ARRAY = "index.tsv", "mfcc13.f16.npz", "mfcc"
+INDEX_COLUMNS = ("id", "speaker", "text", "split", "start", "end")
+ID = re.compile(r"[\w-]+")
+TRANSCRIPT = re.compile(r"(?:<s>)?(.*?)(?:</s>)?\s*\(([\w-]+)\)")
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One utterance.
+
+    Attributes:
+        id: as in the corpus, ``an251-fash-b``.
+        speaker: ``fash``.
+        text: lower case.
+        split: ``train`` or ``test``, the official one.
+        cepstra: (T, 13), of a floating type.
+    """
+
+    id: str
+    speaker: str
+    text: str
+    split: str
+    cepstra: NDArray[np.floating]
+
+
+def find_utterances(source: str, work: Path) -> list[Utterance]:
+    """Return all utterances, sorted by id.
+
+    Args:
+        source: an archive or a folder, with index.tsv and mfcc13.f16.npz, or with etc/ and feat/ as CMU has them.
+        work: where archives are unpacked.
+
+    Raises:
+        ValueError: there are no such utterances at ``source``, or what describes them contradicts.
+    """
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        unpacked = work / f"unpacked-{fingerprint(describe_source(source))}"
+        folder = extract(folder, unpacked, max_bytes=MAX_BYTES, max_members=MAX_MEMBERS)
+    indexes, lists = sorted(folder.rglob(INDEX)), sorted(folder.rglob("an4_train.fileids"))
+    if not indexes and not lists:
+        raise ValueError(
+            f"{source}: the cepstra of AN4 are not there; expected {INDEX} beside {MATRIX}, or the folders etc and "
+            f"feat of {HOME}"
+        )
+    found = _from_index(indexes[0]) if indexes else _from_sphinx(lists[0].parent.parent)
+    utterances = sorted(found, key=lambda utterance: utterance.id)
+    _refuse_mixed(source, utterances)
+    return utterances
+
+
+def _refuse_mixed(source: str, utterances: Sequence[Utterance]) -> None:
+    for first, second in pairwise(utterances):
+        if first.id == second.id:
+            raise ValueError(f"{source}: utterance {first.id} is there twice; remove one of them")
+    speakers = {split: {u.speaker for u in utterances if u.split == split} for split in SPLITS}
+    if not all(speakers.values()):
+        raise ValueError(f"{source}: there are no utterances of {' or '.join(s for s in SPLITS if not speakers[s])}")
+    if both := speakers["train"] & speakers["test"]:
+        raise ValueError(f"{source}: speakers {sorted(both)} are in train and in test; the official split parts them")
+
+
+def _from_index(index: Path) -> Iterator[Utterance]:
+    cepstra = _matrix(index.with_name(MATRIX))
+    with index.open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        missing = [name for name in INDEX_COLUMNS if name not in (rows.fieldnames or ())]
+        if missing:
+            raise ValueError(f"{index}: the header lacks {', '.join(missing)}; needed are {', '.join(INDEX_COLUMNS)}")
+        spans = [(*_span(index, line, row, len(cepstra)), row) for line, row in enumerate(rows, start=2)]
+    for (_, end, first), (start, _, second) in pairwise(sorted(spans, key=lambda span: span[:2])):
+        if start < end:
+            raise ValueError(f"{index}: {first['id']} and {second['id']} share frames; each frame is of one utterance")
+    for start, end, row in spans:
+        yield Utterance(row["id"], row["speaker"], row["text"].lower(), row["split"], cepstra[start:end])
+
+
+def _matrix(path: Path) -> NDArray[np.floating]:
+    """Return the frames of all utterances, (T, 13)."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; it holds the cepstra that {INDEX} points into")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            matrix: NDArray[np.floating] = arrays[ARRAY]
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read as an npz with an array {ARRAY!r}: {error}") from error
+    if matrix.ndim != 2 or matrix.shape[1] != NUM_CEPSTRA or not np.issubdtype(matrix.dtype, np.floating):
+        raise ValueError(
+            f"{path}: {ARRAY!r} is {matrix.dtype} of shape {matrix.shape}, expected floating (frames, {NUM_CEPSTRA})"
+        )
+    return matrix
+
+
+def _span(index: Path, line: int, row: Mapping[str, str], num_frames: int) -> tuple[int, int]:
+    """Return the frames of a row, the last one excluded."""
+    try:
+        start, end = int(row["start"]), int(row["end"])
+        described = ID.fullmatch(row["id"]) and row["speaker"].strip() and row["split"] in SPLITS and row["text"]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index}, line {line}: {row} does not describe an utterance: {error}") from error
+    if not described:
+        raise ValueError(f"{index}, line {line}: {row} does not describe an utterance; splits are {', '.join(SPLITS)}")
+    if not 0 <= start < end <= num_frames:
+        raise ValueError(f"{index}, line {line}: frames {start} to {end} of {row['id']} are not among the {num_frames}")
+    return start, end
+
+
+def _from_sphinx(folder: Path) -> Iterator[Utterance]:
+    """Read CMU's own form: ``etc`` lists files and transcripts, ``feat`` holds a file of cepstra per utterance."""
+    for split in SPLITS:
+        texts = _transcripts(folder / "etc" / f"an4_{split}.transcription")
+        for name in _lines(folder / "etc" / f"an4_{split}.fileids"):
+            speaker, utterance = Path(name).parent.name, Path(name).name
+            if utterance not in texts:
+                raise ValueError(f"{folder}: {name} has no line in an4_{split}.transcription")
+            yield Utterance(utterance, speaker, texts[utterance], split, read_mfc(folder / "feat" / f"{name}.mfc"))
+
+
+def _transcripts(path: Path) -> dict[str, str]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for line in _lines(path):
+        match = TRANSCRIPT.fullmatch(line)
+        if match is None:
+            raise ValueError(f"{path}: {line!r} is no transcript; expected WORDS (id)")
+        found[match[2]].append(match[1].strip().lower())
+    return {name: texts[0] for name, texts in found.items()}
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise ValueError(f"{path} is missing")
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def read_mfc(path: Path) -> NDArray[np.float32]:
+    """Return the cepstra (T, 13) of a file in Sphinx's format.
+
+    Four bytes hold the number of values, as an integer; then come the values of four bytes each, frame by frame. The
+    byte order is that in which the number fits the size of the file.
+
+    Raises:
+        ValueError: the file is missing, or is not as long as it says.
+
+    Reference:
+        https://cmusphinx.github.io/wiki/mfcformat
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is missing")
+    data = path.read_bytes()
+    num_values = len(data) // 4 - 1
+    for order in "><":
+        if data[:4] == np.array(num_values, f"{order}i4").tobytes() and num_values > 0 and not num_values % NUM_CEPSTRA:
+            return np.frombuffer(data, f"{order}f4", num_values, 4).astype(np.float32).reshape(-1, NUM_CEPSTRA)
+    raise ValueError(f"{path}: {len(data)} bytes are no cepstra of Sphinx, {NUM_CEPSTRA} per frame, or truncated")
