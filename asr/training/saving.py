@@ -25,9 +25,9 @@ SCORE = "val/wer"
 class Checkpoints(Checkpoint):
     """Writes ``update-<number>.ckpt`` at every validation and at the end; ``last.ckpt`` and ``best.ckpt`` lead to them.
 
-    ``best.ckpt`` is the one with the lowest mean WER on the development sets, the earlier of equals. An update is
-    written once, and ``last.ckpt`` moved when all else is in place: a training that was killed in between goes on from
-    the older one, and does the same again.
+    ``best.ckpt`` is the one with the lowest mean WER on the development sets; of equals the later, which the schedule
+    has brought further. An update is written once, and ``last.ckpt`` moved when all else is in place: a training that
+    was killed in between goes on from the older one, and does the same again.
 
     Args:
         run_dir: folder of the run.
@@ -67,7 +67,7 @@ class Checkpoints(Checkpoint):
         if trainer.sanity_checking or trainer.state.fn is not TrainerFn.FITTING:
             return
         wer = float(trainer.callback_metrics.get(SCORE, float("inf")))
-        if wer < self.best_wer:
+        if wer <= self.best_wer:
             self.best_wer, self.best_update = wer, trainer.global_step
         self.save(trainer)
 

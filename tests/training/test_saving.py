@@ -52,11 +52,11 @@ def test_a_training_without_validations_saves_its_last_update_in_its_place(tmp_p
     assert same(whole, gone_on)
 
 
-def test_the_best_is_that_of_the_lowest_wer_and_of_equals_the_earlier(tmp_path):
+def test_the_best_is_that_of_the_lowest_wer_and_of_equals_the_later(tmp_path):
     wers = {1: 0.5, 2: 0.25, 3: 0.25, 4: 0.3}
     run(tmp_path, 4, [Checkpoints(tmp_path, keep_last=1)], wers=wers.get, validate_every=1)
     assert names(tmp_path) == ["best.ckpt", "last.ckpt", "update-000004.ckpt"]
-    assert state(tmp_path / "checkpoints" / "best.ckpt")["global_step"] == 2
+    assert state(tmp_path / "checkpoints" / "best.ckpt")["global_step"] == 3
 
 
 def test_the_best_is_remembered_over_a_resumption(tmp_path):
