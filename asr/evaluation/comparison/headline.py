@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from asr.evaluation.comparison.matching import named
 from asr.evaluation.comparison.result import Difference, Row, SetComparison, Verdict
-from asr.evaluation.comparison.wording import interval, percent, points, points_interval
+from asr.evaluation.comparison.wording import detectable, interval, percent, points, points_interval
 
 
 def best_of(found: SetComparison) -> Row:
@@ -69,9 +69,9 @@ def _baseline(found: SetComparison, best: Row) -> list[str]:
 
 def _detectable(differences: Sequence[Difference | None]) -> list[str]:
     """Say how large a difference must be to be found."""
-    sizes = [100 * d.smallest_detectable for d in differences if d is not None and d.smallest_detectable is not None]
+    sizes = [d.smallest_detectable for d in differences if d is not None and d.smallest_detectable is not None]
     if not sizes:
         return []
-    low, high = (f"{size:.2f}" for size in (min(sizes), max(sizes)))
+    low, high = detectable(min(sizes)), detectable(max(sizes))
     more = "" if low == high else f", with some contestants only {high}"
     return [f"The smallest difference that these runs could detect: {low} points{more}."]

@@ -11,6 +11,7 @@ from asr.evaluation.comparison.result import Comparison, Difference, Row, SetCom
 from asr.evaluation.comparison.runs import Cost, Run
 from asr.evaluation.comparison.wording import (
     UNKNOWN,
+    detectable,
     duration,
     interval,
     number,
@@ -120,7 +121,7 @@ def _difference_cells(found: Difference) -> list[Cell]:
         Cell(points(found.mean), points_interval(found.low, found.high)),
         Cell(p_value(found.p_adjusted)),
         Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
-        Cell(percent(found.smallest_detectable)),
+        Cell(detectable(found.smallest_detectable)),
         Cell(str(found.num_seeds)),
     ]
 

@@ -9,8 +9,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from asr.evaluation.comparison.headline import best_of
 from asr.evaluation.comparison.result import Comparison, Difference, Row, SetComparison
 from asr.evaluation.comparison.runs import Cost, Run
+from asr.evaluation.comparison.wording import detectable
 
 UNKNOWN = "-"
 
@@ -19,8 +21,8 @@ def tables(comparison: Comparison) -> Iterator[Group | Text]:
     """Yield, per test set, WERs and differences to the best and the baseline; then what the trainings took."""
     for found in comparison.sets:
         yield _wers(found, comparison.level)
-        best = next((row.contestant for row in found.rows if row.to_best is None), None)
-        if best is not None and len(found.rows) > 1:
+        best = best_of(found).contestant
+        if len(found.rows) > 1:
             what = "the best and the baseline" if best == found.baseline else "the best"
             yield _differences(f"{found.name}: minus {best}, {what}", found, comparison, lambda row: row.to_best)
         if found.baseline not in (None, best):
@@ -74,7 +76,7 @@ def _difference_cells(found: Difference) -> tuple[str, ...]:
         f"{100 * found.mean:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]",
         UNKNOWN if found.probability_of_improvement is None else f"{found.probability_of_improvement:.2f}",
         UNKNOWN if found.p_adjusted is None else f"{found.p_adjusted:.2g}",
-        _percent(found.smallest_detectable),
+        detectable(found.smallest_detectable),
         found.verdict,
     )
 

@@ -13,6 +13,11 @@ def percent(fraction: float | None) -> str:
     return UNKNOWN if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.2f}"
 
 
+def detectable(difference: float | None) -> str:
+    """Return a difference that could be found in percentage points, or that only a failed training makes one."""
+    return "> 100" if difference is not None and difference > 1 else percent(difference)
+
+
 def points(difference: float) -> str:
     """Return a difference of rates in percentage points with its sign; none at all is ``+0.00``."""
     rounded = round(100 * difference, 2) + 0.0  # makes -0.0 positive

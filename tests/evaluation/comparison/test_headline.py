@@ -6,7 +6,16 @@ import pytest
 
 from asr.evaluation.comparison.compare import compare
 from asr.evaluation.comparison.headline import best_of, headline
-from asr.evaluation.comparison.wording import duration, interval, number, p_value, percent, points, shortened
+from asr.evaluation.comparison.wording import (
+    detectable,
+    duration,
+    interval,
+    number,
+    p_value,
+    percent,
+    points,
+    shortened,
+)
 from tests.evaluation.comparison.made_comparisons import made_comparison
 from tests.evaluation.comparison.made_runs import better, run_of, sweep
 
@@ -86,6 +95,9 @@ def test_a_difference_in_favour_of_another_is_not_hidden():
 @pytest.mark.parametrize(
     ("made", "text"),
     [
+        (detectable(0.0312), "3.12"),
+        (detectable(1.5), "> 100"),
+        (detectable(None), "–"),
         (percent(0.0312), "3.12"),
         (percent(None), "–"),
         (points(-0.0042), "−0.42"),
