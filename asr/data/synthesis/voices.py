@@ -5,6 +5,7 @@ A speaker is a variant; an accent is a language of eSpeak NG. FROZEN: no later c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,9 +63,9 @@ TRAIN = (
 VOICES = {"train": TRAIN, "dev": DEV, "test": TEST}
 
 
-def draw_speaker(rng: np.random.Generator, split: str) -> dict[str, Any]:
+def draw_speaker(rng: np.random.Generator, split: str, accents: Sequence[str] = ACCENTS) -> dict[str, Any]:
     """Return a voice of a split and a way of speaking."""
-    variant, accent = str(rng.choice(VOICES[split])), str(rng.choice(ACCENTS))
+    variant, accent = str(rng.choice(VOICES[split])), str(rng.choice(accents))
     return {
         "variant": variant,
         "accent": accent,

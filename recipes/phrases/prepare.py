@@ -1,0 +1,98 @@
+"""Synthetic sentences of 1,200 words, spoken by eSpeak NG with many voices under noise, made entirely offline."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from asr.data.corpus import Corpus
+from asr.data.seeding import seed_for
+from asr.data.synthesis.shards import NOTE, Item, Plan, check_engine, check_sizes, manifests_of, place, quiet, speak
+from asr.data.synthesis.voices import draw_speaker
+
+from .noise import Audio, draw_noise, mix
+from .sentences import sentence
+
+ACCENTS = ("en", "en-gb-x-rp", "en-us")
+NUM_TALKERS = 60  # clips of training voices that babble is mixed of
+
+
+def prepare_phrases(
+    output_dir: Path,
+    *,
+    source: str | None = None,
+    num_train: int = 8000,
+    num_dev: int = 300,
+    num_test: int = 600,
+    seed: int = 20270104,
+    num_jobs: int = 2,
+) -> Corpus:
+    """Speak the corpus, mix noise in, and return its manifests.
+
+    What is said, by whom, how and in what noise depends on (seed, split, index) alone. Audio is made in shards, which
+    appear complete or not at all; those that an interrupted call left are used again.
+
+    Args:
+        output_dir: audio goes to ``audio/`` below it.
+        source: must be None, the corpus is made here.
+        num_train: training sentences.
+        num_dev: development sentences.
+        num_test: test sentences.
+        seed: of the sentences, voices, ways of speaking and noises.
+        num_jobs: processes that speak at the same time; does not change what is said.
+
+    Raises:
+        ValueError: an argument is out of its range, or eSpeak NG is not installed.
+    """
+    if source is not None:
+        raise ValueError(f"data.source: recipe phrases makes its own audio and reads no source, given {source!r}")
+    sizes = {"train": num_train, "dev": num_dev, "test": num_test}
+    check_sizes({**{f"num_{name}": size for name, size in sizes.items()}, "num_jobs": num_jobs})
+    check_engine("phrases")
+    audio = output_dir / "audio"
+    finish = partial(_add_noise, talkers=_talkers(audio, seed, num_jobs))
+    splits = {}
+    for name, size in sizes.items():
+        plan = [draw(seed, name, index) for index in range(size)]
+        speak(plan, audio, seed=seed, num_jobs=num_jobs, finish=finish)
+        splits[name] = manifests_of(plan, audio)
+    return Corpus(splits, notes=(NOTE,))
+
+
+def draw(seed: int, split: str, index: int) -> Item:
+    """Return what is said in an utterance, by whom, how, and in what noise; split ``talkers`` is the babble."""
+    rng = np.random.default_rng(seed_for("phrases", seed, split, index))
+    voices = "train" if split == "talkers" else split
+    return {
+        **place("phrases", split, index),
+        "text": sentence(rng, voices),
+        **draw_speaker(rng, voices, ACCENTS),
+        **_brisk(rng),
+        **quiet(seed, split, index),
+        **draw_noise(rng),
+    }
+
+
+def _brisk(rng: np.random.Generator) -> Item:
+    """Return a faster way of speaking than that of digits: more words in a second of training."""
+    return {
+        "words_per_minute": int(rng.integers(170, 241)),
+        "lead_s": float(rng.uniform(0.05, 0.15)),
+        "tail_s": float(rng.uniform(0.05, 0.15)),
+    }
+
+
+def _talkers(audio: Path, seed: int, num_jobs: int) -> list[Audio]:
+    plan = [draw(seed, "talkers", index) for index in range(NUM_TALKERS)]
+    speak(plan, audio, seed=seed, num_jobs=num_jobs)
+    return [soundfile.read(audio / item["shard"] / f"{item['id']}.flac")[0] for item in plan]
+
+
+def _add_noise(folder: Path, plan: Plan, talkers: list[Audio]) -> None:
+    for item in plan:
+        file = folder / f"{item['id']}.flac"
+        speech, rate_hz = soundfile.read(file)
+        soundfile.write(file, mix(speech, item, talkers, rate_hz), rate_hz, subtype="PCM_16")

@@ -1,0 +1,183 @@
+import hashlib
+import importlib.util
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import yaml
+from lhotse.qa import validate_recordings_and_supervisions
+
+from asr.data.synthesis.voices import ACCENTS, VOICES
+from asr.recipes.phrases import prepare as prepare_module
+from asr.recipes.phrases.noise import KINDS, babble, coloured, draw_noise, hum, mix
+from asr.recipes.phrases.prepare import draw, prepare_phrases
+from asr.recipes.phrases.sentences import CLASSES, MAX_WORDS, MIN_WORDS, RULES, VOCABULARY
+
+TINY = {"num_train": 6, "num_dev": 3, "num_test": 3}
+RATE_HZ = 16_000
+SPLITS = ("train", "dev", "test")
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(folder.rglob("*.flac"))}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_talkers():
+    """Babble of eight clips is spoken sooner."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare_module, "NUM_TALKERS", 8)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("phrases")
+    return folder, prepare_phrases(folder, **TINY)
+
+
+@pytest.fixture(scope="module")
+def frozen():
+    """Everything that is said, by split, with the sizes and the seed of the recipe."""
+    recipe = Path(prepare_module.__file__).with_name("transformer_ctc.yaml")
+    options = yaml.safe_load(recipe.read_text())["data"]["prepare"]
+    return {name: [draw(options["seed"], name, index) for index in range(options[f"num_{name}"])] for name in SPLITS}
+
+
+def test_the_corpus_is_frozen(frozen):
+    """Changing what is said, by whom, or in what noise would make old results incomparable."""
+    keys = ("id", "text", "voice", "words_per_minute", "pitch", "noise", "snr_db", "mix_seed")
+    told = [tuple(item[key] for key in keys) for items in frozen.values() for item in items]
+    assert len(told) == NUM_FROZEN
+    assert told[0][:6] == FIRST
+    assert hashlib.sha256(repr(told).encode()).hexdigest()[:16] == FROZEN
+
+
+NUM_FROZEN = 8900
+FIRST = ("phrases-train-00000", "please crawl to the house", "en-gb-x-rp+klatt2", 208, 70, "hum")
+FROZEN = "31bc95fbb2852298"
+
+
+def test_no_sentence_and_no_voice_is_in_two_splits(frozen):
+    for key in ("text", "variant"):
+        train, dev, test = ({item[key] for item in frozen[name]} for name in SPLITS)
+        assert not train & dev
+        assert not train & test
+        assert not dev & test
+
+
+def test_more_than_a_thousand_words_are_heard_in_training(frozen):
+    heard = Counter(word for item in frozen["train"] for word in item["text"].split())
+    assert set(heard) <= VOCABULARY
+    assert len(heard) > 1000
+    tested = [word for item in frozen["test"] for word in item["text"].split()]
+    assert sum(word not in heard for word in tested) < 0.005 * len(tested)
+
+
+def test_what_is_said_is_sentences_by_voices_of_the_split(frozen):
+    for split, items in frozen.items():
+        for item in items[:300]:
+            words = item["text"].split()
+            assert MIN_WORDS <= len(words) <= MAX_WORDS
+            assert set(words) <= VOCABULARY
+            assert item["variant"] in VOICES[split]
+            assert item["accent"] in ACCENTS
+
+
+def test_every_class_and_rule_is_used_and_lists_a_word_once():
+    named = " ".join(template for rule in RULES.values() for template in rule)
+    for name in [*CLASSES, *RULES]:
+        assert name == "sentence" or f"{{{name}}}" in named
+    for name, listed in CLASSES.items():
+        assert len(listed) == len(set(listed)), name
+
+
+def test_babble_is_of_training_voices_alone():
+    assert {draw(1, "talkers", index)["variant"] for index in range(100)} <= set(VOICES["train"])
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0, 2.0])
+def test_coloured_noise_falls_with_its_slope(slope):
+    noise = coloured(2**17, slope, RATE_HZ, np.random.default_rng(0))
+    power = np.abs(np.fft.rfft(noise)) ** 2
+    frequency = np.fft.rfftfreq(len(noise), 1 / RATE_HZ)
+    low, high = (power[(frequency > f) & (frequency < 1.25 * f)].mean() for f in (200, 3200))
+    assert 10 * np.log10(low / high) == pytest.approx(slope * 10 * np.log10(16), abs=0.5)
+
+
+def test_hum_is_loudest_at_multiples_of_the_mains():
+    noise = hum(RATE_HZ, 60.0, RATE_HZ, np.random.default_rng(0))
+    power = np.abs(np.fft.rfft(noise)) ** 2  # bins of 1 Hz
+    harmonics = power[60:2401:60].sum()
+    assert harmonics / (power.sum() - harmonics) == pytest.approx(10, rel=0.1)
+
+
+def test_babble_is_of_equally_loud_talkers():
+    talkers = [np.eye(1, 700, number)[0] * 10.0**number for number in range(5)]
+    total = babble(1400, talkers, np.random.default_rng(0))
+    assert np.count_nonzero(total) == 10  # five clicks, repeated
+    assert np.ptp(total[total != 0]) < 1e-9 * total.max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_speech_is_mixed_at_the_drawn_ratio_and_level(kind):
+    rng = np.random.default_rng(0)
+    speech = np.sin(np.arange(RATE_HZ) * 0.3) * 0.25
+    talkers = [rng.normal(size=900) for _ in range(6)]
+    item = {**draw_noise(rng), "noise": kind, "snr_db": 6.0}
+    mixed = mix(speech, item, talkers, RATE_HZ)
+    assert np.abs(mixed).max() == pytest.approx(0.25)
+    scale = mixed @ speech / (speech @ speech)
+    noise = mixed - scale * speech
+    ratio_db = 10 * np.log10(np.mean((scale * speech) ** 2) / np.mean(noise**2))
+    assert ratio_db == pytest.approx(6.0, abs=0.5)
+
+
+def test_the_same_options_give_the_same_audio(tiny, tmp_path):
+    folder, _ = tiny
+    prepare_phrases(tmp_path, **TINY, num_jobs=1)
+    assert hashes(tmp_path) == hashes(folder)
+    assert len(set(hashes(folder).values())) == 12 + 8
+
+
+def test_an_interrupted_preparation_goes_on(tiny, tmp_path):
+    folder, _ = tiny
+    shutil.copytree(folder, tmp_path / "copy")
+    audio = tmp_path / "copy" / "audio"
+    shutil.rmtree(audio / "dev-000")
+    (audio / "test-000").rename(audio / "test-000.partial")
+    kept = (audio / "train-000").stat().st_mtime_ns
+    prepare_phrases(tmp_path / "copy", **TINY)
+    assert hashes(tmp_path / "copy") == hashes(folder)
+    assert (audio / "train-000").stat().st_mtime_ns == kept
+    assert not (audio / "test-000.partial").exists()
+
+
+def test_manifests_and_audio_are_sound(tiny):
+    _, corpus = tiny
+    assert set(corpus.splits) == set(SPLITS)
+    assert "synthetic" in corpus.notes[0]
+    for manifests in corpus.splits.values():
+        validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
+        for recording in manifests.recordings:
+            audio, rate_hz = soundfile.read(recording.sources[0].source)
+            assert rate_hz == RATE_HZ
+            assert 0.8 < len(audio) / rate_hz < 8
+            assert 0.02 < np.abs(audio).max() < 0.6
+
+
+def test_a_missing_engine_is_named_with_its_extra(monkeypatch, tmp_path):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "espeakng_loader" else find(name))
+    with pytest.raises(ValueError, match=r"phrases.*werdict\[tts\]"):
+        prepare_phrases(tmp_path, **TINY)
+
+
+@pytest.mark.parametrize("options", [{"num_train": 0}, {"num_test": -1}, {"num_jobs": 0}, {"source": "x"}])
+def test_impossible_options_are_refused(tmp_path, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        prepare_phrases(tmp_path, **{**TINY, **options})
+    assert list(tmp_path.iterdir()) == []
