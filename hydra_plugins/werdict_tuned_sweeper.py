@@ -52,40 +52,41 @@ class TunedSweeper(Sweeper):
         self.common = _plain_overrides(arguments)
         tuned = contestants(self.options)
         self.sweep_dir.mkdir(parents=True, exist_ok=True)
-        self._try([(contestant, lr) for contestant, lrs in tuned for lr in lrs])
+        self._try("learning rates", [(contestant, lr) for contestant, lrs in tuned for lr in lrs])
         found = [contestant for contestant, _ in tuned]
         for _ in range(self.options["max_extra_trials"]):
             if not any(contestant.at_edge for contestant in found):
                 break
-            self._try([(contestant, contestant.next_lr()) for contestant in found])
+            self._try("one more learning rate each", [(contestant, contestant.next_lr()) for contestant in found])
         self._try_warmups(found)
         report(found, self.sweep_dir)
         seeds = self.options["seeds"]
-        self._launch([[*contestant.chosen(), f"seed={seed}"] for seed in seeds for contestant in found])
+        self._launch("seeds", [[*contestant.chosen(), f"seed={seed}"] for seed in seeds for contestant in found])
 
-    def _try(self, trials: Sequence[tuple[Contestant, float]]) -> None:
+    def _try(self, what: str, trials: Sequence[tuple[Contestant, float]]) -> None:
         usual = [contestant.warmups[0] if contestant.warmups else None for contestant, _ in trials]
         words = [contestant.words(lr, warmup) for (contestant, lr), warmup in zip(trials, usual, strict=True)]
-        for (contestant, lr), wer in zip(trials, self._tune(words), strict=True):
+        for (contestant, lr), wer in zip(trials, self._tune(what, words), strict=True):
             contestant.trials[lr] = wer
 
     def _try_warmups(self, found: Sequence[Contestant]) -> None:
         trials = [(contestant, warmup) for contestant in found for warmup in contestant.warmups[1:]]
         for contestant in found:
             contestant.warmup_trials = dict.fromkeys(contestant.warmups[:1], contestant.trials[contestant.best_lr])
-        wers = self._tune([contestant.words(contestant.best_lr, warmup) for contestant, warmup in trials])
-        for (contestant, warmup), wer in zip(trials, wers, strict=True):
+        words = [contestant.words(contestant.best_lr, warmup) for contestant, warmup in trials]
+        for (contestant, warmup), wer in zip(trials, self._tune("warm-ups", words), strict=True):
             contestant.warmup_trials[warmup] = wer
 
-    def _tune(self, jobs: Sequence[list[str]]) -> list[float]:
+    def _tune(self, what: str, jobs: Sequence[list[str]]) -> list[float]:
         extra = [f"seed={self.options['tuning_seed']}", "decode_test=false", *self.options["tuning_overrides"]]
-        return self._launch([[*words, *extra] for words in jobs])
+        return self._launch(what, [[*words, *extra] for words in jobs])
 
-    def _launch(self, jobs: Sequence[list[str]]) -> list[float]:
-        """Run jobs and return their WERs on the development sets; infinity where one has none."""
+    def _launch(self, what: str, jobs: Sequence[list[str]]) -> list[float]:
+        """Say what is next, run jobs, and return their WERs on the development sets; infinity where one has none."""
         if not jobs:
             return []
         batch = [[*words, *self.common, f"sweep.name={self.sweep_name}"] for words in jobs]
+        console.print(f"{what}: {len(jobs)} jobs")
         assert self.launcher is not None
         self.validate_batch_is_legal(batch)
         results = self.launcher.launch(batch, initial_job_idx=self.num_jobs)

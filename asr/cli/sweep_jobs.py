@@ -23,7 +23,7 @@ from asr.evaluation.curves import read_metrics
 
 NAME = re.compile(r"\w[\w.+-]*")
 RECORDS = "jobs"  # folder of a sweep with what is known of each job
-LONGEST_LABEL = 48
+LONGEST_LABEL = 80
 # what may differ between a run and its resumption, but makes another training of a job
 TELLING = ("callbacks", "trainer.devices", "trainer.num_nodes", "trainer.strategy")
 
@@ -97,12 +97,16 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
         overrides: of the job.
         config: composed, unresolved.
     """
-    telling = [word.lstrip("+") for word in overrides if not _is_free(override_key(word))]
-    # without characters that Hydra's grammar knows, because the folder is typed as resume=…
-    label = "_".join(re.sub(r"[^\w.]+", "-", word).strip("-") for word in telling)[:LONGEST_LABEL]
+    label = "_".join(_label(word) for word in overrides if not _is_free(override_key(word)))[:LONGEST_LABEL]
     trained = {key: value for key, value in flat(config).items() if not _is_free(key)}
     digest = hashlib.sha256(json.dumps(trained, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{label or 'default'}-{digest}"
+
+
+def _label(override: str) -> str:
+    """Return ``lr-0.01`` of ``optimizer.lr=0.01``, without what Hydra's grammar knows: folders are typed as resume=…"""
+    key, _, value = override.partition("=")
+    return re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-")
 
 
 def _is_free(key: str) -> bool:

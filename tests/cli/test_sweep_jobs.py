@@ -15,10 +15,10 @@ CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer":
 
 
 def test_a_job_is_named_by_what_is_trained_not_by_where():
-    name = job_name(["optimizer=eve", "seed=1"], CONFIG)
-    assert name.startswith("optimizer-eve_seed-1-")
+    name = job_name(["optimizer=eve", "optimizer.lr=0.01", "seed=1"], CONFIG)
+    assert name.startswith("optimizer-eve_lr-0.01_seed-1-")
     moved = {**CONFIG, "data": {"dir": "/elsewhere"}, "sweep": {"name": "b"}}
-    assert job_name(["optimizer=eve", "seed=1", "data.dir=/elsewhere"], moved) == name
+    assert job_name(["optimizer=eve", "optimizer.lr=0.01", "seed=1", "data.dir=/elsewhere"], moved) == name
 
 
 @pytest.mark.parametrize("changed", [{"seed": 2}, {"optimizer": {"lr": 0.2}}, {"trainer": {"devices": 2}}])
