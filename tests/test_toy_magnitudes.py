@@ -48,7 +48,7 @@ def test_every_optimizer_that_is_exported_has_a_row(toy):
 
 
 def test_magnitudes_differ_between_dimensions_but_not_between_batches(toy):
-    _, batches = toy.make_problem(0)
+    _, batches = importlib.import_module("toy_training").make_problem(0)
     for side, scale in ((0, 100), (1, 1)):
         magnitudes = torch.stack([batch[side] for batch in batches]).square().mean((0, 1, 2)).sqrt() / scale
         assert magnitudes.log().mean().abs() < 0.5
@@ -65,7 +65,7 @@ def test_a_seed_decides_every_number(toy):
 
 
 def test_losses_are_smoothed_and_start_at_the_first(toy, row):
-    network, batches = toy.make_problem(3)
+    network, batches = importlib.import_module("toy_training").make_problem(3)
     losses = [100 * (network(x) - y).square().mean().item() for x, y in batches]
     curve = toy.train(toy.Task(row["Eve"], 1e-30, 3, 1)).curve
     smoothed = losses[0]
