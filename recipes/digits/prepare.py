@@ -8,7 +8,7 @@ import numpy as np
 
 from asr.data.corpus import Corpus
 from asr.data.seeding import seed_for
-from asr.data.synthesis.shards import NOTE, Item, check_engine, check_sizes, manifests_of, place, quiet, speak
+from asr.data.synthesis.shards import Item, check_request, place, quiet, speak_corpus
 from asr.data.synthesis.voices import draw_speaker
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "oh")
@@ -42,17 +42,9 @@ def prepare_digits(
     Raises:
         ValueError: an argument is out of its range, or eSpeak NG is not installed.
     """
-    if source is not None:
-        raise ValueError(f"data.source: recipe digits makes its own audio and reads no source, given {source!r}")
-    check_sizes({"num_train": num_train, "num_dev": num_dev, "num_test": num_test, "num_jobs": num_jobs})
-    check_engine("digits")
-    audio = output_dir / "audio"
-    splits = {}
-    for name, size in {"train": num_train, "dev": num_dev, "test": num_test}.items():
-        plan = [draw(seed, name, index) for index in range(size)]
-        speak(plan, audio, seed=seed, num_jobs=num_jobs)
-        splits[name] = manifests_of(plan, audio)
-    return Corpus(splits, notes=(NOTE,))
+    sizes = {"train": num_train, "dev": num_dev, "test": num_test}
+    check_request("digits", source, sizes, num_jobs)
+    return speak_corpus(draw, sizes, output_dir / "audio", seed=seed, num_jobs=num_jobs)
 
 
 def draw(seed: int, split: str, index: int) -> Item:

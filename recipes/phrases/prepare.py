@@ -10,7 +10,7 @@ import soundfile
 
 from asr.data.corpus import Corpus
 from asr.data.seeding import seed_for
-from asr.data.synthesis.shards import NOTE, Item, Plan, check_engine, check_sizes, manifests_of, place, quiet, speak
+from asr.data.synthesis.shards import Item, Plan, check_request, place, quiet, speak, speak_corpus
 from asr.data.synthesis.voices import draw_speaker
 
 from .noise import Audio, draw_noise, mix
@@ -47,19 +47,11 @@ def prepare_phrases(
     Raises:
         ValueError: an argument is out of its range, or eSpeak NG is not installed.
     """
-    if source is not None:
-        raise ValueError(f"data.source: recipe phrases makes its own audio and reads no source, given {source!r}")
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
-    check_sizes({**{f"num_{name}": size for name, size in sizes.items()}, "num_jobs": num_jobs})
-    check_engine("phrases")
+    check_request("phrases", source, sizes, num_jobs)
     audio = output_dir / "audio"
     finish = partial(_add_noise, talkers=_talkers(audio, seed, num_jobs))
-    splits = {}
-    for name, size in sizes.items():
-        plan = [draw(seed, name, index) for index in range(size)]
-        speak(plan, audio, seed=seed, num_jobs=num_jobs, finish=finish)
-        splits[name] = manifests_of(plan, audio)
-    return Corpus(splits, notes=(NOTE,))
+    return speak_corpus(draw, sizes, audio, seed=seed, num_jobs=num_jobs, finish=finish)
 
 
 def draw(seed: int, split: str, index: int) -> Item:

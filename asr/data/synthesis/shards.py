@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import Recording, SupervisionSegment
 from rich.progress import track
 
-from asr.data.corpus import Manifests
+from asr.data.corpus import Corpus, Manifests
 from asr.data.seeding import seed_for
 
 SAMPLING_RATE_HZ = 16_000
@@ -27,24 +27,28 @@ Item = dict[str, Any]
 Plan = Sequence[Item]
 
 
-def check_engine(recipe: str) -> None:
-    """Refuse to start without the engine.
+def check_request(recipe: str, source: str | None, sizes: Mapping[str, int], num_jobs: int) -> None:
+    """Refuse what a recipe that speaks its own corpus cannot do, before anything is spoken.
+
+    Args:
+        recipe: its name, for messages.
+        source: must be None, the corpus is made here.
+        sizes: utterances by split.
+        num_jobs: processes that speak at the same time.
 
     Raises:
-        ValueError: eSpeak NG is not installed.
+        ValueError: there is a source, a number is below 1, or eSpeak NG is not installed.
     """
+    if source is not None:
+        raise ValueError(f"data.source: recipe {recipe} makes its own audio and reads no source, given {source!r}")
+    for name, number in {**{f"num_{split}": size for split, size in sizes.items()}, "num_jobs": num_jobs}.items():
+        if number < 1:
+            raise ValueError(f"data.prepare.{name} must be at least 1, given {number}")
     if importlib.util.find_spec("espeakng_loader") is None:
         raise ValueError(
             f"recipe {recipe} needs eSpeak NG, which is not installed because of its licence (GPL-3); "
             "install it with: pip install 'werdict[tts]'"
         )
-
-
-def check_sizes(sizes: Mapping[str, int]) -> None:
-    """Refuse options of a prepare function that are below 1; ``sizes`` is by name of the option."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"data.prepare.{name} must be at least 1, given {size}")
 
 
 def place(corpus: str, split: str, index: int) -> Item:
@@ -55,6 +59,33 @@ def place(corpus: str, split: str, index: int) -> Item:
 def quiet(seed: int, split: str, index: int) -> Item:
     """Return the near silence under an utterance: a recording has no digital zeros."""
     return {"noise_dbfs": -70.0, "noise_seed": seed_for("noise", seed, split, index)}
+
+
+def speak_corpus(
+    draw: Callable[[int, str, int], Item],
+    sizes: Mapping[str, int],
+    folder: Path,
+    *,
+    seed: int,
+    num_jobs: int,
+    finish: Callable[[Path, Plan], None] | None = None,
+) -> Corpus:
+    """Speak all splits and return their manifests; but for ``draw`` and ``sizes``, arguments are those of ``speak``.
+
+    Args:
+        draw: called as ``draw(seed, split, index)``, returns an utterance.
+        sizes: utterances by split.
+        folder: of the audio.
+        seed: of the engine and of ``draw``.
+        num_jobs: processes that speak at the same time.
+        finish: changes the audio of a shard.
+    """
+    splits = {}
+    for split, size in sizes.items():
+        plan = [draw(seed, split, index) for index in range(size)]
+        speak(plan, folder, seed=seed, num_jobs=num_jobs, finish=finish)
+        splits[split] = manifests_of(plan, folder)
+    return Corpus(splits, notes=(NOTE,))
 
 
 def speak(
@@ -119,4 +150,4 @@ def manifests_of(plan: Plan, folder: Path) -> Manifests:
                 custom={"accent": item["accent"]},
             )
         )
-    return Manifests(RecordingSet.from_recordings(recordings), SupervisionSet.from_segments(supervisions))
+    return Manifests.of(recordings, supervisions)
