@@ -76,7 +76,7 @@ def _difference_cells(found: Difference) -> tuple[str, ...]:
         f"{100 * found.mean:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]",
         UNKNOWN if found.probability_of_improvement is None else f"{found.probability_of_improvement:.2f}",
         UNKNOWN if found.p_adjusted is None else f"{found.p_adjusted:.2g}",
-        detectable(found.smallest_detectable),
+        UNKNOWN if found.smallest_detectable is None else detectable(found.smallest_detectable),
         found.verdict,
     )
 
