@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import Recording, SupervisionSegment
 from numpy.typing import NDArray
 from rich.progress import track
 
@@ -67,10 +67,7 @@ def prepare_fsdd(
             _utterance(f"fsdd-{split}-{index:04d}", string, audio, seed)
             for index, string in enumerate(track(strings, f"writing {split}", transient=True))
         ]
-        splits[split] = Manifests(
-            RecordingSet.from_recordings(recording for recording, _ in pairs),
-            SupervisionSet.from_segments(supervision for _, supervision in pairs),
-        )
+        splits[split] = Manifests.of((recording for recording, _ in pairs), (segment for _, segment in pairs))
     return Corpus(splits, dropped, tuple(_notes(digits, connected, held_out_speaker)))
 
 
