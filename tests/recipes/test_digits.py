@@ -1,7 +1,4 @@
 import hashlib
-import importlib.util
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +7,9 @@ from lhotse.qa import validate_recordings_and_supervisions
 
 from asr.data.synthesis.voices import ACCENTS, VOICES
 from asr.recipes.digits.prepare import WORDS, draw, prepare_digits
+from tests.recipes.spoken import check_goes_on, hashes, hide_engine
 
 TINY = {"num_train": 6, "num_dev": 3, "num_test": 3}
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(folder.rglob("*.flac"))}
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +50,7 @@ def test_the_same_options_give_the_same_audio(tiny, tmp_path):
 
 def test_an_interrupted_preparation_goes_on(tiny, tmp_path):
     folder, _ = tiny
-    shutil.copytree(folder, tmp_path / "copy")
-    audio = tmp_path / "copy" / "audio"
-    shutil.rmtree(audio / "dev-000")
-    (audio / "test-000").rename(audio / "test-000.partial")
-    kept = (audio / "train-000").stat().st_mtime_ns
-    prepare_digits(tmp_path / "copy", **TINY)
-    assert hashes(tmp_path / "copy") == hashes(folder)
-    assert (audio / "train-000").stat().st_mtime_ns == kept
-    assert not (audio / "test-000.partial").exists()
+    check_goes_on(lambda copy: prepare_digits(copy, **TINY), folder, tmp_path / "copy")
 
 
 def test_manifests_and_audio_are_sound(tiny):
@@ -82,8 +68,7 @@ def test_manifests_and_audio_are_sound(tiny):
 
 
 def test_a_missing_engine_is_named_with_its_extra(monkeypatch, tmp_path):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "espeakng_loader" else find(name))
+    hide_engine(monkeypatch)
     with pytest.raises(ValueError, match=r"werdict\[tts\]"):
         prepare_digits(tmp_path, **TINY)
 

@@ -1,6 +1,4 @@
 import hashlib
-import importlib.util
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -15,14 +13,11 @@ from asr.recipes.phrases import prepare as prepare_module
 from asr.recipes.phrases.noise import KINDS, babble, coloured, draw_noise, hum, mix
 from asr.recipes.phrases.prepare import draw, prepare_phrases
 from asr.recipes.phrases.sentences import CLASSES, MAX_WORDS, MIN_WORDS, RULES, VOCABULARY
+from tests.recipes.spoken import check_goes_on, hashes, hide_engine
 
 TINY = {"num_train": 6, "num_dev": 3, "num_test": 3}
 RATE_HZ = 16_000
 SPLITS = ("train", "dev", "test")
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(folder.rglob("*.flac"))}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -145,15 +140,7 @@ def test_the_same_options_give_the_same_audio(tiny, tmp_path):
 
 def test_an_interrupted_preparation_goes_on(tiny, tmp_path):
     folder, _ = tiny
-    shutil.copytree(folder, tmp_path / "copy")
-    audio = tmp_path / "copy" / "audio"
-    shutil.rmtree(audio / "dev-000")
-    (audio / "test-000").rename(audio / "test-000.partial")
-    kept = (audio / "train-000").stat().st_mtime_ns
-    prepare_phrases(tmp_path / "copy", **TINY)
-    assert hashes(tmp_path / "copy") == hashes(folder)
-    assert (audio / "train-000").stat().st_mtime_ns == kept
-    assert not (audio / "test-000.partial").exists()
+    check_goes_on(lambda copy: prepare_phrases(copy, **TINY), folder, tmp_path / "copy")
 
 
 def test_manifests_and_audio_are_sound(tiny):
@@ -170,8 +157,7 @@ def test_manifests_and_audio_are_sound(tiny):
 
 
 def test_a_missing_engine_is_named_with_its_extra(monkeypatch, tmp_path):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "espeakng_loader" else find(name))
+    hide_engine(monkeypatch)
     with pytest.raises(ValueError, match=r"phrases.*werdict\[tts\]"):
         prepare_phrases(tmp_path, **TINY)
 
