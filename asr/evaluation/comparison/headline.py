@@ -33,7 +33,10 @@ def _claim(found: SetComparison, best: Row) -> str:
         return "has a WER"
     if len(best.seeds) == 1:
         return "had the lowest WER, with one seed"
-    return "is best" if best is found.rows[0] else "is best of those with several seeds"
+    others = [row.to_best for row in found.rows if row is not best]
+    sure = all(difference is not None and difference.verdict == "worse" for difference in others)
+    among = "" if best is found.rows[0] else " of those with several seeds"
+    return f"is best{among}" if sure else f"has the lowest WER{among}"
 
 
 def _against_best(found: SetComparison, best: Row) -> list[str]:

@@ -40,7 +40,7 @@ def test_the_best_comes_first_then_what_is_sure_and_what_is_not():
 def test_what_cannot_be_distinguished_is_named():
     first, _, *rest = said([run for run in sweep() if run.contestant != "eve"], baseline="adamw")
     best, other = ("cain", "adamw") if first.startswith("cain") else ("adamw", "cain")
-    assert first.startswith(f"{best} is best: ")
+    assert first.startswith(f"{best} has the lowest WER: ")
     assert rest[0] == f"It cannot be distinguished from {other}."
     assert not any("is better" in sentence for sentence in rest)
 
@@ -75,7 +75,7 @@ def test_a_single_lucky_seed_is_not_the_best():
     (found,) = compare(runs, title="made").sets
     assert found.rows[0].contestant == "eve"
     assert best_of(found).contestant == "adamw"
-    assert headline(found, 0.95)[0].startswith("adamw is best of those with several seeds: 90.00 %")
+    assert headline(found, 0.95)[0].startswith("adamw has the lowest WER of those with several seeds: 90.00 %")
 
 
 def test_contestants_without_a_seed_in_common_are_not_compared():
