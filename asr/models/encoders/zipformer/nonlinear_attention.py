@@ -1,0 +1,42 @@
+"""Attention between two multiplications.
+
+B batch, T frames, D width, E hidden width.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from asr.models.encoders.zipformer.balancer import Balancer
+from asr.models.encoders.zipformer.initial import scaled_linear
+from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
+from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
+
+
+class NonlinearAttention(nn.Module):
+    """output(weights · (tanh(gate) ⊙ x) ⊙ y), where gate, x and y are projections of a frame.
+
+    Reference:
+        Yao et al. 2024, "Zipformer", arXiv:2310.11230.
+    """
+
+    def __init__(self, clock: TrainingClock, d_model: int) -> None:
+        super().__init__()
+        d_hidden = 3 * d_model // 4
+        self.project = nn.Linear(d_model, 3 * d_hidden)
+        self.output = scaled_linear(d_hidden, d_model, scale=0.05)
+        self.balance_gate = Balancer(
+            clock,
+            Scheduled(clock, (0.0, 0.25), (20_000.0, 0.05)),
+            Scheduled(clock, (0.0, 0.75), (20_000.0, 0.95)),
+            0.5,
+            5.0,
+        )
+        self.whiten_hidden = Whiten(whitening_schedule(clock, 5.0))
+        self.whiten_output = Whiten(whitening_schedule(clock, 5.0, ratio=3.0))
+
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Attend; x (B, T, D), weights (B, T, T)."""
+        gate, hidden, factor = self.project(x).chunk(3, dim=-1)
+        hidden = self.whiten_hidden(hidden) * self.balance_gate(gate).tanh()
+        return self.whiten_output(self.output(weights @ hidden * factor))

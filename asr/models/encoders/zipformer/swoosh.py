@@ -1,0 +1,106 @@
+"""The activations SwooshL and SwooshR, alone and fused with the linear map behind them.
+
+B batch, T frames, D width, E width of the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from asr.models.encoders.zipformer.dropout import masked, shared_mask
+from asr.models.encoders.zipformer.initial import scaled_
+from asr.models.encoders.zipformer.schedule import Value
+
+SLOPE = 0.08
+LINEAR_FROM = 40.0  # log(1 + e^x) is x from here on in every floating-point type
+
+
+@dataclass(frozen=True)
+class Swoosh:
+    """log(1 + e^(x − shift)) − 0.08 x − offset.
+
+    Reference:
+        Yao et al. 2024, "Zipformer", arXiv:2310.11230.
+        Differs: exact slopes, where the authors' CUDA kernels keep them in one byte.
+    """
+
+    shift: float
+    offset: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the activation of a tensor of any shape; only its input is kept for the backward pass."""
+        activated: Tensor = _Activation.apply(x, self)
+        return activated
+
+    def value(self, x: Tensor) -> Tensor:
+        """Return the activation, without a graph."""
+        return F.softplus(x - self.shift, threshold=LINEAR_FROM).sub_(x, alpha=SLOPE).sub_(self.offset)
+
+    def slope(self, x: Tensor) -> Tensor:
+        """Return the derivative of the activation, without a graph."""
+        return (x - self.shift).sigmoid_().sub_(SLOPE)
+
+
+SWOOSH_L = Swoosh(shift=4.0, offset=0.035)
+SWOOSH_R = Swoosh(shift=1.0, offset=0.313261687)
+
+
+class _Activation(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, swoosh: Swoosh) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.swoosh = swoosh
+        return swoosh.value(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return ctx.swoosh.slope(x).mul_(gradient), None
+
+
+class _ActivationLinear(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, swoosh: Swoosh) -> Tensor:
+        ctx.save_for_backward(x, weight, mask)
+        ctx.swoosh = swoosh
+        return F.linear(masked(swoosh.value(x), mask), weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        x, weight, mask = ctx.saved_tensors
+        activated = masked(ctx.swoosh.value(x), mask)
+        rows = gradient.flatten(0, -2)
+        d_weight = rows.t() @ activated.flatten(0, -2).to(rows.dtype)
+        d_x = masked((gradient @ weight.to(gradient.dtype)).mul_(ctx.swoosh.slope(x)), mask)
+        return d_x, d_weight.to(weight.dtype), rows.sum(dim=0).to(weight.dtype), None, None
+
+
+class SwooshLinear(nn.Module):
+    """A swoosh, dropout of whole channels of an utterance, and a linear map.
+
+    Only the input of the three is kept for the backward pass, which computes the activation again.
+
+    Args:
+        num_inputs: width D.
+        num_outputs: width E.
+        swoosh: the activation.
+        scale: of the initial weights, beside PyTorch's.
+        dropout: probability in training.
+    """
+
+    def __init__(self, num_inputs: int, num_outputs: int, swoosh: Swoosh, scale: float, dropout: Value = 0.0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_inputs, num_outputs)
+        scaled_(self.linear, scale)
+        self.swoosh, self.dropout = swoosh, dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, T, D) to (B, T, E)."""
+        mask = shared_mask(x, float(self.dropout)) if self.training else None
+        result: Tensor = _ActivationLinear.apply(x, self.linear.weight, self.linear.bias, mask, self.swoosh)
+        return result
