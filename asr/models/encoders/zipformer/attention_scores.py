@@ -74,8 +74,9 @@ class _Weights(Function):
         return weights, weights[:, 0]
 
     @staticmethod
-    def backward(ctx: Any, d_weights: Tensor, d_first: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_weights: Tensor | None, d_first: Tensor | None) -> tuple[Tensor | None, ...]:
         query, key, position_query, positions, masked, weights, excess = ctx.saved_tensors
+        d_weights = torch.zeros_like(weights) if d_weights is None else d_weights
         d_query, d_key, d_position_query = (_like_frames(x) for x in (query, key, position_query))
         d_positions = None if positions is None else torch.zeros_like(positions)
         for part in _parts(weights):

@@ -5,7 +5,6 @@ B batch, T frames, F frequencies, C channels.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.balancer import Balancer

@@ -34,8 +34,8 @@ class ConvolutionModule(nn.Module):
             1.5,
             Scheduled(clock, (0.0, 5.0), (8000.0, 10.0)),
         )
-        convolution = CausalConvolution if causal else DepthwiseConvolution
-        self.convolution = convolution(d_model, kernel_width)
+        self.convolution: CausalConvolution | DepthwiseConvolution
+        self.convolution = (CausalConvolution if causal else DepthwiseConvolution)(d_model, kernel_width)
         self.balancer = Balancer(
             clock,
             Scheduled(clock, (0.0, 0.1), (8000.0, 0.05)),
@@ -50,5 +50,8 @@ class ConvolutionModule(nn.Module):
         """Convolve x (B, T, D); padding (B, T) true behind an utterance's end; chunk_frames None: all in one chunk."""
         x, gate = self.project(x).chunk(2, dim=-1)
         x = (x * self.balance_gate(gate).sigmoid()).masked_fill(padding.unsqueeze(2), 0.0)
-        x = self.convolution(x, chunk_frames)
+        if isinstance(self.convolution, CausalConvolution):
+            x = self.convolution(x, (~padding).sum(dim=1), chunk_frames)
+        else:
+            x = self.convolution(x)
         return self.output(self.whiten(self.balancer(x)))

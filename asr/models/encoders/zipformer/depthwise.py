@@ -1,6 +1,6 @@
 """Depthwise convolution over time.
 
-B batch, T frames, D channels, W kernel width, C frames of a chunk.
+B batch, T frames, D channels, W kernel width.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn.grad import conv2d_weight
 
 BIAS_RANGE = 0.1
 
@@ -50,9 +51,9 @@ class _Depthwise(Function):
         x, weight = ctx.saved_tensors
         gradient = gradient.contiguous()
         d_x = _convolve(gradient, weight.flip(2), None, weight.shape[2] - 1 - ctx.padding)
-        d_weight = nn.grad.conv2d_weight(
+        d_weight = conv2d_weight(
             x.transpose(1, 2).unsqueeze(3),
-            [*weight.shape, 1],  # type: ignore[arg-type]
+            [*weight.shape, 1],
             gradient.transpose(1, 2).unsqueeze(3),
             padding=(ctx.padding, 0),
             groups=x.shape[2],
@@ -72,7 +73,7 @@ class DepthwiseConvolution(nn.Conv1d):
     def __init__(self, channels: int, kernel_width: int) -> None:
         super().__init__(channels, channels, kernel_width, groups=channels)
 
-    def forward(self, x: Tensor, chunk_frames: int | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Convolve x (B, T, D)."""
         return depthwise(x, self.weight, self.bias, padding=self.kernel_size[0] // 2)  # type: ignore[arg-type]
 
@@ -82,6 +83,10 @@ class CausalConvolution(nn.Module):
 
     A causal convolution of half the width, plus one of the whole width within each chunk, whose output is multiplied by
     1 + learned edges, because near its ends a chunk lacks neighbours.
+
+    Reference:
+        ``ChunkCausalDepthwiseConv1d`` of icefall.
+        Differs: neither the end of a batch nor an utterance shorter than a chunk makes a chunk shorter.
     """
 
     def __init__(self, channels: int, kernel_width: int) -> None:
@@ -93,20 +98,22 @@ class CausalConvolution(nn.Module):
         self.within = DepthwiseConvolution(channels, kernel_width)
         self.edges = nn.Parameter(torch.zeros(2, channels, kernel_width))
 
-    def forward(self, x: Tensor, chunk_frames: int | None = None) -> Tensor:
-        """Convolve x (B, T, D) in chunks; None makes the utterance one chunk."""
-        num_frames = x.shape[1]
-        chunk_frames = num_frames if chunk_frames is None else min(chunk_frames, num_frames)
-        padded = F.pad(x, (0, 0, self.kernel_width // 2, 0))
-        past = depthwise(padded, self.past.weight, self.past.bias)  # type: ignore[arg-type]
-        chunks = F.pad(x, (0, 0, 0, -num_frames % chunk_frames)).unflatten(1, (-1, chunk_frames))
-        within = self.within(chunks.flatten(0, 1)) * self.edge_scale(chunk_frames)
-        return past + within.unflatten(0, chunks.shape[:2]).flatten(1, 2)[:, :num_frames]
+    def forward(self, x: Tensor, lengths: Tensor, chunk_frames: int | None) -> Tensor:
+        """Convolve x (B, T, D) of valid lengths (B,) in chunks; None makes each utterance one chunk."""
+        past = F.pad(x, (0, 0, self.kernel_width // 2, 0))
+        past = depthwise(past, self.past.weight, self.past.bias)  # type: ignore[arg-type]
+        if chunk_frames is None:
+            return past + self.within(x) * self.edge_scale(x.shape[1], lengths)
+        chunks = F.pad(x, (0, 0, 0, -x.shape[1] % chunk_frames)).unflatten(1, (-1, chunk_frames))
+        ends = torch.tensor([chunk_frames], device=x.device)
+        within = self.within(chunks.flatten(0, 1)) * self.edge_scale(chunk_frames, ends)
+        return past + within.unflatten(0, chunks.shape[:2]).flatten(1, 2)[:, : x.shape[1]]
 
-    def edge_scale(self, chunk_frames: int) -> Tensor:
-        """Return factors (C, D) for the frames of a chunk."""
-        left, right = self.edges.mT
-        if chunk_frames < self.kernel_width:
-            return 1.0 + left[:chunk_frames] + right[-chunk_frames:]
-        rest = chunk_frames - self.kernel_width
-        return 1.0 + F.pad(left, (0, 0, 0, rest)) + F.pad(right, (0, 0, rest, 0))
+    def edge_scale(self, num_frames: int, ends: Tensor) -> Tensor:
+        """Return factors (E, T, D) for the T frames of chunks that end at ``ends`` (E,)."""
+        # the last row is for frames that are not near an edge
+        left, right = F.pad(self.edges, (0, 1)).mT
+        frames, far = torch.arange(num_frames, device=ends.device), self.kernel_width
+        place = frames + far - ends.unsqueeze(1)
+        place = torch.where((place >= 0) & (place < far), place, far)
+        return 1.0 + left[frames.clamp(max=far)] + right[place]

@@ -5,19 +5,19 @@ B batch, T frames, F mel bins, D width.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.balancer import Balancer
+from asr.models.encoders.zipformer.checks import check_chunks, check_stacks, check_training, check_widths
 from asr.models.encoders.zipformer.chunks import ALL, Chunks, draw_chunks
 from asr.models.encoders.zipformer.layer import LayerSize
 from asr.models.encoders.zipformer.resample import Downsample
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
 from asr.models.encoders.zipformer.stack import ZipformerStack
-from asr.models.encoders.zipformer.subsampling import MIN_BINS, ZipformerSubsampling, halved_frames
+from asr.models.encoders.zipformer.subsampling import ZipformerSubsampling, halved_frames
 from asr.models.encoders.zipformer.whiten import Whiten
 
 WARMUP_BATCHES = 4000.0
@@ -43,7 +43,8 @@ class ZipformerEncoder(nn.Module):
         value_width: of a head's values.
         position_query_width: of a head's queries for positions.
         position_width: of an encoded distance, even.
-        dropout: final probability; it begins three times as large.
+        subsampling_channels: of the front end's three convolutions.
+        dropout: final probability, below 1/3; it begins three times as large.
         causal: whether to work in chunks, and never to see beyond the end of one.
         chunk_frames: frames at 50 Hz of a chunk; training draws one of them, -1 being the whole utterance; the first
             is used where nothing is trained.
@@ -77,6 +78,7 @@ class ZipformerEncoder(nn.Module):
         value_width: int = 12,
         position_query_width: int = 4,
         position_width: int = 48,
+        subsampling_channels: Sequence[int] = (8, 32, 128),
         dropout: float = 0.1,
         causal: bool = False,
         chunk_frames: Sequence[int] = (32, 16, 64, ALL),
@@ -86,28 +88,46 @@ class ZipformerEncoder(nn.Module):
         batch_s: float = 600.0,
     ) -> None:
         super().__init__()
+        stacks = {
+            "d_model": d_model,
+            "unmasked_width": unmasked_width,
+            "d_feedforward": d_feedforward,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "kernel_width": kernel_width,
+            "downsampling": downsampling,
+        }
+        widths = {
+            "query_width": query_width,
+            "value_width": value_width,
+            "position_query_width": position_query_width,
+            "position_width": position_width,
+        }
+        check_stacks(stacks)
+        check_widths(num_features, widths, subsampling_channels)
+        check_training(dropout, batch_s)
+        check_chunks(chunk_frames, left_context_frames, downsampling)
         self.clock = clock = TrainingClock()
         self.widths, self.unmasked_width, self.d_model = d_model, unmasked_width, max(d_model)
         self.causal, self.chunk_frames, self.left_context_frames = causal, chunk_frames, left_context_frames
         self.batch_s = batch_s
         scheduled_dropout = Scheduled(clock, (0.0, 3 * dropout), (20_000.0, dropout))
-        self.subsampling = ZipformerSubsampling(clock, num_features, d_model[0], scheduled_dropout)
+        self.subsampling = ZipformerSubsampling(
+            clock, num_features, d_model[0], scheduled_dropout, subsampling_channels
+        )
         self.stacks = nn.ModuleList()
         warmup = WARMUP_BATCHES / (len(d_model) + 1)
-        for i, factor in enumerate(downsampling):
+        for i in range(len(d_model)):
             size = LayerSize(
                 d_model=d_model[i],
                 d_feedforward=d_feedforward[i],
                 num_heads=num_heads[i],
                 kernel_width=kernel_width[i],
-                query_width=query_width,
-                value_width=value_width,
-                position_query_width=position_query_width,
-                position_width=position_width,
+                **widths,
                 causal=causal,
             )
             times = ((i + 1) * warmup, (i + 2) * warmup)
-            self.stacks.append(ZipformerStack(clock, size, num_layers[i], factor, scheduled_dropout, times))
+            self.stacks.append(ZipformerStack(clock, size, num_layers[i], downsampling[i], scheduled_dropout, times))
         self.downsample = Downsample(2)
         self._switch(balance, whiten)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Downsample(nn.Module):
-    """Weighs each ``factor`` frames in a row with learned weights; an utterance's last frame fills up its last group."""
+    """Weighs each ``factor`` frames in a row with learned weights; the last frame fills up its group."""
 
     def __init__(self, factor: int) -> None:
         super().__init__()

@@ -5,6 +5,8 @@ B batch, T frames, F mel bins, C channels, D width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -52,7 +54,7 @@ class ZipformerSubsampling(nn.Module):
         num_features: int,
         d_model: int,
         dropout: Value,
-        channels: tuple[int, int, int] = (8, 32, 128),
+        channels: Sequence[int],
     ) -> None:
         super().__init__()
         first, second, third = channels
@@ -93,7 +95,7 @@ class ZipformerSubsampling(nn.Module):
         if self.training:
             weight, bias = (with_scaled_gradient(p, FIRST_GRADIENT_SCALE) for p in self.convolution1.parameters())
             x = with_scaled_gradient(x, FIRST_GRADIENT_SCALE)
-            x = F.conv2d(x, weight, bias, padding=self.convolution1.padding)  # type: ignore[arg-type]
+            x = F.conv2d(x, weight, bias, padding=self.convolution1.padding)
         else:
             x = self.convolution1(x)
         x = x.contiguous(memory_format=torch.channels_last)
