@@ -1,8 +1,5 @@
 """Zipformers to compare: as small as shows everything, and the smallest that the authors train."""
 
-from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.layer import ZipformerLayer
-
 SMALL = {  # of S: stacks of one width behind a narrower one
     "d_model": (24, 32, 32),
     "unmasked_width": (24, 24, 24),
@@ -47,8 +44,3 @@ L = {
     "d_feedforward": (512, 768, 1536, 2048, 1536, 768),
     "num_layers": (2, 2, 4, 5, 4, 2),
 }
-
-
-def num_layers(encoder: ZipformerEncoder) -> list[int]:
-    """Return the widths of all layers."""
-    return [layer.norm.bias.numel() for layer in encoder.modules() if isinstance(layer, ZipformerLayer)]
