@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asr.models.encoders.zipformer import schedule
-from asr.models.encoders.zipformer.attention_scores import attention_weights
+from asr.models.encoders.zipformer.attention_scores import attend, attention_weights
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.limits import attached, limited
 from asr.models.encoders.zipformer.schedule import TrainingClock
@@ -150,12 +150,12 @@ def test_scores_beyond_25_are_pulled_back():
     key = torch.tensor([30.0, -30.0, 1.0]).view(1, 1, 3, 1)
     with torch.no_grad():
         query += 1.0
-    masked = torch.zeros(1, 1, 1, 3, dtype=torch.bool)
+    unseen = torch.zeros(1, 1, 1, 3)
     gradients = []
     for penalise in (False, True):
         query.grad = None
-        weights, _ = attention_weights(query, key, query.detach()[..., :0], None, masked, penalise)
-        (weights * 0).sum().backward()
+        weights = attention_weights(query, key, query.detach()[..., :0], None, unseen, penalise)
+        attend(weights, torch.zeros(1, 1, 3, 1)).sum().backward()
         assert query.grad is not None
         gradients.append(query.grad.flatten().tolist())
     assert gradients == [[0.0, 0.0], [pytest.approx(60e-4)] * 2]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from asr.models.encoders.zipformer.attention_scores import attention_weights
+from asr.models.encoders.zipformer.attention_scores import attend, attention_weights
 from asr.models.encoders.zipformer.chunks import Chunks, draw_chunks
 from asr.models.encoders.zipformer.depthwise import CausalConvolution, depthwise
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
@@ -67,24 +67,28 @@ def test_a_depthwise_convolution_is_a_convolution_in_as_many_groups(padding):
     assert gradcheck(lambda *args: depthwise(*args, padding), inputs)
 
 
-def test_attention_weights_are_a_softmax_over_what_may_be_seen(monkeypatch):
-    monkeypatch.setattr("asr.models.encoders.zipformer.attention_scores.CACHED_SCORES", 40)
+def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkeypatch):
+    monkeypatch.setattr("asr.models.encoders.zipformer.pieces.NUM_ELEMENTS", 40)
     torch.manual_seed(0)
-    shapes = (3, 2, 4, 5), (3, 2, 6, 5), (3, 2, 4, 2), (2, 2, 9)
-    query, key, position_query, positions = inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
-    masked = torch.arange(6) >= torch.tensor([6, 3, 0])[:, None, None, None]
-    weights, first = attention_weights(*inputs, masked, False)
-    scores = query @ key.mT
-    for target in range(4):
-        # source 2 is at the target 0: targets are the last of the sources
-        scores[:, :, target] += (position_query[:, :, target, None] @ positions[..., 3 - target : 9 - target]).squeeze(
-            2
-        )
-    expected = scores.masked_fill(masked, -1000.0).softmax(dim=-1)
-    torch.testing.assert_close(weights, expected)
-    torch.testing.assert_close(first, expected[:, 0])
-    assert gradcheck(lambda *args: attention_weights(*args, masked, False), inputs)
-    assert gradcheck(lambda *args: attention_weights(*args, None, masked, False), inputs[:3])
+    shapes = (3, 2, 4, 5), (3, 2, 6, 5), (3, 2, 4, 2), (2, 2, 9), (3, 2, 6, 3), (3, 1, 6, 2)
+    inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    unseen = torch.where(torch.arange(6) >= torch.tensor([6, 3, 0])[:, None, None, None], -1000.0, 0.0)
+
+    def attended(query, key, position_query, positions, values, first_values):
+        weights = attention_weights(query, key, position_query, positions, unseen, False)
+        return attend(weights, values), attend(weights, first_values), attend(weights, values**2)
+
+    query, key, position_query, positions, values, first_values = inputs
+    scores = query @ key.mT + unseen
+    # source 2 is at the target 0: targets are the last of the sources
+    places = [position_query[:, :, t, None] @ positions[..., 3 - t : 9 - t] for t in range(4)]
+    expected = (scores + torch.cat(places, dim=2)).softmax(dim=-1)
+    everything, first, squares = attended(*inputs)
+    torch.testing.assert_close(everything, expected @ values)
+    torch.testing.assert_close(first, expected[:, :1] @ first_values)
+    torch.testing.assert_close(squares, expected @ values**2)
+    assert gradcheck(attended, inputs)
+    assert gradcheck(lambda q, k, p, v, f: attended(q, k, p, None, v, f), [*inputs[:3], *inputs[4:]])
 
 
 def test_frames_of_a_chunk_see_no_further_than_its_end_and_its_left_context():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer import schedule
-from asr.models.encoders.zipformer.attention_scores import attention_weights
+from asr.models.encoders.zipformer.attention_scores import Weights, attention_weights
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.initial import scaled_linear
 from asr.models.encoders.zipformer.limits import attached
@@ -55,30 +55,28 @@ class AttentionWeights(nn.Module):
         self.whiten_keys = Whiten(whitening_schedule(clock, 3.0), gradient_scale=0.025, num_groups=num_heads)
         self.position_skip = Scheduled(clock, (0.0, 0.5), (4000.0, 0.0))
 
-    def forward(self, x: Tensor, positions: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights.
+    def forward(self, x: Tensor, positions: Tensor, unseen: Tensor) -> Weights:
+        """Return weights of H heads.
 
         Args:
             x: (B, T, D).
             positions: (2T − 1, P), see `relative_positions`.
-            masked: (B, 1, T or 1, T) bool, true where there is nothing to attend to.
-
-        Returns:
-            Weights (B, H, T, T), and those of the first head (B, T, T).
+            unseen: (B, 1, T or 1, T), 0 where a frame may attend to, and far below where not.
         """
         query, key, position_query = self.project(x).split(self.widths, dim=-1)
         key = self.whiten_keys(self.balance_keys(key))
         skip = self.training and schedule.draw() < float(self.position_skip)
         penalise = self.training and schedule.draw() < PENALTY_PROBABILITY
-        weights, first = attention_weights(
+        if skip:
+            query = attached(query, self.project_positions.weight)
+        return attention_weights(
             self._heads(query),
             self._heads(key),
             self._heads(position_query),
             None if skip else self._project_positions(positions),
-            masked,
+            unseen,
             penalise,
         )
-        return (attached(weights, self.project_positions.weight) if skip else weights), first
 
     def _heads(self, x: Tensor) -> Tensor:
         """View (B, T, H · K) as (B, H, T, K)."""

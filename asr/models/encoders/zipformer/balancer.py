@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from asr.models.encoders.zipformer import schedule
+from asr.models.encoders.zipformer.pieces import pieces
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Value
 
 GRADIENT_SCALE = 0.04
@@ -90,10 +91,13 @@ class _Balanced(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         exact = x if x.dtype == torch.float64 else x.float()
-        constant, slope = penalty_gradient(exact.flatten(0, -2), ctx.bounds)
-        # 1 + 0.04 · sign(gradient) · penalty, as a factor of the gradient
-        extra = torch.addcmul(constant * GRADIENT_SCALE, exact, slope * GRADIENT_SCALE)
-        return extra.mul_(gradient.abs()).add_(gradient).to(gradient.dtype), None
+        constant, slope = (part * GRADIENT_SCALE for part in penalty_gradient(exact.flatten(0, -2), ctx.bounds))
+        changed = torch.empty_like(gradient)
+        for piece in pieces(x):
+            # 1 + 0.04 · sign(gradient) · penalty, as a factor of the gradient
+            extra = torch.addcmul(constant, exact[piece], slope).mul_(gradient[piece].abs())
+            changed[piece] = extra.add_(gradient[piece])
+        return changed, None
 
 
 class Balancer(nn.Module):

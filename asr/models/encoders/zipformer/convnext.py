@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.dropout import masked, utterance_mask
+from asr.models.encoders.zipformer.dropout import utterance_mask
 from asr.models.encoders.zipformer.picture_convolution import PictureConvolution
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SwooshLinear
@@ -39,5 +39,10 @@ class ConvNext(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to x (B, T, F, C), which must be 0 where padded."""
         kept = utterance_mask(x, float(self.skip)) if self.training else None
-        change = self.output(self.balance_hidden(self.hidden(self.convolution(x)).flatten(1, 2)))
-        return self.whiten(self.balance_output(x + masked(change, kept).unflatten(1, x.shape[1:3])))
+        # frame by frame, so that no piece is large
+        change = self.output(self.balance_hidden(self.hidden(self.convolution(x)).flatten(0, 1))).unflatten(
+            0, x.shape[:2]
+        )
+        if kept is not None:
+            change = change.mul_(kept.unsqueeze(3))
+        return self.whiten(self.balance_output(change.add_(x)))

@@ -49,7 +49,7 @@ class ConvolutionModule(nn.Module):
     def forward(self, x: Tensor, padding: Tensor, chunk_frames: int | None = None) -> Tensor:
         """Convolve x (B, T, D); padding (B, T) true behind an utterance's end; chunk_frames None: all in one chunk."""
         x, gate = self.project(x).chunk(2, dim=-1)
-        x = (x * self.balance_gate(gate).sigmoid()).masked_fill(padding.unsqueeze(2), 0.0)
+        x = (x * self.balance_gate(gate).sigmoid()).masked_fill_(padding.unsqueeze(2), 0.0)
         if isinstance(self.convolution, CausalConvolution):
             x = self.convolution(x, (~padding).sum(dim=1), chunk_frames)
         else:

@@ -57,13 +57,13 @@ class Frames:
     Attributes:
         positions: (2T − 1, P), relative.
         padding: (B, T) bool, true behind an utterance's end.
-        hidden: (B, 1, T or 1, T) bool, true where a frame must not attend to.
+        unseen: (B, 1, T or 1, T), 0 where a frame may attend to, and far below where not.
         chunk_frames: frames of a chunk; None: the whole utterance is one.
     """
 
     positions: Tensor
     padding: Tensor
-    hidden: Tensor
+    unseen: Tensor
     chunk_frames: int | None
 
 
@@ -126,10 +126,12 @@ class ZipformerLayer(nn.Module):
     def forward(self, x: Tensor, frames: Frames) -> Tensor:
         """Apply the layer to x (B, T, D)."""
         before = x
-        weights, first_weights = self.attention_weights(x, frames.positions, frames.hidden)
+        weights = self.attention_weights(x, frames.positions, frames.unseen)
         x = x + self.feedforward1(x)
         attends = self._kept(x, self.attention_skip)
-        nonlinear = self.nonlinear_attention(x, self._sometimes_constant(first_weights))
+        # now and then the mean over all frames, so that it does not depend on sharp attention
+        constant = self.training and schedule.draw() < float(self.constant_attention)
+        nonlinear = self.nonlinear_attention(x, weights, constant)
         x = x + masked(self.balance_nonlinear(nonlinear), attends)
         x = x + masked(self.attention1(x, weights), attends)
         x = x + self._sometimes(self.convolution1(x, frames.padding, frames.chunk_frames), self.convolution_skip)
@@ -146,10 +148,3 @@ class ZipformerLayer(nn.Module):
 
     def _sometimes(self, x: Tensor, skip: Value) -> Tensor:
         return masked(x, self._kept(x, skip))
-
-    def _sometimes_constant(self, weights: Tensor) -> Tensor:
-        """Let attention now and then be the mean over all frames that it may see."""
-        if not self.training or schedule.draw() >= float(self.constant_attention):
-            return weights
-        seen = (weights > 0).to(weights.dtype)
-        return seen / seen.sum(dim=-1, keepdim=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from asr.models.encoders.zipformer.attention_scores import Weights, attend
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.initial import scaled_linear
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
@@ -35,8 +36,15 @@ class NonlinearAttention(nn.Module):
         self.whiten_hidden = Whiten(whitening_schedule(clock, 5.0))
         self.whiten_output = Whiten(whitening_schedule(clock, 5.0, ratio=3.0))
 
-    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Attend; x (B, T, D), weights (B, T, T)."""
+    def forward(self, x: Tensor, weights: Weights, constant: bool = False) -> Tensor:
+        """Attend from every frame of x (B, T, D) with the first head; ``constant``: to all that it sees alike."""
         gate, hidden, factor = self.project(x).chunk(3, dim=-1)
         hidden = self.whiten_hidden(hidden) * self.balance_gate(gate).tanh()
-        return self.whiten_output(self.output(weights @ hidden * factor))
+        attended = _mean(weights, hidden) if constant else attend(weights, hidden.unsqueeze(1)).squeeze(1)
+        return self.whiten_output(self.output(attended * factor))
+
+
+def _mean(weights: Weights, hidden: Tensor) -> Tensor:
+    """Return the mean over all frames that the first head sees."""
+    seen = (weights.values[:, 0] > 0).to(hidden.dtype)
+    return (seen / seen.sum(dim=-1, keepdim=True)) @ hidden

@@ -17,6 +17,7 @@ from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Val
 
 INITIAL_SKIP, FINAL_SKIP = 0.5, 0.035
 POSITION_DROPOUT = 0.15
+UNSEEN = -1000.0  # its exponential is 0, and yet a row of it alone has a softmax
 
 
 class ZipformerStack(nn.Module):
@@ -93,7 +94,8 @@ class ZipformerStack(nn.Module):
     ) -> Tensor:
         num_frames = x.shape[1]
         padding = torch.arange(num_frames, device=x.device) >= lengths.unsqueeze(1)
-        unseen = padding[:, None, None, :] if hidden is None else padding[:, None, None, :] | hidden
+        masked = padding[:, None, None, :] if hidden is None else padding[:, None, None, :] | hidden
+        unseen = torch.where(masked, UNSEEN, 0.0).to(x.dtype)
         positions = relative_positions(num_frames, num_frames, self.position_width, x.device)
         positions = F.dropout(positions.to(x.dtype), POSITION_DROPOUT, self.training)
         frames = Frames(positions, padding, unseen, chunk_frames)

@@ -85,9 +85,10 @@ class ZipformerSubsampling(nn.Module):
         features = features.masked_fill(_behind(num_frames, features.shape[1]).unsqueeze(2), 0.0)
         lengths = halved_frames(num_frames)
         x = self._convolve(features.unsqueeze(1)).permute(0, 2, 3, 1)  # (B, T', F', C)
-        x = self.convnext(x.masked_fill(_behind(lengths, x.shape[1])[:, :, None, None], 0.0))
-        # the projection's inputs are ordered by channel, then by frequency
-        x = self.project(x.transpose(2, 3).flatten(2))
+        x = self.convnext(x.masked_fill_(_behind(lengths, x.shape[1])[:, :, None, None], 0.0))
+        # the projection's weights are ordered by channel, then by frequency
+        weight = self.project.weight.unflatten(1, (x.shape[3], -1)).transpose(1, 2).flatten(1)
+        x = F.linear(x.flatten(2), weight, self.project.bias)
         return self.dropout(self.norm(self.whiten(x))), lengths
 
     def _convolve(self, x: Tensor) -> Tensor:

@@ -8,16 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
 from asr.models.encoders.zipformer.dropout import masked, shared_mask
 from asr.models.encoders.zipformer.initial import scaled_
+from asr.models.encoders.zipformer.pieces import pieces
 from asr.models.encoders.zipformer.schedule import Value
 
 SLOPE = 0.08
 LINEAR_FROM = 40.0  # log(1 + e^x) is x from here on in every floating-point type
+LARGEST = 80.0  # e^−x is still a normal number
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,12 @@ class Swoosh:
         """Return the activation, without a graph."""
         return F.softplus(x - self.shift, threshold=LINEAR_FROM).sub_(x, alpha=SLOPE).sub_(self.offset)
 
-    def slope(self, x: Tensor) -> Tensor:
-        """Return the derivative of the activation, without a graph."""
-        return (x - self.shift).sigmoid_().sub_(SLOPE)
+    def value_and_slope(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the activation and its derivative, without a graph: log(1 + e^t) is −log σ(−t)."""
+        shifted = x - self.shift
+        complement = shifted.clamp(max=LARGEST).neg_().sigmoid_()
+        value = torch.maximum(complement.log().neg_(), shifted, out=shifted)
+        return value.sub_(x, alpha=SLOPE).sub_(self.offset), complement.neg_().add_(1.0 - SLOPE)
 
 
 SWOOSH_L = Swoosh(shift=4.0, offset=0.035)
@@ -55,12 +61,19 @@ class _Activation(Function):
     def forward(ctx: Any, x: Tensor, swoosh: Swoosh) -> Tensor:
         ctx.save_for_backward(x)
         ctx.swoosh = swoosh
-        return swoosh.value(x)
+        y = torch.empty_like(x)
+        for piece in pieces(x):
+            y[piece] = swoosh.value(x[piece])
+        return y
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
-        return ctx.swoosh.slope(x).mul_(gradient), None
+        d_x = torch.empty_like(x)
+        for piece in pieces(x):
+            slope = (x[piece] - ctx.swoosh.shift).sigmoid_().sub_(SLOPE)
+            torch.mul(gradient[piece], slope, out=d_x[piece])
+        return d_x, None
 
 
 class _ActivationLinear(Function):
@@ -68,16 +81,28 @@ class _ActivationLinear(Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, swoosh: Swoosh) -> Tensor:
         ctx.save_for_backward(x, weight, mask)
         ctx.swoosh = swoosh
-        return F.linear(masked(swoosh.value(x), mask), weight, bias)
+        y = x.new_empty(*x.shape[:-1], weight.shape[0])
+        for piece in pieces(x):
+            y[piece] = F.linear(masked(swoosh.value(x[piece]), _part(mask, piece)), weight, bias)
+        return y
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x, weight, mask = ctx.saved_tensors
-        activated = masked(ctx.swoosh.value(x), mask)
-        rows = gradient.flatten(0, -2)
-        d_weight = rows.t() @ activated.flatten(0, -2).to(rows.dtype)
-        d_x = masked((gradient @ weight.to(gradient.dtype)).mul_(ctx.swoosh.slope(x)), mask)
-        return d_x, d_weight.to(weight.dtype), rows.sum(dim=0).to(weight.dtype), None, None
+        d_x, d_weight = torch.empty_like(x), torch.zeros_like(weight)
+        backwards = weight.to(gradient.dtype)
+        for piece in pieces(x):
+            value, slope = ctx.swoosh.value_and_slope(x[piece])
+            rows = gradient[piece].flatten(0, -2)
+            value = masked(value, _part(mask, piece)).flatten(0, -2).to(rows.dtype)
+            d_weight += rows.t() @ value
+            d_x[piece] = masked((rows @ backwards).view_as(slope).mul_(slope), _part(mask, piece))
+        d_bias = gradient.flatten(0, -2).sum(dim=0).to(weight.dtype)
+        return d_x, d_weight, d_bias, None, None
+
+
+def _part(mask: Tensor | None, piece: slice) -> Tensor | None:
+    return None if mask is None else mask[piece]
 
 
 class SwooshLinear(nn.Module):
