@@ -14,7 +14,7 @@ def package(pytestconfig):
 @pytest.fixture(scope="session")
 def authors(package):
     """Return the authors' modules."""
-    return reference.load(package)
+    return reference.load(package, precise=True)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def decide(monkeypatch, authors):
     """Return a function that makes all of Python's draws in theirs, and all on the CPU in ours, one number."""
 
     def make(number: float) -> None:
-        reference.decide(authors, number)
+        reference.draw_always(authors, number)
         monkeypatch.setattr(schedule, "draw", lambda: number)
 
     return make

@@ -61,7 +61,8 @@ def attention_weights(
         penalise: whether scores beyond ±25 are pulled back, by a gradient of 1e-4.
     """
     uses: list[tuple[Tensor, Tensor]] = []
-    return Weights(*_Weights.apply(query, key, position_query, positions, unseen, penalise, uses), uses)
+    values, handle = _Weights.apply(query, key, position_query, positions, unseen, penalise, uses)
+    return Weights(values, handle, uses)
 
 
 def attend(weights: Weights, values: Tensor) -> Tensor:

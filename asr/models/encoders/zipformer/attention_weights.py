@@ -1,7 +1,7 @@
 """Attention weights with relative positions, which several modules of a layer share.
 
-B batch, T frames, D width, H heads, K head width of queries and keys, R head width of position queries, P width of a
-position.
+B batch, T frames, S frames attended to, D width, H heads, K head width of queries and keys, R head width of position
+queries, P width of a position.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from asr.models.encoders.zipformer.attention_scores import Weights, attention_we
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.initial import scaled_linear
 from asr.models.encoders.zipformer.limits import attached
+from asr.models.encoders.zipformer.memory import Memory
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
 
@@ -55,16 +56,17 @@ class AttentionWeights(nn.Module):
         self.whiten_keys = Whiten(whitening_schedule(clock, 3.0), gradient_scale=0.025, num_groups=num_heads)
         self.position_skip = Scheduled(clock, (0.0, 0.5), (4000.0, 0.0))
 
-    def forward(self, x: Tensor, positions: Tensor, unseen: Tensor) -> Weights:
+    def forward(self, x: Tensor, positions: Tensor, unseen: Tensor, memory: Memory) -> Weights:
         """Return weights of H heads.
 
         Args:
             x: (B, T, D).
-            positions: (2T − 1, P), see `relative_positions`.
-            unseen: (B, 1, T or 1, T), 0 where a frame may attend to, and far below where not.
+            positions: (T + S − 1, P), see `relative_positions`.
+            unseen: (B, 1, T or 1, S), 0 where a frame may attend to, and far below where not.
+            memory: of the S − T frames before.
         """
         query, key, position_query = self.project(x).split(self.widths, dim=-1)
-        key = self.whiten_keys(self.balance_keys(key))
+        key = memory.extend(self.whiten_keys(self.balance_keys(key)))
         skip = self.training and schedule.draw() < float(self.position_skip)
         penalise = self.training and schedule.draw() < PENALTY_PROBABILITY
         if skip:

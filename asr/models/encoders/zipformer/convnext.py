@@ -5,6 +5,7 @@ B batch, T frames, F frequencies, C channels.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.balancer import Balancer
@@ -46,3 +47,18 @@ class ConvNext(nn.Module):
         if kept is not None:
             change = change.mul_(kept.unsqueeze(3))
         return self.whiten(self.balance_output(change.add_(x)))
+
+    def stream(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply the layer to a chunk.
+
+        Args:
+            x: (B, T + 3, F, C), the chunk and what it sees of the next.
+            past: (B, 3, F, C), the end of the chunk before.
+
+        Returns:
+            (B, T, F, C), and the end of this chunk (B, 3, F, C).
+        """
+        seen = torch.cat((past, x), dim=1)
+        x = x[:, :-CONTEXT]
+        change = self.output(self.hidden(self.convolution(seen, pad_time=False)).flatten(0, 1))
+        return x + change.unflatten(0, x.shape[:2]), seen[:, x.shape[1] : -CONTEXT]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.depthwise import CausalConvolution, DepthwiseConvolution
+from asr.models.encoders.zipformer.memory import Memory
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
 from asr.models.encoders.zipformer.swoosh import SWOOSH_R, SwooshLinear
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
@@ -46,12 +47,12 @@ class ConvolutionModule(nn.Module):
         self.whiten = Whiten(whitening_schedule(clock, 7.5))
         self.output = SwooshLinear(d_model, d_model, SWOOSH_R, scale=0.05)
 
-    def forward(self, x: Tensor, padding: Tensor, chunk_frames: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding: Tensor, chunk_frames: int | None, memory: Memory) -> Tensor:
         """Convolve x (B, T, D); padding (B, T) true behind an utterance's end; chunk_frames None: all in one chunk."""
         x, gate = self.project(x).chunk(2, dim=-1)
         x = (x * self.balance_gate(gate).sigmoid()).masked_fill_(padding.unsqueeze(2), 0.0)
         if isinstance(self.convolution, CausalConvolution):
-            x = self.convolution(x, (~padding).sum(dim=1), chunk_frames)
+            x = self.convolution(x, (~padding).sum(dim=1), chunk_frames, memory)
         else:
             x = self.convolution(x)
         return self.output(self.whiten(self.balancer(x)))

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.grad import conv2d_weight
 
+from asr.models.encoders.zipformer.memory import Memory
+
 BIAS_RANGE = 0.1
 
 
@@ -98,9 +100,9 @@ class CausalConvolution(nn.Module):
         self.within = DepthwiseConvolution(channels, kernel_width)
         self.edges = nn.Parameter(torch.zeros(2, channels, kernel_width))
 
-    def forward(self, x: Tensor, lengths: Tensor, chunk_frames: int | None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor, chunk_frames: int | None, memory: Memory) -> Tensor:
         """Convolve x (B, T, D) of valid lengths (B,) in chunks; None makes each utterance one chunk."""
-        past = F.pad(x, (0, 0, self.kernel_width // 2, 0))
+        past = memory.pad(x, self.kernel_width // 2)
         past = depthwise(past, self.past.weight, self.past.bias)  # type: ignore[arg-type]
         if chunk_frames is None:
             return past + self.within(x) * self.edge_scale(x.shape[1], lengths)

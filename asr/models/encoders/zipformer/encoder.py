@@ -162,9 +162,9 @@ class ZipformerEncoder(nn.Module):
         hidden = None if chunks is None else chunks.hidden(x.shape[1], x.device)
         outputs = []
         for stack, width, mask in zip(self.stacks, self.widths, masks, strict=True):
-            x = stack(_as_wide(x, width), lengths, mask, hidden, None if chunks is None else chunks.num_frames)
+            x = stack(as_wide(x, width), lengths, mask, hidden, None if chunks is None else chunks.num_frames)
             outputs.append(x)
-        return self.downsample(_widest(outputs), lengths), self.output_frames(num_frames)
+        return self.downsample(widest(outputs), lengths), self.output_frames(num_frames)
 
     def _chunks(self) -> Chunks | None:
         if not self.causal:
@@ -191,12 +191,12 @@ class ZipformerEncoder(nn.Module):
         return masks
 
 
-def _as_wide(x: Tensor, width: int) -> Tensor:
+def as_wide(x: Tensor, width: int) -> Tensor:
     """Leave channels of x (B, T, D) out, or add zeros, so that there are ``width``."""
     return nn.functional.pad(x, (0, width - x.shape[-1]))
 
 
-def _widest(outputs: Sequence[Tensor]) -> Tensor:
+def widest(outputs: Sequence[Tensor]) -> Tensor:
     """Return the last output with the channels that it lacks, each from the latest output that has it."""
     pieces, width = [outputs[-1]], outputs[-1].shape[-1]
     for output in reversed(outputs):

@@ -1,6 +1,6 @@
 """One layer of the Zipformer.
 
-B batch, T frames, D width, P width of a position.
+B batch, T frames, S frames attended to, D width, P width of a position.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from asr.models.encoders.zipformer.bypass import Bypass
 from asr.models.encoders.zipformer.convolution import ConvolutionModule
 from asr.models.encoders.zipformer.dropout import masked, utterance_mask
 from asr.models.encoders.zipformer.feedforward import FeedForward
+from asr.models.encoders.zipformer.memory import WHOLE, Memory
 from asr.models.encoders.zipformer.nonlinear_attention import NonlinearAttention
 from asr.models.encoders.zipformer.norm import BiasNorm
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Value
@@ -55,9 +56,9 @@ class Frames:
     """What the layers of a stack must know about the frames of a batch.
 
     Attributes:
-        positions: (2T − 1, P), relative.
+        positions: (T + S − 1, P), relative.
         padding: (B, T) bool, true behind an utterance's end.
-        unseen: (B, 1, T or 1, T), 0 where a frame may attend to, and far below where not.
+        unseen: (B, 1, T or 1, S), 0 where a frame may attend to, and far below where not.
         chunk_frames: frames of a chunk; None: the whole utterance is one.
     """
 
@@ -98,6 +99,7 @@ class ZipformerLayer(nn.Module):
         self.feedforward3 = FeedForward(clock, d_model, d_hidden * 5 // 4, dropout)
         self.norm = BiasNorm(d_model)
         self.bypass = Bypass(clock, d_model, skip)
+        self.size = size
         self._limit(clock)
         self._skip(clock)
 
@@ -123,22 +125,26 @@ class ZipformerLayer(nn.Module):
         self.feedforward_skip = Scheduled(clock, *late)
         self.constant_attention = Scheduled(clock, (0.0, 0.25), (4000.0, 0.025))
 
-    def forward(self, x: Tensor, frames: Frames) -> Tensor:
-        """Apply the layer to x (B, T, D)."""
+    def forward(self, x: Tensor, frames: Frames, memory: Memory = WHOLE) -> Tensor:
+        """Apply the layer to x (B, T, D), and to what is kept of the frames before."""
         before = x
-        weights = self.attention_weights(x, frames.positions, frames.unseen)
+        weights = self.attention_weights(x, frames.positions, frames.unseen, memory)
         x = x + self.feedforward1(x)
         attends = self._kept(x, self.attention_skip)
         # now and then the mean over all frames, so that it does not depend on sharp attention
         constant = self.training and schedule.draw() < float(self.constant_attention)
-        nonlinear = self.nonlinear_attention(x, weights, constant)
+        nonlinear = self.nonlinear_attention(x, weights, memory, constant)
         x = x + masked(self.balance_nonlinear(nonlinear), attends)
-        x = x + masked(self.attention1(x, weights), attends)
-        x = x + self._sometimes(self.convolution1(x, frames.padding, frames.chunk_frames), self.convolution_skip)
+        x = x + masked(self.attention1(x, weights, memory), attends)
+        x = x + self._sometimes(
+            self.convolution1(x, frames.padding, frames.chunk_frames, memory), self.convolution_skip
+        )
         x = x + self._sometimes(self.balance_feedforward2(self.feedforward2(x)), self.feedforward_skip)
         x = self.bypass_middle(before, x)
-        x = x + masked(self.attention2(x, weights), attends)
-        x = x + self._sometimes(self.convolution2(x, frames.padding, frames.chunk_frames), self.convolution_skip)
+        x = x + masked(self.attention2(x, weights, memory), attends)
+        x = x + self._sometimes(
+            self.convolution2(x, frames.padding, frames.chunk_frames, memory), self.convolution_skip
+        )
         x = x + self._sometimes(self.balance_feedforward3(self.feedforward3(x)), self.feedforward_skip)
         x = self.bypass(before, self.norm(self.balance_sum(x)))
         return self.whiten(self.balance_output(x))
@@ -148,3 +154,11 @@ class ZipformerLayer(nn.Module):
 
     def _sometimes(self, x: Tensor, skip: Value) -> Tensor:
         return masked(x, self._kept(x, skip))
+
+    def memory_shapes(self, left_frames: int) -> tuple[tuple[int, int], ...]:
+        """Return (frames, width) of what each module keeps between chunks, in the order of use."""
+        size = self.size
+        values = left_frames, size.num_heads * size.value_width
+        convolved = size.kernel_width // 2, size.d_model
+        keys = left_frames, size.num_heads * size.query_width
+        return keys, (left_frames, 3 * size.d_model // 4), values, convolved, values, convolved

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from asr.models.encoders.zipformer.attention_scores import Weights, attend
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.initial import scaled_linear
+from asr.models.encoders.zipformer.memory import Memory
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
 
@@ -36,10 +37,10 @@ class NonlinearAttention(nn.Module):
         self.whiten_hidden = Whiten(whitening_schedule(clock, 5.0))
         self.whiten_output = Whiten(whitening_schedule(clock, 5.0, ratio=3.0))
 
-    def forward(self, x: Tensor, weights: Weights, constant: bool = False) -> Tensor:
+    def forward(self, x: Tensor, weights: Weights, memory: Memory, constant: bool = False) -> Tensor:
         """Attend from every frame of x (B, T, D) with the first head; ``constant``: to all that it sees alike."""
         gate, hidden, factor = self.project(x).chunk(3, dim=-1)
-        hidden = self.whiten_hidden(hidden) * self.balance_gate(gate).tanh()
+        hidden = memory.extend(self.whiten_hidden(hidden) * self.balance_gate(gate).tanh())
         attended = _mean(weights, hidden) if constant else attend(weights, hidden.unsqueeze(1)).squeeze(1)
         return self.whiten_output(self.output(attended * factor))
 

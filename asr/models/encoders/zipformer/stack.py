@@ -5,12 +5,15 @@ B batch, T frames at 50 Hz, D width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.bypass import Bypass
 from asr.models.encoders.zipformer.layer import Frames, LayerSize, ZipformerLayer
+from asr.models.encoders.zipformer.memory import Stream
 from asr.models.encoders.zipformer.positions import relative_positions
 from asr.models.encoders.zipformer.resample import Downsample, upsample
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Value
@@ -104,3 +107,40 @@ class ZipformerStack(nn.Module):
             x = layer(x, frames)
             x = x if channel_mask is None else x * channel_mask
         return x
+
+    def memory_shapes(self, left_frames: int) -> list[tuple[tuple[int, int], ...]]:
+        """Return what each layer keeps between chunks that see ``left_frames`` at 50 Hz before them."""
+        layers = (layer for layer in self.layers if isinstance(layer, ZipformerLayer))
+        return [layer.memory_shapes(left_frames // self.factor) for layer in layers]
+
+    def stream(
+        self, x: Tensor, lengths: Tensor, past: Sequence[Sequence[Tensor]], num_processed: Tensor, left_frames: int
+    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        """Apply the stack to a chunk.
+
+        Args:
+            x: (B, T, D), one chunk.
+            lengths: (B,) valid frames of it.
+            past: what each layer has kept, see `Stream`.
+            num_processed: (B,) frames before the chunk.
+            left_frames: of them that are seen.
+
+        Returns:
+            (B, T, D), and what each layer keeps.
+        """
+        factor, kept = self.factor, list[tuple[Tensor, ...]]()
+        few = x if self.downsample is None else self.downsample(x, lengths)
+        frames = self._chunk(few, (lengths + factor - 1) // factor, num_processed // factor, left_frames // factor)
+        for layer, layer_past in zip(self.layers, past, strict=True):
+            memory = Stream(layer_past)
+            few = layer(few, frames, memory)
+            kept.append(tuple(memory.kept))
+        return few if self.bypass is None else self.bypass(x, upsample(few, factor, x.shape[1])), kept
+
+    def _chunk(self, x: Tensor, lengths: Tensor, num_processed: Tensor, num_left: int) -> Frames:
+        num_frames = x.shape[1]
+        padding = torch.arange(num_frames, device=x.device) >= lengths.unsqueeze(1)
+        missing = torch.arange(num_left, device=x.device) < (num_left - num_processed).unsqueeze(1)
+        masked = torch.cat((missing, padding), dim=1)[:, None, None, :]
+        positions = relative_positions(num_frames, num_left + num_frames, self.position_width, x.device)
+        return Frames(positions.to(x.dtype), padding, torch.where(masked, UNSEEN, 0.0).to(x.dtype), num_frames)

@@ -66,6 +66,7 @@ class ZipformerSubsampling(nn.Module):
         self.balancer3 = Balancer(clock, 0.05, 0.95, 0.2, 4.0)
         self.convnext = ConvNext(clock, third)
         num_bins = ((num_features - 1) // 2 - 1) // 2
+        self.picture_shape = (num_bins, third)
         self.project = nn.Linear(third * num_bins, d_model)
         self.whiten = Whiten(Scheduled(clock, (0.0, 4.0), (20_000.0, 8.0)), gradient_scale=0.02)
         self.norm = BiasNorm(d_model)
@@ -82,14 +83,36 @@ class ZipformerSubsampling(nn.Module):
             Vectors (B, T', D) and their valid lengths (B,).
         """
         features = F.pad(features, (0, 0, 0, max(0, MIN_FRAMES - features.shape[1])))
+        x, lengths = self._picture(features, num_frames)
+        return self.dropout(self.norm(self.whiten(self._project(self.convnext(x))))), lengths
+
+    def stream(self, features: Tensor, num_frames: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """Subsample a chunk.
+
+        Args:
+            features: (B, T, F), with what the chunk sees of the next.
+            num_frames: (B,) int64 valid frames.
+            past: (B, 3, F', C), from the chunk before.
+
+        Returns:
+            Vectors (B, T' − 3, D), and what the next chunk needs (B, 3, F', C).
+        """
+        picture, _ = self._picture(features, num_frames)
+        x, kept = self.convnext.stream(picture, past)
+        return self.norm(self._project(x)), kept
+
+    def _picture(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (B, T', F', C), 0 where padded, and lengths (B,)."""
         features = features.masked_fill(_behind(num_frames, features.shape[1]).unsqueeze(2), 0.0)
         lengths = halved_frames(num_frames)
-        x = self._convolve(features.unsqueeze(1)).permute(0, 2, 3, 1)  # (B, T', F', C)
-        x = self.convnext(x.masked_fill_(_behind(lengths, x.shape[1])[:, :, None, None], 0.0))
-        # the projection's weights are ordered by channel, then by frequency
+        x = self._convolve(features.unsqueeze(1)).permute(0, 2, 3, 1)
+        return x.masked_fill_(_behind(lengths, x.shape[1])[:, :, None, None], 0.0), lengths
+
+    def _project(self, x: Tensor) -> Tensor:
+        """Map (B, T, F', C) to (B, T, D)."""
+        # the weights are ordered by channel, then by frequency
         weight = self.project.weight.unflatten(1, (x.shape[3], -1)).transpose(1, 2).flatten(1)
-        x = F.linear(x.flatten(2), weight, self.project.bias)
-        return self.dropout(self.norm(self.whiten(x))), lengths
+        return F.linear(x.flatten(2), weight, self.project.bias)
 
     def _convolve(self, x: Tensor) -> Tensor:
         """Map (B, 1, T, F) to (B, C, T', F'), with channels last in memory."""
