@@ -105,14 +105,12 @@ class ZipformerLayer(nn.Module):
 
     def _limit(self, clock: TrainingClock) -> None:
         """Set bounds on what the modules add, and on what the layer returns."""
-        rises = (0.0, 0.0), (4000.0, 0.1)
-        self.balance_nonlinear = Balancer(
-            clock, 0.3, 0.7, Scheduled(clock, (0.0, 0.004), (4000.0, 0.02)), 100.0, probability=0.05
+        nonlinear, second, third = (
+            Scheduled(clock, (0.0, first), (4000.0, last)) for first, last in ((0.004, 0.02), (0.0, 0.1), (0.0, 0.2))
         )
-        self.balance_feedforward2 = Balancer(clock, 0.3, 0.7, Scheduled(clock, *rises), 2.0, probability=0.05)
-        self.balance_feedforward3 = Balancer(
-            clock, 0.3, 0.7, Scheduled(clock, (0.0, 0.0), (4000.0, 0.2)), 4.0, probability=0.05
-        )
+        self.balance_nonlinear = Balancer(clock, 0.3, 0.7, nonlinear, 100.0, probability=0.05)
+        self.balance_feedforward2 = Balancer(clock, 0.3, 0.7, second, 2.0, probability=0.05)
+        self.balance_feedforward3 = Balancer(clock, 0.3, 0.7, third, 4.0, probability=0.05)
         self.balance_sum = Balancer(clock, 0.45, 0.55, 0.2, 4.0)
         self.balance_output = Balancer(clock, 0.45, 0.55, 0.1, 4.0)
         self.whiten = Whiten(whitening_schedule(clock, 4.0, ratio=3.0))
