@@ -5,7 +5,7 @@ B batch, T frames, F mel bins, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -107,29 +107,26 @@ class ZipformerEncoder(nn.Module):
         check_widths(num_features, widths, subsampling_channels)
         check_training(dropout, batch_s)
         check_chunks(chunk_frames, left_context_frames, downsampling)
-        self.clock = clock = TrainingClock()
+        self.clock = TrainingClock()
         self.widths, self.unmasked_width, self.d_model = d_model, unmasked_width, max(d_model)
         self.causal, self.chunk_frames, self.left_context_frames = causal, chunk_frames, left_context_frames
         self.batch_s = batch_s
-        scheduled_dropout = Scheduled(clock, (0.0, 3 * dropout), (20_000.0, dropout))
-        self.subsampling = ZipformerSubsampling(
-            clock, num_features, d_model[0], scheduled_dropout, subsampling_channels
-        )
-        self.stacks = nn.ModuleList()
-        warmup = WARMUP_BATCHES / (len(d_model) + 1)
-        for i in range(len(d_model)):
-            size = LayerSize(
-                d_model=d_model[i],
-                d_feedforward=d_feedforward[i],
-                num_heads=num_heads[i],
-                kernel_width=kernel_width[i],
-                **widths,
-                causal=causal,
-            )
-            times = ((i + 1) * warmup, (i + 2) * warmup)
-            self.stacks.append(ZipformerStack(clock, size, num_layers[i], downsampling[i], scheduled_dropout, times))
+        falling = Scheduled(self.clock, (0.0, 3 * dropout), (20_000.0, dropout))
+        self.subsampling = ZipformerSubsampling(self.clock, num_features, d_model[0], falling, subsampling_channels)
+        each = [dict(zip(stacks, numbers, strict=True)) for numbers in zip(*stacks.values(), strict=True)]
+        self.stacks = nn.ModuleList(self._stack(i, numbers, widths, falling) for i, numbers in enumerate(each))
         self.downsample = Downsample(2)
         self._switch(balance, whiten)
+
+    def _stack(
+        self, index: int, numbers: Mapping[str, int], widths: Mapping[str, int], dropout: Scheduled
+    ) -> ZipformerStack:
+        """Return a stack, whose layers come into play behind those of the stacks before."""
+        of_layer = ("d_model", "d_feedforward", "num_heads", "kernel_width")
+        size = LayerSize(**{name: numbers[name] for name in of_layer}, **widths, causal=self.causal)
+        step = WARMUP_BATCHES / (len(self.widths) + 1)
+        times = ((index + 1) * step, (index + 2) * step)
+        return ZipformerStack(self.clock, size, numbers["num_layers"], numbers["downsampling"], dropout, times)
 
     def _switch(self, balance: bool, whiten: bool) -> None:
         for module in self.modules():
