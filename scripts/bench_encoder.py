@@ -133,6 +133,8 @@ def main() -> int:
         if options.alone:
             print(measure_memory(options, package))
             return 0
+        # first, because a process counts the memory of the one that started it, too
+        memory = {name: peak_gigabytes(name) for name in NAMES}
         steps = {name: stepper(build(name, options.encoder, package, options.eager), options) for name in NAMES}
         seen: dict[str, list[Seconds]] = {name: [] for name in NAMES}
         for turn in range(options.repeats + 1):
@@ -146,8 +148,7 @@ def main() -> int:
         columns = [[getattr(s, kind) for s in seen[name]] for kind in ("forward", "backward", "total", "cpu")]
         forward, backward, total, cpu = (statistics.median(column) for column in columns)
         speed = options.utterances * options.seconds / total
-        memory = peak_gigabytes(name)
-        print(f"{name:7} {forward:10.3f} {backward:11.3f} {total:8.3f} {cpu:6.2f} {speed:10.1f} {memory:8.2f}")
+        print(f"{name:7} {forward:10.3f} {backward:11.3f} {total:8.3f} {cpu:6.2f} {speed:10.1f} {memory[name]:8.2f}")
     ratios = [ours.cpu / theirs.cpu for ours, theirs in zip(seen["ours"], seen["theirs"], strict=True)]
     print(f"CPU time, ours / theirs: {statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})")
     return 0

@@ -40,13 +40,11 @@ class ConvNext(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to x (B, T, F, C), which must be 0 where padded."""
         kept = utterance_mask(x, float(self.skip)) if self.training else None
-        # frame by frame, so that no piece is large
-        change = self.output(self.balance_hidden(self.hidden(self.convolution(x)).flatten(0, 1))).unflatten(
-            0, x.shape[:2]
-        )
+        frames = x.flatten(0, 1)  # so that no piece of the hidden layer is large
+        change = self.output(self.balance_hidden(self.hidden(self.convolution(x).flatten(0, 1))))
         if kept is not None:
-            change = change.mul_(kept.unsqueeze(3))
-        return self.whiten(self.balance_output(change.add_(x)))
+            change.mul_(kept.repeat_interleave(x.shape[1], dim=0))
+        return self.whiten(self.balance_output(change.add_(frames).unflatten(0, x.shape[:2])))
 
     def stream(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Apply the layer to a chunk.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-NUM_ELEMENTS = 2**18  # a megabyte of float32
+NUM_ELEMENTS = 2**19  # two megabytes of float32
 
 
 def pieces(x: Tensor) -> Iterator[slice]:

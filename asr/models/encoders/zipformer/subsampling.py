@@ -105,8 +105,10 @@ class ZipformerSubsampling(nn.Module):
         """Return (B, T', F', C), 0 where padded, and lengths (B,)."""
         features = features.masked_fill(_behind(num_frames, features.shape[1]).unsqueeze(2), 0.0)
         lengths = halved_frames(num_frames)
-        x = self._convolve(features.unsqueeze(1)).permute(0, 2, 3, 1)
-        return x.masked_fill_(_behind(lengths, x.shape[1])[:, :, None, None], 0.0), lengths
+        x = self._convolve(features.unsqueeze(1))
+        # in place, and so before there is a view of it, whose gradient would be copied
+        x.masked_fill_(_behind(lengths, x.shape[2])[:, None, :, None], 0.0)
+        return x.permute(0, 2, 3, 1), lengths
 
     def _project(self, x: Tensor) -> Tensor:
         """Map (B, T, F', C) to (B, T, D)."""
