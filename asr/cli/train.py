@@ -200,6 +200,7 @@ def _module(config: Mapping[str, Any], prepared: PreparedData) -> TrainingModule
         updates.optimizer_factory,
         updates.schedule_factory,
         dev_names=prepared.names("dev"),
+        max_duration_s=data_parts(config).batch.max_duration_s,
         extra_state={
             "format": FORMAT,
             "config": dict(config),

@@ -36,6 +36,14 @@ class KnowsEpochs(Protocol):
         """Set the epoch, counted from 0."""
 
 
+@runtime_checkable
+class FollowsTraining(Protocol):
+    """An encoder that changes in the course of training."""
+
+    def follow_training(self, audio_s: float) -> None:
+        """Take in how many seconds of audio the updates so far were made of."""
+
+
 class TrainingModule(pl.LightningModule):
     """Trains a recogniser by updates of one or more micro-batches.
 
@@ -50,6 +58,7 @@ class TrainingModule(pl.LightningModule):
         optimizer_factory: named parameters → optimizer.
         schedule_factory: optimizer → schedule, stepped once per update.
         dev_names: of the validation loaders, in order.
+        max_duration_s: seconds of audio that a micro-batch may hold.
         extra_state: plain data to put into every checkpoint under the name ``werdict``.
     """
 
@@ -61,12 +70,13 @@ class TrainingModule(pl.LightningModule):
         optimizer_factory: OptimizerFactory,
         schedule_factory: ScheduleFactory,
         dev_names: list[str],
+        max_duration_s: float,
         extra_state: Mapping[str, Any],
     ) -> None:
         super().__init__()
         self.recogniser, self.tokenizer, self.decoder = recogniser, tokenizer, decoder
         self.optimizer_factory, self.schedule_factory = optimizer_factory, schedule_factory
-        self.dev_names, self.extra_state = dev_names, extra_state
+        self.dev_names, self.max_duration_s, self.extra_state = dev_names, max_duration_s, extra_state
         self.hypotheses: dict[str, list[Utterance]] = {}
         self.scores: dict[str, Score] = {}
         # sums over the micro-batches of an update: loss, tokens, utterances, seconds of audio, utterances too short
@@ -93,6 +103,8 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """Return the sum of the losses of a micro-batch, in nats."""
         self.in_hand = batch
+        if isinstance(self.recogniser.encoder, FollowsTraining):
+            self.recogniser.encoder.follow_training(self.trained_audio_s())
         torch.manual_seed(seed_for("dropout", batch.seed))
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         losses = self.recogniser.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
@@ -103,6 +115,14 @@ class TrainingModule(pl.LightningModule):
         added = torch.cat((loss.detach().view(1), tokens.view(1), seen, too_short.sum().view(1)))
         self.sums = self.sums.to(loss.device) + added
         return loss
+
+    def trained_audio_s(self) -> float:
+        """Return how many seconds of audio the updates so far may have held, on all ranks.
+
+        What they did hold would have to be saved; this is known from the number of updates.
+        """
+        micro_batches = self.global_step * self.trainer.accumulate_grad_batches * self.trainer.world_size
+        return micro_batches * self.max_duration_s
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Ask for a last validation once the budget is used up; Lightning validates where it is told to stop."""

@@ -50,3 +50,25 @@ def test_the_loss_is_per_token_and_impossible_transcripts_do_not_count():
     together, seen_together = train([impossible])
     assert seen_together.seen[0]["train/loss"] == pytest.approx(seen.seen[0]["train/loss"], rel=1e-5)
     assert largest_difference(alone, together) < 1e-5
+
+
+class Listener(torch.nn.Module):
+    """An encoder that keeps what it was told about the course of training."""
+
+    def __init__(self, encoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.told = encoder, list[float]()
+
+    def follow_training(self, audio_s: float) -> None:
+        self.told.append(audio_s)
+
+    def forward(self, features: torch.Tensor, num_frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.encoder(features, num_frames)
+
+
+def test_an_encoder_is_told_how_much_audio_the_updates_so_far_may_have_held():
+    module = tiny_module()
+    module.recogniser.encoder = listener = Listener(module.recogniser.encoder)
+    trainer = tiny_trainer(3, accumulate_grad_batches=2)
+    trainer.fit(module, train_dataloaders=batches_loader([batch_of(60, 52, seed=seed) for seed in range(6)]))
+    assert listener.told == [0.0, 0.0, 20.0, 20.0, 40.0, 40.0]

@@ -64,6 +64,7 @@ def tiny_module(optimizer_factory: Callable[[Any], torch.optim.Optimizer] = adam
         optimizer_factory,
         lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0),
         dev_names=[],
+        max_duration_s=10.0,
         extra_state={},
     )
 

@@ -1,0 +1,148 @@
+"""Balancer: keeps each channel's mean and size in bounds, by its gradient alone.
+
+B batch, T frames, D channels; a frame may also be a place in a picture.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from asr.models.encoders.zipformer import schedule
+from asr.models.encoders.zipformer.pieces import pieces
+from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Value
+
+GRADIENT_SCALE = 0.04
+TINY = 1e-20
+RMS_OF_MEAN_ABS = 1.25331413732  # √(π/2): of normally distributed values
+
+
+def balancing_schedule(clock: TrainingClock) -> Scheduled:
+    """Return how often most balancers work."""
+    return Scheduled(clock, (0.0, 0.5), (8000.0, 0.125))
+
+
+def normalised_mean(proportion_positive: float) -> float:
+    """Return about the mean / std of normally distributed values of which this proportion is positive."""
+    x = 2 * proportion_positive - 1
+    # a crude inverse of the error function, and finite at 0 and 1
+    return 0.8139535143 * (math.log(1 + x + 1e-10) - math.log(1 - x + 1e-10)) / 2
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a channel may be like.
+
+    Attributes:
+        min_mean: of mean / std.
+        max_mean: of mean / std.
+        min_rms: of the root mean square.
+        max_rms: of the root mean square.
+    """
+
+    min_mean: float
+    max_mean: float
+    min_rms: float
+    max_rms: float
+
+
+def penalty_gradient(x: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    """Return how the violation of the bounds changes with x: per channel, linear in x.
+
+    The violation is |m − clamp(m)| + |log(clamp(r) / r)| with m = mean / std and r the root mean square of a channel.
+    Its gradient, scaled to a root mean square of 1 in each channel that violates a bound, is ``constant + slope · x``.
+
+    Args:
+        x: (N, D), N frames.
+        bounds: of every channel.
+
+    Returns:
+        constant (D,) and slope (D,).
+    """
+    mean = x.mean(dim=0)
+    mean_square = torch.linalg.vector_norm(x, dim=0).square() / x.shape[0]
+    raw_variance = mean_square - mean.square()
+    variance = raw_variance.clamp(min=TINY)
+    std, rms = variance.sqrt(), mean_square.clamp(min=TINY).sqrt()
+    normalised = mean / std
+    side = torch.sign(normalised - normalised.clamp(bounds.min_mean, bounds.max_mean))
+    size = torch.sign(rms - rms.clamp(bounds.min_rms, bounds.max_rms))
+    # around the mean: at_mean + slope · (x − mean), up to a factor of 1/N
+    slope = size / rms.square() - torch.where(raw_variance > TINY, side * mean / (variance * std), 0.0)
+    at_mean = side / std + size * mean / rms.square()
+    gradient_rms = (at_mean.square() + slope.square() * variance).sqrt().clamp(min=TINY)
+    slope = slope / gradient_rms
+    return at_mean / gradient_rms - slope * mean, slope
+
+
+class _Balanced(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bounds: Bounds) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.bounds = bounds
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        exact = x if x.dtype == torch.float64 else x.float()
+        constant, slope = (part * GRADIENT_SCALE for part in penalty_gradient(exact.flatten(0, -2), ctx.bounds))
+        changed = torch.empty_like(gradient)
+        for piece in pieces(x):
+            # 1 + 0.04 · sign(gradient) · penalty, as a factor of the gradient
+            extra = torch.addcmul(constant, exact[piece], slope).mul_(gradient[piece].abs())
+            changed[piece] = extra.add_(gradient[piece])
+        return changed, None
+
+
+class Balancer(nn.Module):
+    """Returns its input, and changes the gradient of channels whose mean or size is out of bounds.
+
+    To each element of the gradient it adds 0.04 times its absolute value times the normalised gradient of the
+    violation (`penalty_gradient`), so that descending leads back into the bounds.
+
+    Args:
+        clock: of what is scheduled.
+        min_positive: least proportion of positive values.
+        max_positive: largest proportion of positive values.
+        min_abs: least mean absolute value.
+        max_abs: largest mean absolute value.
+        probability: that a forward pass in training is followed by this; None: falls from 0.5 to 0.125.
+
+    Reference:
+        Yao et al. 2024, "Zipformer", arXiv:2310.11230, appendix; the definition is that of icefall's code.
+    """
+
+    def __init__(
+        self,
+        clock: TrainingClock,
+        min_positive: Value,
+        max_positive: Value,
+        min_abs: Value,
+        max_abs: Value,
+        probability: Value | None = None,
+    ) -> None:
+        super().__init__()
+        self.min_positive, self.max_positive, self.min_abs, self.max_abs = min_positive, max_positive, min_abs, max_abs
+        self.probability = balancing_schedule(clock) if probability is None else probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (B, …, D)."""
+        if not self.training or not x.requires_grad or schedule.draw() >= float(self.probability):
+            return x
+        balanced: Tensor = _Balanced.apply(x, self.bounds())
+        return balanced
+
+    def bounds(self) -> Bounds:
+        """Return the bounds now."""
+        return Bounds(
+            normalised_mean(float(self.min_positive)),
+            normalised_mean(float(self.max_positive)),
+            RMS_OF_MEAN_ABS * float(self.min_abs),
+            RMS_OF_MEAN_ABS * float(self.max_abs),
+        )

@@ -1,0 +1,102 @@
+"""A causal Zipformer, chunk by chunk.
+
+B batch, C frames at 50 Hz of a chunk, F mel bins, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asr.models.encoders.zipformer.chunks import ALL
+from asr.models.encoders.zipformer.convnext import CONTEXT
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder, as_wide, widest
+from asr.models.encoders.zipformer.stack import ZipformerStack
+from asr.models.encoders.zipformer.subsampling import halved_frames
+
+SEEN_BY_A_FRAME = 7  # features beside the two that a frame at 50 Hz stands for
+
+
+@dataclass(frozen=True)
+class StreamingState:
+    """What is kept between chunks; a new one comes out of each.
+
+    Attributes:
+        num_processed: (B,) int64 frames at 50 Hz so far.
+        subsampling: (B, 3, F', C'), frames that the front end's ConvNeXt sees again.
+        layers: of each layer (B, P, D) keys, what the non-linear attention attends to, values of the first attention,
+            frames of the first convolution, values of the second attention, frames of the second convolution.
+    """
+
+    num_processed: Tensor
+    subsampling: Tensor
+    layers: tuple[tuple[Tensor, ...], ...]
+
+
+class StreamingZipformer:
+    """Encodes utterances chunk by chunk as the encoder would encode them as a whole.
+
+    Args:
+        encoder: causal, with a size of chunks and of left context that comes first and is not -1, the one a multiple of
+            the other; it is used in evaluation mode.
+
+    Raises:
+        ValueError: the encoder is not like that.
+    """
+
+    def __init__(self, encoder: ZipformerEncoder) -> None:
+        chunk, left = encoder.chunk_frames[0], encoder.left_context_frames[0]
+        if not encoder.causal or ALL in (chunk, left) or left < chunk or left % chunk:
+            raise ValueError(
+                "streaming needs causal: true, chunks of a size, and a left context of one or more of them, given "
+                f"causal: {encoder.causal}, chunk_frames {chunk}, left_context_frames {left}"
+            )
+        self.encoder = encoder.eval()
+        self.stacks = [stack for stack in encoder.stacks if isinstance(stack, ZipformerStack)]
+        self.chunk_frames, self.left_frames = chunk, left
+        self.num_features = 2 * (chunk + CONTEXT) + SEEN_BY_A_FRAME
+        self.shift_features = 2 * chunk
+
+    def initial_state(self, batch_size: int) -> StreamingState:
+        """Return the state before the first chunk of so many utterances."""
+        like = next(self.encoder.parameters())
+        layers = [
+            tuple(like.new_zeros(batch_size, *shape) for shape in shapes)
+            for stack in self.stacks
+            for shapes in stack.memory_shapes(self.left_frames)
+        ]
+        front_end = like.new_zeros(batch_size, CONTEXT, *self.encoder.subsampling.picture_shape)
+        return StreamingState(torch.zeros(batch_size, dtype=torch.int64, device=like.device), front_end, tuple(layers))
+
+    @torch.inference_mode()
+    def __call__(
+        self, features: Tensor, num_frames: Tensor, state: StreamingState
+    ) -> tuple[Tensor, Tensor, StreamingState]:
+        """Encode a chunk.
+
+        Args:
+            features: (B, ``num_features``, F), of which the next chunk begins ``shift_features`` later.
+            num_frames: (B,) int64 valid features; fewer than all where the utterance ends.
+            state: from the chunk before.
+
+        Returns:
+            Encodings (B, C / 2, D), their valid lengths (B,), and the state for the next chunk.
+        """
+        if features.shape[1] != self.num_features:
+            raise ValueError(f"a chunk has {self.num_features} frames of features, given {features.shape[1]}")
+        encoder = self.encoder
+        lengths = halved_frames(num_frames).clamp(max=self.chunk_frames)
+        x, front_end = encoder.subsampling.stream(features, num_frames, state.subsampling)
+        outputs, past, kept = [], list(state.layers), list[tuple[Tensor, ...]]()
+        for stack, width in zip(self.stacks, encoder.widths, strict=True):
+            x, layers = stack.stream(
+                as_wide(x, width), lengths, past[: len(stack.layers)], state.num_processed, self.left_frames
+            )
+            past = past[len(stack.layers) :]
+            outputs.append(x)
+            kept.extend(layers)
+        encodings = encoder.downsample(widest(outputs), lengths)
+        new = StreamingState(state.num_processed + self.chunk_frames, front_end, tuple(kept))
+        return encodings, (lengths + 1) // 2, new

@@ -1,0 +1,115 @@
+"""Whiten: keeps the channels of a module's output from depending on each other, by the gradient alone.
+
+N frames of all utterances, D channels, G groups of D/G channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from asr.models.encoders.zipformer import schedule
+from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Value
+
+TINY = 1e-20
+SELDOM, OFTEN = 0.025, 0.25
+
+
+def whitening_schedule(clock: TrainingClock, limit: float, ratio: float = 2.0) -> Scheduled:
+    """Return a limit that grows to ``ratio`` times its first value in 20,000 batches."""
+    return Scheduled(clock, (0.0, limit), (20_000.0, ratio * limit))
+
+
+def centred_groups(x: Tensor, num_groups: int) -> Tensor:
+    """Return x (N, D) less its mean, in groups (G, N, D/G)."""
+    return (x - x.mean(dim=0)).unflatten(1, (num_groups, -1)).transpose(0, 1)
+
+
+def whitening_metric(covariance: Tensor) -> Tensor:
+    """Return mean(λ²) / mean(λ)² over the eigenvalues λ of covariances (G, D/G, D/G): 1 where all are equal."""
+    num_channels = covariance.shape[0] * covariance.shape[1]
+    mean = covariance.diagonal(dim1=1, dim2=2).sum() / num_channels
+    return covariance.square().sum() / num_channels / (mean.square() + TINY)
+
+
+def gradient_matrix(covariance: Tensor) -> Tensor:
+    """Return what centred groups (G, N, D/G) are multiplied by to give the gradient of the metric of centredᵀ·centred.
+
+    With S the covariance, M the metric and m the mean eigenvalue, the gradient by S is (2/D) (S − M m I) / m².
+    """
+    num_channels = covariance.shape[0] * covariance.shape[1]
+    mean = covariance.diagonal(dim1=1, dim2=2).sum() / num_channels
+    square = mean.square() + TINY
+    matrix = covariance / square
+    matrix.diagonal(dim1=1, dim2=2).sub_(whitening_metric(covariance) * mean / square)
+    return matrix.mul_(4 / num_channels)
+
+
+class _Whitened(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, module: Whiten, limit: float, applies: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.module, ctx.limit, ctx.applies = module, limit, applies
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        (x,) = ctx.saved_tensors
+        exact = x if x.dtype == torch.float64 else x.float()
+        centred = centred_groups(exact.flatten(0, -2), ctx.module.num_groups)
+        covariance = centred.transpose(1, 2) @ centred
+        violated = whitening_metric(covariance) >= ctx.limit
+        ctx.module.remember(violated, ctx.applies)
+        if not x.is_cuda and not violated:
+            return gradient, None, None, None
+        extra = (centred @ gradient_matrix(covariance)).transpose(0, 1).reshape(gradient.shape)
+        norm, extra_norm = (torch.linalg.vector_norm(g.to(exact.dtype)) for g in (gradient, extra))
+        scale = ctx.module.gradient_scale * norm / (extra_norm + TINY)
+        extra.mul_(torch.where(violated & ctx.applies, scale, 0.0))
+        return extra.add_(gradient).to(gradient.dtype), None, None, None
+
+
+class Whiten(nn.Module):
+    """Returns its input, and adds to its gradient one that makes the covariance of channels more like a multiple of 1.
+
+    It adds the gradient of `whitening_metric` where that is above the limit, scaled to a fraction of the norm of the
+    gradient. It works in one of 4 forward passes while it finds the limit violated, else in one of 40.
+
+    Args:
+        limit: of the metric.
+        gradient_scale: norm of what is added, beside the norm of the gradient.
+        num_groups: G, whose covariances are all held to one multiple of 1.
+
+    Reference:
+        Yao et al. 2024, "Zipformer", arXiv:2310.11230, appendix; the definition is that of icefall's code.
+    """
+
+    def __init__(self, limit: Value, gradient_scale: float = 0.01, num_groups: int = 1) -> None:
+        super().__init__()
+        self.limit, self.gradient_scale, self.num_groups = limit, gradient_scale, num_groups
+        self.largest_probability = OFTEN
+        # a buffer: a training that goes on must go on with it, and ranks share the first one's
+        self.register_buffer("probability", torch.tensor(OFTEN))
+        self.probability: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (B, …, D)."""
+        if not self.training or not x.requires_grad:
+            return x
+        drawn = schedule.draw()
+        if drawn >= self.largest_probability:
+            return x
+        applies = self.probability > drawn
+        # a GPU is not waited for: there the change is computed, and multiplied by 0
+        if not x.is_cuda and not applies:
+            return x
+        whitened: Tensor = _Whitened.apply(x, self, float(self.limit), applies)
+        return whitened
+
+    def remember(self, violated: Tensor, applies: Tensor) -> None:
+        """Work often from now on if the limit was violated, else seldom."""
+        found = torch.where(violated, OFTEN, SELDOM)
+        self.probability.copy_(torch.where(applies, found, self.probability))

@@ -1,0 +1,158 @@
+"""Time the Zipformer beside its authors' package: forward and backward of one batch, taken in turns, and memory.
+
+    python scripts/bench_encoder.py [--encoder zipformer_s] [--utterances 8] [--seconds 10] [--eager] [--device cuda]
+
+Medians over the repeats; memory is the peak of a process that does nothing else. The package is used where it is
+installed, else its wheel is downloaded, without its dependencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import yaml
+from authors_zipformer import Reference, find_package, load
+from torch import Tensor, nn
+
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+
+CONFIGS = Path(__file__).parents[1] / "configs" / "encoder"
+NUM_FEATURES, FRAMES_PER_S = 80, 100
+LATE = 20_000.0  # batches: nearly all that is scheduled has its last value
+NAMES = ("ours", "theirs")
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What a step took."""
+
+    forward: float
+    backward: float
+    cpu: float
+
+    @property
+    def total(self) -> float:
+        """Forward and backward."""
+        return self.forward + self.backward
+
+
+def build(name: str, encoder: str, package: Path, eager: bool) -> nn.Module:
+    """Return ours or theirs, in training mode, late in training."""
+    torch.manual_seed(0)
+    options = yaml.safe_load((CONFIGS / f"{encoder}.yaml").read_text())
+    del options["_target_"]
+    if name == "ours":
+        ours = ZipformerEncoder(NUM_FEATURES, **options).train()
+        ours.follow_training(LATE * ours.batch_s)
+        return ours
+    theirs = Reference(load(package, compiled=not eager), options, causal=False).train()
+    theirs.set_time(LATE)
+    return theirs
+
+
+def stepper(encoder: nn.Module, options: argparse.Namespace) -> Callable[[], Seconds]:
+    """Return what makes and times one step on a batch without padding."""
+    frames = round(options.seconds * FRAMES_PER_S)
+    features = torch.randn(options.utterances, frames, NUM_FEATURES, device=options.device)
+    num_frames = torch.full((options.utterances,), frames, device=options.device)
+    encoder.to(options.device)
+
+    def now() -> float:
+        if options.device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def forward() -> Tensor:
+        with torch.autocast(options.device, PRECISIONS[options.precision], enabled=options.precision != "fp32"):
+            encodings: Tensor = encoder(features, num_frames)[0]
+        return encodings.float().square().mean()
+
+    def step() -> Seconds:
+        encoder.zero_grad()
+        cpu, start = time.process_time(), now()
+        loss = forward()
+        middle = now()
+        loss.backward()
+        return Seconds(middle - start, now() - middle, time.process_time() - cpu)
+
+    return step
+
+
+def peak_gigabytes(name: str) -> float:
+    """Return the peak memory of a process that makes steps with one of the two alone."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--alone", name]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(json.loads(printed.splitlines()[-1])) / 1e9
+
+
+def measure_memory(options: argparse.Namespace, package: Path) -> int:
+    """Make three steps, and return the peak memory in bytes."""
+    step = stepper(build(options.alone, options.encoder, package, options.eager), options)
+    for _ in range(3):
+        step()
+    if options.device != "cpu":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--encoder", choices=sorted(p.stem for p in CONFIGS.glob("zipformer_?.yaml")), default="zipformer_s"
+    )
+    parser.add_argument("--utterances", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each utterance")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32")
+    parser.add_argument("--eager", action="store_true", help="do not compile the activations of the package")
+    parser.add_argument("--alone", choices=NAMES, help="print the peak memory of one of the two, in bytes, and leave")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Measure and print."""
+    options = parsed()
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory(prefix="bench-encoder-") as folder:
+        package = find_package(Path(folder))
+        if options.alone:
+            print(measure_memory(options, package))
+            return 0
+        # first, because a process counts the memory of the one that started it, too
+        memory = {name: peak_gigabytes(name) for name in NAMES}
+        steps = {name: stepper(build(name, options.encoder, package, options.eager), options) for name in NAMES}
+        seen: dict[str, list[Seconds]] = {name: [] for name in NAMES}
+        for turn in range(options.repeats + 1):
+            for name, step in steps.items():
+                seconds = step()
+                if turn:  # the first compiles, and warms up
+                    seen[name].append(seconds)
+    print(f"{options.encoder}, {options.utterances} x {options.seconds} s, {options.device}, {options.precision}")
+    print("        forward s  backward s  total s  CPU s  audio s/s  peak GB")
+    for name in NAMES:
+        columns = [[getattr(s, kind) for s in seen[name]] for kind in ("forward", "backward", "total", "cpu")]
+        forward, backward, total, cpu = (statistics.median(column) for column in columns)
+        speed = options.utterances * options.seconds / total
+        print(f"{name:7} {forward:10.3f} {backward:11.3f} {total:8.3f} {cpu:6.2f} {speed:10.1f} {memory[name]:8.2f}")
+    ratios = [ours.cpu / theirs.cpu for ours, theirs in zip(seen["ours"], seen["theirs"], strict=True)]
+    print(f"CPU time, ours / theirs: {statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Give the weights of a Zipformer of icefall, or of the package ``zipformer``, the names of our encoder's.
+
+    python scripts/convert_zipformer.py exp/pretrained.pt zipformer_s.pt --encoder zipformer_s [--causal]
+
+The file holds a model's state, alone or under ``model``; nothing but tensors and plain data is read from it. Prints
+what became of its tensors. Load what is written with ``ZipformerEncoder.load_state_dict(torch.load(file))``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import yaml
+from torch import Tensor
+
+from asr.models.encoders.zipformer.convert import convert
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+
+CONFIGS = Path(__file__).parents[1] / "configs" / "encoder"
+FIRST_FRONT_END, FIRST_PROJECTION = "encoder_embed.conv.0.weight", "encoder_embed.out.weight"
+
+
+def model_state(file: Path) -> Mapping[str, Tensor]:
+    """Return the tensors of a model by their names.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    state = state.get("model", state) if isinstance(state, Mapping) else state
+    if not isinstance(state, Mapping) or FIRST_FRONT_END not in state or FIRST_PROJECTION not in state:
+        raise ValueError(f"{file} holds no Zipformer: there is no {FIRST_FRONT_END}, or no {FIRST_PROJECTION}")
+    if not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise ValueError(f"{file} holds more than tensors under the model's names")
+    return state
+
+
+def build(name: str, causal: bool, num_features: int) -> ZipformerEncoder:
+    """Return an encoder of configs/encoder with fresh weights."""
+    options = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    del options["_target_"]
+    return ZipformerEncoder(**{**options, "num_features": num_features, "causal": causal})
+
+
+def main() -> int:
+    """Convert a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("output", type=Path)
+    sizes = sorted(path.stem for path in CONFIGS.glob("zipformer_*.yaml"))
+    parser.add_argument("--encoder", choices=sizes, default="zipformer_m", help="its size (default: %(default)s)")
+    parser.add_argument("--causal", action="store_true", help="it was trained to stream")
+    parser.add_argument("--num-features", type=int, default=80)
+    options = parser.parse_args()
+    if options.output.exists():
+        parser.error(f"{options.output} is there already; choose another name")
+    encoder = build(options.encoder, options.causal, options.num_features)
+    try:
+        converted = convert(model_state(options.checkpoint), encoder.state_dict())
+    except ValueError as error:
+        parser.error(str(error))
+    encoder.load_state_dict(converted.weights)
+    torch.save(encoder.state_dict(), options.output)
+    num_parameters = sum(parameter.numel() for parameter in encoder.parameters())
+    print(f"{options.output}: {num_parameters:,} parameters of the encoder")
+    for what, names in (("left out, read by nothing", converted.unused), ("left out, no encoder", converted.other)):
+        print(f"{what}: {len(names)} tensors", *names, sep="\n  ")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Parts of the Zipformer beside the whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import gradcheck
+
+from asr.models.encoders.zipformer.attention_scores import attend, attention_weights
+from asr.models.encoders.zipformer.chunks import Chunks, draw_chunks
+from asr.models.encoders.zipformer.depthwise import CausalConvolution, depthwise
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.models.encoders.zipformer.norm import BiasNorm
+from asr.models.encoders.zipformer.resample import Downsample
+from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
+from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R, SwooshLinear
+from tests.models.encoders import make_zipformer
+from tests.models.zipformer.sizes import SMALL
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+@pytest.mark.parametrize("time", [0.0, 1.0, 3999.9, 4000.0, 7000.0, 15_999.0, 16_000.0, 1e7])
+def test_a_scheduled_value_is_the_authors(authors, time):
+    points = (0.0, 0.2), (4000.0, 0.05), (16_000.0, 0.0)
+    clock = TrainingClock()
+    clock.set(time)
+    theirs = authors.scaling.ScheduledFloat(*points)
+    theirs.batch_count = time
+    assert float(Scheduled(clock, *points)) == pytest.approx(float(theirs), abs=1e-15)
+
+
+def test_training_fails_where_nobody_has_said_how_far_it_is():
+    encoder = ZipformerEncoder(80, **SMALL)
+    with pytest.raises(RuntimeError, match="follow_training"):
+        encoder(torch.randn(1, 50, 80), torch.tensor([50]))
+    encoder.follow_training(audio_s=1200.0)
+    assert encoder.clock.num_batches == 2.0
+    encoder(torch.randn(1, 50, 80), torch.tensor([50]))
+
+
+@pytest.mark.parametrize("swoosh", [SWOOSH_L, SWOOSH_R])
+def test_a_swoosh_is_its_formula_also_far_from_zero(swoosh):
+    x = torch.tensor([-1e4, -50.0, -1.0, 0.0, 1.0, 4.0, 50.0, 1e4], requires_grad=True)
+    expected = torch.logaddexp(torch.zeros(()), x - swoosh.shift) - 0.08 * x - swoosh.offset
+    torch.testing.assert_close(swoosh(x), expected, rtol=1e-12, atol=1e-12)
+    assert gradcheck(swoosh, x)
+
+
+def test_gradients_written_by_hand_are_those_of_the_functions():
+    torch.manual_seed(0)
+    linear = SwooshLinear(5, 3, SWOOSH_L, scale=1.0).eval()
+    assert gradcheck(lambda x, *_: linear(x), (torch.randn(2, 4, 5, requires_grad=True), *linear.parameters()))
+    norm = BiasNorm(5).eval()
+    torch.nn.init.normal_(norm.bias)
+    assert gradcheck(lambda x, *_: norm(x), (torch.randn(2, 4, 5, requires_grad=True), *norm.parameters()))
+
+
+@pytest.mark.parametrize("padding", [0, 2, 4])
+def test_a_depthwise_convolution_is_a_convolution_in_as_many_groups(padding):
+    torch.manual_seed(0)
+    inputs = [torch.randn(size, requires_grad=True) for size in ((2, 9, 3), (3, 1, 5), (3,))]
+    x, weight, bias = inputs
+    expected = F.conv1d(x.transpose(1, 2), weight, bias, padding=padding, groups=3).transpose(1, 2)
+    torch.testing.assert_close(depthwise(x, weight, bias, padding), expected)
+    assert gradcheck(lambda *args: depthwise(*args, padding), inputs)
+
+
+def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkeypatch):
+    monkeypatch.setattr("asr.models.encoders.zipformer.pieces.NUM_ELEMENTS", 40)
+    torch.manual_seed(0)
+    shapes = (3, 2, 4, 5), (3, 2, 6, 5), (3, 2, 4, 2), (2, 2, 9), (3, 2, 6, 3), (3, 1, 6, 2)
+    inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    unseen = torch.where(torch.arange(6) >= torch.tensor([6, 3, 0])[:, None, None, None], -1000.0, 0.0)
+
+    def attended(query, key, position_query, positions, values, first_values):
+        weights = attention_weights(query, key, position_query, positions, unseen, False)
+        return attend(weights, values), attend(weights, first_values), attend(weights, values**2)
+
+    query, key, position_query, positions, values, first_values = inputs
+    scores = query @ key.mT + unseen
+    # source 2 is at the target 0: targets are the last of the sources
+    places = [position_query[:, :, t, None] @ positions[..., 3 - t : 9 - t] for t in range(4)]
+    expected = (scores + torch.cat(places, dim=2)).softmax(dim=-1)
+    everything, first, squares = attended(*inputs)
+    torch.testing.assert_close(everything, expected @ values)
+    torch.testing.assert_close(first, expected[:, :1] @ first_values)
+    torch.testing.assert_close(squares, expected @ values**2)
+    assert gradcheck(attended, inputs)
+    assert gradcheck(lambda q, k, p, v, f: attended(q, k, p, None, v, f), [*inputs[:3], *inputs[4:]])
+
+
+def test_frames_of_a_chunk_see_no_further_than_its_end_and_its_left_context():
+    hidden = Chunks(num_frames=2, num_left=1).hidden(6, torch.device("cpu"))
+    assert (~hidden).int().tolist() == [
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [0, 0, 1, 1, 1, 1],
+        [0, 0, 1, 1, 1, 1],
+    ]
+
+
+def test_sizes_of_chunks_are_drawn_evenly_and_see_at_least_one_chunk_back():
+    torch.manual_seed(0)
+    drawn = [draw_chunks((16, 32, -1), (8, -1)) for _ in range(600)]
+    for expected in (Chunks(16, 1), Chunks(16, None), Chunks(32, 1), Chunks(32, None), None):
+        assert 60 < drawn.count(expected) < (260 if expected is None else 140)
+
+
+def test_a_causal_encoder_does_not_see_beyond_the_chunk():
+    encoder = make_zipformer(causal=True, chunk_frames=8).eval()
+    features = torch.randn(1, 103, 16)
+    num_frames = torch.tensor([103])
+    whole, _ = encoder(features, num_frames)
+    # frame 16 at 50 Hz begins the third chunk; the front end sees 3 frames ahead, and 9 features for one of its own
+    features[:, 2 * (16 + 3) + 9 :] = 100.0
+    changed, _ = encoder(features, num_frames)
+    torch.testing.assert_close(changed[:, :8], whole[:, :8])
+    assert not torch.allclose(changed[:, 8:], whole[:, 8:])
+
+
+def test_each_utterance_is_filled_up_with_its_own_last_frame():
+    downsample = Downsample(3)
+    x = torch.arange(8.0).view(1, 8, 1).repeat(3, 1, 1)
+    means = downsample(x, torch.tensor([8, 4, 0])).squeeze(2)
+    assert means.shape == (3, 3)
+    assert means[0].tolist() == pytest.approx([1.0, 4.0, 20 / 3])
+    assert means[1, :2].tolist() == pytest.approx([1.0, 3.0])
+
+
+def test_the_scale_near_the_edges_of_a_chunk_is_learned():
+    convolution = CausalConvolution(2, 5)
+    with torch.no_grad():
+        convolution.edges.copy_(torch.arange(20.0).view(2, 2, 5))
+    left, right = convolution.edges.detach().mT
+    scale = convolution.edge_scale(7, torch.tensor([7, 3]))
+    torch.testing.assert_close(scale[0], 1 + torch.cat((left, left[:2] * 0)) + torch.cat((right[:2] * 0, right)))
+    torch.testing.assert_close(scale[1, :3], 1 + left[:3] + right[2:])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("d_model", [24, 32]),
+        ("d_model", [2, 32, 32]),
+        ("unmasked_width", [24, 48, 24]),
+        ("kernel_width", [15, 8, 15]),
+        ("num_layers", [1, 0, 1]),
+        ("downsampling", [1, 0, 2]),
+        ("position_width", 47),
+        ("query_width", 0),
+        ("subsampling_channels", [8, 16]),
+        ("num_features", 6),
+        ("dropout", 0.4),
+        ("batch_s", 0.0),
+        ("chunk_frames", [18]),
+        ("chunk_frames", []),
+        ("left_context_frames", [-2]),
+    ],
+)
+def test_an_impossible_zipformer_is_refused_by_name(option, value):
+    with pytest.raises(ValueError, match=option):
+        ZipformerEncoder(**{"num_features": 80, **SMALL, option: value})
+
+
+def test_balancing_and_whitening_can_be_left_out(monkeypatch):
+    from asr.models.encoders.zipformer import balancer, whiten
+
+    calls = []
+    monkeypatch.setattr(balancer._Balanced, "apply", lambda x, *_: calls.append("balance") or x)
+    monkeypatch.setattr(whiten._Whitened, "apply", lambda x, *_: calls.append("whiten") or x)
+    for balance, whitens in ((False, False), (True, False), (False, True)):
+        encoder = ZipformerEncoder(80, **SMALL, balance=balance, whiten=whitens)
+        encoder.follow_training(0.0)
+        encoder(torch.randn(1, 50, 80), torch.tensor([50]))
+        assert set(calls) == {name for name, given in (("balance", balance), ("whiten", whitens)) if given}
+        calls.clear()

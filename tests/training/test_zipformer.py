@@ -1,0 +1,54 @@
+"""A Zipformer, in which much is random and changes with time, trains as exactly as anything else."""
+
+from __future__ import annotations
+
+import torch
+
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.training.module import TrainingModule
+from tests.training import runs
+from tests.training.tiny import NUM_FEATURES, batch_of, tiny_module
+
+
+def module_with_zipformer() -> TrainingModule:
+    module = tiny_module()
+    torch.manual_seed(0)
+    module.recogniser.encoder = ZipformerEncoder(
+        NUM_FEATURES,
+        d_model=[8, 12],
+        unmasked_width=[8, 8],
+        d_feedforward=[8, 8],
+        num_layers=[1, 1],
+        num_heads=[1, 1],
+        kernel_width=[3, 3],
+        downsampling=[1, 2],
+        subsampling_channels=[1, 2, 2],
+        batch_s=0.01,
+    )
+    return module
+
+
+def test_a_training_that_goes_on_gives_the_same_weights_and_the_same_state_of_whitening(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "tiny_module", module_with_zipformer)
+    whole = runs.run(tmp_path / "whole", max_steps=6).state_dict()
+    runs.run(tmp_path / "parts", max_steps=3)
+    torch.manual_seed(99)
+    resumed = runs.run(tmp_path / "parts", max_steps=6).state_dict()
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert len({float(value) for name, value in whole.items() if name.endswith(".probability")}) == 2
+
+
+def test_every_parameter_has_a_gradient_whatever_is_left_out():
+    encoder = module_with_zipformer().recogniser.encoder.train()
+    batch, positions_left_out = batch_of(90, 61), 0
+    for seed in range(8):
+        torch.manual_seed(seed)
+        encoder.follow_training(0.0)
+        encoder.zero_grad()
+        encodings, _ = encoder(batch.features, batch.num_frames)
+        encodings.sum().backward()
+        assert [name for name, parameter in encoder.named_parameters() if parameter.grad is None] == []
+        gradients = (p.grad for name, p in encoder.named_parameters() if "project_positions" in name)
+        positions_left_out += sum(not gradient.any() for gradient in gradients)
+    assert positions_left_out > 0
