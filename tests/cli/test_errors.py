@@ -72,7 +72,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("encoder._target_=asr.models.encoders.Nothing", ["encoder._target_", "Nothing"]),
         ("data.prepare=3", ["data.prepare", "3"]),
         ("data.limits.min_duration_s=9999", ["data.limits", "9999"]),
-        ("encoder=null", ["encoder", "None", "Allowed: transformer_m"]),
+        ("encoder=null", ["encoder", "None", "Allowed: conformer_s"]),
         ("recipe=5", ["recipe", "5", "digits/transformer_ctc"]),
         ("=5", ["'=5'"]),
         ("~encoder", ["encoder is missing"]),
