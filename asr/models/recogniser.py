@@ -18,16 +18,18 @@ class Augment(Protocol):
     """Changes features in training; the same generator state gives the same change."""
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
-        """Return changed features (B, T, F)."""
+        """Return changed features (B, T, F), each utterance changed in a way of its own."""
 
 
 class Head(Protocol):
     """What turns encodings into log-probabilities, and into losses.
 
     Attributes:
+        num_views: differently augmented views of each utterance that the loss needs.
         intermediate_layers: of the encoder, counted from 1, whose encodings the loss needs too.
     """
 
+    num_views: int
     intermediate_layers: Sequence[int]
 
     def __call__(self, encodings: Tensor) -> Tensor:
@@ -41,7 +43,7 @@ class Head(Protocol):
         num_tokens: Tensor,
         intermediate: Sequence[Tensor] = (),
     ) -> Tensor:
-        """Return losses (B,) in nats; encodings (B, T, D)."""
+        """Return losses (B,) in nats; encodings (num_views · B, T, D), all second views behind all first ones."""
 
 
 @runtime_checkable
@@ -66,12 +68,17 @@ class Recogniser(nn.Module):
         augment: applied in training only, or None.
 
     Raises:
-        ValueError: the head needs what the encoder cannot give.
+        ValueError: the head needs what the encoder or the augmentation cannot give.
     """
 
     def __init__(self, encoder: nn.Module, head: Head, normalise: GlobalNorm, augment: Augment | None = None) -> None:
         super().__init__()
         _check_layers(encoder, head)
+        if head.num_views > 1 and augment is None:
+            raise ValueError(
+                f"{type(head).__name__} compares {head.num_views} views of each utterance, which are the same where "
+                "features are not augmented; choose an augmentation of features (augment), or another head"
+            )
         self.normalise, self.encoder, self.head = normalise, encoder, head
         self.augment = augment
 
@@ -100,7 +107,9 @@ class Recogniser(nn.Module):
         Returns:
             (B,) float32, in nats per utterance.
         """
-        features = self.normalise(features)
+        features, views = self.normalise(features), self.head.num_views
+        if views > 1:
+            features, num_frames = features.repeat(views, 1, 1), num_frames.repeat(views)
         if self.augment is not None and generator is not None:
             features = self.augment(features, num_frames, generator)
         if not self.head.intermediate_layers:

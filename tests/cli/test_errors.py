@@ -65,6 +65,8 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("augment.features.max_time_fraction=2", ["augment.features", "max_time_fraction", "2"]),
         ("tokenizer=char +tokenizer.vocab_size=9", ["tokenizer.vocab_size", "no options"]),
         ("head.dropout=1", ["head", "dropout", "1"]),
+        ("head=cr_ctc augment=none", ["head", "views", "not augmented", "choose an augmentation"]),
+        ("head=cr_ctc head.consistency_weight=0", ["head", "consistency_weight", "0"]),
         ("head=inter_ctc head.intermediate_layers=[9]", ["head", "intermediate_layers=[9]", "from 1 to"]),
         ("head=inter_ctc encoder=zipformer_xs", ["head", "intermediate_layers=[3]", "ZipformerEncoder", "conformer"]),
         ("encoder=conformer_xs encoder.kernel_width=4", ["encoder", "kernel_width must be odd", "4"]),

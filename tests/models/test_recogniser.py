@@ -4,6 +4,7 @@ import torch.nn.functional as F
 
 from asr.features.normalise import GlobalNorm
 from asr.features.specaugment import SpecAugment
+from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead
 from asr.models.initialise import initialise
 from asr.models.recogniser import Recogniser
@@ -97,7 +98,36 @@ def test_one_view_and_the_last_layer_are_what_they_were_bit_for_bit():
     assert torch.equal(losses(recogniser, 1), F.ctc_loss(log_probs, tokens, num_frames, num_tokens, reduction="none"))
 
 
-@pytest.mark.parametrize("head", [CtcHead])
+def test_two_views_are_the_same_utterances_masked_differently():
+    recogniser = make(CrCtcHead).eval()
+    features, lengths = seen_by_the_encoder(recogniser, 1)
+    assert lengths.tolist() == [60, 44, 60, 44]
+    first, second = features.chunk(2)
+    assert all(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    untouched = (first != 0) & (second != 0)
+    assert untouched.float().mean() > 0.05
+    assert torch.equal(first[untouched], second[untouched])
+    again, _ = seen_by_the_encoder(make(CrCtcHead).eval(), 1)
+    assert torch.equal(again, features)
+
+
+def test_two_views_are_seen_in_the_loss_alone():
+    recogniser, plain = make(CrCtcHead).eval(), make().eval()
+    features, lengths = torch.randn(2, 40, NUM_FEATURES), torch.tensor([40, 31])
+    for found, expected in zip(recogniser(features, lengths), plain(features, lengths), strict=True):
+        assert torch.equal(found, expected)
+    assert losses(recogniser, 1).shape == (2,)
+    # without augmentation the views are equal
+    torch.testing.assert_close(losses(recogniser, None), losses(plain, None))
+
+
+def test_views_that_would_be_equal_are_refused():
+    recogniser = make(CrCtcHead)
+    with pytest.raises(ValueError, match=r"CrCtcHead compares 2 views .* not augmented; choose an augmentation"):
+        Recogniser(recogniser.encoder, recogniser.head, NORM, None)
+
+
+@pytest.mark.parametrize("head", [CtcHead, CrCtcHead])
 def test_intermediate_losses_are_those_of_the_encoder_cut_short(head):
     plain = make(head).eval()
     whole = losses(plain, 1)

@@ -50,6 +50,9 @@ class CtcHead(nn.Module):
         intermediate_layers: of the encoder, counted from 1, whose encodings are scored too, in training; ascending.
         intermediate_weight: w of the mean of their losses in (1 − w) · loss of the last layer + w · mean; in (0, 1).
 
+    Attributes:
+        num_views: differently augmented views of an utterance that a loss needs.
+
     Raises:
         ValueError: an argument is out of its range.
 
@@ -58,6 +61,8 @@ class CtcHead(nn.Module):
         Lee and Watanabe 2021, "Intermediate Loss Regularization for CTC-based Speech Recognition", arXiv:2102.03216:
         intermediate losses, as of models that lack the layers behind, so that final norm and projection are the same.
     """
+
+    num_views = 1
 
     def __init__(
         self,
@@ -95,8 +100,8 @@ class CtcHead(nn.Module):
         """Return the loss of each utterance.
 
         Args:
-            encodings: (B, T, D).
-            num_frames: (B,) int64 valid frames.
+            encodings: (B, T, D); (``num_views`` · B, T, D) where there are several views, one behind the other.
+            num_frames: valid frames, int64, as many as encodings.
             tokens: (B, U) int64, no blanks; padding may hold any token.
             num_tokens: (B,) int64 valid tokens.
             intermediate: encodings of ``intermediate_layers``.
