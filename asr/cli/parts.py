@@ -114,7 +114,11 @@ def build_recogniser(
     torch.manual_seed(config["seed"])
     encoder = build_encoder(config, len(mean))
     head = part(config, "head", d_model=encoder.d_model, vocab_size=vocab_size)
-    recogniser = Recogniser(encoder, head, GlobalNorm(mean, std), part(config, "augment.features"))
+    augment = part(config, "augment.features")
+    try:
+        recogniser = Recogniser(encoder, head, GlobalNorm(mean, std), augment)
+    except ValueError as error:
+        raise ConfigError(f"head: {error}") from error
     initialise(recogniser)
     return recogniser
 

@@ -1,11 +1,12 @@
 """The recogniser: features → normalisation → augmentation → encoder → head.
 
-B batch, T frames, F mel bins, U tokens, V vocabulary.
+B batch, T frames, F mel bins, D width, U tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,44 @@ class Augment(Protocol):
     """Changes features in training; the same generator state gives the same change."""
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
-        """Return changed features (B, T, F)."""
+        """Return changed features (B, T, F), each utterance changed in a way of its own."""
+
+
+class Head(Protocol):
+    """What turns encodings into log-probabilities, and into losses.
+
+    Attributes:
+        num_views: differently augmented views of each utterance that the loss needs.
+        intermediate_layers: of the encoder, counted from 1, whose encodings the loss needs too.
+    """
+
+    num_views: int
+    intermediate_layers: Sequence[int]
+
+    def __call__(self, encodings: Tensor) -> Tensor:
+        """Return log-probabilities (B, T, V)."""
+
+    def loss(
+        self,
+        encodings: Tensor,
+        num_frames: Tensor,
+        tokens: Tensor,
+        num_tokens: Tensor,
+        intermediate: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """Return losses (B,) in nats; encodings (num_views · B, T, D), all second views behind all first ones."""
+
+
+@runtime_checkable
+class HasInnerLayers(Protocol):
+    """An encoder that can hand out the encodings of its inner layers."""
+
+    num_layers: int
+
+    def encode_layers(
+        self, features: Tensor, num_frames: Tensor, numbers: Collection[int]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return encodings of the layers of these numbers and of the last, each (B, T, D), and their lengths (B,)."""
 
 
 class Recogniser(nn.Module):
@@ -28,12 +66,19 @@ class Recogniser(nn.Module):
         head: encodings → log-probabilities and losses.
         normalise: fixed statistics of the training features.
         augment: applied in training only, or None.
+
+    Raises:
+        ValueError: the head needs what the encoder or the augmentation cannot give.
     """
 
-    def __init__(
-        self, encoder: nn.Module, head: nn.Module, normalise: GlobalNorm, augment: Augment | None = None
-    ) -> None:
+    def __init__(self, encoder: nn.Module, head: Head, normalise: GlobalNorm, augment: Augment | None = None) -> None:
         super().__init__()
+        _check_layers(encoder, head)
+        if head.num_views > 1 and augment is None:
+            raise ValueError(
+                f"{type(head).__name__} compares {head.num_views} views of each utterance, which are the same where "
+                "features are not augmented; choose an augmentation of features (augment), or another head"
+            )
         self.normalise, self.encoder, self.head = normalise, encoder, head
         self.augment = augment
 
@@ -62,9 +107,30 @@ class Recogniser(nn.Module):
         Returns:
             (B,) float32, in nats per utterance.
         """
-        features = self.normalise(features)
+        features, views = self.normalise(features), self.head.num_views
+        if views > 1:
+            features, num_frames = features.repeat(views, 1, 1), num_frames.repeat(views)
         if self.augment is not None and generator is not None:
             features = self.augment(features, num_frames, generator)
-        encodings, lengths = self.encoder(features, num_frames)
-        loss: Tensor = self.head.loss(encodings, lengths, tokens, num_tokens)  # type: ignore[operator]
-        return loss
+        if not self.head.intermediate_layers:
+            encodings, lengths = self.encoder(features, num_frames)
+            return self.head.loss(encodings, lengths, tokens, num_tokens)
+        assert isinstance(self.encoder, HasInnerLayers)
+        (*inner, last), lengths = self.encoder.encode_layers(features, num_frames, self.head.intermediate_layers)
+        return self.head.loss(last, lengths, tokens, num_tokens, inner)
+
+
+def _check_layers(encoder: nn.Module, head: Head) -> None:
+    numbers = list(head.intermediate_layers)
+    if not numbers:
+        return
+    if not isinstance(encoder, HasInnerLayers):
+        raise ValueError(
+            f"intermediate_layers={numbers}: {type(encoder).__name__} does not hand out its inner layers; choose "
+            "an encoder that does (a transformer, a conformer), or intermediate_layers=[]"
+        )
+    if max(numbers) >= encoder.num_layers:
+        allowed = f"from 1 to {encoder.num_layers - 1}" if encoder.num_layers > 1 else "none"
+        raise ValueError(
+            f"intermediate_layers={numbers}: inner layers of an encoder of {encoder.num_layers} layers are {allowed}"
+        )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 
@@ -41,6 +42,11 @@ CASES = [
     EncoderCase(
         "transformer",
         lambda: TransformerEncoder(NUM_FEATURES, d_model=24, num_layers=2, num_heads=3, d_feedforward=32),
+        min_frames=7,
+    ),
+    EncoderCase(
+        "conformer",
+        lambda: ConformerEncoder(NUM_FEATURES, d_model=24, num_layers=2, num_heads=3, d_feedforward=32, kernel_width=5),
         min_frames=7,
     ),
     EncoderCase("zipformer", lambda: make_zipformer(causal=False), min_frames=9),

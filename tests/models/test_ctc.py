@@ -44,3 +44,38 @@ def test_losses_do_not_depend_on_padding():
     together = head.loss(encodings, torch.tensor([9, 6]), tokens, torch.tensor([3, 1]))
     alone = head.loss(encodings[1:, :6], torch.tensor([6]), tokens[1:, :1], torch.tensor([1]))
     torch.testing.assert_close(together[1], alone[0])
+
+
+def test_intermediate_layers_share_the_projection_and_their_mean_is_weighted():
+    torch.manual_seed(0)
+    head = CtcHead(d_model=5, vocab_size=4, intermediate_layers=[1, 3], intermediate_weight=0.4)
+    assert {name for name, _ in head.named_parameters()} == {"project.weight", "project.bias"}
+    last, first, third = torch.randn(3, 2, 6, 5)
+    rest = torch.tensor([6, 4]), torch.tensor([[1, 2], [3, 0]]), torch.tensor([2, 1])
+    expected = 0.6 * head.loss(last, *rest) + 0.2 * head.loss(first, *rest) + 0.2 * head.loss(third, *rest)
+    torch.testing.assert_close(head.loss(last, *rest, [first, third]), expected)
+
+
+def test_an_impossible_transcript_costs_nothing_in_any_layer():
+    head = CtcHead(d_model=5, vocab_size=3, intermediate_layers=[1])
+    encodings = torch.randn(2, 1, 3, 5, requires_grad=True)
+    rest = torch.tensor([3]), torch.tensor([[1, 1, 1]]), torch.tensor([3])
+    loss = head.loss(encodings[0], *rest, [encodings[1]])
+    loss.sum().backward()
+    assert loss[0] == 0
+    assert not encodings.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("intermediate_layers", [0]),
+        ("intermediate_layers", [2, 2]),
+        ("intermediate_layers", [3, 2]),
+        ("intermediate_weight", 0.0),
+        ("intermediate_weight", 1.0),
+    ],
+)
+def test_impossible_intermediate_losses_are_refused(option, value):
+    with pytest.raises(ValueError, match=option):
+        CtcHead(d_model=5, vocab_size=3, **{option: value})

@@ -1,6 +1,9 @@
 import pytest
 import torch
 
+from asr.models.encoders.conformer import ConformerEncoder
+from asr.models.encoders.layered import LayeredEncoder
+from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.subsampling import ConvSubsampling
 from tests.models.encoders import CASES, NUM_FEATURES, EncoderCase
 
@@ -86,13 +89,34 @@ def test_subsampling_drops_out_in_training_only():
     assert (subsampling.eval()(features, lengths)[0] != 0).all()
 
 
+LAYERED = [case for case in CASES if isinstance(case.make(), LayeredEncoder)]
+
+
+@pytest.mark.parametrize("case", LAYERED, ids=lambda case: case.name)
+def test_an_inner_layer_hands_out_what_an_encoder_without_the_layers_behind_gives(case):
+    torch.manual_seed(0)
+    encoder = case.make().eval()
+    features, lengths = batch_of(61, 38)
+    (inner, last), num_frames = encoder.encode_layers(features, lengths, [1])
+    whole, whole_frames = encoder(features, lengths)
+    assert torch.equal(last, whole)
+    assert torch.equal(num_frames, whole_frames)
+    encoder.layers, encoder.num_layers = encoder.layers[:1], 1
+    assert torch.equal(inner, encoder(features, lengths)[0])
+
+
+@pytest.mark.parametrize("encoder", [TransformerEncoder, ConformerEncoder])
 @pytest.mark.parametrize(
     ("option", "value"),
     [("d_model", -3), ("d_model", 25), ("num_layers", 0), ("num_heads", 0), ("dropout", 1.0), ("d_feedforward", 0)],
 )
-def test_an_impossible_transformer_is_refused_by_name(option, value):
-    from asr.models.encoders.transformer import TransformerEncoder
-
+def test_an_impossible_encoder_is_refused_by_name(encoder, option, value):
     options = {"num_features": 16, "d_model": 24, "num_layers": 2, "num_heads": 3, "d_feedforward": 32}
     with pytest.raises(ValueError, match=option):
-        TransformerEncoder(**{**options, option: value})
+        encoder(**{**options, option: value})
+
+
+@pytest.mark.parametrize("kernel_width", [0, 4, -1])
+def test_a_conformer_has_kernels_with_a_middle(kernel_width):
+    with pytest.raises(ValueError, match=f"kernel_width must be odd and at least 1, given {kernel_width}"):
+        ConformerEncoder(16, d_model=24, num_layers=2, num_heads=3, d_feedforward=32, kernel_width=kernel_width)

@@ -1,18 +1,22 @@
+import pytest
 import torch
+import torch.nn.functional as F
 
 from asr.features.normalise import GlobalNorm
 from asr.features.specaugment import SpecAugment
+from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead
 from asr.models.initialise import initialise
 from asr.models.recogniser import Recogniser
 from tests.models.encoders import CASES, NUM_FEATURES
 
+NORM = GlobalNorm([0.5] * NUM_FEATURES, [2.0] * NUM_FEATURES)
 
-def make() -> Recogniser:
+
+def make(head: type[CtcHead] = CtcHead, **options) -> Recogniser:
     torch.manual_seed(0)
     encoder = CASES[0].make()
-    head = CtcHead(encoder.d_model, vocab_size=6)
-    return Recogniser(encoder, head, GlobalNorm([0.5] * NUM_FEATURES, [2.0] * NUM_FEATURES), SpecAugment())
+    return Recogniser(encoder, head(encoder.d_model, vocab_size=6, **options), NORM, SpecAugment())
 
 
 def losses(recogniser: Recogniser, seed: int | None) -> torch.Tensor:
@@ -75,3 +79,74 @@ def test_weights_and_biases_that_have_a_start_keep_it():
     changed = {name for name, p in recogniser.named_parameters() if not torch.equal(p, before[name])}
     assert changed == {name for name, p in before.items() if name.endswith("bias") and not p.any()}
     assert changed < {name for name in before if name.endswith("bias")}
+
+
+def seen_by_the_encoder(recogniser: Recogniser, seed: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    seen = []
+    recogniser.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs))
+    losses(recogniser, seed)
+    return seen[0]
+
+
+def test_one_view_and_the_last_layer_are_what_they_were_bit_for_bit():
+    recogniser = make().eval()
+    features, lengths = seen_by_the_encoder(recogniser, 1)
+    assert lengths.tolist() == [60, 44]
+    encodings, num_frames = recogniser.encoder(features, lengths)
+    log_probs = F.log_softmax(recogniser.head.project(encodings), dim=-1).transpose(0, 1)
+    tokens, num_tokens = torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([3, 2])
+    assert torch.equal(losses(recogniser, 1), F.ctc_loss(log_probs, tokens, num_frames, num_tokens, reduction="none"))
+
+
+def test_two_views_are_the_same_utterances_masked_differently():
+    recogniser = make(CrCtcHead).eval()
+    features, lengths = seen_by_the_encoder(recogniser, 1)
+    assert lengths.tolist() == [60, 44, 60, 44]
+    first, second = features.chunk(2)
+    assert all(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    untouched = (first != 0) & (second != 0)
+    assert untouched.float().mean() > 0.05
+    assert torch.equal(first[untouched], second[untouched])
+    again, _ = seen_by_the_encoder(make(CrCtcHead).eval(), 1)
+    assert torch.equal(again, features)
+
+
+def test_two_views_are_seen_in_the_loss_alone():
+    recogniser, plain = make(CrCtcHead).eval(), make().eval()
+    features, lengths = torch.randn(2, 40, NUM_FEATURES), torch.tensor([40, 31])
+    for found, expected in zip(recogniser(features, lengths), plain(features, lengths), strict=True):
+        assert torch.equal(found, expected)
+    assert losses(recogniser, 1).shape == (2,)
+    # without augmentation the views are equal
+    torch.testing.assert_close(losses(recogniser, None), losses(plain, None))
+
+
+def test_views_that_would_be_equal_are_refused():
+    recogniser = make(CrCtcHead)
+    with pytest.raises(ValueError, match=r"CrCtcHead compares 2 views .* not augmented; choose an augmentation"):
+        Recogniser(recogniser.encoder, recogniser.head, NORM, None)
+
+
+@pytest.mark.parametrize("head", [CtcHead, CrCtcHead])
+def test_intermediate_losses_are_those_of_the_encoder_cut_short(head):
+    plain = make(head).eval()
+    whole = losses(plain, 1)
+    plain.encoder.layers, plain.encoder.num_layers = plain.encoder.layers[:1], 1
+    short = losses(plain, 1)
+    recogniser = make(head, intermediate_layers=[1], intermediate_weight=0.25).eval()
+    torch.testing.assert_close(losses(recogniser, 1), 0.75 * whole + 0.25 * short)
+    losses(recogniser, 1).sum().backward()
+    assert all(p.grad is not None for p in recogniser.parameters())
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_only_inner_layers_are_intermediate(number):
+    with pytest.raises(ValueError, match=rf"intermediate_layers=\[{number}\].* 2 layers are from 1 to 1"):
+        make(intermediate_layers=[number])
+
+
+def test_an_encoder_without_layers_of_its_own_has_no_intermediate_losses():
+    encoder = next(case for case in CASES if case.name == "zipformer").make()
+    head = CtcHead(encoder.d_model, vocab_size=6, intermediate_layers=[1])
+    with pytest.raises(ValueError, match=r"intermediate_layers=\[1\]: ZipformerEncoder does not hand out"):
+        Recogniser(encoder, head, NORM)

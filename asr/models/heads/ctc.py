@@ -5,6 +5,8 @@ B batch, T frames, D width, U tokens, V vocabulary (blank is 0).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,19 +14,74 @@ from torch import Tensor, nn
 from asr.text.vocabulary import BLANK_ID
 
 
+def ctc_losses(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
+    """Return the negative log-likelihood of each transcript.
+
+    Args:
+        log_probs: (B, T, V).
+        num_frames: (B,) int64 valid frames.
+        tokens: (B, U) int64, no blanks; padding may hold any token.
+        num_tokens: (B,) int64 valid tokens.
+
+    Returns:
+        (B,), in nats per utterance; 0, without gradient, where the frames are too few for the tokens.
+    """
+    # the CUDA backward adds in no fixed order; where that must not be, the loss is taken on the CPU
+    where = "cpu" if torch.are_deterministic_algorithms_enabled() else log_probs.device
+    losses = F.ctc_loss(
+        log_probs.transpose(0, 1).to(where),
+        tokens.to(where),
+        num_frames.to(where),
+        num_tokens.to(where),
+        blank=BLANK_ID,
+        reduction="none",
+        zero_infinity=True,
+    )
+    return losses.to(log_probs.device)
+
+
 class CtcHead(nn.Module):
     """Projects encodings to log-probabilities of tokens and blank, and scores transcripts with them.
 
+    Args:
+        d_model: width D of the encodings.
+        vocab_size: V, with the blank.
+        dropout: probability in [0, 1), in training, before the projection.
+        intermediate_layers: of the encoder, counted from 1, whose encodings are scored too, in training; ascending.
+        intermediate_weight: w of the mean of their losses in (1 − w) · loss of the last layer + w · mean; in (0, 1).
+
+    Attributes:
+        num_views: differently augmented views of an utterance that a loss needs.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
     Reference:
         Graves et al. 2006, "Connectionist Temporal Classification", section 3 and 4.1.
+        Lee and Watanabe 2021, "Intermediate Loss Regularization for CTC-based Speech Recognition", arXiv:2102.03216:
+        intermediate losses, as of models that lack the layers behind, so that final norm and projection are the same.
     """
 
-    def __init__(self, d_model: int, vocab_size: int, dropout: float = 0.0) -> None:
+    num_views = 1
+
+    def __init__(
+        self,
+        d_model: int,
+        vocab_size: int,
+        dropout: float = 0.0,
+        intermediate_layers: Sequence[int] = (),
+        intermediate_weight: float = 0.3,
+    ) -> None:
         super().__init__()
         if vocab_size < 2:
             raise ValueError(f"vocab_size must be at least 2 (blank and one token), given {vocab_size}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), given {dropout}")
+        if list(intermediate_layers) != sorted({number for number in intermediate_layers if number >= 1}):
+            raise ValueError(f"intermediate_layers must ascend from at least 1, given {list(intermediate_layers)}")
+        if not 0 < intermediate_weight < 1:
+            raise ValueError(f"intermediate_weight must be in (0, 1), given {intermediate_weight}")
+        self.intermediate_layers, self.intermediate_weight = tuple(intermediate_layers), intermediate_weight
         self.dropout = nn.Dropout(dropout)
         self.project = nn.Linear(d_model, vocab_size)
 
@@ -32,28 +89,32 @@ class CtcHead(nn.Module):
         """Return log-probabilities (B, T, V) in float32 of encodings (B, T, D)."""
         return F.log_softmax(self.project(self.dropout(encodings)).float(), dim=-1)
 
-    def loss(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each transcript.
+    def loss(
+        self,
+        encodings: Tensor,
+        num_frames: Tensor,
+        tokens: Tensor,
+        num_tokens: Tensor,
+        intermediate: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """Return the loss of each utterance.
 
         Args:
-            encodings: (B, T, D).
-            num_frames: (B,) int64 valid frames.
+            encodings: (B, T, D); (``num_views`` · B, T, D) where there are several views, one behind the other.
+            num_frames: valid frames, int64, as many as encodings.
             tokens: (B, U) int64, no blanks; padding may hold any token.
             num_tokens: (B,) int64 valid tokens.
+            intermediate: encodings of ``intermediate_layers``.
 
         Returns:
             (B,) float32, in nats per utterance; 0, without gradient, where the frames are too few for the tokens.
         """
-        log_probs = self(encodings).transpose(0, 1)
-        # the CUDA backward adds in no fixed order; where that must not be, the loss is taken on the CPU
-        where = "cpu" if torch.are_deterministic_algorithms_enabled() else log_probs.device
-        losses = F.ctc_loss(
-            log_probs.to(where),
-            tokens.to(where),
-            num_frames.to(where),
-            num_tokens.to(where),
-            blank=BLANK_ID,
-            reduction="none",
-            zero_infinity=True,
-        )
-        return losses.to(log_probs.device)
+        last = self.layer_loss(encodings, num_frames, tokens, num_tokens)
+        if not intermediate:
+            return last
+        inner = [self.layer_loss(layer, num_frames, tokens, num_tokens) for layer in intermediate]
+        return (1 - self.intermediate_weight) * last + self.intermediate_weight * torch.stack(inner).mean(dim=0)
+
+    def layer_loss(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
+        """Return the loss of each utterance from the encodings of one layer; arguments as in `loss`."""
+        return ctc_losses(self(encodings), num_frames, tokens, num_tokens)

@@ -1,0 +1,132 @@
+"""What encoders share that are layers of one width behind a subsampling by four.
+
+B batch, T frames, F mel bins, D width, H heads, K head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from asr.models.subsampling import ConvSubsampling, output_frames
+
+
+class RotaryPositions(nn.Module):
+    """Rotates pairs of channels by angles that grow with the frame index, so that attention sees distances only.
+
+    Reference:
+        Su et al. 2021, "RoFormer", arXiv:2104.09864, section 3.4.2, equation 34.
+        Differs: the two halves of a head form the pairs, instead of neighbouring channels.
+    """
+
+    def __init__(self, head_width: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        inverse = base ** (-torch.arange(0, head_width, 2, dtype=torch.float32) / head_width)
+        self.register_buffer("inverse_wavelength", inverse, persistent=False)
+        self.inverse_wavelength: Tensor
+
+    def forward(self, num_frames: int) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines, each (T, K/2), in float32."""
+        positions = torch.arange(num_frames, device=self.inverse_wavelength.device, dtype=torch.float32)
+        angles = torch.outer(positions, self.inverse_wavelength.float())
+        return angles.cos(), angles.sin()
+
+
+class LayeredEncoder(nn.Module):
+    """Convolutional subsampling by four, then layers that see rotary positions; an encoder adds the layers.
+
+    An utterance's encoding depends neither on padding nor on the other utterances of its batch.
+
+    Args:
+        num_features: mel bins F of a frame.
+        d_model: width D, a multiple of ``2 * num_heads``.
+        num_layers: at least 1.
+        num_heads: attention heads H.
+        d_feedforward: hidden width of the feed-forward modules.
+        dropout: probability in [0, 1), in training.
+        subsampling_channels: channels of the convolutions.
+
+    Attributes:
+        layers: each maps (B, T, D), a mask (B, 1, 1, T), true where a frame is valid, and positions to (B, T, D).
+        norm: what the output of a layer goes through before it leaves the encoder.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+
+    subsampling_factor = 4
+    layers: nn.ModuleList
+    norm: nn.Module
+
+    def __init__(
+        self,
+        num_features: int,
+        d_model: int,
+        num_layers: int,
+        num_heads: int,
+        d_feedforward: int,
+        dropout: float,
+        subsampling_channels: int,
+    ) -> None:
+        super().__init__()
+        for name, value in (
+            ("num_features", num_features),
+            ("d_model", d_model),
+            ("num_layers", num_layers),
+            ("num_heads", num_heads),
+            ("d_feedforward", d_feedforward),
+            ("subsampling_channels", subsampling_channels),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, given {value}")
+        if d_model % (2 * num_heads):
+            raise ValueError(f"d_model must be a multiple of 2 * num_heads = {2 * num_heads}, given {d_model}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), given {dropout}")
+        self.d_model, self.num_layers = d_model, num_layers
+        self.subsampling = ConvSubsampling(num_features, d_model, subsampling_channels, dropout)
+        self.positions = RotaryPositions(d_model // num_heads)
+
+    def output_frames(self, num_frames: Tensor) -> Tensor:
+        """Return the number of encodings of utterances of ``num_frames`` frames."""
+        return output_frames(num_frames)
+
+    def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode features at a quarter of their rate.
+
+        Args:
+            features: (B, T, F); padding may hold any finite value.
+            num_frames: (B,) int64 valid frames; fewer than 7 leave no encoding.
+
+        Returns:
+            Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
+        """
+        (encodings,), lengths = self.encode_layers(features, num_frames, ())
+        return encodings, lengths
+
+    def encode_layers(
+        self, features: Tensor, num_frames: Tensor, numbers: Collection[int]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Encode features, and hand out what an encoder without the layers behind would give.
+
+        Args:
+            features: as in `forward`.
+            num_frames: as in `forward`.
+            numbers: of inner layers, from 1 to ``num_layers - 1``.
+
+        Returns:
+            Encodings (B, T', D) of each of those layers, in ascending order, then of the last; and their lengths.
+        """
+        x, lengths = self.subsampling(features, num_frames)
+        frames = torch.arange(x.shape[1], device=x.device)
+        # the first frame is always attended to: a softmax over nothing would be NaN
+        mask = (frames < lengths.clamp(min=1).unsqueeze(1))[:, None, None, :]
+        positions = self.positions(x.shape[1])
+        outputs = []
+        for number, layer in enumerate(self.layers, start=1):
+            x = layer(x, mask, positions)
+            if number in numbers or number == self.num_layers:
+                outputs.append(self.norm(x))
+        return outputs, lengths

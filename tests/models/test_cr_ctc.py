@@ -1,0 +1,99 @@
+import math
+
+import pytest
+import torch
+
+from asr.models.heads.cr_ctc import CrCtcHead, disagreement
+from asr.models.heads.ctc import CtcHead
+
+NUM_FRAMES, TOKENS, NUM_TOKENS = torch.tensor([7, 5]), torch.tensor([[1, 2, 1], [3, 0, 0]]), torch.tensor([3, 1])
+
+
+def heads(**options: float) -> tuple[CrCtcHead, CtcHead]:
+    torch.manual_seed(0)
+    head, plain = CrCtcHead(d_model=5, vocab_size=4, **options), CtcHead(d_model=5, vocab_size=4)
+    plain.load_state_dict(head.state_dict())
+    return head, plain
+
+
+def views(seed: int = 1) -> torch.Tensor:
+    return torch.randn(4, 7, 5, generator=torch.Generator().manual_seed(seed))
+
+
+def naive(log_probs: torch.Tensor, num_frames: list[int]) -> list[float]:
+    """½ Σ_t KL(b ‖ a) + KL(a ‖ b), term by term."""
+    found = []
+    for row, length in enumerate(num_frames):
+        a, b = log_probs[row].tolist(), log_probs[row + len(num_frames)].tolist()
+        total = 0.0
+        for frame in range(length):
+            for p, q in zip(a[frame], b[frame], strict=True):
+                total += 0.5 * math.exp(q) * (q - p) + 0.5 * math.exp(p) * (p - q)
+        found.append(total)
+    return found
+
+
+def test_disagreement_is_the_symmetric_divergence_summed_over_valid_frames():
+    log_probs = torch.randn(4, 7, 5, dtype=torch.float64).log_softmax(dim=2)
+    found = disagreement(log_probs, NUM_FRAMES.repeat(2))
+    torch.testing.assert_close(found, torch.tensor(naive(log_probs, [7, 5]), dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+def test_no_gradient_goes_through_what_a_view_is_compared_with():
+    log_probs = torch.randn(4, 7, 5, dtype=torch.float64).log_softmax(dim=2).requires_grad_()
+    disagreement(log_probs, NUM_FRAMES.repeat(2)).sum().backward()
+    # of ½ Σ b (log b − log a) with b held, the derivative with respect to log a is −½ b
+    expected = -0.5 * torch.cat((log_probs[2:], log_probs[:2])).detach().exp()
+    expected[1, 5:], expected[3, 5:] = 0, 0
+    torch.testing.assert_close(log_probs.grad, expected, rtol=1e-12, atol=0)
+
+
+def test_the_loss_is_the_mean_over_views_plus_a_share_of_their_disagreement():
+    (head, plain), encodings = heads(consistency_weight=0.7), views()
+    found = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS)
+    first, second = (plain.loss(view, NUM_FRAMES, TOKENS, NUM_TOKENS) for view in encodings.chunk(2))
+    apart = torch.tensor(naive(plain(encodings), [7, 5]))
+    torch.testing.assert_close(found, (first + second) / 2 + 0.7 * apart)
+    assert (apart > 0.1).all()
+
+
+def test_equal_views_have_the_loss_of_ctc():
+    (head, plain), encodings = heads(), views()[:2].repeat(2, 1, 1)
+    found = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS)
+    torch.testing.assert_close(found, plain.loss(encodings[:2], NUM_FRAMES, TOKENS, NUM_TOKENS))
+
+
+def test_losses_do_not_depend_on_padding():
+    (head, _), encodings = heads(), views()
+    together = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS)
+    alone = head.loss(encodings[1::2, :5], NUM_FRAMES[1:].repeat(2), TOKENS[1:, :1], NUM_TOKENS[1:])
+    torch.testing.assert_close(together[1], alone[0])
+
+
+def test_an_impossible_transcript_costs_nothing_and_has_no_gradient():
+    (head, _), encodings = heads(), views().requires_grad_()
+    losses = head.loss(encodings, torch.tensor([7, 2, 7, 2]), TOKENS, torch.tensor([3, 3]))
+    assert losses[0] > 0
+    assert losses[1] == 0
+    losses.sum().backward()
+    assert not encodings.grad[1::2].any()
+    assert encodings.grad[0::2].any()
+    assert encodings.grad.isfinite().all()
+
+
+def test_what_is_not_finite_in_one_view_is_seen_in_the_loss_of_its_utterance_alone():
+    (head, _), encodings = heads(), views()
+    encodings[3, 2, 0] = math.nan
+    losses = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS)
+    assert losses.isfinite().tolist() == [True, False]
+
+
+def test_decoding_is_that_of_ctc():
+    (head, plain), encodings = heads(), views()
+    assert torch.equal(head(encodings), plain(encodings))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_a_weight_that_asks_for_no_agreement_is_refused(value):
+    with pytest.raises(ValueError, match="consistency_weight must be above 0"):
+        heads(consistency_weight=value)
