@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 from rich.console import Console
@@ -19,13 +19,21 @@ from asr.models.recogniser import Recogniser
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.module import Decoder, TrainingModule
 from asr.training.run_folder import Stopwatch, peak_memory_mb, provenance, write_summary
-from asr.training.session import decode_all
+from asr.training.session import Decoded, decode_all
 from asr.training.weights import choose_weights
 
 NUM_FIXED_SAMPLES = 10
 NUM_WORST_SAMPLES = 10
 
 console = Console(highlight=False)
+
+
+class Evaluated(NamedTuple):
+    """A set's error rate, and the seconds of work per second of audio that decoding took."""
+
+    score: Score
+    interval: Interval
+    real_time_factor: float | None
 
 
 def samples(result: Score) -> list[ScoredUtterance]:
@@ -62,8 +70,8 @@ def evaluate_set(
     notes: Sequence[str],
     folder: Path,
     num_utterances: int | None = None,
-) -> tuple[Score, Interval]:
-    """Decode a set, write its files below ``folder``, and print its error rate."""
+) -> Evaluated:
+    """Decode a set, write its files below ``folder``, and print its error rate and how fast it went."""
     loader = reading.evaluation_loader(cuts)
     decoded = decode_all(recogniser, decoder, reading.tokenizer, loader, name, num_utterances)
     for cut, reason in decoded.unread:
@@ -73,10 +81,16 @@ def evaluate_set(
     result = score(decoded.utterances)
     interval = bootstrap_interval(result)
     write_report(folder, name, result, interval, notes)
-    console.print(f"[bold]{name}[/bold]  {headline(result, interval)}".replace(" % [", " % \\["), soft_wrap=True)
-    for note in notes:
+    _say_result(name, headline(result, interval), notes, decoded)
+    return Evaluated(result, interval, decoded.real_time_factor)
+
+
+def _say_result(name: str, line: str, notes: Sequence[str], decoded: Decoded) -> None:
+    console.print(f"[bold]{name}[/bold]  {line}".replace(" % [", " % \\["), soft_wrap=True)
+    factor = decoded.real_time_factor
+    speed = [] if factor is None else [f"decoded {decoded.audio_s:.0f} s of audio, real-time factor {factor:.2g}"]
+    for note in (*notes, *speed):
         console.print(f"{name}  note: {note}", markup=False, soft_wrap=True)
-    return result, interval
 
 
 def decoded_with(checkpoint: LoadedCheckpoint) -> str:
@@ -113,9 +127,12 @@ def report_training(
     module.recogniser.load_state_dict(best.weights)
     notes = [*prepared.notes, decoded_with(best)]
     results = _decode_test_sets(module, reading, prepared, test_names, notes, run_dir / "decode")
-    sets = {name: summary(result, interval) for name, (result, interval) in results.items()}
-    for name, (result, _) in results.items():
-        log_samples(loggers, f"test/{name}", result, best.update)
+    sets = {
+        name: {**summary(found.score, found.interval), "real_time_factor": found.real_time_factor}
+        for name, found in results.items()
+    }
+    for name, found in results.items():
+        log_samples(loggers, f"test/{name}", found.score, best.update)
     for logger in loggers:
         if hasattr(logger, "log_summary"):
             logger.log_summary(_flat(sets))
@@ -147,7 +164,7 @@ def _decode_test_sets(
     names: Sequence[str],
     notes: Sequence[str],
     folder: Path,
-) -> dict[str, tuple[Score, Interval]]:
+) -> dict[str, Evaluated]:
     return {
         name: evaluate_set(
             module.recogniser,

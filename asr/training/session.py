@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,11 +47,18 @@ class Decoded:
         utterances: in the order of the loader.
         unread: (id, reason) of those that could not be read.
         audio_s: seconds of audio decoded.
+        seconds: of wall-clock time that this took: reading, features, model and search.
     """
 
     utterances: list[Utterance] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
     audio_s: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def real_time_factor(self) -> float | None:
+        """Seconds of work per second of audio; None where there was no audio."""
+        return self.seconds / self.audio_s if self.audio_s else None
 
 
 def decode_all(
@@ -64,7 +72,7 @@ def decode_all(
     """Decode every batch, with a progress bar, on the device that the recogniser is on."""
     device = next(recogniser.parameters()).device
     recogniser.eval()
-    decoded = Decoded()
+    decoded, start = Decoded(), time.monotonic()
     # standard output is for results
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"decoding {name}", total=num_utterances)
@@ -74,6 +82,7 @@ def decode_all(
                 decoded.utterances.extend(decode(recogniser, decoder, tokenizer, batch.to(device)))
             decoded.audio_s += batch.audio_s
             progress.advance(task, len(batch) + len(batch.skipped))
+    decoded.seconds = time.monotonic() - start
     return decoded
 
 

@@ -24,6 +24,7 @@ def test_it_ends_with_the_error_rate_and_where_everything_is(trained):
     headline = re.search(r"test  WER \d+\.\d\d % \[.*\] .*10 utterances", trained.printed)
     assert headline, trained.printed
     assert "synthetic speech" in trained.printed
+    assert re.search(r"test  note: decoded \d+ s of audio, real-time factor [\d.]+(e-\d+)?$", trained.printed, re.M)
     for line in ("report:", "hypotheses:", "checkpoint:", "wandb sync "):
         path = re.search(rf"{line} *(\S+)$", trained.printed, re.M)
         assert path, f"{line} is not said in:\n{trained.printed}"
@@ -48,6 +49,7 @@ def test_the_summary_says_what_was_measured(trained):
     summary = json.loads((trained.run_dir / "report" / "summary.json").read_text())
     assert summary["test"]["test"]["num_utterances"] == 10
     assert summary["test"]["test"]["wer_low"] <= summary["test"]["test"]["wer"] <= summary["test"]["test"]["wer_high"]
+    assert 0 < summary["test"]["test"]["real_time_factor"] < 100
     assert summary["num_parameters"] > 10_000
     assert summary["training"]["cpu_seconds"] > 0
     assert "synthetic" in summary["notes"][0]
