@@ -91,6 +91,19 @@ def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkey
     assert gradcheck(lambda q, k, p, v, f: attended(q, k, p, None, v, f), [*inputs[:3], *inputs[4:]])
 
 
+def test_what_all_values_have_in_common_does_not_drown_the_gradient_of_attention():
+    torch.manual_seed(0)
+    query, key = torch.randn(1, 1, 6, 5), torch.randn(1, 1, 6, 5)
+    values = (1e5 + torch.randn(1, 1, 6, 3)).float()
+    d_attended, gradients = torch.randn(1, 1, 6, 3), []
+    for dtype in (torch.float32, torch.float64):
+        inputs = [x.to(dtype).requires_grad_() for x in (query, key)]
+        weights = attention_weights(*inputs, inputs[0][..., :0], None, torch.zeros(1, 1, 1, 6, dtype=dtype), False)
+        attend(weights, values.to(dtype)).backward(d_attended.to(dtype))
+        gradients.append(inputs[0].grad.double())
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
 def test_frames_of_a_chunk_see_no_further_than_its_end_and_its_left_context():
     hidden = Chunks(num_frames=2, num_left=1).hidden(6, torch.device("cpu"))
     assert (~hidden).int().tolist() == [

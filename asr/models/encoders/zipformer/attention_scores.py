@@ -39,7 +39,7 @@ class Weights:
     Attributes:
         values: (B, H, T, S); each row sums to 1.
         handle: (), of no value: what ties the uses to the weights in autograd's graph.
-        uses: (gradient of what was attended to, values) of each use, both (B, H or 1, T or S, V).
+        uses: (gradient of what was attended to, values less their mean) of each use, both (B, H or 1, T or S, V).
     """
 
     values: Tensor
@@ -81,7 +81,8 @@ class _Attend(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         values, weights = ctx.saved_tensors
-        ctx.uses.append((gradient, values.detach()))
+        # the softmax takes away again what all sources have in common, which in 16 bits would drown what they have not
+        ctx.uses.append((gradient, values - values.mean(dim=-2, keepdim=True)))
         return weights[:, : values.shape[1]].mT @ gradient, gradient.new_zeros(()), None, None
 
 
