@@ -73,6 +73,20 @@ def test_every_parameter_gets_a_gradient_and_padding_none(case):
     assert not features.grad[1, 30:].any()
 
 
+def test_in_mixed_precision_encodings_and_gradients_are_nearly_the_same(case):
+    encoder, gradients = case.make().eval(), []
+    features, lengths = batch_of(61, 38)
+    encodings, num_frames = encoder(features, lengths)
+    weights = torch.randn_like(encodings) * (torch.arange(encodings.shape[1]) < num_frames[:, None]).unsqueeze(2)
+    for enabled in (False, True):
+        encoder.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            encodings, _ = encoder(features, lengths)
+        (encodings.float() * weights).sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in encoder.parameters()]))
+    assert (gradients[1] - gradients[0]).norm() < 0.03 * gradients[0].norm()
+
+
 def test_encodings_depend_on_the_order_of_frames(case):
     encoder = case.make().eval()
     features, lengths = batch_of(60)

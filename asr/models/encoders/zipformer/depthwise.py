@@ -52,7 +52,9 @@ class _Depthwise(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
         gradient = gradient.contiguous()
-        d_x = _convolve(gradient, weight.flip(2), None, weight.shape[2] - 1 - ctx.padding)
+        # under autocast, which ends before the backward pass, the gradient has 16 bits
+        x, backwards = x.to(gradient.dtype), weight.flip(2).to(gradient.dtype)
+        d_x = _convolve(gradient, backwards, None, weight.shape[2] - 1 - ctx.padding)
         d_weight = conv2d_weight(
             x.transpose(1, 2).unsqueeze(3),
             [*weight.shape, 1],

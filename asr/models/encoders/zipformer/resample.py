@@ -26,7 +26,8 @@ class Downsample(nn.Module):
         valid = torch.arange(x.shape[1], device=x.device) <= last.unsqueeze(1)
         filled = torch.where(valid.unsqueeze(2), x, x.take_along_dim(last[:, None, None], dim=1))
         weights = self.logits.softmax(dim=0).to(x.dtype)
-        return torch.einsum("btkd,k->btd", filled.unflatten(1, (-1, self.factor)), weights)
+        # not as a matrix product, which autocast would round to 16 bits: this sum is what all layers add to
+        return (filled.unflatten(1, (-1, self.factor)) * weights.unsqueeze(1)).sum(dim=2)
 
 
 def upsample(x: Tensor, factor: int, num_frames: int) -> Tensor:
