@@ -1,11 +1,17 @@
+import re
+from pathlib import Path
+
 import pytest
 import torch
+import yaml
 
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.subsampling import ConvSubsampling
 from tests.models.encoders import CASES, NUM_FEATURES, EncoderCase
+
+NO_DECAY = Path(__file__).parents[2] / "configs" / "parameter_rules" / "no_decay.yaml"
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
@@ -101,6 +107,12 @@ def test_subsampling_drops_out_in_training_only():
     features, lengths = batch_of(60)
     assert 0.3 < (subsampling(features, lengths)[0] == 0).float().mean() < 0.7
     assert (subsampling.eval()(features, lengths)[0] != 0).all()
+
+
+def test_weight_decay_spares_all_parameters_of_one_dimension_and_corrections_that_begin_at_zero(case):
+    pattern = yaml.safe_load(NO_DECAY.read_text())["rules"][0]["pattern"]
+    for name, parameter in case.make().named_parameters():
+        assert bool(re.search(pattern, name)) == (parameter.dim() < 2 or not parameter.any()), name
 
 
 LAYERED = [case for case in CASES if isinstance(case.make(), LayeredEncoder)]
