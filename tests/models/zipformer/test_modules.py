@@ -170,13 +170,21 @@ def test_the_scale_near_the_edges_of_a_chunk_is_learned():
         ("dropout", 0.4),
         ("batch_s", 0.0),
         ("chunk_frames", [18]),
+        ("chunk_frames", [-2]),
         ("chunk_frames", []),
         ("left_context_frames", [-2]),
     ],
 )
 def test_an_impossible_zipformer_is_refused_by_name(option, value):
     with pytest.raises(ValueError, match=option):
-        ZipformerEncoder(**{"num_features": 80, **SMALL, option: value})
+        ZipformerEncoder(**{"num_features": 80, **SMALL, "causal": True, option: value})
+
+
+def test_chunks_fit_the_output_too_and_matter_where_there_are_some():
+    sizes = {**SMALL, "downsampling": [1, 3, 1]}
+    with pytest.raises(ValueError, match=r"multiples of all of \[1, 2, 3\].*; given 9"):
+        ZipformerEncoder(80, **sizes, causal=True, chunk_frames=[9])
+    ZipformerEncoder(80, **sizes, causal=False)
 
 
 def test_balancing_and_whitening_can_be_left_out(monkeypatch):

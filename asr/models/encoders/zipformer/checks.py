@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from asr.models.encoders.zipformer.chunks import ALL
+from asr.models.encoders.zipformer.resample import OUTPUT_DOWNSAMPLING
 from asr.models.encoders.zipformer.subsampling import MIN_BINS
 
 MIN_HIDDEN = 4  # of which three quarters are a whole number of channels
@@ -52,12 +53,16 @@ def check_training(dropout: float, batch_s: float) -> None:
 
 
 def check_chunks(chunk_frames: Sequence[int], left_context_frames: Sequence[int], downsampling: Sequence[int]) -> None:
-    """Check that chunks can be formed in every stack."""
+    """Check that chunks can be formed in every stack, and of the output."""
     if not chunk_frames or not left_context_frames:
         raise ValueError("chunk_frames and left_context_frames need at least one number each; -1 is all there is")
+    factors = sorted({OUTPUT_DOWNSAMPLING, *downsampling})
     for size in chunk_frames:
-        if size != ALL and (size < 1 or any(size % factor for factor in downsampling)):
-            raise ValueError(f"chunk_frames must be -1, or multiples of each of {list(downsampling)}, given {size}")
+        if size != ALL and (size < 1 or any(size % factor for factor in factors)):
+            raise ValueError(
+                f"chunk_frames must be -1, or multiples of all of {factors}, by which frames are taken together; "
+                f"given {size}"
+            )
     for size in left_context_frames:
         if size != ALL and size < 0:
             raise ValueError(f"left_context_frames must be -1, or at least 0, given {size}")

@@ -14,7 +14,7 @@ from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.checks import check_chunks, check_stacks, check_training, check_widths
 from asr.models.encoders.zipformer.chunks import ALL, Chunks, draw_chunks
 from asr.models.encoders.zipformer.layer import LayerSize
-from asr.models.encoders.zipformer.resample import Downsample
+from asr.models.encoders.zipformer.resample import OUTPUT_DOWNSAMPLING, Downsample
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
 from asr.models.encoders.zipformer.stack import ZipformerStack
 from asr.models.encoders.zipformer.subsampling import ZipformerSubsampling, halved_frames
@@ -106,7 +106,8 @@ class ZipformerEncoder(nn.Module):
         check_stacks(stacks)
         check_widths(num_features, widths, subsampling_channels)
         check_training(dropout, batch_s)
-        check_chunks(chunk_frames, left_context_frames, downsampling)
+        if causal:
+            check_chunks(chunk_frames, left_context_frames, downsampling)
         self.clock = TrainingClock()
         self.widths, self.unmasked_width, self.d_model = d_model, unmasked_width, max(d_model)
         self.causal, self.chunk_frames, self.left_context_frames = causal, chunk_frames, left_context_frames
@@ -115,7 +116,7 @@ class ZipformerEncoder(nn.Module):
         self.subsampling = ZipformerSubsampling(self.clock, num_features, d_model[0], falling, subsampling_channels)
         each = [dict(zip(stacks, numbers, strict=True)) for numbers in zip(*stacks.values(), strict=True)]
         self.stacks = nn.ModuleList(self._stack(i, numbers, widths, falling) for i, numbers in enumerate(each))
-        self.downsample = Downsample(2)
+        self.downsample = Downsample(OUTPUT_DOWNSAMPLING)
         self._switch(balance, whiten)
 
     def _stack(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+OUTPUT_DOWNSAMPLING = 2  # from 50 Hz to 25
+
 
 class Downsample(nn.Module):
     """Weighs each ``factor`` frames in a row with learned weights; the last frame fills up its group."""
