@@ -20,6 +20,7 @@ from asr.data.seeding import seed_for
 from asr.evaluation.wer import Score, Utterance, score
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
+from asr.training.audio_clock import AudioClock
 from asr.training.guards import SkippedUpdate, UpdateGuard
 from asr.training.processes import gather
 
@@ -81,7 +82,7 @@ class TrainingModule(pl.LightningModule):
         self.scores: dict[str, Score] = {}
         # sums over the micro-batches of an update: loss, tokens, utterances, seconds of audio, utterances too short
         self.sums = torch.zeros(5)
-        self.guard = UpdateGuard()
+        self.guard, self.audio_clock = UpdateGuard(), AudioClock()
         self.in_hand: Batch | None = None
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -117,12 +118,12 @@ class TrainingModule(pl.LightningModule):
         return loss
 
     def trained_audio_s(self) -> float:
-        """Return how many seconds of audio the updates so far may have held, on all ranks.
+        """Return how many seconds of audio the updates so far may have held, on all ranks."""
+        return self.audio_clock.read(self.global_step, self.update_s())
 
-        What they did hold would have to be saved; this is known from the number of updates.
-        """
-        micro_batches = self.global_step * self.trainer.accumulate_grad_batches * self.trainer.world_size
-        return micro_batches * self.max_duration_s
+    def update_s(self) -> float:
+        """Return how many seconds of audio an update may hold, on all ranks."""
+        return self.trainer.accumulate_grad_batches * self.trainer.world_size * self.max_duration_s
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Ask for a last validation once the budget is used up; Lightning validates where it is told to stop."""
@@ -207,11 +208,14 @@ class TrainingModule(pl.LightningModule):
         """Add what makes one file enough to decode with."""
         checkpoint["werdict"] = dict(self.extra_state)
         checkpoint["guard"] = self.guard.state_dict()
+        checkpoint["audio_clock"] = self.audio_clock.state_dict(self.update_s())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on counting what is left out."""
+        """Go on counting what is left out, and what was heard."""
         if "guard" in checkpoint:
             self.guard.load_state_dict(checkpoint["guard"])
+        if "audio_clock" in checkpoint:
+            self.audio_clock.load_state_dict(checkpoint["audio_clock"], checkpoint["global_step"], self.update_s())
 
 
 def decode(recogniser: Recogniser, decoder: Decoder, tokenizer: Tokenizer, batch: Batch) -> list[Utterance]:

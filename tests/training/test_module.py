@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from asr.data.batch import Batch
+from asr.training.module import TrainingModule
+from tests.training import runs
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
 
 
@@ -72,3 +74,19 @@ def test_an_encoder_is_told_how_much_audio_the_updates_so_far_may_have_held():
     trainer = tiny_trainer(3, accumulate_grad_batches=2)
     trainer.fit(module, train_dataloaders=batches_loader([batch_of(60, 52, seed=seed) for seed in range(6)]))
     assert listener.told == [0.0, 0.0, 20.0, 20.0, 40.0, 40.0]
+
+
+def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have_held(tmp_path, monkeypatch):
+    listeners = []
+
+    def listening() -> TrainingModule:
+        module = tiny_module()
+        module.recogniser.encoder = Listener(module.recogniser.encoder)
+        listeners.append(module.recogniser.encoder)
+        return module
+
+    monkeypatch.setattr(runs, "tiny_module", listening)
+    for max_steps, accumulate in ((4, 1), (6, 2), (8, 2), (9, 1)):
+        runs.run(tmp_path, max_steps, accumulate_grad_batches=accumulate)
+    told = [sorted(set(listener.told)) for listener in listeners]
+    assert told == [[0.0, 10.0, 20.0, 30.0], [40.0, 60.0], [80.0, 100.0], [120.0]]
