@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.models.depthwise import DepthwiseConvolution
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import FeedForward, SelfAttention
-from asr.models.encoders.zipformer.depthwise import DepthwiseConvolution
 
 
 class ConvolutionModule(nn.Module):

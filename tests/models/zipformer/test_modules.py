@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from asr.models.encoders.zipformer.attention_scores import attend, attention_weights
+from asr.models.encoders.zipformer.causal_convolution import CausalConvolution
 from asr.models.encoders.zipformer.chunks import Chunks, draw_chunks
-from asr.models.encoders.zipformer.depthwise import CausalConvolution, depthwise
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.norm import BiasNorm
 from asr.models.encoders.zipformer.resample import Downsample
@@ -55,16 +54,6 @@ def test_gradients_written_by_hand_are_those_of_the_functions():
     norm = BiasNorm(5).eval()
     torch.nn.init.normal_(norm.bias)
     assert gradcheck(lambda x, *_: norm(x), (torch.randn(2, 4, 5, requires_grad=True), *norm.parameters()))
-
-
-@pytest.mark.parametrize("padding", [0, 2, 4])
-def test_a_depthwise_convolution_is_a_convolution_in_as_many_groups(padding):
-    torch.manual_seed(0)
-    inputs = [torch.randn(size, requires_grad=True) for size in ((2, 9, 3), (3, 1, 5), (3,))]
-    x, weight, bias = inputs
-    expected = F.conv1d(x.transpose(1, 2), weight, bias, padding=padding, groups=3).transpose(1, 2)
-    torch.testing.assert_close(depthwise(x, weight, bias, padding), expected)
-    assert gradcheck(lambda *args: depthwise(*args, padding), inputs)
 
 
 def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkeypatch):

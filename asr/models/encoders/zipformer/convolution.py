@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from asr.models.depthwise import DepthwiseConvolution
 from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.depthwise import CausalConvolution, DepthwiseConvolution
+from asr.models.encoders.zipformer.causal_convolution import CausalConvolution
 from asr.models.encoders.zipformer.memory import Memory
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
 from asr.models.encoders.zipformer.swoosh import SWOOSH_R, SwooshLinear
