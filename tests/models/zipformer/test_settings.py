@@ -1,0 +1,95 @@
+"""Every probability, bound, limit and initial weight is the authors', at any time of training."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+from asr.models.encoders.zipformer import limits
+from asr.models.encoders.zipformer.attention_weights import AttentionWeights
+from asr.models.encoders.zipformer.balancer import GRADIENT_SCALE, Balancer
+from asr.models.encoders.zipformer.bypass import Bypass
+from asr.models.encoders.zipformer.convert import convert
+from asr.models.encoders.zipformer.convnext import ConvNext
+from asr.models.encoders.zipformer.dropout import SharedDropout
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.models.encoders.zipformer.layer import ZipformerLayer
+from asr.models.encoders.zipformer.swoosh import SwooshLinear
+from asr.models.encoders.zipformer.whiten import OFTEN, SELDOM, Whiten
+from tests.models.zipformer.reference import Reference
+from tests.models.zipformer.sizes import SMALL
+
+OURS = {
+    Balancer: lambda m: (m.min_positive, m.max_positive, m.min_abs, m.max_abs, m.probability, GRADIENT_SCALE),
+    Whiten: lambda m: (m.num_groups, m.limit, m.gradient_scale, SELDOM, OFTEN),
+    Bypass: lambda m: (m.skip, m.least),
+    ZipformerLayer: lambda m: (m.attention_skip, m.convolution_skip, m.feedforward_skip, m.constant_attention),
+    AttentionWeights: lambda m: (m.position_skip,),
+    ConvNext: lambda m: (m.skip,),
+    SharedDropout: lambda m: (m.probability,),
+    SwooshLinear: lambda m: (m.dropout,),
+}
+# the pointwise convolution behind the ConvNeXt layer's activation is a SwooshLinear of ours
+THEIRS = {
+    "Balancer": lambda m: (m.min_positive, m.max_positive, m.min_abs, m.max_abs, m.prob, m.grad_scale),
+    "Whiten": lambda m: (m.num_groups, m.whitening_limit, m.grad_scale, m.min_prob, m.max_prob),
+    "BypassModule": lambda m: (m.skip_rate, m.scale_min),
+    "ZipformerEncoderLayer": lambda m: (
+        m.attention_skip_rate,
+        m.conv_skip_rate,
+        m.ff2_skip_rate,
+        m.const_attention_rate,
+    ),
+    "RelPositionMultiheadAttentionWeights": lambda m: (m.pos_emb_skip_rate,),
+    "ConvNeXt": lambda m: (m.layerdrop_rate,),
+    "Dropout3": lambda m: (m.p,),
+    "ActivationDropoutAndLinear": lambda m: (m.dropout_p,),
+}
+
+
+def settings(encoder: torch.nn.Module, kinds, key) -> list[list[tuple[float, ...]]]:
+    """Return the numbers that modules of each kind have now, sorted."""
+    return [
+        sorted(tuple(round(float(n), 9) for n in read(m)) for m in encoder.modules() if key(m) == kind)
+        for kind, read in kinds.items()
+    ]
+
+
+@pytest.fixture
+def theirs(authors) -> Reference:
+    torch.manual_seed(0)
+    return Reference(authors, SMALL, causal=True).train()
+
+
+@pytest.fixture
+def ours() -> ZipformerEncoder:
+    torch.manual_seed(0)
+    return ZipformerEncoder(80, **SMALL, causal=True)
+
+
+@pytest.mark.parametrize("time", [0, 900, 1500, 2500, 4000, 6000, 8000, 12_000, 16_000, 20_000, 30_000, 50_000, 10**6])
+def test_all_that_is_scheduled_has_the_authors_values(theirs, ours, time):
+    theirs.set_time(time)
+    ours.clock.set(time)
+    expected = settings(theirs, THEIRS, lambda module: type(module).__name__)
+    expected[-1] = sorted([*expected[-1], (0.0,)])
+    found = settings(ours, OURS, type)
+    assert all(expected)
+    assert found == expected
+
+
+def test_limits_are_applied_as_often_as_the_authors(authors):
+    assert inspect.signature(authors.scaling.limit_param_value).parameters["prob"].default == limits.PROBABILITY
+
+
+def test_initial_weights_are_as_large_as_the_authors(theirs, ours):
+    expected = convert(theirs.state_dict(), ours.state_dict()).weights
+    for name, parameter in ours.named_parameters():
+        size, wanted = (x.square().mean().sqrt() for x in (parameter.detach(), expected[name]))
+        if (expected[name] == expected[name].flatten()[0]).all():
+            assert torch.equal(parameter, expected[name]), name
+        else:
+            # of two samples of a uniform distribution; half or twice the size differs by 0.7
+            assert (size / wanted).log().abs() < 3 * parameter.numel() ** -0.5, name
