@@ -15,7 +15,7 @@ from torch.autograd import Function
 
 from asr.models.encoders.zipformer.pieces import pieces
 
-LARGEST_SCORE, PENALTY = 25.0, 1e-4
+LARGEST_SCORE, PENALTY = 25.0, 1e-4  # beside gradients of a loss that is summed over utterances
 
 
 def by_distance(scores: Tensor, num_sources: int) -> Tensor:

@@ -116,6 +116,8 @@ class Balancer(nn.Module):
 
     Reference:
         Yao et al. 2024, "Zipformer", arXiv:2310.11230, appendix; the definition is that of icefall's code.
+        Differs: on a GPU the authors leave it out in the 5 % of passes with the most memory in use, which would make
+        gradients depend on what else is there.
     """
 
     def __init__(

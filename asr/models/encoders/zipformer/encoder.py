@@ -59,7 +59,8 @@ class ZipformerEncoder(nn.Module):
     Reference:
         Yao et al. 2024, "Zipformer: A faster and better encoder for automatic speech recognition", arXiv:2310.11230, in
         the form of icefall and of the package ``zipformer`` 0.1.3.
-        Differs: padding is never seen, and no parameter is unused.
+        Differs: padding is never seen, and no parameter is unused. Where nothing is trained, chunks have the first size
+        instead of a drawn one. A left context may be shorter than what convolutions see: they keep a past of their own.
     """
 
     subsampling_factor = 4

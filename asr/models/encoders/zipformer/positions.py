@@ -14,8 +14,8 @@ from torch import Tensor
 def relative_positions(num_targets: int, num_sources: int, width: int, device: torch.device | None = None) -> Tensor:
     """Return Fourier features of the distances from targets to sources; the targets are the last of the sources.
 
-    A distance is compressed by a logarithm and an arcus tangens to (−π, π), so that near frames are told apart exactly
-    and far ones roughly.
+    A distance is compressed by a logarithm and an arcus tangens to (−π/2, π/2), so that near frames are told apart
+    exactly and far ones roughly.
 
     Args:
         num_targets: frames that attend.

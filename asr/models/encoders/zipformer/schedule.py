@@ -1,6 +1,7 @@
 """Values that change in the course of training, and the clock that they all read.
 
-A batch here is 600 seconds of audio, so that schedules mean the same whatever the batch size.
+A batch here is 600 seconds of audio, as in icefall's ``get_adjusted_batch_count``, so that schedules mean the same
+whatever the batch size, the number of processes, and accumulation.
 """
 
 from __future__ import annotations
@@ -72,5 +73,8 @@ Value = float | Scheduled
 
 
 def draw() -> float:
-    """Draw from [0, 1), from torch's generator on the CPU, so that seeding torch decides every random choice."""
+    """Draw from [0, 1), from torch's generator on the CPU, so that seeding torch decides every random choice.
+
+    The authors draw from Python's.
+    """
     return float(torch.rand(()))

@@ -35,6 +35,10 @@ class ZipformerStack(nn.Module):
         factor: frames that become one.
         dropout: probability in the feed-forward modules.
         warmup: batches between which the skipping of layers becomes rare.
+
+    Reference:
+        ``ZipformerEncoder`` and ``DownsampledZipformerEncoder`` of icefall.
+        Differs: initial weights are drawn for each layer; the authors' layers of a stack all begin as copies of one.
     """
 
     def __init__(

@@ -85,13 +85,14 @@ class Whiten(nn.Module):
 
     Reference:
         Yao et al. 2024, "Zipformer", arXiv:2310.11230, appendix; the definition is that of icefall's code.
+        Differs: how often it works is saved in checkpoints, and all ranks do as the first one found.
     """
 
     def __init__(self, limit: Value, gradient_scale: float = 0.01, num_groups: int = 1) -> None:
         super().__init__()
         self.limit, self.gradient_scale, self.num_groups = limit, gradient_scale, num_groups
         self.largest_probability = OFTEN
-        # a buffer: a training that goes on must go on with it, and ranks share the first one's
+        # a buffer: training must go on with it behind a checkpoint, and data-parallel training sends the first rank's
         self.register_buffer("probability", torch.tensor(OFTEN))
         self.probability: Tensor
 
