@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy
@@ -26,4 +27,4 @@ found = {
     "weights": module.recogniser.state_dict(),
     "averages": averaging.averages.state_dict(),
 }
-torch.save(found, sys.argv[1])
+torch.save(found, Path(sys.argv[1]) / f"{rank}.pt")

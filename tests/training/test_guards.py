@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +12,7 @@ from asr.data.batch import Batch
 from asr.training.errors import TrainingFailed
 from asr.training.guards import UpdateGuard
 from optim import Eve
+from tests.training.ranks import run_two
 from tests.training.runs import same
 from tests.training.tiny import Metrics, adamw, batch_of, batches_loader, tiny_module, tiny_trainer
 
@@ -152,25 +149,9 @@ def test_an_utterance_too_short_for_its_transcript_is_counted_and_named_once(cap
     assert "cut0" not in said
 
 
-RANKS = Path(__file__).with_name("skipping_ranks.py")
-
-
 def test_a_rank_with_a_bad_batch_makes_all_ranks_skip(tmp_path):
     """Rank 1 alone sees a bad batch; afterwards both ranks have the same weights, counts and averages."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-    environment |= {"MASTER_PORT": str(20000 + os.getpid() % 20000), "PYTHONPATH": str(Path(__file__).parents[2])}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(RANKS), str(tmp_path / f"{rank}.pt")],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=120)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], "\n".join(said)
+    said = run_two("skipping_ranks.py", tmp_path)
     one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     assert one["counts"] == other["counts"] == {"skipped_updates": 1, "consecutive_skips": 0, "too_short": 0}
     assert all(torch.equal(one["weights"][name], other["weights"][name]) for name in one["weights"])

@@ -7,6 +7,8 @@ import torch
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.training.module import TrainingModule
 from tests.training import runs
+from tests.training.ranks import run_two
+from tests.training.runs import same
 from tests.training.tiny import NUM_FEATURES, batch_of, tiny_module
 
 
@@ -37,6 +39,15 @@ def test_a_training_that_goes_on_gives_the_same_weights_and_the_same_state_of_wh
     assert whole.keys() == resumed.keys()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert len({float(value) for name, value in whole.items() if name.endswith(".probability")}) == 2
+
+
+def test_two_processes_that_go_on_give_the_same_weights_and_the_same_state_of_whitening(tmp_path):
+    run_two("zipformer_ranks.py", tmp_path)
+    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    assert all(same(rank["whole"], rank["resumed"]) for rank in ranks)
+    weights = [{k: v for k, v in rank["whole"].items() if not k.endswith(".probability")} for rank in ranks]
+    assert same(*weights)
+    assert len({float(value) for name, value in ranks[0]["whole"].items() if name.endswith(".probability")}) == 2
 
 
 def test_every_parameter_has_a_gradient_whatever_is_left_out():
