@@ -3,7 +3,8 @@
     python scripts/convert_zipformer.py exp/pretrained.pt zipformer_s.pt --encoder zipformer_s [--causal]
 
 The file holds a model's state, alone or under ``model``; nothing but tensors and plain data is read from it. Prints
-what became of its tensors. Load what is written with ``ZipformerEncoder.load_state_dict(torch.load(file))``.
+what became of its tensors. Load what is written with ``ZipformerEncoder.load_state_dict(torch.load(file))``, and give
+the encoder what icefall's recipes give it: 80 log-mel bins of lhotse's ``Fbank``, as ours are, but not normalised.
 """
 
 from __future__ import annotations
@@ -28,9 +29,16 @@ def model_state(file: Path) -> Mapping[str, Tensor]:
     """Return the tensors of a model by their names.
 
     Raises:
-        ValueError: the file holds something else.
+        ValueError: the file cannot be read, or holds something else.
     """
-    state = torch.load(file, map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    # what a stranger's file makes the unpickler raise can be anything
+    except Exception as error:
+        raise ValueError(
+            f"{file} cannot be read, or holds more than tensors and plain data: {type(error).__name__}: "
+            f"{str(error).splitlines()[0]}; of a training's own checkpoint, icefall's export.py makes one that does not"
+        ) from error
     state = state.get("model", state) if isinstance(state, Mapping) else state
     if not isinstance(state, Mapping) or FIRST_FRONT_END not in state or FIRST_PROJECTION not in state:
         raise ValueError(f"{file} holds no Zipformer: there is no {FIRST_FRONT_END}, or no {FIRST_PROJECTION}")
@@ -58,8 +66,10 @@ def main() -> int:
     options = parser.parse_args()
     if options.output.exists():
         parser.error(f"{options.output} is there already; choose another name")
-    encoder = build(options.encoder, options.causal, options.num_features)
+    if not options.output.resolve().parent.is_dir():
+        parser.error(f"there is no folder {options.output.resolve().parent}; make it first")
     try:
+        encoder = build(options.encoder, options.causal, options.num_features)
         converted = convert(model_state(options.checkpoint), encoder.state_dict())
     except ValueError as error:
         parser.error(str(error))

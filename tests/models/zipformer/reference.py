@@ -2,12 +2,22 @@
 
 import importlib.util
 from pathlib import Path
+from types import ModuleType
 
-_FILE = Path(__file__).parents[3] / "scripts" / "authors_zipformer.py"
-_spec = importlib.util.spec_from_file_location("authors_zipformer", _FILE)
-assert _spec is not None
-assert _spec.loader is not None
-_module = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_module)
+SCRIPTS = Path(__file__).parents[3] / "scripts"
 
-Reference, draw_always, find_package, load = _module.Reference, _module.draw_always, _module.find_package, _module.load
+
+def loaded(script: str) -> ModuleType:
+    """Return a script as a module."""
+    spec = importlib.util.spec_from_file_location(script, SCRIPTS / f"{script}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_authors = loaded("authors_zipformer")
+Reference, draw_always, find_package, load = (
+    getattr(_authors, name) for name in ("Reference", "draw_always", "find_package", "load")
+)

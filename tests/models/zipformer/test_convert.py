@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -12,10 +13,15 @@ import yaml
 
 from asr.models.encoders.zipformer.convert import convert
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from tests.models.zipformer.reference import Reference
+from tests.models.zipformer.reference import Reference, loaded
 from tests.models.zipformer.sizes import SMALL, L, M, S
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def convert_script() -> ModuleType:
+    return loaded("convert_zipformer")
 
 
 @pytest.fixture
@@ -80,3 +86,23 @@ def test_the_script_converts_a_file_and_overwrites_none(authors, tmp_path):
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 2
     assert "is there already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none.pt", "ours.pt"], "none.pt cannot be read"),
+        (["text.pt", "ours.pt"], "text.pt cannot be read"),
+        (["other.pt", "ours.pt"], "holds no Zipformer"),
+        (["other.pt", "nowhere/ours.pt"], "make it first"),
+        (["other.pt", "ours.pt", "--num-features", "3"], "num_features must be at least 7, given 3"),
+    ],
+)
+def test_the_script_says_what_it_cannot_convert(convert_script, tmp_path, monkeypatch, capsys, words, said):
+    (tmp_path / "text.pt").write_text("no checkpoint")
+    torch.save({"model": {"weight": torch.zeros(1)}}, tmp_path / "other.pt")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["convert", *words, "--encoder", "zipformer_xs"])
+    with pytest.raises(SystemExit, match="2"):
+        convert_script.main()
+    assert said in capsys.readouterr().err
