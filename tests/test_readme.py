@@ -78,4 +78,4 @@ def test_every_choice_of_the_tables_exists():
     have = {file.stem for file in (ROOT / "configs").rglob("*.yaml")} | {
         folder.name for folder in (ROOT / "configs").iterdir()
     }
-    assert named - have == {"_s", "_m"}
+    assert named - have == {"_s", "_m", "_l"}

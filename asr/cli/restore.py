@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,30 +45,46 @@ class Restored:
         return PreparedData.load(folder)
 
 
+def recogniser_of(checkpoint: LoadedCheckpoint) -> Recogniser:
+    """Return the recogniser of a checkpoint, in evaluation mode.
+
+    Raises:
+        ConfigError: its weights do not fit its config.
+    """
+    vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
+    with _refusing_other_weights(checkpoint.path):
+        width = len(checkpoint.weights["normalise.mean"])
+        recogniser = build_recogniser(checkpoint.config, vocab_size, [0.0] * width, [1.0] * width)
+        recogniser.load_state_dict(checkpoint.weights)
+    return recogniser.eval()
+
+
+@contextlib.contextmanager
+def _refusing_other_weights(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, RuntimeError) as error:
+        raise ConfigError(f"{path}: its weights do not fit its config: {error}") from error
+
+
 def restore(options: DictConfig) -> Restored:
     """Rebuild what ``run=`` names, for decoding with the options of the command."""
     torch.set_num_threads(num_threads(options.torch_threads, options.num_workers))
     check_kind(options.weights, options.average_since)
     checkpoint = load_checkpoint(checkpoint_file(options.run))
-    config: Mapping[str, Any] = checkpoint.config
-    tokenizer = tokenizer_from_state(checkpoint.tokenizer)
-    try:
+    with _refusing_other_weights(checkpoint.path):
         checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
-        width = len(checkpoint.weights["normalise.mean"])
-        recogniser = build_recogniser(config, tokenizer.vocab_size, [0.0] * width, [1.0] * width)
-        recogniser.load_state_dict(checkpoint.weights)
-    except (KeyError, RuntimeError) as error:
-        raise ConfigError(f"{checkpoint.path}: its weights do not fit its config: {error}") from error
+    config: Mapping[str, Any] = checkpoint.config
     given = options.get("decoder")
     reading = Reading(
         features=part(config, "features"),
-        tokenizer=tokenizer,
+        tokenizer=tokenizer_from_state(checkpoint.tokenizer),
         batch=BatchSize(options.batch_duration_s),
         workers=Workers(options.num_workers),
     )
     return Restored(
         checkpoint,
-        recogniser.eval().to(default_device()),
+        recogniser_of(checkpoint).to(default_device()),
         part(config if given is None else {"decoder": dict(given)}, "decoder"),
         part(config, "data.text"),
         reading,
