@@ -47,6 +47,15 @@ def test_a_swoosh_is_its_formula_also_far_from_zero(swoosh):
     assert gradcheck(swoosh, x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_value_of_a_swoosh_that_is_computed_again_is_the_value(dtype):
+    x = torch.linspace(-60, 300, 1000).to(dtype)
+    expected = torch.logaddexp(torch.zeros(()), x.double() - 4.0) - 0.08 * x.double() - 0.035
+    tolerance = 4 * torch.finfo(dtype).eps
+    for value in (SWOOSH_L.value(x), SWOOSH_L.value_and_slope(x)[0]):
+        torch.testing.assert_close(value.double(), expected, rtol=tolerance, atol=tolerance)
+
+
 def test_gradients_written_by_hand_are_those_of_the_functions():
     torch.manual_seed(0)
     linear = SwooshLinear(5, 3, SWOOSH_L, scale=1.0).eval()
@@ -117,8 +126,8 @@ def test_a_causal_encoder_does_not_see_beyond_the_chunk():
     features = torch.randn(1, 103, 16)
     num_frames = torch.tensor([103])
     whole, _ = encoder(features, num_frames)
-    # frame 16 at 50 Hz begins the third chunk; the front end sees 3 frames ahead, and 9 features for one of its own
-    features[:, 2 * (16 + 3) + 9 :] = 100.0
+    # frame 15 at 50 Hz ends the second chunk; the front end sees 3 frames ahead, and 9 features for one of its own
+    features[:, 2 * (15 + 3) + 9 :] = 100.0
     changed, _ = encoder(features, num_frames)
     torch.testing.assert_close(changed[:, :8], whole[:, :8])
     assert not torch.allclose(changed[:, 8:], whole[:, 8:])

@@ -5,6 +5,7 @@ B batch, T frames, D width, E width of the output.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,6 @@ from asr.models.encoders.zipformer.schedule import Value
 
 SLOPE = 0.08
 LINEAR_FROM = 40.0  # log(1 + e^x) is x from here on in every floating-point type
-LARGEST = 80.0  # e^−x is still a normal number
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Swoosh:
     def value_and_slope(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the activation and its derivative, without a graph: log(1 + e^t) is −log σ(−t)."""
         shifted = x - self.shift
-        complement = shifted.clamp(max=LARGEST).neg_().sigmoid_()
+        # σ must be a normal number: it is at 78 in 32 bits, and at 8 in float16; beyond, the activation is t
+        complement = shifted.clamp(max=-0.9 * math.log(torch.finfo(x.dtype).tiny)).neg_().sigmoid_()
         value = torch.maximum(complement.log().neg_(), shifted, out=shifted)
         return value.sub_(x, alpha=SLOPE).sub_(self.offset), complement.neg_().add_(1.0 - SLOPE)
 
