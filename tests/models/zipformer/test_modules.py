@@ -103,7 +103,9 @@ def test_what_all_values_have_in_common_does_not_drown_the_gradient_of_attention
 
 
 def test_frames_of_a_chunk_see_no_further_than_its_end_and_its_left_context():
-    hidden = Chunks(num_frames=2, num_left=1).hidden(6, torch.device("cpu"))
+    chunks = Chunks(num_frames=4, num_left=1)
+    hidden = chunks.every(2).hidden(6, torch.device("cpu"))
+    assert torch.equal(hidden, chunks.hidden(12, torch.device("cpu"))[::2, ::2])
     assert (~hidden).int().tolist() == [
         [1, 1, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],

@@ -28,6 +28,10 @@ class Chunks:
     num_frames: int
     num_left: int | None
 
+    def every(self, factor: int) -> Chunks:
+        """Return the same chunks where there is one frame in ``factor``, which their size is a multiple of."""
+        return Chunks(self.num_frames // factor, self.num_left)
+
     def hidden(self, num_frames: int, device: torch.device) -> Tensor:
         """Return (T, T) true where a frame must not attend to: in later chunks, and in those too far back."""
         chunk = torch.arange(num_frames, device=device) // self.num_frames

@@ -157,11 +157,9 @@ class ZipformerEncoder(nn.Module):
         """
         x, lengths = self.subsampling(features, num_frames)
         masks = self._channel_masks(x)
-        chunks = self._chunks()
-        hidden = None if chunks is None else chunks.hidden(x.shape[1], x.device)
-        outputs = []
+        chunks, outputs = self._chunks(), []
         for stack, width, mask in zip(self.stacks, self.widths, masks, strict=True):
-            x = stack(as_wide(x, width), lengths, mask, hidden, None if chunks is None else chunks.num_frames)
+            x = stack(as_wide(x, width), lengths, mask, chunks)
             outputs.append(x)
         return self.downsample(widest(outputs), lengths), self.output_frames(num_frames)
 

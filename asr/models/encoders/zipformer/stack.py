@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.bypass import Bypass
+from asr.models.encoders.zipformer.chunks import Chunks
 from asr.models.encoders.zipformer.layer import Frames, LayerSize, ZipformerLayer
 from asr.models.encoders.zipformer.memory import Stream
 from asr.models.encoders.zipformer.positions import relative_positions
@@ -62,50 +63,32 @@ class ZipformerStack(nn.Module):
         self.downsample = Downsample(factor) if factor > 1 else None
         self.bypass = Bypass(clock, size.d_model) if factor > 1 else None
 
-    def forward(
-        self,
-        x: Tensor,
-        lengths: Tensor,
-        channel_mask: Tensor | None,
-        hidden: Tensor | None,
-        chunk_frames: int | None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
         """Apply the stack.
 
         Args:
             x: (B, T, D).
             lengths: (B,) valid frames.
             channel_mask: (B, 1, D) factors that go before, between and behind the layers; None: none.
-            hidden: (T, T) bool, true where a frame must not attend to for its chunk; None: nowhere.
-            chunk_frames: of a chunk, a multiple of ``factor``; None: the whole utterance is one.
+            chunks: of a size that is a multiple of ``factor``; None: the whole utterance is one.
         """
         if self.downsample is None or self.bypass is None:
-            return self._layers(x, lengths, channel_mask, hidden, chunk_frames)
+            return self._layers(x, lengths, channel_mask, chunks)
         factor = self.factor
-        few = self._layers(
-            self.downsample(x, lengths),
-            (lengths + factor - 1) // factor,
-            channel_mask,
-            None if hidden is None else hidden[::factor, ::factor],
-            None if chunk_frames is None else chunk_frames // factor,
-        )
+        chunks = None if chunks is None else chunks.every(factor)
+        few = self._layers(self.downsample(x, lengths), (lengths + factor - 1) // factor, channel_mask, chunks)
         return self.bypass(x, upsample(few, factor, x.shape[1]))
 
-    def _layers(
-        self,
-        x: Tensor,
-        lengths: Tensor,
-        channel_mask: Tensor | None,
-        hidden: Tensor | None,
-        chunk_frames: int | None,
-    ) -> Tensor:
+    def _layers(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
         num_frames = x.shape[1]
         padding = torch.arange(num_frames, device=x.device) >= lengths.unsqueeze(1)
-        masked = padding[:, None, None, :] if hidden is None else padding[:, None, None, :] | hidden
+        masked = padding[:, None, None, :]
+        if chunks is not None:
+            masked = masked | chunks.hidden(num_frames, x.device)
         unseen = torch.where(masked, UNSEEN, 0.0).to(x.dtype)
         positions = relative_positions(num_frames, num_frames, self.position_width, x.device)
         positions = F.dropout(positions.to(x.dtype), POSITION_DROPOUT, self.training)
-        frames = Frames(positions, padding, unseen, chunk_frames)
+        frames = Frames(positions, padding, unseen, None if chunks is None else chunks.num_frames)
         x = x if channel_mask is None else x * channel_mask
         for layer in self.layers:
             x = layer(x, frames)
