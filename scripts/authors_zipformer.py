@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,21 +16,40 @@ from types import ModuleType, SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-REQUIREMENT = "zipformer==0.1.3"
+VERSION = "0.1.3"
 FILES = ("scaling", "subsampling", "zipformer")
 
 
 def find_package(cache: Path) -> Path:
     """Return the folder of the package: the installed one, or one downloaded into ``cache``, without dependencies."""
     spec = importlib.util.find_spec("zipformer")
-    if spec is not None and spec.submodule_search_locations:
+    if spec is not None and spec.submodule_search_locations and _installed() == VERSION:
         return Path(next(iter(spec.submodule_search_locations)))
     if not (cache / "zipformer").is_dir():
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(cache), REQUIREMENT]
-        subprocess.run(download, check=True)
-        (wheel,) = cache.glob("zipformer-*.whl")
-        zipfile.ZipFile(wheel).extractall(cache)
+        _download(cache)
     return cache / "zipformer"
+
+
+def _download(cache: Path) -> None:
+    """Put the package there in one step, for others may wait for it."""
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
+        subprocess.run([*download, f"zipformer=={VERSION}"], check=True)
+        (wheel,) = Path(folder).glob("zipformer-*.whl")
+        zipfile.ZipFile(wheel).extractall(folder)
+        try:
+            (Path(folder) / "zipformer").rename(cache / "zipformer")
+        except OSError:
+            # another process was faster
+            if not (cache / "zipformer").is_dir():
+                raise
+
+
+def _installed() -> str | None:
+    try:
+        return importlib.metadata.version("zipformer")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def load(package: Path, compiled: bool = False, precise: bool = False) -> SimpleNamespace:
