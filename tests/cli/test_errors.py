@@ -66,7 +66,12 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("tokenizer=char +tokenizer.vocab_size=9", ["tokenizer.vocab_size", "no options"]),
         ("head.dropout=1", ["head", "dropout", "1"]),
         ("head=cr_ctc augment=none", ["head", "views", "not augmented", "choose an augmentation"]),
+        (
+            "head=cr_ctc augment.features.num_time_masks=0 augment.features.num_feature_masks=0",
+            ["head", "views", "dropout alone", "choose an augmentation"],
+        ),
         ("head=cr_ctc head.consistency_weight=0", ["head", "consistency_weight", "0"]),
+        ("head=cr_ctc head.consistency_weight=inf", ["head", "consistency_weight", "inf"]),
         ("head=inter_ctc head.intermediate_layers=[9]", ["head", "intermediate_layers=[9]", "from 1 to"]),
         ("head=inter_ctc head.intermediate_layers=all", ["head.intermediate_layers", "Sequence", "'all'"]),
         ("head=inter_ctc encoder=zipformer_xs", ["head", "intermediate_layers=[3]", "ZipformerEncoder", "conformer"]),
