@@ -37,10 +37,6 @@ def test_a_layer_is_the_equations_of_its_paper():
     x = x + layer.convolution(layer.convolution_norm(x), mask[:, 0, 0, :, None])
     x = x + layer.second_feedforward(layer.second_norm(x)) / 2
     torch.testing.assert_close(found, layer.norm(x))
-
-
-def test_dropout_is_on_what_each_module_adds():
-    layer = ConformerLayer(8, num_heads=2, d_feedforward=12, kernel_width=3, dropout=0.1).double()
-    x, positions, mask = noise(1, 7, 8), RotaryPositions(4)(7), torch.ones(1, 1, 1, 7, dtype=torch.bool)
-    layer.dropout.p = 1.0
+    # all that is added is dropped out
+    layer.train().dropout.p = 1.0
     torch.testing.assert_close(layer(x, mask, positions), layer.norm(x))
