@@ -144,7 +144,7 @@ def _checked(value: Any, hint: Any, key: str) -> Any:
     hint = _plain_hint(hint)
     if hint is None or not isinstance(value, bool | int | float | str | list | dict | None):
         return value
-    allowed = set(get_args(hint)) or {hint}
+    allowed = set(get_args(hint)) if get_origin(hint) is Union else {hint}
     if allowed & {int, float} and not allowed & {bool, str} and isinstance(value, bool | str):
         raise ConfigError(f"{key} must be {'a' if float in allowed else 'a whole'} number, given {value!r}")
     try:

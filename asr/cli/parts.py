@@ -114,9 +114,9 @@ def build_recogniser(
     torch.manual_seed(config["seed"])
     encoder = build_encoder(config, len(mean))
     head = part(config, "head", d_model=encoder.d_model, vocab_size=vocab_size)
-    augment = part(config, "augment.features")
+    normalise, augment = GlobalNorm(mean, std), part(config, "augment.features")
     try:
-        recogniser = Recogniser(encoder, head, GlobalNorm(mean, std), augment)
+        recogniser = Recogniser(encoder, head, normalise, augment)
     except ValueError as error:
         raise ConfigError(f"head: {error}") from error
     initialise(recogniser)

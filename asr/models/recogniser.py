@@ -15,7 +15,7 @@ from asr.features.normalise import GlobalNorm
 
 
 class Augment(Protocol):
-    """Changes features in training; the same generator state gives the same change."""
+    """Changes features in training, but moves no frame in time; the same generator state gives the same change."""
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
         """Return changed features (B, T, F), each utterance changed in a way of its own."""
@@ -74,11 +74,7 @@ class Recogniser(nn.Module):
     def __init__(self, encoder: nn.Module, head: Head, normalise: GlobalNorm, augment: Augment | None = None) -> None:
         super().__init__()
         _check_layers(encoder, head)
-        if head.num_views > 1 and augment is None:
-            raise ValueError(
-                f"{type(head).__name__} compares {head.num_views} views of each utterance, which are the same where "
-                "features are not augmented; choose an augmentation of features (augment), or another head"
-            )
+        _check_views(head, augment, len(normalise.mean))
         self.normalise, self.encoder, self.head = normalise, encoder, head
         self.augment = augment
 
@@ -134,3 +130,18 @@ def _check_layers(encoder: nn.Module, head: Head) -> None:
         raise ValueError(
             f"intermediate_layers={numbers}: inner layers of an encoder of {encoder.num_layers} layers are {allowed}"
         )
+
+
+def _check_views(head: Head, augment: Augment | None, num_features: int) -> None:
+    if head.num_views == 1 or (augment is not None and _changes_features(augment, num_features)):
+        return
+    raise ValueError(
+        f"{type(head).__name__} compares {head.num_views} views of each utterance, which differ by dropout alone where "
+        "features are not augmented; choose an augmentation that changes them (augment), or another head"
+    )
+
+
+def _changes_features(augment: Augment, num_features: int) -> bool:
+    # so many and so long that none of them is left as it was by chance alone
+    features, num_frames = torch.ones(32, 1000, num_features), torch.full((32,), 1000)
+    return not torch.equal(augment(features, num_frames, torch.Generator().manual_seed(0)), features)

@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 
 from asr.models.encoders.conformer import ConformerLayer, ConvolutionModule
-from asr.models.encoders.layered import RotaryPositions
+from asr.models.encoders.rotary import RotaryPositions
 
 
 def noise(*shape: int) -> torch.Tensor:
@@ -27,11 +27,8 @@ def test_the_convolution_is_its_definition_and_ends_at_valid_frames():
 
 def test_a_layer_is_the_equations_of_its_paper():
     torch.manual_seed(0)
-    layer, x = (
-        ConformerLayer(8, num_heads=2, d_feedforward=12, kernel_width=3, dropout=0.1).double().eval(),
-        noise(1, 7, 8),
-    )
-    positions, mask = RotaryPositions(4)(7), torch.ones(1, 1, 1, 7, dtype=torch.bool)
+    layer = ConformerLayer(8, num_heads=2, d_feedforward=12, kernel_width=3, dropout=0.1).double().eval()
+    x, positions, mask = noise(1, 7, 8), RotaryPositions(4)(7), torch.ones(1, 1, 1, 7, dtype=torch.bool)
     found = layer(x, mask, positions)
     for feedforward in layer.first_feedforward, layer.second_feedforward:
         assert any(isinstance(module, torch.nn.SiLU) for module in feedforward)
@@ -40,3 +37,6 @@ def test_a_layer_is_the_equations_of_its_paper():
     x = x + layer.convolution(layer.convolution_norm(x), mask[:, 0, 0, :, None])
     x = x + layer.second_feedforward(layer.second_norm(x)) / 2
     torch.testing.assert_close(found, layer.norm(x))
+    # all that is added is dropped out
+    layer.train().dropout.p = 1.0
+    torch.testing.assert_close(layer(x, mask, positions), layer.norm(x))

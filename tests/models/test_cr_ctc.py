@@ -93,7 +93,7 @@ def test_decoding_is_that_of_ctc():
     assert torch.equal(head(encodings), plain(encodings))
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
-def test_a_weight_that_asks_for_no_agreement_is_refused(value):
-    with pytest.raises(ValueError, match="consistency_weight must be above 0"):
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_a_weight_that_asks_for_no_agreement_or_for_nothing_else_is_refused(value):
+    with pytest.raises(ValueError, match=f"consistency_weight must be above 0 and finite, given {value}"):
         heads(consistency_weight=value)

@@ -88,7 +88,7 @@ def seen_by_the_encoder(recogniser: Recogniser, seed: int | None) -> tuple[torch
     return seen[0]
 
 
-def test_one_view_and_the_last_layer_are_what_they_were_bit_for_bit():
+def test_the_loss_of_one_view_is_that_of_the_last_layer_bit_for_bit():
     recogniser = make().eval()
     features, lengths = seen_by_the_encoder(recogniser, 1)
     assert lengths.tolist() == [60, 44]
@@ -121,10 +121,24 @@ def test_two_views_are_seen_in_the_loss_alone():
     torch.testing.assert_close(losses(recogniser, None), losses(plain, None))
 
 
-def test_views_that_would_be_equal_are_refused():
+NO_MASKS = SpecAugment(num_time_masks=0, num_feature_masks=0)
+MASKS_OF_NO_WIDTH = SpecAugment(max_time_fraction=0.0, max_feature_bins=0)
+ONE_FRAME = SpecAugment(num_time_masks=1, max_time_frames=1, num_feature_masks=0)
+ONE_BIN = SpecAugment(num_time_masks=0, num_feature_masks=1, max_feature_bins=1)
+
+
+@pytest.mark.parametrize("augment", [None, NO_MASKS, MASKS_OF_NO_WIDTH])
+def test_views_that_would_be_equal_are_refused(augment):
     recogniser = make(CrCtcHead)
     with pytest.raises(ValueError, match=r"CrCtcHead compares 2 views .* not augmented; choose an augmentation"):
-        Recogniser(recogniser.encoder, recogniser.head, NORM, None)
+        Recogniser(recogniser.encoder, recogniser.head, NORM, augment)
+    Recogniser(recogniser.encoder, make().head, NORM, augment)
+
+
+@pytest.mark.parametrize("augment", [ONE_FRAME, ONE_BIN])
+def test_views_that_hardly_differ_are_accepted(augment):
+    recogniser = make(CrCtcHead)
+    assert Recogniser(recogniser.encoder, recogniser.head, NORM, augment).augment is augment
 
 
 @pytest.mark.parametrize("head", [CtcHead, CrCtcHead])

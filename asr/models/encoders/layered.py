@@ -1,6 +1,6 @@
 """What encoders share that are layers of one width behind a subsampling by four.
 
-B batch, T frames, F mel bins, D width, H heads, K head width.
+B batch, T frames, F mel bins, D width, H heads.
 """
 
 from __future__ import annotations
@@ -10,28 +10,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from asr.models.encoders.rotary import RotaryPositions
 from asr.models.subsampling import ConvSubsampling, output_frames
-
-
-class RotaryPositions(nn.Module):
-    """Rotates pairs of channels by angles that grow with the frame index, so that attention sees distances only.
-
-    Reference:
-        Su et al. 2021, "RoFormer", arXiv:2104.09864, section 3.4.2, equation 34.
-        Differs: the two halves of a head form the pairs, instead of neighbouring channels.
-    """
-
-    def __init__(self, head_width: int, base: float = 10_000.0) -> None:
-        super().__init__()
-        inverse = base ** (-torch.arange(0, head_width, 2, dtype=torch.float32) / head_width)
-        self.register_buffer("inverse_wavelength", inverse, persistent=False)
-        self.inverse_wavelength: Tensor
-
-    def forward(self, num_frames: int) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines, each (T, K/2), in float32."""
-        positions = torch.arange(num_frames, device=self.inverse_wavelength.device, dtype=torch.float32)
-        angles = torch.outer(positions, self.inverse_wavelength.float())
-        return angles.cos(), angles.sin()
 
 
 class LayeredEncoder(nn.Module):

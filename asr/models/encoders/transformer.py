@@ -1,21 +1,15 @@
 """Pre-norm transformer encoder with rotary positions.
 
-B batch, T frames, F mel bins, D width, H heads, K head width.
+B batch, T frames, D width, H heads.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.models.encoders.layered import LayeredEncoder
-
-
-def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate queries or keys (B, H, T, K) by the angles of their frames."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
+from asr.models.encoders.rotary import rotate
 
 
 class SelfAttention(nn.Module):

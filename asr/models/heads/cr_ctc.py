@@ -5,6 +5,7 @@ B batch, T frames, D width, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -43,7 +44,7 @@ class CrCtcHead(CtcHead):
         d_model: as in `CtcHead`.
         vocab_size: as in `CtcHead`.
         dropout: as in `CtcHead`.
-        consistency_weight: α, above 0.
+        consistency_weight: α, above 0 and finite.
         intermediate_layers: as in `CtcHead`; the loss of each is of the same form.
         intermediate_weight: as in `CtcHead`.
 
@@ -52,8 +53,9 @@ class CrCtcHead(CtcHead):
 
     Reference:
         Yao et al. 2024, "CR-CTC: Consistency regularization on CTC for improved speech recognition", arXiv:2410.05101:
-        α = 0.2, 2.5 times as much masking of time as for CTC, and batches of half the audio.
-        Differs: an utterance too short for its transcript costs nothing, the views' disagreement included.
+        α = 0.2, 2.5 times as much masking of time as for CTC, and half the audio in an update and half the epochs.
+        Differs: an utterance too short for its transcript costs nothing, the views' disagreement included; features
+        are not warped in time before they are copied.
     """
 
     num_views = 2
@@ -68,8 +70,8 @@ class CrCtcHead(CtcHead):
         intermediate_weight: float = 0.3,
     ) -> None:
         super().__init__(d_model, vocab_size, dropout, intermediate_layers, intermediate_weight)
-        if not consistency_weight > 0:
-            raise ValueError(f"consistency_weight must be above 0, given {consistency_weight}")
+        if not 0 < consistency_weight < math.inf:
+            raise ValueError(f"consistency_weight must be above 0 and finite, given {consistency_weight}")
         self.consistency_weight = consistency_weight
 
     def layer_loss(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
