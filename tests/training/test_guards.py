@@ -12,7 +12,6 @@ from asr.data.batch import Batch
 from asr.training.errors import TrainingFailed
 from asr.training.guards import UpdateGuard
 from optim import Eve
-from tests.training.ranks import run_two
 from tests.training.runs import same
 from tests.training.tiny import Metrics, adamw, batch_of, batches_loader, tiny_module, tiny_trainer
 
@@ -149,14 +148,12 @@ def test_an_utterance_too_short_for_its_transcript_is_counted_and_named_once(cap
     assert "cut0" not in said
 
 
-def test_a_rank_with_a_bad_batch_makes_all_ranks_skip(tmp_path):
+def test_a_rank_with_a_bad_batch_makes_all_ranks_skip(ranks):
     """Rank 1 alone sees a bad batch; afterwards both ranks have the same weights, counts and averages."""
-    said = run_two("skipping_ranks.py", tmp_path)
-    one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    one, other = (rank.left["with_a_bad_batch"] for rank in ranks)
     assert one["counts"] == other["counts"] == {"skipped_updates": 1, "consecutive_skips": 0, "too_short": 0}
-    assert all(torch.equal(one["weights"][name], other["weights"][name]) for name in one["weights"])
+    assert same(one, other)
     assert all(value.isfinite().all() for value in one["weights"].values())
-    assert same(one["averages"], other["averages"])
     assert one["averages"]["num"] == 2
-    assert "rank 0: good" in said[0]
-    assert "rank 1: bad" in said[1]
+    assert "rank 0: good" in ranks[0].said
+    assert "rank 1: bad" in ranks[1].said

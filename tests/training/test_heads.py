@@ -2,52 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import chain
 
 import pytest
 import torch
 
 from asr.data.seeding import seed_for
-from asr.features.normalise import GlobalNorm
-from asr.features.specaugment import SpecAugment
-from asr.models.encoders.transformer import TransformerEncoder
-from asr.models.heads.cr_ctc import CrCtcHead
-from asr.models.heads.ctc import CtcHead
-from asr.models.recogniser import Recogniser
-from asr.training.module import TrainingModule
 from tests.training import runs
-from tests.training.tiny import (
-    NUM_FEATURES,
-    TOKENIZER,
-    Metrics,
-    batch_of,
-    batches_loader,
-    tiny_module,
-    tiny_trainer,
-)
-
-HEADS = {
-    "two views": lambda: CrCtcHead(12, TOKENIZER.vocab_size),
-    "two layers": lambda: CtcHead(12, TOKENIZER.vocab_size, intermediate_layers=[1]),
-    "two views of two layers": lambda: CrCtcHead(12, TOKENIZER.vocab_size, intermediate_layers=[1]),
-}
-
-
-def module_with(make_head: Callable[[], CtcHead], dropout: float) -> TrainingModule:
-    module = tiny_module()
-    torch.manual_seed(0)
-    module.recogniser = Recogniser(
-        TransformerEncoder(NUM_FEATURES, 12, 2, 2, 16, dropout=dropout, subsampling_channels=2),
-        make_head(),
-        GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES),
-        SpecAugment(max_feature_bins=3),
-    )
-    return module
+from tests.training.heads import HEADS, module_with, share_of
+from tests.training.runs import same
+from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_trainer
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_training_that_goes_on_gives_the_same_weights(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(runs, "tiny_module", lambda: module_with(HEADS[name], dropout=0.2))
+    monkeypatch.setattr(runs, "tiny_module", lambda: module_with(name, dropout=0.2))
     whole = runs.run(tmp_path / "whole", max_steps=5).state_dict()
     runs.run(tmp_path / "parts", max_steps=3)
     torch.manual_seed(99)
@@ -57,7 +26,7 @@ def test_a_training_that_goes_on_gives_the_same_weights(tmp_path, monkeypatch, n
 
 
 def test_an_utterance_counts_once_whatever_the_number_of_its_views():
-    module, metrics = module_with(HEADS["two views"], dropout=0.0), Metrics()
+    module, metrics = module_with("two views", dropout=0.0), Metrics()
     batches = [batch_of(60, 52, seed=1), batch_of(44, 11, seed=2)]
     # three equal tokens need five frames; eleven input frames leave two
     batches[1].tokens[1], batches[1].num_tokens[1] = 2, 3
@@ -74,3 +43,16 @@ def test_an_utterance_counts_once_whatever_the_number_of_its_views():
     assert metrics.seen[-1]["train/loss"] == pytest.approx(float(torch.cat(losses).sum() / num_tokens), rel=1e-5)
     assert metrics.seen[-1]["train/utterances"] == 4
     assert metrics.seen[-1]["train/too_short"] == 1
+
+
+def test_two_processes_make_the_updates_of_one_that_accumulates(ranks):
+    one, other = (rank.left["with_two_views_of_two_layers"] for rank in ranks)
+    module = module_with("two views of two layers", dropout=0.2)
+    before = {name: value.clone() for name, value in module.recogniser.state_dict().items()}
+    batches = list(chain.from_iterable(zip(share_of(0), share_of(1), strict=True)))
+    trainer = tiny_trainer(len(batches) // 2, accumulate_grad_batches=2)
+    trainer.fit(module, train_dataloaders=batches_loader(batches))
+    alone = module.recogniser.state_dict()
+    assert same(one, other)
+    assert all((one[name] - value).abs().max() < 1e-5 for name, value in alone.items())
+    assert max((alone[name] - value).abs().max() for name, value in before.items()) > 0.01

@@ -7,7 +7,6 @@ import torch
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.training.module import TrainingModule
 from tests.training import runs
-from tests.training.ranks import run_two
 from tests.training.runs import same
 from tests.training.tiny import NUM_FEATURES, batch_of, tiny_module
 
@@ -41,13 +40,12 @@ def test_a_training_that_goes_on_gives_the_same_weights_and_the_same_state_of_wh
     assert len({float(value) for name, value in whole.items() if name.endswith(".probability")}) == 2
 
 
-def test_two_processes_that_go_on_give_the_same_weights_and_the_same_state_of_whitening(tmp_path):
-    run_two("zipformer_ranks.py", tmp_path)
-    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    assert all(same(rank["whole"], rank["resumed"]) for rank in ranks)
-    weights = [{k: v for k, v in rank["whole"].items() if not k.endswith(".probability")} for rank in ranks]
+def test_two_processes_that_go_on_give_the_same_weights_and_the_same_state_of_whitening(ranks):
+    left = [rank.left["with_a_zipformer"] for rank in ranks]
+    assert all(same(of_rank["whole"], of_rank["resumed"]) for of_rank in left)
+    weights = [{k: v for k, v in of_rank["whole"].items() if not k.endswith(".probability")} for of_rank in left]
     assert same(*weights)
-    assert len({float(value) for name, value in ranks[0]["whole"].items() if name.endswith(".probability")}) == 2
+    assert len({float(value) for name, value in left[0]["whole"].items() if name.endswith(".probability")}) == 2
 
 
 def test_every_parameter_has_a_gradient_whatever_is_left_out():

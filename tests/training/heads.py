@@ -1,0 +1,36 @@
+"""Trainings of the tiny recogniser with heads that need more than one view or one layer."""
+
+from __future__ import annotations
+
+from asr.data.batch import Batch
+from asr.features.normalise import GlobalNorm
+from asr.features.specaugment import SpecAugment
+from asr.models.encoders.transformer import TransformerEncoder
+from asr.models.heads.cr_ctc import CrCtcHead
+from asr.models.heads.ctc import CtcHead
+from asr.models.recogniser import Recogniser
+from asr.training.module import TrainingModule
+from tests.training.tiny import NUM_FEATURES, TOKENIZER, batch_of, tiny_module
+
+HEADS = {
+    "two views": lambda: CrCtcHead(12, TOKENIZER.vocab_size),
+    "two layers": lambda: CtcHead(12, TOKENIZER.vocab_size, intermediate_layers=[1]),
+    "two views of two layers": lambda: CrCtcHead(12, TOKENIZER.vocab_size, intermediate_layers=[1]),
+}
+
+
+def module_with(head: str, dropout: float) -> TrainingModule:
+    module = tiny_module()
+    module.recogniser = Recogniser(
+        TransformerEncoder(NUM_FEATURES, 12, 2, 2, 16, dropout=dropout, subsampling_channels=2),
+        HEADS[head](),
+        GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES),
+        SpecAugment(max_feature_bins=3),
+    )
+    return module
+
+
+def share_of(rank: int) -> list[Batch]:
+    """Return the micro-batches of one of two processes, which hold unequally many utterances."""
+    lengths = ((60, 40), (60, 52, 33))[rank]
+    return [batch_of(*lengths, seed=2 * update + rank) for update in range(3)]

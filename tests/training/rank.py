@@ -1,0 +1,75 @@
+"""One of two processes that train together; it keeps what each training left in a file of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.strategies import DDPStrategy
+
+from asr.data.batch import Batch
+from asr.training.averaging import Averaging
+from asr.training.module import TrainingModule
+from tests.training import runs
+from tests.training.heads import module_with, share_of
+from tests.training.test_zipformer import module_with_zipformer
+from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
+
+RANK = int(os.environ["RANK"])
+
+
+def both() -> dict[str, Any]:
+    return {"devices": 2, "strategy": DDPStrategy(process_group_backend="gloo"), "use_distributed_sampler": False}
+
+
+def train(module: TrainingModule, batches: Sequence[Batch], callbacks: Sequence[pl.Callback] = ()) -> None:
+    trainer = tiny_trainer(len(batches), callbacks, **both())
+    trainer.fit(module, train_dataloaders=batches_loader(batches))
+
+
+def with_a_bad_batch(folder: Path) -> dict[str, Any]:
+    """Give the second process alone a batch that is not finite."""
+    batches = [batch_of(60, 40, seed=10 * RANK + seed) for seed in range(3)]
+    batches[1] = replace(batches[1], ids=("bad", "second") if RANK else ("good", "second"))
+    if RANK:
+        batches[1].features[0, 3, 2] = float("nan")
+    module, averaging = tiny_module(), Averaging()
+    train(module, batches, [averaging])
+    assert averaging.averages is not None
+    return {
+        "counts": module.guard.state_dict(),
+        "weights": module.recogniser.state_dict(),
+        "averages": averaging.averages.state_dict(),
+    }
+
+
+def with_two_views_of_two_layers(folder: Path) -> dict[str, Any]:
+    module = module_with("two views of two layers", dropout=0.2)
+    train(module, share_of(RANK))
+    return module.recogniser.state_dict()
+
+
+def with_a_zipformer(folder: Path) -> dict[str, Any]:
+    """Train in one go, and in two parts, as behind a kill."""
+    runs.tiny_module = module_with_zipformer  # type: ignore[attr-defined]
+
+    def weights_behind(name: str, max_steps: int) -> dict[str, Any]:
+        return runs.run(folder / name, max_steps, accumulate_grad_batches=2, **both()).state_dict()
+
+    whole = weights_behind("whole", 6)
+    weights_behind("parts", 3)
+    torch.manual_seed(99)
+    return {"whole": whole, "resumed": weights_behind("parts", 6)}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    trainings = (with_a_bad_batch, with_two_views_of_two_layers, with_a_zipformer)
+    torch.save({training.__name__: training(folder) for training in trainings}, folder / f"{RANK}.pt")
