@@ -50,5 +50,5 @@ def test_the_parent_is_obeyed(reading):
     send(signal.SIGTERM, reader)
     assert process.is_alive()
     process.terminate()
-    process.join(timeout=5)
+    process.join(timeout=600)
     assert process.exitcode == 0
