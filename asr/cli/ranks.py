@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from asr.cli.children import die_with_parent
+from asr.children import die_with_parent
 
 POLL_S = 0.1
 GRACE_S = 5.0  # for the others to say what they know about the death of one
@@ -34,8 +35,9 @@ def run_ranks(module: str, overrides: Sequence[str], num_processes: int, environ
     shared = {**os.environ, **environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     shared |= {"WORLD_SIZE": str(num_processes), "NODE_RANK": "0"}
     command = [sys.executable, "-m", module, *overrides]
+    die_with_this = functools.partial(die_with_parent, os.getpid())
     ranks = [
-        subprocess.Popen(command, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=die_with_parent)
+        subprocess.Popen(command, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=die_with_this)
         for rank in range(num_processes)
     ]
     for number in (signal.SIGTERM, signal.SIGUSR1):

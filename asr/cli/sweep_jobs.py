@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from asr.cli.children import die_with_parent
+from asr.children import die_with_parent
 from asr.cli.errors import ConfigError
 from asr.cli.gpus import claimed_gpus
 from asr.cli.resuming import FREE, flat, override_key
@@ -159,7 +161,7 @@ def _run(module: str, words: Sequence[str], num_gpus: int | None, output: TextIO
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
-            preexec_fn=die_with_parent,
+            preexec_fn=functools.partial(die_with_parent, os.getpid()),
         ).returncode
 
 

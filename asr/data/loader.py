@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import torch
@@ -52,7 +54,8 @@ def read(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> Iterator[B
         batch_size=None,
         num_workers=workers.num_workers,
         prefetch_factor=workers.prefetch if workers.num_workers else None,
-        worker_init_fn=obey_parent_alone,
+        worker_init_fn=partial(obey_parent_alone, os.getpid()),
+        multiprocessing_context="fork" if workers.num_workers else None,
         pin_memory=torch.cuda.is_available(),
     )
     return iter(loader)

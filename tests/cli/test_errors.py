@@ -162,7 +162,7 @@ def test_help_lists_what_can_be_chosen(command, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"asr-{command}: ")
@@ -177,7 +177,7 @@ def test_a_missing_run_is_asked_for(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 2
     assert "run" in done.stderr or "x.wav" in done.stderr

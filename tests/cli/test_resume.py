@@ -29,13 +29,10 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def wait_for_update(run_dir: Path, update: int, process: subprocess.Popen[str]) -> None:
-    for _ in range(3000):
-        metrics = run_dir / "metrics.csv"
-        if metrics.exists() and f"\n{update},train/loss" in metrics.read_text():
-            return
+    metrics = run_dir / "metrics.csv"
+    while not (metrics.exists() and f"\n{update},train/loss" in metrics.read_text()):
         assert process.poll() is None, (run_dir.parent / "log.txt").read_text()
         time.sleep(0.02)
-    raise AssertionError("the training never came that far")
 
 
 def last(run_dir: Path) -> dict:
@@ -102,7 +99,7 @@ def test_the_death_of_one_process_ends_the_others_and_is_said(trained, tmp_path)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     ranks = [pid for pid in children if b"LOCAL_RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
     os.kill(int(ranks[0]), signal.SIGKILL)
-    assert process.wait(timeout=30) != 0
+    assert process.wait(timeout=600) != 0
     assert "process 1 of 2 was killed by SIGKILL; the others were ended" in (tmp_path / "log.txt").read_text()
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
 

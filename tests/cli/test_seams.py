@@ -92,7 +92,7 @@ def test_two_processes_prepare_once(tmp_path):
         subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for _ in range(2)
     ]
-    printed = [process.communicate(timeout=300)[0] for process in both]
+    printed = [process.communicate(timeout=600)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], printed
     assert sum("speaking train" in text for text in printed) == 1
     assert len(list(tmp_path.glob("data/digits/*/*/prepared.json"))) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -27,19 +28,18 @@ def folder_of(sweep_dir: Path, word: str) -> Path:
     return sweep_dir / name
 
 
-def wait_for_folder(sweep_dir: Path, word: str) -> Path:
-    for _ in range(3000):
-        if sweep_dir.exists() and any(word in record.overrides for record in records(sweep_dir)):
-            return folder_of(sweep_dir, word)
+def wait_for_folder(sweep_dir: Path, word: str, process: subprocess.Popen[str]) -> Path:
+    while not (sweep_dir.exists() and any(word in record.overrides for record in records(sweep_dir))):
+        assert process.poll() is None, f"{word} was never started"
         time.sleep(0.02)
-    raise AssertionError(f"{word} was never started")
+    return folder_of(sweep_dir, word)
 
 
 def test_a_sweep_that_was_killed_goes_on_where_it_was(trained, tmp_path):
     words = ("-m", "optimizer=eve,adamw", "sweep.name=first", *TINY, "logger=csv", f"data.dir={data(trained)}")
     process = start(tmp_path, *words)
     sweep_dir = tmp_path / "runs" / "first"
-    killed = wait_for_folder(sweep_dir, "optimizer=adamw")
+    killed = wait_for_folder(sweep_dir, "optimizer=adamw", process)
     wait_for_update(killed, 7, process)
     # of all processes the kernel ends the others: nobody else is told
     os.kill(process.pid, signal.SIGKILL)

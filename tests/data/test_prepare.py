@@ -109,12 +109,12 @@ def test_a_call_that_waited_for_another_does_its_work_no_second_time(tmp_path, m
 
         def first(folder: Path) -> Corpus:
             others.append(pool.submit(run, tmp_path, recipe))
-            assert waiting.wait(timeout=60)
+            assert waiting.wait(timeout=600)
             assert not recipe.folders
             return recipe(folder)
 
         prepared = run(tmp_path, first)
-        assert others[0].result(timeout=60).splits == prepared.splits
+        assert others[0].result(timeout=600).splits == prepared.splits
     assert len(recipe.folders) == 1
     assert len(views) == 1
 

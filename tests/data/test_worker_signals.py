@@ -1,16 +1,33 @@
-"""Reader processes survive signals that a scheduler sends to every process of a job."""
+"""Reader processes survive signals that a scheduler sends to every process of a job, and die with their parent."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
+from functools import partial
 
 import pytest
 from torch.utils.data import DataLoader
 
 from asr.data.worker_signals import obey_parent_alone
+
+PR_GET_PDEATHSIG = 2
+
+
+class DeathSignals:
+    """Items that tell which signal their reader gets when its parent dies."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, item: int) -> int:
+        found = ctypes.c_int()
+        ctypes.CDLL(None).prctl(PR_GET_PDEATHSIG, ctypes.byref(found))
+        return found.value
 
 
 class Pids:
@@ -23,11 +40,15 @@ class Pids:
         return os.getpid()
 
 
+def loader(items) -> DataLoader:
+    init = partial(obey_parent_alone, os.getpid())
+    return DataLoader(items, batch_size=None, num_workers=1, worker_init_fn=init, multiprocessing_context="fork")
+
+
 @pytest.fixture
 def reading():
     """An iterator with one reader, and the reader's number."""
-    loader = DataLoader(Pids(), batch_size=None, num_workers=1, worker_init_fn=obey_parent_alone)  # type: ignore[arg-type]
-    items = iter(loader)
+    items = iter(loader(Pids()))
     return items, next(items)
 
 
@@ -50,5 +71,19 @@ def test_the_parent_is_obeyed(reading):
     send(signal.SIGTERM, reader)
     assert process.is_alive()
     process.terminate()
-    process.join(timeout=5)
+    process.join(timeout=600)
     assert process.exitcode == 0
+
+
+def test_a_reader_is_killed_with_its_parent():
+    assert list(loader(DeathSignals())) == [signal.SIGKILL]
+
+
+def test_a_child_whose_parent_is_dead_already_ends():
+    script = "import os; from asr.children import die_with_parent; die_with_parent({}); print('lives')"
+    there, gone = (
+        subprocess.run([sys.executable, "-c", script.format(parent)], capture_output=True, text=True, check=False)
+        for parent in (os.getpid(), 2**22 + 1)  # no process has a number as large
+    )
+    assert (there.returncode, there.stdout) == (0, "lives\n"), there.stderr
+    assert (gone.returncode, gone.stdout) == (1, "")

@@ -38,7 +38,7 @@ def continued(tmp_path_factory) -> dict[str, list[torch.Tensor]]:
         optimizer, params = trained(case)
         torch.save({"params": values(params), "optimizer": optimizer.state_dict()}, folder / f"{case.name}.pt")
     command = [sys.executable, "-m", "tests.optim.continue_training", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
     return {case.name: torch.load(folder / f"{case.name}.done.pt", weights_only=True) for case in CASES}
 
 

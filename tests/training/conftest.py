@@ -40,7 +40,7 @@ def ranks(tmp_path_factory) -> list[Rank]:
         for rank in range(2)
     ]
     try:
-        said = [process.communicate(timeout=240)[0] for process in processes]
+        said = [process.communicate(timeout=600)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()  # one that waits for another would wait for ever

@@ -12,9 +12,19 @@ from rich.text import Text
 from asr.evaluation.comparison.headline import best_of
 from asr.evaluation.comparison.result import Comparison, Difference, Row, SetComparison
 from asr.evaluation.comparison.runs import Cost, Run
-from asr.evaluation.comparison.wording import detectable
+from asr.evaluation.comparison.wording import (
+    UNKNOWN,
+    detectable,
+    interval,
+    number,
+    p_value,
+    percent,
+    points,
+    points_interval,
+)
 
-UNKNOWN = "-"
+# every terminal has these characters, and programs that read the tables know them
+PLAIN = str.maketrans({"–": "-", "−": "-", "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": "", "∞": "inf"})
 
 
 def tables(comparison: Comparison) -> Iterator[Group | Text]:
@@ -50,12 +60,9 @@ def _wers(found: SetComparison, level: float) -> Group:
     table = _table("seeds", "WER %", "sd", f"{100 * level:g} % interval")
     table.add_column("over")
     for row in found.rows:
-        _add(table, row.contestant, str(len(row.seeds)), *_wer_cells(row), row.scope)
+        rates = percent(row.wer_mean), percent(row.wer_sd), interval(row.low, row.high)
+        _add(table, row.contestant, str(len(row.seeds)), *rates, row.scope)
     return _titled(f"{found.name}: {found.num_utterances} utterances, {speakers}", table)
-
-
-def _wer_cells(row: Row) -> tuple[str, str, str]:
-    return _percent(row.wer_mean), _percent(row.wer_sd), f"[{_percent(row.low)}, {_percent(row.high)}]"
 
 
 def _differences(
@@ -73,10 +80,10 @@ def _differences(
 def _difference_cells(found: Difference) -> tuple[str, ...]:
     return (
         str(found.num_seeds),
-        f"{100 * found.mean:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]",
+        f"{points(found.mean)} {points_interval(found.low, found.high)}",
         UNKNOWN if found.probability_of_improvement is None else f"{found.probability_of_improvement:.2f}",
-        UNKNOWN if found.p_adjusted is None else f"{found.p_adjusted:.2g}",
-        UNKNOWN if found.smallest_detectable is None else detectable(found.smallest_detectable),
+        p_value(found.p_adjusted),
+        detectable(found.smallest_detectable),
         found.verdict,
     )
 
@@ -86,7 +93,7 @@ def _times(comparison: Comparison, target_wer: float) -> Group:
     times = {row.contestant: row.to_target for found in comparison.sets for row in found.rows if row.to_target}
     for name, time in times.items():
         num_runs = len(_runs_of(comparison, name))
-        _add(table, name, f"{time.num_reached} of {num_runs}", _number(time.updates), _number(time.seconds))
+        _add(table, name, f"{time.num_reached} of {num_runs}", number(time.updates), number(time.seconds))
     return _titled(f"When the WER on dev came down to {100 * target_wer:g} % (medians over seeds)", table)
 
 
@@ -113,22 +120,12 @@ def _cost_cells(runs: Sequence[Run]) -> tuple[str, str, str, str]:
 
 def _lr(runs: Sequence[Run]) -> str:
     rates = {run.lr for run in runs}
-    return _number(rates.pop()) if len(rates) == 1 else "several"
+    return number(rates.pop()) if len(rates) == 1 else "several"
 
 
 def _median(runs: Sequence[Run], pick: Callable[[Cost], float | None], scale: float = 1, unit: str = "") -> str:
     known = [value for value in (pick(run.cost) for run in runs) if value is not None]
-    return _number(scale * statistics.median(known)) + unit if known else UNKNOWN
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _percent(fraction: float | None) -> str:
-    return UNKNOWN if fraction is None else f"{100 * fraction:.2f}"
+    return number(scale * statistics.median(known)) + unit if known else UNKNOWN
 
 
 def _table(*numbers: str) -> Table:
@@ -143,5 +140,5 @@ def _titled(title: str, table: Table) -> Group:
     return Group(Text(title, style="bold"), table)
 
 
-def _add(table: Table, *cells: str) -> None:
-    table.add_row(*map(Text, cells))
+def _add(table: Table, name: str, *cells: str) -> None:
+    table.add_row(Text(name), *(Text(cell.translate(PLAIN)) for cell in cells))
