@@ -109,11 +109,12 @@ class _Weights(Function):
             weights[part] = (scores + unseen[part]).softmax(dim=-1)
         ctx.save_for_backward(query, key, position_query, positions, weights, excess)
         ctx.mark_non_differentiable(weights)
+        ctx.set_materialize_grads(False)  # zeros as large as the weights
         ctx.uses = uses
         return weights, query.new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor | None, handle: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, _: Tensor | None, handle: Tensor | None) -> tuple[Tensor | None, ...]:
         query, key, position_query, positions, weights, excess = ctx.saved_tensors
         d_query, d_key, d_position_query = (_like_frames(x) for x in (query, key, position_query))
         d_positions = None if positions is None else torch.zeros_like(positions)
