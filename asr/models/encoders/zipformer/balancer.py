@@ -51,21 +51,26 @@ class Bounds:
     max_rms: float
 
 
-def penalty_gradient(x: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
-    """Return how the violation of the bounds changes with x: per channel, linear in x.
+def moments(x: Tensor) -> Tensor:
+    """Return the mean and the mean square (2, D) of the channels of x (…, D), in at least 32 bits."""
+    rows = _exact(x).flatten(0, -2)
+    return torch.stack((rows.mean(dim=0), torch.linalg.vector_norm(rows, dim=0).square() / rows.shape[0]))
+
+
+def penalty(found: Tensor, bounds: Bounds) -> Tensor:
+    """Return 0.04 times how the violation of the bounds changes with x: per channel, linear in x.
 
     The violation is |m − clamp(m)| + |log(clamp(r) / r)| with m = mean / std and r the root mean square of a channel.
     Its gradient, scaled to a root mean square of 1 in each channel that violates a bound, is ``constant + slope · x``.
 
     Args:
-        x: (N, D), N frames.
+        found: (2, D) `moments`.
         bounds: of every channel.
 
     Returns:
-        constant (D,) and slope (D,).
+        (2, D), constant and slope.
     """
-    mean = x.mean(dim=0)
-    mean_square = torch.linalg.vector_norm(x, dim=0).square() / x.shape[0]
+    mean, mean_square = found
     raw_variance = mean_square - mean.square()
     variance = raw_variance.clamp(min=TINY)
     std, rms = variance.sqrt(), mean_square.clamp(min=TINY).sqrt()
@@ -77,7 +82,17 @@ def penalty_gradient(x: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
     at_mean = side / std + size * mean / rms.square()
     gradient_rms = (at_mean.square() + slope.square() * variance).sqrt().clamp(min=TINY)
     slope = slope / gradient_rms
-    return at_mean / gradient_rms - slope * mean, slope
+    return torch.stack((at_mean / gradient_rms - slope * mean, slope)).mul_(GRADIENT_SCALE)
+
+
+def balanced(gradient: Tensor, x: Tensor, pull: Tensor) -> Tensor:
+    """Return the gradient (…, D) by x (…, D), plus its absolute value times the `penalty` (2, D)."""
+    constant, slope = pull
+    return torch.addcmul(constant, _exact(x), slope).mul_(gradient.abs()).add_(gradient).to(gradient.dtype)
+
+
+def _exact(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
 
 
 class _Balanced(Function):
@@ -90,13 +105,10 @@ class _Balanced(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
-        exact = x if x.dtype == torch.float64 else x.float()
-        constant, slope = (part * GRADIENT_SCALE for part in penalty_gradient(exact.flatten(0, -2), ctx.bounds))
+        pull = penalty(moments(x), ctx.bounds)
         changed = torch.empty_like(gradient)
         for piece in pieces(x):
-            # 1 + 0.04 · sign(gradient) · penalty, as a factor of the gradient
-            extra = torch.addcmul(constant, exact[piece], slope).mul_(gradient[piece].abs())
-            changed[piece] = extra.add_(gradient[piece])
+            changed[piece] = balanced(gradient[piece], x[piece], pull)
         return changed, None
 
 
@@ -104,7 +116,7 @@ class Balancer(nn.Module):
     """Returns its input, and changes the gradient of channels whose mean or size is out of bounds.
 
     To each element of the gradient it adds 0.04 times its absolute value times the normalised gradient of the
-    violation (`penalty_gradient`), so that descending leads back into the bounds.
+    violation (`penalty`), so that descending leads back into the bounds.
 
     Args:
         clock: of what is scheduled.
@@ -135,13 +147,13 @@ class Balancer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, …, D)."""
-        if not self.training or not x.requires_grad or schedule.draw() >= float(self.probability):
-            return x
-        balanced: Tensor = _Balanced.apply(x, self.bounds())
-        return balanced
+        bounds = self.drawn_bounds(x.requires_grad)
+        return x if bounds is None else _Balanced.apply(x, bounds)  # type: ignore[no-any-return]
 
-    def bounds(self) -> Bounds:
-        """Return the bounds now."""
+    def drawn_bounds(self, trained: bool) -> Bounds | None:
+        """Return the bounds now, or None where this pass is not drawn, or not ``trained``: no gradient will follow."""
+        if not self.training or not trained or schedule.draw() >= float(self.probability):
+            return None
         return Bounds(
             normalised_mean(float(self.min_positive)),
             normalised_mean(float(self.max_positive)),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.dropout import utterance_mask
+from asr.models.encoders.zipformer.perceptron import perceptron
 from asr.models.encoders.zipformer.picture_convolution import PictureConvolution
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SwooshLinear
@@ -40,11 +41,10 @@ class ConvNext(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to x (B, T, F, C), which must be 0 where padded."""
         kept = utterance_mask(x, float(self.skip)) if self.training else None
-        frames = x.flatten(0, 1)  # so that no piece of the hidden layer is large
-        change = self.output(self.balance_hidden(self.hidden(self.convolution(x).flatten(0, 1))))
+        change = self._perceptron(self.convolution(x))
         if kept is not None:
-            change.mul_(kept.repeat_interleave(x.shape[1], dim=0))
-        return self.whiten(self.balance_output(change.add_(frames).unflatten(0, x.shape[:2])))
+            change.mul_(kept.flatten().repeat_interleave(change.shape[0] // x.shape[0]).unsqueeze(1))
+        return self.whiten(self.balance_output(change.add_(x.flatten(0, 2)).unflatten(0, x.shape[:3])))
 
     def stream(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Apply the layer to a chunk.
@@ -58,5 +58,11 @@ class ConvNext(nn.Module):
         """
         seen = torch.cat((past, x), dim=1)
         x = x[:, :-CONTEXT]
-        change = self.output(self.hidden(self.convolution(seen, pad_time=False)).flatten(0, 1))
-        return x + change.unflatten(0, x.shape[:2]), seen[:, x.shape[1] : -CONTEXT]
+        change = self._perceptron(self.convolution(seen, pad_time=False))
+        return x + change.view_as(x), seen[:, x.shape[1] : -CONTEXT]
+
+    def _perceptron(self, x: Tensor) -> Tensor:
+        """Map x (B, T, F, C) to (B · T · F, C)."""
+        trained = torch.is_grad_enabled() and (x.requires_grad or self.hidden.weight.requires_grad)
+        bounds = self.balance_hidden.drawn_bounds(trained)
+        return perceptron(x.flatten(0, 2), self.hidden, self.output.swoosh, self.output.linear, bounds)
