@@ -148,12 +148,15 @@ class Balancer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, …, D)."""
         bounds = self.drawn_bounds(x.requires_grad)
-        return x if bounds is None else _Balanced.apply(x, bounds)  # type: ignore[no-any-return]
+        return x if bounds is None else _Balanced.apply(x, bounds)
 
     def drawn_bounds(self, trained: bool) -> Bounds | None:
         """Return the bounds now, or None where this pass is not drawn, or not ``trained``: no gradient will follow."""
-        if not self.training or not trained or schedule.draw() >= float(self.probability):
-            return None
+        works = self.training and trained and schedule.draw() < float(self.probability)
+        return self.bounds() if works else None
+
+    def bounds(self) -> Bounds:
+        """Return the bounds now."""
         return Bounds(
             normalised_mean(float(self.min_positive)),
             normalised_mean(float(self.max_positive)),

@@ -41,9 +41,8 @@ class ConvNext(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to x (B, T, F, C), which must be 0 where padded."""
         kept = utterance_mask(x, float(self.skip)) if self.training else None
-        change = self._perceptron(self.convolution(x))
-        if kept is not None:
-            change.mul_(kept.flatten().repeat_interleave(change.shape[0] // x.shape[0]).unsqueeze(1))
+        convolved, x = self.convolution(x)
+        change = self._perceptron(convolved, kept)
         return self.whiten(self.balance_output(change.add_(x.flatten(0, 2)).unflatten(0, x.shape[:3])))
 
     def stream(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,11 +57,13 @@ class ConvNext(nn.Module):
         """
         seen = torch.cat((past, x), dim=1)
         x = x[:, :-CONTEXT]
-        change = self._perceptron(self.convolution(seen, pad_time=False))
+        change = self._perceptron(self.convolution(seen, pad_time=False)[0])
         return x + change.view_as(x), seen[:, x.shape[1] : -CONTEXT]
 
-    def _perceptron(self, x: Tensor) -> Tensor:
-        """Map x (B, T, F, C) to (B · T · F, C)."""
+    def _perceptron(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Map x (B, T, F, C) to (B · T · F, C), times factors (B, 1, 1)."""
         trained = torch.is_grad_enabled() and (x.requires_grad or self.hidden.weight.requires_grad)
         bounds = self.balance_hidden.drawn_bounds(trained)
-        return perceptron(x.flatten(0, 2), self.hidden, self.output.swoosh, self.output.linear, bounds)
+        if kept is not None:
+            kept = kept.expand(-1, *x.shape[1:3]).reshape(-1, 1)
+        return perceptron(x.flatten(0, 2), self.hidden, self.output.swoosh, self.output.linear, kept, bounds)

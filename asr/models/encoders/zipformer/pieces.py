@@ -21,3 +21,8 @@ def pieces(x: Tensor, row_elements: int | None = None) -> Iterator[slice]:
     row_elements = x[:1].numel() if row_elements is None else row_elements
     size = max(1, num) if x.is_cuda else max(1, NUM_ELEMENTS // max(1, row_elements))
     return (slice(start, start + size) for start in range(0, num, size))
+
+
+def part(x: Tensor | None, piece: slice) -> Tensor | None:
+    """Return a piece of a tensor that may be missing."""
+    return None if x is None else x[piece]

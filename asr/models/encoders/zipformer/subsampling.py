@@ -105,10 +105,7 @@ class ZipformerSubsampling(nn.Module):
         """Return (B, T', F', C), 0 where padded, and lengths (B,)."""
         features = features.masked_fill(_behind(num_frames, features.shape[1]).unsqueeze(2), 0.0)
         lengths = halved_frames(num_frames)
-        x = self._convolve(features.unsqueeze(1))
-        # in place, and so before there is a view of it, whose gradient would be copied
-        x.masked_fill_(_behind(lengths, x.shape[2])[:, None, :, None], 0.0)
-        return x.permute(0, 2, 3, 1), lengths
+        return self._convolve(features.unsqueeze(1), lengths).permute(0, 2, 3, 1), lengths
 
     def _project(self, x: Tensor) -> Tensor:
         """Map (B, T, F', C) to (B, T, D)."""
@@ -116,8 +113,8 @@ class ZipformerSubsampling(nn.Module):
         weight = self.project.weight.unflatten(1, (x.shape[3], -1)).transpose(1, 2).flatten(1)
         return F.linear(x.flatten(2), weight, self.project.bias)
 
-    def _convolve(self, x: Tensor) -> Tensor:
-        """Map (B, 1, T, F) to (B, C, T', F'), with channels last in memory."""
+    def _convolve(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map (B, 1, T, F) to (B, C, T', F'), with channels last in memory, and 0 behind the lengths (B,)."""
         if self.training:
             weight, bias = (with_scaled_gradient(p, FIRST_GRADIENT_SCALE) for p in self.convolution1.parameters())
             x = with_scaled_gradient(x, FIRST_GRADIENT_SCALE)
@@ -127,7 +124,8 @@ class ZipformerSubsampling(nn.Module):
         x = x.contiguous(memory_format=torch.channels_last)
         x = SWOOSH_R(_on_channels(self.balancer1, x))
         x = SWOOSH_R(_on_channels(self.balancer2, self.convolution2(x)))
-        return SWOOSH_R(_on_channels(self.balancer3, self.convolution3(x)))
+        x = _on_channels(self.balancer3, self.convolution3(x))
+        return SWOOSH_R(x, _behind(lengths, x.shape[2])[:, None, :, None])
 
 
 def _on_channels(balancer: Balancer, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.autograd import Function
 
 from asr.models.encoders.zipformer.dropout import masked, shared_mask
 from asr.models.encoders.zipformer.initial import scaled_
-from asr.models.encoders.zipformer.pieces import pieces
+from asr.models.encoders.zipformer.pieces import part, pieces
 from asr.models.encoders.zipformer.schedule import Value
 
 SLOPE = 0.08
@@ -35,9 +35,12 @@ class Swoosh:
     shift: float
     offset: float
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the activation of a tensor of any shape; only its input is kept for the backward pass."""
-        activated: Tensor = _Activation.apply(x, self)
+    def __call__(self, x: Tensor, zero: Tensor | None = None) -> Tensor:
+        """Return the activation of a tensor of any shape; only its input is kept for the backward pass.
+
+        Where ``zero``, of the same number of dimensions, is true, the result is 0.
+        """
+        activated: Tensor = _Activation.apply(x, self, zero)
         return activated
 
     def value(self, x: Tensor) -> Tensor:
@@ -59,22 +62,22 @@ SWOOSH_R = Swoosh(shift=1.0, offset=0.313261687)
 
 class _Activation(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, swoosh: Swoosh) -> Tensor:
-        ctx.save_for_backward(x)
+    def forward(ctx: Any, x: Tensor, swoosh: Swoosh, zero: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, zero)
         ctx.swoosh = swoosh
         y = torch.empty_like(x)
         for piece in pieces(x):
             y[piece] = swoosh.value(x[piece])
-        return y
+        return y if zero is None else y.masked_fill_(zero, 0.0)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        x, zero = ctx.saved_tensors
         d_x = torch.empty_like(x)
         for piece in pieces(x):
             slope = (x[piece] - ctx.swoosh.shift).sigmoid_().sub_(SLOPE)
             torch.mul(gradient[piece], slope, out=d_x[piece])
-        return d_x, None
+        return d_x if zero is None else d_x.masked_fill_(zero, 0.0), None, None
 
 
 class _ActivationLinear(Function):
@@ -84,7 +87,7 @@ class _ActivationLinear(Function):
         ctx.swoosh = swoosh
         y = x.new_empty(*x.shape[:-1], weight.shape[0])
         for piece in pieces(x):
-            y[piece] = F.linear(masked(swoosh.value(x[piece]), _part(mask, piece)), weight, bias)
+            y[piece] = F.linear(masked(swoosh.value(x[piece]), part(mask, piece)), weight, bias)
         return y
 
     @staticmethod
@@ -95,15 +98,11 @@ class _ActivationLinear(Function):
         for piece in pieces(x):
             value, slope = ctx.swoosh.value_and_slope(x[piece])
             rows = gradient[piece].flatten(0, -2)
-            value = masked(value, _part(mask, piece)).flatten(0, -2).to(rows.dtype)
+            value = masked(value, part(mask, piece)).flatten(0, -2).to(rows.dtype)
             d_weight += rows.t() @ value
-            d_x[piece] = masked((rows @ backwards).view_as(slope).mul_(slope), _part(mask, piece))
+            d_x[piece] = masked((rows @ backwards).view_as(slope).mul_(slope), part(mask, piece))
         d_bias = gradient.flatten(0, -2).sum(dim=0).to(weight.dtype)
         return d_x, d_weight, d_bias, None, None
-
-
-def _part(mask: Tensor | None, piece: slice) -> Tensor | None:
-    return None if mask is None else mask[piece]
 
 
 class SwooshLinear(nn.Module):
