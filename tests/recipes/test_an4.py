@@ -7,39 +7,12 @@ import numpy as np
 import pytest
 from lhotse.features.io import NumpyFilesReader
 
-from asr.cli import evaluate, prepare, train, transcribe
 from asr.data.corpus import Corpus
 from asr.data.cuts import SourceCheck, supervised_cuts
 from asr.data.features import StoredFeatures
 from asr.recipes.an4.prepare import choose_dev, prepare_an4
 from asr.recipes.an4.sources import read_mfc
-from tests.cli.conftest import TINY
-
-SPEAKERS = {"train": ("fash", "fbbh", "mjwl", "mrcb", "mtcv"), "test": ("fcaw", "mmxg")}
-TEXTS = ("yes", "u m n y h six", "rubout g m", "october twenty four", "enter seven")
-SMALL = {"num_dev_speakers": 2}
-
-
-def write_source(folder: Path, seed: int = 0) -> Path:
-    """Write a small corpus in the recipe's own form; return its folder."""
-    folder.mkdir()
-    rng = np.random.default_rng(seed)
-    lines, end = ["id\tspeaker\ttext\tsplit\tstart\tend"], 0
-    for split, speakers in SPEAKERS.items():
-        for speaker in speakers:
-            for number, text in enumerate(TEXTS):
-                start, end = end, end + int(rng.integers(120, 160))
-                lines.append(f"an{number}-{speaker}-b\t{speaker}\t{text}\t{split}\t{start}\t{end}")
-    (folder / "index.tsv").write_text("\n".join(lines) + "\n")
-    np.savez_compressed(folder / "mfcc13.f16.npz", mfcc=rng.normal(size=(end, 13)).astype(np.float16))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("an4")
-    write_source(folder / "an4_feats")
-    return Path(shutil.make_archive(str(folder / "an4_feats"), "tar", folder, "an4_feats"))
+from tests.recipes.an4_source import SMALL, SPEAKERS, write_source
 
 
 def content(corpus: Corpus) -> dict[str, dict[str, tuple]]:
@@ -61,8 +34,8 @@ def speakers(corpus: Corpus) -> dict[str, set[str]]:
     return {split: {s.speaker for s in manifests.supervisions} for split, manifests in corpus.splits.items()}
 
 
-def test_the_official_test_set_is_kept_and_dev_is_training_speakers(archive, tmp_path):
-    corpus = prepare_an4(tmp_path, source=str(archive), **SMALL)
+def test_the_official_test_set_is_kept_and_dev_is_training_speakers(an4_archive, tmp_path):
+    corpus = prepare_an4(tmp_path, source=str(an4_archive), **SMALL)
     found = speakers(corpus)
     assert found["test"] == set(SPEAKERS["test"])
     assert found["train"] | found["dev"] == set(SPEAKERS["train"])
@@ -75,13 +48,13 @@ def test_the_official_test_set_is_kept_and_dev_is_training_speakers(archive, tmp
     }
 
 
-def test_every_utterance_has_its_own_frames(archive, tmp_path):
+def test_every_utterance_has_its_own_frames(an4_archive, tmp_path):
     source = write_source(tmp_path / "source")
     with np.load(source / "mfcc13.f16.npz") as arrays:
         cepstra = arrays["mfcc"]
     found = {
         name: utterance
-        for utterances in content(prepare_an4(tmp_path / "out", source=str(archive), **SMALL)).values()
+        for utterances in content(prepare_an4(tmp_path / "out", source=str(an4_archive), **SMALL)).values()
         for name, utterance in utterances.items()
     }
     for line in (source / "index.tsv").read_text().splitlines()[1:]:
@@ -112,8 +85,8 @@ def as_cmu_has_it(source: Path, folder: Path, order: str) -> Path:
 
 
 @pytest.mark.parametrize("order", [">", "<"])
-def test_every_form_of_the_source_gives_the_same_utterances(archive, tmp_path, order):
-    expected = content(prepare_an4(tmp_path / "a", source=str(archive), **SMALL))
+def test_every_form_of_the_source_gives_the_same_utterances(an4_archive, tmp_path, order):
+    expected = content(prepare_an4(tmp_path / "a", source=str(an4_archive), **SMALL))
     source = write_source(tmp_path / "source")
     assert content(prepare_an4(tmp_path / "b", source=str(source), **SMALL)) == expected
     original = as_cmu_has_it(source, tmp_path / "original", order)
@@ -122,12 +95,12 @@ def test_every_form_of_the_source_gives_the_same_utterances(archive, tmp_path, o
     assert content(prepare_an4(tmp_path / "d", source=zipped, **SMALL)) == expected
 
 
-def test_preparing_again_gives_the_same_and_mends_what_was_half_written(archive, tmp_path):
-    first = content(prepare_an4(tmp_path, source=str(archive), **SMALL))
+def test_preparing_again_gives_the_same_and_mends_what_was_half_written(an4_archive, tmp_path):
+    first = content(prepare_an4(tmp_path, source=str(an4_archive), **SMALL))
     files = sorted(tmp_path.glob("features/**/*.npy"))
     files[0].write_bytes(b"half")
     files[1].unlink()
-    assert content(prepare_an4(tmp_path, source=str(archive), **SMALL)) == first
+    assert content(prepare_an4(tmp_path, source=str(an4_archive), **SMALL)) == first
 
 
 def test_dev_speakers_depend_on_the_seed_alone():
@@ -140,8 +113,8 @@ def test_dev_speakers_depend_on_the_seed_alone():
             choose_dev(names, impossible, seed=1)
 
 
-def test_notes_say_who_is_dev_and_what_is_missing(archive, tmp_path):
-    corpus = prepare_an4(tmp_path, source=str(archive), **SMALL)
+def test_notes_say_who_is_dev_and_what_is_missing(an4_archive, tmp_path):
+    corpus = prepare_an4(tmp_path, source=str(an4_archive), **SMALL)
     assert any(all(name in note for name in speakers(corpus)["dev"]) for note in corpus.notes)
     assert any("25 utterances of train instead of AN4's 948" in note for note in corpus.notes)
     assert any("10 utterances of test instead of AN4's 130" in note for note in corpus.notes)
@@ -260,65 +233,6 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused(tmp_path):
         tar.add(tmp_path / "source" / "index.tsv", "../index.tsv")
     with pytest.raises(ValueError, match="leads out of the folder"):
         prepare_an4(tmp_path / "out", source=str(tmp_path / "evil.tar"), **SMALL)
-
-
-RECIPE = ("recipe=an4/transformer_ctc", "logger=none")
-
-
-def said(monkeypatch, capsys, folder: Path, command, *words: str) -> str:
-    """Return what a command says when it refuses, in this process."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr("sys.argv", ["asr", *words])
-    with pytest.raises(SystemExit) as left:
-        command.main()
-    assert left.value.code == 2
-    return " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "recipe an4 needs data.source=PATH: an archive or folder of AN4's cepstra"),
-        (("augment=speed_specaugment",), "augment.audio changes the audio, but features are stored"),
-        (("features=log_mel",), "features=log_mel is computed from audio, but there are features alone, 13 per frame"),
-        (("data.num_features=12",), "the stored features are 13 per frame every 10 ms, but data.num_features=12"),
-        (("data.prepare.num_dev_speakers=5",), "num_dev_speakers must be in [1, 4]"),
-    ],
-)
-def test_what_cannot_work_is_refused_before_work_starts(monkeypatch, capsys, archive, tmp_path, words, message):
-    source = [f"data.source={archive}"] if words else []
-    options = [] if any("num_dev_speakers" in word for word in words) else ["data.prepare.num_dev_speakers=2"]
-    command = prepare if words != ("augment=speed_specaugment",) else train
-    assert message in said(monkeypatch, capsys, tmp_path, command, *RECIPE, *source, *options, *words)
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.fixture(scope="module")
-def trained(archive, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    model = [word for word in TINY if not word.startswith("data.prepare")]
-    source = (f"data.source={archive}", "data.prepare.num_dev_speakers=2", "run_dir=run")
-    short = ("trainer.max_steps=4", "trainer.val_check_interval=4", "data.workers.num_workers=0")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr("sys.argv", ["asr", *RECIPE, *model, *short, *source])
-        train.main()
-    return folder
-
-
-def test_a_training_ends_with_an_error_rate_that_evaluating_finds_again(monkeypatch, capsys, trained):
-    monkeypatch.chdir(trained)
-    monkeypatch.setattr("sys.argv", ["asr", "run=run", "output_dir=again", "torch_threads=1"])
-    evaluate.main()
-    for name in ("test.hyp.txt", "test.wer.txt"):
-        assert (trained / "again" / name).read_text() == (trained / "run" / "decode" / name).read_text()
-    assert len((trained / "again" / "test.hyp.txt").read_text().splitlines()) == 10
-
-
-def test_who_was_trained_on_features_cannot_transcribe_audio(monkeypatch, capsys, trained):
-    (trained / "a.wav").write_bytes(b"")
-    message = said(monkeypatch, capsys, trained, transcribe, "run=run", "audio=a.wav", "torch_threads=1")
-    assert "trained on features that its corpus brought, 13 per frame, and cannot hear audio" in message
 
 
 def test_the_real_corpus_is_whole_and_nothing_of_it_is_dropped(shared_data, tmp_path):
