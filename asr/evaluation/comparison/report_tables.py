@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from asr.evaluation.comparison.headline import best_of
-from asr.evaluation.comparison.result import Comparison, Difference, Row, SetComparison, TimeToTarget, Verdict
-from asr.evaluation.comparison.runs import Cost, Run
+from asr.evaluation.comparison.result import Comparison, Difference, Row, SetComparison, Verdict
+from asr.evaluation.comparison.runs import Cost
 from asr.evaluation.comparison.wording import (
     UNKNOWN,
     detectable,
@@ -134,17 +134,13 @@ def _verdict(found: Difference | None, own: str) -> Cell:
 
 def target_table(comparison: Comparison) -> Table | None:
     """Return how soon each contestant reached the target; None without one."""
-    times: dict[str, TimeToTarget] = {}
-    for found in comparison.sets:
-        for row in found.rows:
-            if row.to_target is not None:
-                times.setdefault(row.contestant, row.to_target)
+    times = comparison.times_to_target()
     if comparison.target_wer is None or not times:
         return None
     rows = [
         [
             Cell(name),
-            Cell(f"{time.num_reached} of {len(_runs_of(comparison, name))}"),
+            Cell(f"{time.num_reached} of {len(comparison.runs_of(name))}"),
             Cell(number(time.updates)),
             Cell(duration(time.seconds)),
         ]
@@ -166,7 +162,7 @@ def cost_table(comparison: Comparison, contestants: Sequence[str]) -> Table:
     }
     rows = []
     for name in contestants:
-        costs = [run.cost for run in _runs_of(comparison, name)]
+        costs = [run.cost for run in comparison.runs_of(name)]
         medians = [Cell(number(_median([pick(cost) for cost in costs]))) for pick in columns.values()]
         rows.append([Cell(name), *medians, Cell(duration(_median([cost.seconds for cost in costs])))])
     return Table("What the trainings took", ("contestant", *columns, "time of training"), rows)
@@ -184,7 +180,7 @@ def run_table(comparison: Comparison, contestants: Sequence[str]) -> Table:
             Cell(str(run.folder)),
         ]
         for name in contestants
-        for run in sorted(_runs_of(comparison, name), key=lambda run: run.seed)
+        for run in sorted(comparison.runs_of(name), key=lambda run: run.seed)
     ]
     columns = ("contestant", "seed", "learning rate", *(f"WER % on {name}" for name in sets), "folder")
     return Table("All runs", columns, rows, words=["folder"])
@@ -194,10 +190,6 @@ def _state_per_parameter(cost: Cost) -> float | None:
     if cost.optimizer_state_bytes is None or not cost.num_parameters:
         return None
     return cost.optimizer_state_bytes / cost.num_parameters
-
-
-def _runs_of(comparison: Comparison, contestant: str) -> list[Run]:
-    return [run for run in comparison.runs if run.contestant == contestant]
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -128,3 +128,11 @@ class Comparison:
     level: float
     problems: Sequence[str]
     notes: Sequence[str]
+
+    def runs_of(self, contestant: str) -> list[Run]:
+        """Return the runs of one contestant."""
+        return [run for run in self.runs if run.contestant == contestant]
+
+    def times_to_target(self) -> dict[str, TimeToTarget]:
+        """Return how soon each contestant came to the target; of none without a target."""
+        return {row.contestant: row.to_target for found in self.sets for row in found.rows if row.to_target}

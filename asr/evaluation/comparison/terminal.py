@@ -90,9 +90,8 @@ def _difference_cells(found: Difference) -> tuple[str, ...]:
 
 def _times(comparison: Comparison, target_wer: float) -> Group:
     table = _table("runs that did", "updates", "seconds")
-    times = {row.contestant: row.to_target for found in comparison.sets for row in found.rows if row.to_target}
-    for name, time in times.items():
-        num_runs = len(_runs_of(comparison, name))
+    for name, time in comparison.times_to_target().items():
+        num_runs = len(comparison.runs_of(name))
         _add(table, name, f"{time.num_reached} of {num_runs}", number(time.updates), number(time.seconds))
     return _titled(f"When the WER on dev came down to {100 * target_wer:g} % (medians over seeds)", table)
 
@@ -100,13 +99,9 @@ def _times(comparison: Comparison, target_wer: float) -> Group:
 def _costs(comparison: Comparison) -> Group:
     table = _table("lr", "updates", "ms/update", "optimizer", "peak MB", "state MB")
     for name in dict.fromkeys(row.contestant for found in comparison.sets for row in found.rows):
-        runs = _runs_of(comparison, name)
+        runs = comparison.runs_of(name)
         _add(table, name, _lr(runs), _median(runs, lambda cost: cost.num_updates), *_cost_cells(runs))
     return _titled("What the trainings took (medians over seeds)", table)
-
-
-def _runs_of(comparison: Comparison, contestant: str) -> list[Run]:
-    return [run for run in comparison.runs if run.contestant == contestant]
 
 
 def _cost_cells(runs: Sequence[Run]) -> tuple[str, str, str, str]:
