@@ -165,8 +165,9 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
         if first:
             keep_former(run_dir, ("decode", "report"))
             test_names = prepared.names("test") if config["decode_test"] else ()
-            seconds, cost = watch.read(), measured_cost(trainer)
-            report_training(module, reading, prepared, run_dir, loggers, seconds, cost, test_names, config["weights"])
+            training = {**watch.read(), "resumed_behind": None if checkpoint is None else checkpoint.update}
+            cost, weights = measured_cost(trainer), config["weights"]
+            report_training(module, reading, prepared, run_dir, loggers, training, cost, test_names, weights)
         exit_code = 0
     finally:
         _close(loggers, exit_code)

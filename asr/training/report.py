@@ -104,7 +104,7 @@ def report_training(
     prepared: PreparedData,
     run_dir: Path,
     loggers: Sequence[Any],
-    training: Mapping[str, float],
+    training: Mapping[str, float | int | None],
     cost: Mapping[str, float | int | None],
     test_names: Sequence[str],
     weights: str = "raw",
@@ -117,7 +117,7 @@ def report_training(
         prepared: the data.
         run_dir: the run's folder.
         loggers: of the run.
-        training: wall-clock and CPU seconds that this process took, since it was started or resumed.
+        training: wall-clock and CPU seconds of this process, and the update behind which it was resumed, if it was.
         cost: what `TrainingCost` has measured, since the beginning.
         test_names: of the test sets to decode.
         weights: of the checkpoint that decode, as `choose_weights` takes it.
@@ -190,13 +190,15 @@ def _flat(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _say_where(run_dir: Path, checkpoint: Path, training: Mapping[str, float]) -> None:
+def _say_where(run_dir: Path, checkpoint: Path, training: Mapping[str, float | int | None]) -> None:
     metrics = run_dir / "metrics.csv"
     if metrics.exists():
         plot_curves(metrics, run_dir / "report")
-    minutes, cpu_minutes = training["seconds"] / 60, training["cpu_seconds"] / 60
+    minutes, cpu_minutes = ((training[key] or 0) / 60 for key in ("seconds", "cpu_seconds"))
+    resumed = training["resumed_behind"]
+    since = "" if resumed is None else f" since it was resumed behind update {resumed}"
     for line in (
-        f"trained in {minutes:.1f} minutes ({cpu_minutes:.1f} CPU minutes)",
+        f"trained in {minutes:.1f} minutes ({cpu_minutes:.1f} CPU minutes){since}",
         f"report:      {run_dir / 'report'}",
         f"hypotheses:  {run_dir / 'decode'}",
         f"checkpoint:  {checkpoint}",

@@ -84,6 +84,7 @@ def test_a_killed_training_goes_on_bit_for_bit(place, trained, tmp_path, whole, 
     process.wait()
     printed = Workplace(tmp_path).run("train", "resume=killed")
     assert "going on behind update 6" in printed
+    assert "CPU minutes) since it was resumed behind update 6\n" in printed
     first, second = last(place.folder / whole), last(tmp_path / "killed")
     assert same_weights(first, second)
     assert same(first["averages"], second["averages"])

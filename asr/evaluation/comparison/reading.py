@@ -128,13 +128,14 @@ def _cost(files: _Files) -> Cost:
     num_updates = number_at(files.config, *BUDGET.split("."))
     logged = max((curve.updates[-1] for curve in files.curves.values()), default=0)
     seconds = number_at(summary, "cost", "training_seconds")
+    resumed = number_at(summary, "training", "resumed_behind") is not None
     state_bytes = number_at(summary, "cost", "optimizer_state_bytes")
     gpu_mb = number_at(summary, "peak_gpu_memory_mb")
     return Cost(
         num_updates=logged if num_updates is None else int(num_updates),
         num_parameters=int(number_at(summary, "num_parameters") or 0),
         seconds=number_at(summary, "training", "seconds") if seconds is None else seconds,
-        cpu_seconds=number_at(summary, "training", "cpu_seconds"),
+        cpu_seconds=None if resumed else number_at(summary, "training", "cpu_seconds"),
         seconds_per_update=number_at(summary, "cost", "seconds_per_update"),
         optimizer_share=number_at(summary, "cost", "optimizer_share"),
         optimizer_state_bytes=None if state_bytes is None else int(state_bytes),

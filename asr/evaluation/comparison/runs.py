@@ -52,7 +52,7 @@ class Cost:
         num_updates: updates done.
         num_parameters: of the recogniser.
         seconds: wall time of the training, over all interruptions.
-        cpu_seconds: CPU time of the same.
+        cpu_seconds: CPU time of the same; unknown where there were interruptions.
         seconds_per_update: median wall time of an update.
         optimizer_share: share of the update that the optimizer's step takes, 0 to 1.
         optimizer_state_bytes: of all tensors that the optimizer keeps.

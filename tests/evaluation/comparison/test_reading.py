@@ -44,6 +44,12 @@ def test_a_run_is_read_whole(tmp_path):
     assert (found.problems, found.notes) == ([], ["synthetic speech"])
 
 
+def test_cpu_seconds_of_a_resumed_run_are_unknown_since_killed_processes_took_some_too(tmp_path):
+    training = {"seconds": 30.0, "cpu_seconds": 35.0, "resumed_behind": 50}
+    (run,) = read_runs([write_run(tmp_path / "a", summary={"training": training})], FREE).runs
+    assert (run.cost.seconds, run.cost.cpu_seconds) == (50.0, None)
+
+
 def test_what_a_report_wrote_is_read_back(tmp_path):
     scored = score(
         [
