@@ -28,7 +28,7 @@ FRONT_END = (
     (r"encoder_embed\.conv\.7", "subsampling.convolution3"),
     (r"encoder_embed\.convnext\.depthwise_conv", "subsampling.convnext.convolution"),
     (r"encoder_embed\.convnext\.pointwise_conv1", "subsampling.convnext.hidden"),
-    (r"encoder_embed\.convnext\.pointwise_conv2", "subsampling.convnext.output.linear"),
+    (r"encoder_embed\.convnext\.pointwise_conv2", "subsampling.convnext.output"),
     (r"encoder_embed\.out", "subsampling.project"),
 )
 LAYERS = (

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.dropout import utterance_mask
+from asr.models.encoders.zipformer.initial import scaled_linear
 from asr.models.encoders.zipformer.perceptron import perceptron
 from asr.models.encoders.zipformer.picture_convolution import PictureConvolution
 from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
-from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SwooshLinear
+from asr.models.encoders.zipformer.swoosh import SWOOSH_L
 from asr.models.encoders.zipformer.whiten import Whiten
 
 KERNEL_WIDTH = 7
@@ -33,7 +34,7 @@ class ConvNext(nn.Module):
         self.convolution = PictureConvolution(channels, KERNEL_WIDTH)
         self.hidden = nn.Linear(channels, 3 * channels)
         self.balance_hidden = Balancer(clock, 0.3, 1.0, 0.75, 5.0)
-        self.output = SwooshLinear(3 * channels, channels, SWOOSH_L, scale=0.01)
+        self.output = scaled_linear(3 * channels, channels, scale=0.01)
         self.balance_output = Balancer(clock, 0.4, 0.6, 1.0, 6.0)
         self.whiten = Whiten(5.0)
         self.skip = Scheduled(clock, (0.0, 0.2), (20_000.0, 0.015))
@@ -66,4 +67,4 @@ class ConvNext(nn.Module):
         bounds = self.balance_hidden.drawn_bounds(trained)
         if kept is not None:
             kept = kept.expand(-1, *x.shape[1:3]).reshape(-1, 1)
-        return perceptron(x.flatten(0, 2), self.hidden, self.output.swoosh, self.output.linear, kept, bounds)
+        return perceptron(x.flatten(0, 2), self.hidden, SWOOSH_L, self.output, kept, bounds)
