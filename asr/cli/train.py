@@ -165,7 +165,7 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
         if first:
             keep_former(run_dir, ("decode", "report"))
             test_names = prepared.names("test") if config["decode_test"] else ()
-            training = {**watch.read(), "resumed_behind": None if checkpoint is None else checkpoint.update}
+            training = watch.read() if checkpoint is None else {**watch.read(), "resumed_behind": checkpoint.update}
             cost, weights = measured_cost(trainer), config["weights"]
             report_training(module, reading, prepared, run_dir, loggers, training, cost, test_names, weights)
         exit_code = 0

@@ -104,7 +104,7 @@ def report_training(
     prepared: PreparedData,
     run_dir: Path,
     loggers: Sequence[Any],
-    training: Mapping[str, float | int | None],
+    training: Mapping[str, float],
     cost: Mapping[str, float | int | None],
     test_names: Sequence[str],
     weights: str = "raw",
@@ -190,13 +190,13 @@ def _flat(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _say_where(run_dir: Path, checkpoint: Path, training: Mapping[str, float | int | None]) -> None:
+def _say_where(run_dir: Path, checkpoint: Path, training: Mapping[str, float]) -> None:
     metrics = run_dir / "metrics.csv"
     if metrics.exists():
         plot_curves(metrics, run_dir / "report")
-    minutes, cpu_minutes = ((training[key] or 0) / 60 for key in ("seconds", "cpu_seconds"))
-    resumed = training["resumed_behind"]
-    since = "" if resumed is None else f" since it was resumed behind update {resumed}"
+    minutes, cpu_minutes = training["seconds"] / 60, training["cpu_seconds"] / 60
+    resumed = "resumed_behind" in training
+    since = f" since it was resumed behind update {training['resumed_behind']}" if resumed else ""
     for line in (
         f"trained in {minutes:.1f} minutes ({cpu_minutes:.1f} CPU minutes){since}",
         f"report:      {run_dir / 'report'}",

@@ -81,7 +81,7 @@ def write_run(
         "test": {name: {"wer": rate} for name in sets},
         "notes": ["synthetic speech"],
         "num_parameters": 1000,
-        "training": {"seconds": 60.0, "cpu_seconds": 70.0, "resumed_behind": None},
+        "training": {"seconds": 60.0, "cpu_seconds": 70.0},
         "peak_memory_mb": 200.0,
         "data": data,
         "cost": {
