@@ -154,7 +154,7 @@ def report_training(
             **provenance(),
         },
     )
-    _say_where(run_dir, best.path, training)
+    _say_where(run_dir, best.path, training, decoded=bool(results))
 
 
 def _decode_test_sets(
@@ -190,7 +190,7 @@ def _flat(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _say_where(run_dir: Path, checkpoint: Path, training: Mapping[str, float]) -> None:
+def _say_where(run_dir: Path, checkpoint: Path, training: Mapping[str, float], decoded: bool) -> None:
     metrics = run_dir / "metrics.csv"
     if metrics.exists():
         plot_curves(metrics, run_dir / "report")
@@ -200,7 +200,7 @@ def _say_where(run_dir: Path, checkpoint: Path, training: Mapping[str, float]) -
     for line in (
         f"trained in {minutes:.1f} minutes ({cpu_minutes:.1f} CPU minutes){since}",
         f"report:      {run_dir / 'report'}",
-        f"hypotheses:  {run_dir / 'decode'}",
+        f"hypotheses:  {run_dir / 'decode' if decoded else 'none, no test set was decoded'}",
         f"checkpoint:  {checkpoint}",
     ):
         console.print(line, soft_wrap=True, markup=False)

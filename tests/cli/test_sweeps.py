@@ -84,7 +84,8 @@ def test_other_launchers_run_jobs_too(launcher, trained, tmp_path):
 
 
 def test_a_tuning_job_leaves_the_test_set_alone(trained, tmp_path):
-    Workplace(tmp_path).run("train", *QUICK, "decode_test=false", "run_dir=run", f"data.dir={data(trained)}")
+    printed = Workplace(tmp_path).run("train", *QUICK, "decode_test=false", "run_dir=run", f"data.dir={data(trained)}")
+    assert "hypotheses:  none, no test set was decoded" in printed
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["test"] == {}
     assert not (tmp_path / "run" / "decode").exists()
