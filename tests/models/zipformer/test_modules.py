@@ -90,6 +90,22 @@ def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkey
     assert gradcheck(lambda q, k, p, v, f: attended(q, k, p, None, v, f), without_positions, fast_mode=True)
 
 
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_backward_pass_that_stopped_short_or_went_another_way_leaves_nothing_behind(first):
+    torch.manual_seed(0)
+    query, key, *values = (torch.randn(2, 2, 4, 3, requires_grad=True) for _ in range(5))
+    weights = attention_weights(query, key, query.detach()[..., :0], None, torch.zeros(2, 1, 1, 4), False)
+    attended = [attend(weights, each) for each in values]
+    expected = [(query @ key.mT).softmax(dim=-1) @ each for each in values]
+
+    def gradients(outputs, chosen):
+        return torch.autograd.grad(sum(outputs[i].square().sum() for i in chosen), [query, key], retain_graph=True)
+
+    torch.autograd.grad(attended[first].square().sum(), [values[first]], retain_graph=True)
+    for chosen in ((1, 2), (0,), (0, 1, 2)):
+        torch.testing.assert_close(gradients(attended, chosen), gradients(expected, chosen))
+
+
 def test_what_all_values_have_in_common_does_not_drown_the_gradient_of_attention():
     torch.manual_seed(0)
     query, key = torch.randn(1, 1, 6, 5), torch.randn(1, 1, 6, 5)
