@@ -68,3 +68,11 @@ def test_a_chunk_of_another_size_is_refused():
     streaming = StreamingZipformer(make())
     with pytest.raises(ValueError, match="a chunk has 45 frames of features, given 40"):
         streaming(torch.randn(1, 40, 80), torch.tensor([40]), streaming.initial_state(1))
+
+
+def test_an_encoder_that_was_put_back_to_training_is_refused():
+    encoder = make()
+    streaming = StreamingZipformer(encoder)
+    encoder.train()
+    with pytest.raises(ValueError, match=r"call encoder\.eval\(\)"):
+        streaming(torch.randn(1, 45, 80), torch.tensor([45]), streaming.initial_state(1))

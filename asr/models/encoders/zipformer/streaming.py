@@ -40,7 +40,7 @@ class StreamingZipformer:
 
     Args:
         encoder: causal, with a size of chunks and of left context that comes first and is not -1, the one a multiple of
-            the other; it is used in evaluation mode.
+            the other. It is put into evaluation mode, and has to stay there.
 
     Raises:
         ValueError: the encoder is not like that.
@@ -70,7 +70,7 @@ class StreamingZipformer:
         front_end = like.new_zeros(batch_size, CONTEXT, *self.encoder.subsampling.picture_shape)
         return StreamingState(torch.zeros(batch_size, dtype=torch.int64, device=like.device), front_end, tuple(layers))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(
         self, features: Tensor, num_frames: Tensor, state: StreamingState
     ) -> tuple[Tensor, Tensor, StreamingState]:
@@ -83,10 +83,15 @@ class StreamingZipformer:
 
         Returns:
             Encodings (B, C / 2, D), their valid lengths (B,), and the state for the next chunk.
+
+        Raises:
+            ValueError: another number of features, or the encoder is in training mode.
         """
+        encoder = self.encoder
         if features.shape[1] != self.num_features:
             raise ValueError(f"a chunk has {self.num_features} frames of features, given {features.shape[1]}")
-        encoder = self.encoder
+        if encoder.training:
+            raise ValueError("the encoder is in training mode, whose outputs are partly random; call encoder.eval()")
         lengths = halved_frames(num_frames).clamp(max=self.chunk_frames)
         x, front_end = encoder.subsampling.stream(features, num_frames, state.subsampling)
         outputs, past, kept = [], list(state.layers), list[tuple[Tensor, ...]]()
