@@ -35,15 +35,16 @@ def model_state(file: Path) -> Mapping[str, Tensor]:
         state = torch.load(file, map_location="cpu", weights_only=True)
     # what a stranger's file makes the unpickler raise can be anything
     except Exception as error:
+        first_line, _, _ = str(error).partition("\n")
         raise ValueError(
-            f"{file} cannot be read, or holds more than tensors and plain data: {type(error).__name__}: "
-            f"{str(error).splitlines()[0]}; of a training's own checkpoint, icefall's export.py makes one that does not"
+            f"{file} cannot be read, or holds more than tensors and plain data: {type(error).__name__}: {first_line}; "
+            "of a training's own checkpoint, icefall's export.py makes one that does not"
         ) from error
     state = state.get("model", state) if isinstance(state, Mapping) else state
     if not isinstance(state, Mapping) or FIRST_FRONT_END not in state or FIRST_PROJECTION not in state:
         raise ValueError(f"{file} holds no Zipformer: there is no {FIRST_FRONT_END}, or no {FIRST_PROJECTION}")
-    if not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise ValueError(f"{file} holds more than tensors under the model's names")
+    if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()):
+        raise ValueError(f"{file} holds more than tensors and their names")
     return state
 
 

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 import yaml
+from torch import Tensor
 
 from asr.models.encoders.zipformer.convert import convert
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
@@ -52,8 +53,19 @@ def test_what_is_not_known_missing_or_of_another_size_is_refused(theirs, ours):
         convert({name: value for name, value in theirs.items() if name != "encoder_embed.out.weight"}, ours)
     with pytest.raises(ValueError, match=r"encoder_embed\.out\.bias .* has shape \(1,\), not \(24,\)"):
         convert({**theirs, "encoder_embed.out.bias": torch.zeros(1)}, ours)
+    inner, other_name = "encoder.encoders.1.encoder.layers.0.norm.bias", "encoder.encoders.1.layers.0.norm.bias"
+    with pytest.raises(ValueError, match=r"norm\.bias .* is there twice"):
+        convert({**theirs, other_name: theirs[inner]}, ours)
     with pytest.raises(ValueError, match="is not in the encoder; compare"):
         convert(theirs, ZipformerEncoder(80, **SMALL, causal=False).state_dict())
+
+
+@pytest.mark.parametrize(
+    "spoil", [Tensor.int, Tensor.cfloat, Tensor.to_sparse, lambda bias: bias.to("meta"), lambda bias: bias * torch.nan]
+)
+def test_what_is_no_weight_is_refused(theirs, ours, spoil):
+    with pytest.raises(ValueError, match="must hold finite floating-point numbers"):
+        convert({**theirs, "encoder_embed.out.bias": spoil(theirs["encoder_embed.out.bias"])}, ours)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +105,8 @@ def test_the_script_converts_a_file_and_overwrites_none(authors, tmp_path):
     [
         (["none.pt", "ours.pt"], "none.pt cannot be read"),
         (["text.pt", "ours.pt"], "text.pt cannot be read"),
+        (["empty.pt", "ours.pt"], "empty.pt cannot be read"),
+        (["numbered.pt", "ours.pt"], "holds more than tensors and their names"),
         (["other.pt", "ours.pt"], "holds no Zipformer"),
         (["other.pt", "nowhere/ours.pt"], "make it first"),
         (["other.pt", "ours.pt", "--num-features", "3"], "num_features must be at least 7, given 3"),
@@ -100,7 +114,11 @@ def test_the_script_converts_a_file_and_overwrites_none(authors, tmp_path):
 )
 def test_the_script_says_what_it_cannot_convert(convert_script, tmp_path, monkeypatch, capsys, words, said):
     (tmp_path / "text.pt").write_text("no checkpoint")
+    (tmp_path / "empty.pt").touch()
     torch.save({"model": {"weight": torch.zeros(1)}}, tmp_path / "other.pt")
+    weight = torch.zeros(1)
+    named = {"encoder_embed.conv.0.weight": weight, "encoder_embed.out.weight": weight, 3: weight}
+    torch.save(named, tmp_path / "numbered.pt")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["convert", *words, "--encoder", "zipformer_xs"])
     with pytest.raises(SystemExit, match="2"):

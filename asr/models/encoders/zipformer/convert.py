@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 LAYER = r"encoder\.encoders\.(\d+)\.(?:encoder\.)?layers\.(\d+)\."
@@ -89,7 +90,8 @@ def convert(theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Con
         expected: the state of our encoder: what must come out. Its buffers are not in theirs, and stay.
 
     Raises:
-        ValueError: a tensor that is not known, is missing, or has another size than expected.
+        ValueError: a tensor that is not known, is missing, is there twice, has another size than expected, or holds
+            other than finite floating-point numbers.
     """
     weights, unused, other = dict[str, Tensor](), list[str](), list[str]()
     for name, tensor in theirs.items():
@@ -99,6 +101,8 @@ def convert(theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Con
             other.append(name)
         else:
             ours = our_name(name)
+            if ours in weights:
+                raise ValueError(f"{name} ({ours}) is there twice, under another name too")
             weights[ours] = _shaped(tensor, expected.get(ours), f"{name} ({ours})")
     # how often whitening works is not saved by them
     buffers = {name: value for name, value in expected.items() if name.endswith(".probability")}
@@ -128,4 +132,7 @@ def _shaped(tensor: Tensor, expected: Tensor | None, name: str) -> Tensor:
     plain = tensor.flatten(1) if tensor.ndim == 4 and expected.ndim == 2 else tensor
     if plain.shape != expected.shape:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {tuple(expected.shape)} as in the encoder")
+    dense = tensor.layout is torch.strided and tensor.device.type != "meta"
+    if not dense or not tensor.is_floating_point() or not tensor.isfinite().all():
+        raise ValueError(f"{name} must hold finite floating-point numbers, as weights do; it is of type {tensor.dtype}")
     return plain.detach().clone()
