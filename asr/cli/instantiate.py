@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import hydra.utils
@@ -40,6 +40,8 @@ def instantiate(node: Mapping[str, Any], key: str, allowed: tuple[str, ...], **a
         if name not in SPECIAL_KEYS:
             values[name] = _built(value, f"{key}.{name}", allowed)
     check_keys(target, values | arguments, key, partial=bool(node.get("_partial_")))
+    for name in values.keys() & arguments.keys():
+        raise ConfigError(f"{key}.{name} cannot be given: it follows from other parts of the config")
     built = Configured(target, check_values(target, values, key) | arguments, key)
     return built if node.get("_partial_") else built()
 
@@ -144,10 +146,26 @@ def _checked(value: Any, hint: Any, key: str) -> Any:
     hint = _plain_hint(hint)
     if hint is None or not isinstance(value, bool | int | float | str | list | dict | None):
         return value
-    allowed = set(get_args(hint)) if get_origin(hint) is Union else {hint}
-    if allowed & {int, float} and not allowed & {bool, str} and isinstance(value, bool | str):
-        raise ConfigError(f"{key} must be {'a' if float in allowed else 'a whole'} number, given {value!r}")
+    _refuse_no_number(value, hint, key)
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
         raise ConfigError(f"{key}: {error.errors()[0]['msg']}, given {value!r}") from error
+
+
+def _refuse_no_number(value: Any, hint: Any, key: str) -> None:
+    """Refuse what is no number, or no list of numbers, but would be made into one."""
+    allowed = _alternatives(hint)
+    if allowed & {int, float} and not allowed & {bool, str} and isinstance(value, bool | str):
+        raise ConfigError(f"{key} must be {'a' if float in allowed else 'a whole'} number, given {value!r}")
+    items = [get_args(part)[0] for part in allowed if get_origin(part) is Sequence]
+    if value is None or not any(_alternatives(item) & {int, float} for item in items):
+        return
+    if not isinstance(value, list):
+        raise ConfigError(f"{key} must be a list of numbers, such as [2,4], given {value!r}")
+    for i, number in enumerate(value):
+        _refuse_no_number(number, items[0], f"{key}.{i}")
+
+
+def _alternatives(hint: Any) -> set[Any]:
+    return set(get_args(hint)) if get_origin(hint) is Union else {hint}

@@ -16,6 +16,7 @@ from asr.training.run_folder import free_folder, num_threads, usable_folder
 from asr.training.weights import check_kind
 
 MOST = 2**63 - 1  # what torch takes as a seed
+PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
 
 def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
@@ -83,6 +84,8 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     # a negative norm would turn every gradient round
     if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
         raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
+    if trainer.precision not in PRECISIONS:
+        raise ConfigError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, given {node['precision']!r}")
     return trainer
 
 
