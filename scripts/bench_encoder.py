@@ -93,7 +93,7 @@ def stepper(encoder: nn.Module, options: argparse.Namespace) -> Callable[[], Sec
 def peak_gigabytes(name: str) -> float:
     """Return the peak memory of a process that makes steps with one of the two alone."""
     command = [sys.executable, __file__, *sys.argv[1:], "--alone", name]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return float(json.loads(printed.splitlines()[-1])) / 1e9
 
 
@@ -121,7 +121,13 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32")
     parser.add_argument("--eager", action="store_true", help="do not compile the activations of the package")
     parser.add_argument("--alone", choices=NAMES, help="print the peak memory of one of the two, in bytes, and leave")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for name in ("utterances", "seconds", "repeats", "threads"):
+        if getattr(options, name) <= 0:
+            parser.error(f"--{name} must be positive, given {getattr(options, name)}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: there is no GPU that torch can use")
+    return options
 
 
 def main() -> int:
