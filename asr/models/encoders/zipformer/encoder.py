@@ -28,7 +28,8 @@ class ZipformerEncoder(nn.Module):
     """Stacks of layers at different frame rates, between subsampling to 50 Hz and an output at 25 Hz.
 
     An utterance's encoding depends neither on padding nor on the other utterances of its batch. In training much is
-    drawn from torch's generators, and much changes with time, which `follow_training` must tell.
+    drawn from torch's generators, and much changes with time, which `follow_training` must tell. What balancing and
+    whitening add to gradients is counted over padded frames too, as the authors do.
 
     Args:
         num_features: mel bins F of a frame, at least 7.
@@ -48,7 +49,8 @@ class ZipformerEncoder(nn.Module):
         causal: whether to work in chunks, and never to see beyond the end of one.
         chunk_frames: frames at 50 Hz of a chunk; training draws one of them, -1 being the whole utterance; the first
             is used where nothing is trained.
-        left_context_frames: frames at 50 Hz that a chunk sees before itself, likewise.
+        left_context_frames: frames at 50 Hz that a chunk sees before itself, likewise; rounded down to whole chunks,
+            and at least one.
         balance: whether gradients keep channels in bounds, see `Balancer`.
         whiten: whether gradients keep channels apart, see `Whiten`.
         batch_s: seconds of audio by which training advances one batch, the unit of all that is scheduled.
