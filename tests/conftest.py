@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # several workers share the cores; torch reads this when it is imported
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 DATA = Path(os.environ.get("WERDICT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 

@@ -41,7 +41,7 @@ def test_the_quickstart_is_the_first_section_and_two_lines():
         assert "tts" in extras
         assert (ROOT / script).is_file()
     assert lines[0].endswith(" && .venv/bin/asr-train")
-    assert lines[1].endswith(" && .venv/bin/pytest")
+    assert lines[1].endswith(" && .venv/bin/pytest -n 2 --dist loadfile")
 
 
 def test_what_comes_next_works_in_its_order(tmp_path):
