@@ -76,28 +76,26 @@ def attend(weights: Weights, values: Tensor) -> Tensor:
 
     At most ``MOST_USES`` times with the same weights.
     """
-    weights.uses.append(None)
-    attended: Tensor = _Attend.apply(values, weights.handle, weights.values, weights.uses, len(weights.uses) - 1)
+    attended: Tensor = _Attend.apply(values, weights.handle, weights.values, weights.uses)
     return attended
 
 
 class _Attend(Function):
     @staticmethod
-    def forward(
-        ctx: Any, values: Tensor, handle: Tensor, weights: Tensor, uses: list[Use | None], number: int
-    ) -> Tensor:
+    def forward(ctx: Any, values: Tensor, handle: Tensor, weights: Tensor, uses: list[Use | None]) -> Tensor:
         ctx.save_for_backward(values, weights)
-        ctx.uses, ctx.number = uses, number
+        ctx.uses, ctx.number = uses, len(uses)
+        uses.append(None)
         return weights[:, : values.shape[1]] @ values
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         values, weights = ctx.saved_tensors
         went_through = gradient.new_zeros(MOST_USES)
         went_through[ctx.number] = 1.0
         # the softmax takes away again what all sources have in common, which in 16 bits would drown what they have not
         ctx.uses[ctx.number] = (gradient, values - values.mean(dim=-2, keepdim=True))
-        return weights[:, : values.shape[1]].mT @ gradient, went_through, None, None, None
+        return weights[:, : values.shape[1]].mT @ gradient, went_through, None, None
 
 
 class _Weights(Function):
