@@ -103,6 +103,7 @@ def convert(theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Con
             ours = our_name(name)
             if ours in weights:
                 raise ValueError(f"{name} ({ours}) is there twice, under another name too")
+            _refuse_no_weight(tensor, f"{name} ({ours})")
             weights[ours] = _shaped(tensor, expected.get(ours), f"{name} ({ours})")
     # how often whitening works is not saved by them
     buffers = {name: value for name, value in expected.items() if name.endswith(".probability")}
@@ -125,6 +126,12 @@ def our_name(name: str) -> str:
     raise ValueError(f"{name} is no tensor of a Zipformer that is known here")
 
 
+def _refuse_no_weight(tensor: Tensor, name: str) -> None:
+    dense = tensor.layout is torch.strided and tensor.device.type != "meta"
+    if not dense or not tensor.is_floating_point() or not tensor.isfinite().all():
+        raise ValueError(f"{name} must hold finite floating-point numbers, as weights do; it is of type {tensor.dtype}")
+
+
 def _shaped(tensor: Tensor, expected: Tensor | None, name: str) -> Tensor:
     """Return a tensor in the shape that is expected: convolutions over one place are linear maps here."""
     if expected is None:
@@ -132,7 +139,4 @@ def _shaped(tensor: Tensor, expected: Tensor | None, name: str) -> Tensor:
     plain = tensor.flatten(1) if tensor.ndim == 4 and expected.ndim == 2 else tensor
     if plain.shape != expected.shape:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {tuple(expected.shape)} as in the encoder")
-    dense = tensor.layout is torch.strided and tensor.device.type != "meta"
-    if not dense or not tensor.is_floating_point() or not tensor.isfinite().all():
-        raise ValueError(f"{name} must hold finite floating-point numbers, as weights do; it is of type {tensor.dtype}")
     return plain.detach().clone()
