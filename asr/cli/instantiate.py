@@ -20,6 +20,7 @@ from pydantic.errors import PydanticUserError
 from asr.cli.errors import ConfigError, did_you_mean
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
+NUMBER_LISTS = {int: Sequence[int], float: Sequence[float]}
 
 
 def instantiate(node: Mapping[str, Any], key: str, allowed: tuple[str, ...], **arguments: Any) -> Any:
@@ -155,17 +156,13 @@ def _checked(value: Any, hint: Any, key: str) -> Any:
 
 def _refuse_no_number(value: Any, hint: Any, key: str) -> None:
     """Refuse what is no number, or no list of numbers, but would be made into one."""
-    allowed = _alternatives(hint)
+    allowed = set(get_args(hint)) if get_origin(hint) is Union else {hint}
     if allowed & {int, float} and not allowed & {bool, str} and isinstance(value, bool | str):
         raise ConfigError(f"{key} must be {'a' if float in allowed else 'a whole'} number, given {value!r}")
-    items = [get_args(part)[0] for part in allowed if get_origin(part) is Sequence]
-    if value is None or not any(_alternatives(item) & {int, float} for item in items):
-        return
-    if not isinstance(value, list):
-        raise ConfigError(f"{key} must be a list of numbers, such as [2,4], given {value!r}")
-    for i, number in enumerate(value):
-        _refuse_no_number(number, items[0], f"{key}.{i}")
-
-
-def _alternatives(hint: Any) -> set[Any]:
-    return set(get_args(hint)) if get_origin(hint) is Union else {hint}
+    for item, numbers in NUMBER_LISTS.items():
+        if value is None or allowed - {type(None)} != {numbers}:
+            continue
+        if not isinstance(value, list):
+            raise ConfigError(f"{key} must be a list of numbers, such as [2,4], given {value!r}")
+        for i, number in enumerate(value):
+            _refuse_no_number(number, item, f"{key}.{i}")

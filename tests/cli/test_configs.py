@@ -1,5 +1,6 @@
 """Every yaml composes, and what it describes can be built."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hydra import compose, initialize_config_dir
 from asr.cli import train as train_module
 from asr.cli.app import CONFIGS
 from asr.cli.help import choices
+from asr.cli.instantiate import check_values
 from asr.cli.parts import plain
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +32,13 @@ COMPANIONS = {
 def composed(*overrides: str):
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose("train", overrides=list(overrides))
+
+
+def test_a_number_is_taken_where_a_list_of_them_would_be_too():
+    def target(once: float | Sequence[float], listed: Sequence[float] | None) -> None: ...
+
+    for values in ({"once": 0.5, "listed": None}, {"once": [0.5], "listed": [0.5, 1]}):
+        assert check_values(target, values, "key") == values
 
 
 def test_there_are_groups_to_test():

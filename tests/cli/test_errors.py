@@ -79,10 +79,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("head=cr_ctc head.consistency_weight=0", ["head", "consistency_weight", "0"]),
         ("head=cr_ctc head.consistency_weight=inf", ["head", "consistency_weight", "inf"]),
         ("head=inter_ctc head.intermediate_layers=[9]", ["head: intermediate_layers=[9]", "from 1 to"]),
-        (
-            "head=inter_ctc head.intermediate_layers=all",
-            ["head.intermediate_layers must be a list", "'all'"],
-        ),
+        ("head=inter_ctc head.intermediate_layers=all", ["head.intermediate_layers must be a list", "'all'"]),
         ("head=inter_ctc encoder=zipformer_xs", ["head", "intermediate_layers=[3]", "ZipformerEncoder", "conformer"]),
         ("encoder=conformer_xs encoder.kernel_width=4", ["encoder", "kernel_width must be odd", "4"]),
         ("schedule=eden schedule.lr_batches=0", ["schedule", "lr_batches", "0"]),
