@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
+from asr.data.source_files import read_lines
+
+MAX_COLUMNS = 1000
 REQUIRED = ("audio", "text")
 OPTIONAL = ("speaker", "split", "id")
 SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": "train", "eval": "test"}
 
+# a table may have millions of rows; if this many name no file, none will
+NUM_LOOKED_FOR = 10_000
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One line of a table.
 
@@ -48,15 +54,14 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
     Raises:
         ValueError: the table is malformed; the message names the file and the line.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text ({error}); save the table as UTF-8") from error
     # only real line ends part rows: a transcript may hold U+2028
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
+    lines = csv.reader(_text_lines(path), delimiter="\t", quoting=csv.QUOTE_NONE)
     try:
         columns, notes = _columns(path, next(lines, []))
-        rows = list(_rows(path, lines, columns))
+        found = _rows(path, lines, columns)
+        rows = list(islice(found, NUM_LOOKED_FOR))
+        _refuse_all_missing(path, rows)
+        rows += found
     except csv.Error as error:
         raise ValueError(f"{path}, line {lines.line_num}: {error}") from error
     if not rows:
@@ -67,7 +72,21 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
     return [_with_split(path, row) for row in rows], notes
 
 
+def _text_lines(path: Path) -> Iterator[str]:
+    number = 0
+    try:
+        for line in read_lines(path, "utf-8-sig"):
+            yield line
+            number += 1
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error}); save the table as UTF-8") from error
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number + 1}: {error}") from error
+
+
 def _columns(path: Path, header: list[str]) -> tuple[list[str], list[str]]:
+    if len(header) > MAX_COLUMNS:
+        raise ValueError(f"{path}, line 1: the header has {len(header)} columns; at most {MAX_COLUMNS} are read")
     columns = [name.strip().lower() for name in header]
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
@@ -108,6 +127,14 @@ def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
     )
 
 
+def _refuse_all_missing(path: Path, rows: list[Row]) -> None:
+    if len(rows) == NUM_LOOKED_FOR and not any(os.path.isfile(row.audio) for row in rows):
+        raise ValueError(
+            f"{path}: none of the first {NUM_LOOKED_FOR} audio files is there, for example {str(rows[0].audio)!r}; "
+            "paths are relative to the folder of the table, or absolute"
+        )
+
+
 def _refuse_duplicates(path: Path, rows: list[Row]) -> None:
     ids: dict[str, int] = {}
     files: dict[str, int] = {}
@@ -134,4 +161,4 @@ def _with_split(path: Path, row: Row) -> Row:
             f"{path}, line {row.line}: there is no split {row.split!r}; allowed are train, and names of letters, "
             "digits, '_', '-' and '.' that begin with dev or test"
         )
-    return Row(row.line, row.id, row.audio, row.text, row.speaker, split)
+    return row if split == row.split else replace(row, split=split)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-from collections import defaultdict
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -13,21 +13,19 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-Curve = tuple[list[int], list[float]]
+from asr.safe_io import write_whole
+from asr.table_files import read_points
+
+Curve = tuple[Sequence[int], Sequence[float]]
 
 
-def read_metrics(path: Path) -> dict[str, Curve]:
-    """Return steps and values of every metric in a metrics.csv; a torn last line, left by a kill, is passed over."""
-    curves: dict[str, Curve] = defaultdict(lambda: ([], []))
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            try:
-                step, value = int(row["step"]), float(row["value"])
-            except (TypeError, ValueError):
-                continue
-            curves[row["name"]][0].append(step)
-            curves[row["name"]][1].append(value)
-    return dict(curves)
+def read_metrics(path: Path) -> Mapping[str, Curve]:
+    """Return steps and values of the metrics in a metrics.csv that are drawn.
+
+    Raises:
+        ValueError: it is no table.
+    """
+    return read_points(path, lambda name: name in ("train/loss", "train/lr") or name.startswith("val/"))
 
 
 def plot_curves(metrics: Path, folder: Path) -> list[Path]:
@@ -39,7 +37,7 @@ def plot_curves(metrics: Path, folder: Path) -> list[Path]:
         for name, (steps, values) in curves.items()
         if name.startswith("val/") and name.endswith("/wer") and name != "val/wer"
     }
-    plots = {
+    plots: dict[str, tuple[Mapping[str, Curve], str, str]] = {
         "loss": ({"train": curves["train/loss"]} if "train/loss" in curves else {}, "loss (nats per token)", "linear"),
         "wer": (wer, "WER on dev (%)", "log"),
         "lr": ({"lr": curves["train/lr"]} if "train/lr" in curves else {}, "learning rate", "linear"),
@@ -49,7 +47,7 @@ def plot_curves(metrics: Path, folder: Path) -> list[Path]:
     ]
 
 
-def _plot(path: Path, curves: dict[str, Curve], label: str, scale: str) -> Path:
+def _plot(path: Path, curves: Mapping[str, Curve], label: str, scale: str) -> Path:
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     assert isinstance(axes, Axes)
     for name, (steps, values) in curves.items():
@@ -62,6 +60,8 @@ def _plot(path: Path, curves: dict[str, Curve], label: str, scale: str) -> Path:
     axes.set_ylabel(label)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=120)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=120, format="png")
     plt.close(figure)
+    write_whole(path, drawn.getvalue())
     return path

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from asr.evaluation.alignment import aligned_view, confusions, error_name
 from asr.evaluation.confidence import Interval
-from asr.evaluation.new_files import refuse_existing, write_new
 from asr.evaluation.wer import AlignedWord, Score, ScoredUtterance
+from asr.safe_io import refuse_existing, write_new
 
 NUM_WORST = 20
 NUM_CONFUSIONS = 20

@@ -26,8 +26,8 @@ from asr.evaluation.comparison.report_tables import (
 )
 from asr.evaluation.comparison.result import Comparison, SetComparison
 from asr.evaluation.comparison.wording import count, printable
-from asr.evaluation.new_files import refuse_existing, write_new
 from asr.evaluation.report import check_set_name
+from asr.safe_io import refuse_existing, write_new
 
 REPORT = "report.html"
 PLOTS = "plots"

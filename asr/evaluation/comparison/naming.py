@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asr.evaluation.comparison.plain_files import at
+from asr.safe_io import at
 
 SEED = "seed"
 BUDGET = "trainer.max_steps"  # converted from epochs it depends on the seed, and with it the horizon of schedules

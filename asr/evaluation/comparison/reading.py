@@ -10,10 +10,10 @@ from typing import Any
 
 from asr.evaluation.comparison.matching import named
 from asr.evaluation.comparison.naming import BUDGET, SEED, Contestants
-from asr.evaluation.comparison.plain_files import at, number_at, read_json, read_yaml
 from asr.evaluation.comparison.run_files import read_curves, read_errors
 from asr.evaluation.comparison.runs import Cost, Curve, Run, SetErrors
 from asr.evaluation.report import check_set_name
+from asr.safe_io import at, number_at, read_json, read_yaml
 
 
 @dataclass(frozen=True)

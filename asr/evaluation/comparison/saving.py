@@ -10,6 +10,7 @@ from typing import Any
 
 from asr.evaluation.comparison.result import Comparison
 from asr.evaluation.comparison.runs import Run
+from asr.safe_io import write_new
 
 
 def write_json(comparison: Comparison, folder: Path) -> Path:
@@ -32,8 +33,7 @@ def write_json(comparison: Comparison, folder: Path) -> Path:
             "notes": comparison.notes,
         }
     )
-    with path.open("x", encoding="utf-8") as file:
-        json.dump(data, file, indent=1, ensure_ascii=False, allow_nan=False)
+    write_new(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))
     return path
 
 

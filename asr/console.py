@@ -1,0 +1,61 @@
+"""Printing text of users and files: shown as it stands, never read as markup or as commands to the terminal."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import rich.progress
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+T = TypeVar("T")
+
+# C0 and C1 control characters move the cursor or change the window's title; line ends and tabs are harmless
+CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """Return text with its control characters, and what no encoding has, as escapes."""
+    return text.translate(CONTROLS).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class PlainConsole(Console):
+    """A console on which ``[red]``, ``:smile:`` and escape sequences are text like any other.
+
+    Args:
+        stderr: print to standard error.
+        quiet: print nothing.
+        options: of rich's ``Console``.
+    """
+
+    def __init__(self, *, stderr: bool = False, quiet: bool = False, **options: Any) -> None:
+        super().__init__(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Say that nobody reads standard output any more, where rich would end the program without a word.
+
+        Raises:
+            BrokenPipeError: always.
+        """
+        # so that Python does not fail once more when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return what a string looks like; rich calls this for every string, cells of tables included."""
+        return super().render_str(printable(text), **options)
+
+
+def bar_title(text: str) -> str:
+    """Return text as the description of a progress bar, which rich reads as markup whatever the console does."""
+    return escape(printable(text))
+
+
+def track(items: Iterable[T] | Sequence[T], description: str, **options: Any) -> Iterable[T]:
+    """Iterate with a progress bar; its description may hold names of files."""
+    return rich.progress.track(items, bar_title(description), **{"console": PlainConsole(), **options})
