@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import lzma
+import os
 import shutil
+import struct
 import tarfile
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import rich.progress
-from rich.progress import Progress, track
+from rich.progress import Progress
+
+from asr.console import PlainConsole, bar_title, track
+from asr.data.source_files import refuse_special
+from asr.data.tar_headers import BoundedHeader
 
 MAX_UNPACKED_BYTES = 2**40
 MAX_MEMBERS = 10**6
+# recordings and transcripts shrink to a tenth at best; what grows more is made to fill a disk
+MAX_RATIO = 200
+FREE_BYTES = 2**26
+FREE_MEMBERS, BYTES_PER_MEMBER = 2000, 64
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3000  # of file systems; the folder's own path comes before the latter
 CHUNK_BYTES = 2**20
 MAX_PADDING_CHUNKS = 64
 TIMEOUT_S = 30
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # what the readers of archives raise where bytes are wrong or missing; OSError stands for a bad checksum of gzip
-DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, NotImplementedError, OSError)
+DAMAGE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    EOFError,
+    MemoryError,  # of a compressor whose dictionary should have gigabytes
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RecursionError,
+)
 
 
 def extract(
@@ -39,6 +65,7 @@ def extract(
     """
     if folder.exists():
         return folder
+    refuse_special(archive, "archive")
     work = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -53,16 +80,33 @@ def extract(
 
 def _unpack(archive: Path, folder: Path, bounds: Bounds) -> None:
     try:
-        if tarfile.is_tarfile(archive):
+        if _is_tar(archive):
             _extract_tar(archive, folder, bounds)
         elif zipfile.is_zipfile(archive):
             _extract_zip(archive, folder, bounds)
         else:
             raise ValueError(f"{archive} is neither a tar nor a zip archive, or its beginning is damaged")
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise ValueError(f"{archive} is refused: it has a file and a folder of the same name: {error}") from error
     except DAMAGE as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk is full, say: nothing that the archive could help
-        raise ValueError(f"{archive} is damaged: {error or type(error).__name__}; fetch it again") from error
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            # the disk is full, say: nothing that the archive could help
+            raise OSError(error.errno, error.strerror, error.filename or str(folder)) from error
+        raise ValueError(f"{archive} is damaged: {str(error) or type(error).__name__}; fetch it again") from error
+    except ValueError as error:
+        # zipfile's and the file system's own know nothing of the archive
+        raise error if str(archive) in str(error) else ValueError(f"{archive} is damaged: {error}") from error
+
+
+def _is_tar(archive: Path) -> bool:
+    # tarfile's own check reads the first header with whatever it announces
+    try:
+        with tarfile.open(archive, tarinfo=BoundedHeader):
+            return True
+    except tarfile.TarError:
+        return False
+    except ValueError as error:
+        raise ValueError(f"{archive} is refused: {error}") from error
 
 
 class Bounds:
@@ -70,7 +114,9 @@ class Bounds:
 
     def __init__(self, archive: Path, max_bytes: int, max_members: int) -> None:
         self.archive = archive
-        self.max_bytes, self.max_members = max_bytes, max_members
+        size = archive.stat().st_size
+        self.max_bytes = min(max_bytes, FREE_BYTES + MAX_RATIO * size)
+        self.max_members = min(max_members, FREE_MEMBERS + size // BYTES_PER_MEMBER)
         self.num_bytes = self.num_members = 0
 
     def check(self, name: str, size_bytes: int, is_plain: bool) -> None:
@@ -79,26 +125,42 @@ class Bounds:
         self.num_members += 1
         path = PurePosixPath(name.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or (path.parts and path.parts[0].endswith(":")):
-            self._refuse(f"its member {name!r} leads out of the folder")
+            self._refuse(f"its member {name[:200]!r} leads out of the folder")
+        longest = max((len(os.fsencode(part)) for part in path.parts), default=0)
+        if longest > MAX_NAME_BYTES or len(os.fsencode(name)) > MAX_PATH_BYTES or "\0" in name:
+            self._refuse(f"its member {name[:80]!r} has a name of {len(name)} characters, which no file may have")
         if not is_plain:
-            self._refuse(f"its member {name!r} is a link, a device or encrypted; only plain files are unpacked")
-        if self.num_bytes > self.max_bytes:
+            self._refuse(f"its member {name[:200]!r} is a link, a device or encrypted; only plain files are unpacked")
+        if size_bytes < 0 or self.num_bytes > self.max_bytes:
             self._refuse(f"it unpacks to more than {self.max_bytes} bytes")
         if self.num_members > self.max_members:
             self._refuse(f"it has more than {self.max_members} members")
 
-    def _refuse(self, why: str) -> None:
+    def members(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+        """Yield the members of a tar, whose headers are checked while they are read."""
+        try:
+            while (member := tar.next()) is not None:
+                yield member
+        except DAMAGE:
+            raise
+        except Exception as error:  # what tarfile makes of wild numbers and names can be anything
+            self._refuse(str(error) or type(error).__name__)
+
+    def _refuse(self, why: str) -> NoReturn:
         raise ValueError(f"{self.archive} is refused: {why}. If you trust it, unpack it yourself and give the folder.")
 
 
 def _extract_tar(archive: Path, folder: Path, bounds: Bounds) -> None:
+    title = bar_title(f"unpacking {archive.name}")
     with (
-        rich.progress.open(archive, "rb", description=f"unpacking {archive.name}", transient=True) as file,
-        tarfile.open(fileobj=file) as tar,
+        rich.progress.open(archive, "rb", description=title, console=PlainConsole(), transient=True) as file,
+        tarfile.open(fileobj=file, tarinfo=BoundedHeader) as tar,
     ):
-        for member in tar:
+        for member in bounds.members(tar):
             bounds.check(member.name, member.size, member.isfile() or member.isdir())
             tar.extract(member, folder, filter="data")
+            # which tarfile would keep, with all that headers say
+            tar.members.clear()  # type: ignore[attr-defined]
         _read_padding(tar.fileobj)
 
 
@@ -112,6 +174,8 @@ def _read_padding(file: Any) -> None:
 def _extract_zip(archive: Path, folder: Path, bounds: Bounds) -> None:
     with zipfile.ZipFile(archive) as zipped:
         members = zipped.infolist()
+        if sum(member.compress_size for member in members) > archive.stat().st_size:
+            raise ValueError(f"{archive} is refused: its members overlap, so that it unpacks to more than it holds")
         for member in members:
             is_link = (member.external_attr >> 16) & 0o170000 == 0o120000
             is_encrypted = bool(member.flag_bits & 1)
@@ -150,9 +214,10 @@ def _fetch(url: str, path: Path) -> str:
     digest = hashlib.sha256()
     _refuse_insecure(url)
     opener = urllib.request.build_opener(SecureRedirections)
-    with opener.open(url, timeout=TIMEOUT_S) as response, path.open("wb") as file, Progress() as progress:
+    bar = Progress(console=PlainConsole())
+    with opener.open(url, timeout=TIMEOUT_S) as response, path.open("wb") as file, bar as progress:
         length = int(response.headers.get("Content-Length") or 0)
-        task = progress.add_task(f"fetching {path.name.removesuffix('.partial')}", total=length or None)
+        task = progress.add_task(bar_title(f"fetching {path.name.removesuffix('.partial')}"), total=length or None)
         while chunk := response.read(CHUNK_BYTES):
             digest.update(chunk)
             file.write(chunk)

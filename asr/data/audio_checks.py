@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import soundfile
 from lhotse import Recording
 from lhotse.audio import set_current_audio_backend
+from lhotse.cut import Cut
 
 # lhotse's other readers start programs; for *.sph it is a shell, with the file's name in the command, so that a name
 # could hold a command of its own. libsndfile reads in this process. The environment tells processes started later.
@@ -19,6 +21,12 @@ set_current_audio_backend(READER)
 
 # programs that make manifests round differently, and lhotse fills in what is missing; more than a frame is a loss
 TOLERATED_S = 0.01
+# telephones to ultrasound; a header that says something else would have seconds resampled to hours
+RATES_HZ = (4_000, 768_000)
+# audio is decoded whole, and resampled, before its features are computed: at most 0.7 GB
+MAX_DECODED_S = 3600
+MAX_DECODED_SAMPLES = MAX_DECODED_S * 48_000
+BYTES = "audio_bytes"  # custom field of prepared cuts: the size of their audio when it was looked at
 
 
 def refuse_foreign_sources(recordings: Iterable[Recording]) -> None:
@@ -63,6 +71,52 @@ def audio_problem(recording: Recording) -> str | None:
     return None
 
 
+def too_long(cut: Cut, target_rate_hz: int = 0) -> str | None:
+    """Return why a cut is not decoded, by what decoding and resampling would hold in memory, or None.
+
+    Args:
+        cut: with a recording, of which only the cut is read.
+        target_rate_hz: that it is resampled to.
+    """
+    if not cut.duration <= MAX_DECODED_S:
+        return f"longer than {MAX_DECODED_S} s; cut it into parts"
+    # the channels of a file are read together
+    num_channels = max(len(source.channels) for source in cut.recording.sources)
+    if num_channels * cut.duration * max(cut.recording.sampling_rate, target_rate_hz) > MAX_DECODED_SAMPLES:
+        return f"more than {MAX_DECODED_SAMPLES} samples in all channels; cut it into parts"
+    return None
+
+
+def remember_size(cut: Cut) -> None:
+    """Note in a cut how large its audio is, by which a change is seen without opening the file."""
+    cut.custom = {**(cut.custom or {}), BYTES: sum(os.stat(source.source).st_size for source in cut.recording.sources)}
+
+
+def refuse_changed(cut: Cut) -> None:
+    """Refuse audio that is no longer what a prepared cut was made of; takes microseconds where nothing has changed.
+
+    Raises:
+        ValueError: it is missing, no regular file, or has another size and no longer fits its manifest.
+    """
+    size = 0
+    for source in cut.recording.sources:
+        status = _status(source.source)
+        if status is None:
+            raise ValueError(f"missing audio: {source.source}")
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"unreadable audio: {source.source} is not a regular file")
+        size += status.st_size
+    if size != (cut.custom or {}).get(BYTES, size) and (problem := audio_problem(cut.recording)):
+        raise ValueError(f"{problem} (changed since it was prepared)")
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except (OSError, ValueError):
+        return None
+
+
 def _file_problem(path: Path, num_channels: int, recording: Recording) -> str | None:
     # unlike Path.is_file, this takes an impossible name for a missing file
     if not os.path.isfile(path):
@@ -87,6 +141,8 @@ def _content_problem(file: soundfile.SoundFile, num_channels: int, recording: Re
             return f"unexpected rate: {file.samplerate} Hz, the manifest has {recording.sampling_rate}, in {file.name}"
         if file.frames < recording.num_samples - TOLERATED_S * file.samplerate:
             return f"truncated audio: {file.frames} of {recording.num_samples} samples in {file.name}"
+    if not RATES_HZ[0] <= file.samplerate <= RATES_HZ[1]:
+        return f"impossible rate: {file.samplerate} Hz, allowed are {RATES_HZ[0]} to {RATES_HZ[1]}, in {file.name}"
     file.seek(file.frames - 1)
     if len(file.read(1)) == 0:
         return f"truncated audio: the last of {file.frames} samples cannot be read from {file.name}"

@@ -9,15 +9,17 @@ from pathlib import Path
 from lhotse import CutSet, Recording
 from lhotse.cut import Cut
 
-from asr.data.audio_checks import audio_problem
+from asr.data.audio_checks import audio_problem, too_long
 
 
 def find_audio(patterns: Sequence[str]) -> list[Path]:
     """Return the files that paths or glob patterns name, each once, in order.
 
     Raises:
-        ValueError: a pattern names no file.
+        ValueError: there is no pattern, or one names no file.
     """
+    if not patterns:
+        raise ValueError("audio: the list is empty; give a file, a pattern like 'calls/*.wav', or a list of them")
     found: dict[Path, None] = {}
     for pattern in patterns:
         expanded = str(Path(pattern).expanduser())
@@ -30,14 +32,22 @@ def find_audio(patterns: Sequence[str]) -> list[Path]:
     return list(found)
 
 
-def audio_cuts(files: Sequence[Path]) -> tuple[CutSet, list[tuple[str, str]]]:
-    """Return one cut per readable file, with the path as its id, and (path, reason) for the others."""
+def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[str, str]]]:
+    """Return one cut per readable file, with the path as its id, and (path, reason) for the others.
+
+    Args:
+        files: audio.
+        rate_hz: that it will be resampled to.
+    """
     cuts: list[Cut] = []
     unreadable = []
     for file in files:
+        if len(str(file).splitlines()) != 1 or "\t" in str(file):
+            unreadable.append((repr(str(file)), "transcripts are lines of path, tab and text; rename the file"))
+            continue
         try:
             recording = Recording.from_file(file, recording_id=str(file))
-            problem = audio_problem(recording)
+            problem = audio_problem(recording) or too_long(recording.to_cut(), rate_hz)
         except Exception as error:  # a decoder may raise anything on a file that is no audio
             problem = f"{type(error).__name__}: {error}"
         if problem:

@@ -6,6 +6,7 @@ A prepare function is called as ``prepare_x(output_dir, source=..., **options) -
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TypeAlias
 from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 Source: TypeAlias = Recording | Features
+SPLIT = re.compile(r"(train|dev|test)[^/\\\x00-\x1f]{0,100}")  # files are named by splits
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,6 @@ class Manifests:
             self.features.to_file(folder / f"features_{split}.jsonl.gz")
         self.supervisions.to_file(folder / f"supervisions_{split}.jsonl.gz")
 
-    @classmethod
-    def load(cls, folder: Path, split: str) -> Manifests:
-        """Read what ``save`` wrote."""
-        supervisions = SupervisionSet.from_file(folder / f"supervisions_{split}.jsonl.gz")
-        recordings, features = (folder / f"{kind}_{split}.jsonl.gz" for kind in ("recordings", "features"))
-        if features.exists():
-            return cls(RecordingSet(), supervisions, FeatureSet.from_file(features))
-        return cls(RecordingSet.from_file(recordings), supervisions)
-
 
 @dataclass(frozen=True)
 class Corpus:
@@ -92,7 +85,9 @@ class Corpus:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        allowed = ("train", "dev", "test")
         for name in self.splits:
-            if not name.startswith(allowed):
-                raise ValueError(f"split {name!r}: the name of a split starts with one of {', '.join(allowed)}")
+            if not SPLIT.fullmatch(name):
+                raise ValueError(
+                    f"split {name[:150]!r}: the name of a split starts with one of train, dev, test and has neither "
+                    "slashes nor more than 100 characters after it"
+                )

@@ -11,22 +11,41 @@ import numpy as np
 from lhotse.cut import Cut
 from lhotse.serialization import deserialize_item
 
+from asr.data.numpy_files import load_npz
+from asr.data.plain_cuts import MAX_LINE_BYTES, plain_cut
+from asr.safe_io import check_regular_file
+
 
 class CutTable(Sequence[Cut]):
     """The cuts of ``<path>.jsonl``, one per line, with their offsets and durations in ``<path>.npz``.
 
     A million cuts take 16 MB of memory, and any of them is read in microseconds: neither shuffling nor going on in the
-    middle of an epoch has to walk through what comes before.
+    middle of an epoch has to walk through what comes before. Each is checked when it is read, before lhotse sees it.
 
     Args:
         path: without suffix.
+
+    Raises:
+        ValueError: the two files are missing or damaged.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with np.load(path.with_name(f"{path.name}.npz"), allow_pickle=False) as index:
-            self.offsets, self.durations = index["offsets"], index["durations"]
+        self.lines = path.with_name(f"{path.name}.jsonl")
+        check_regular_file(self.lines, 2**50)
+        index = load_npz(path.with_name(f"{path.name}.npz"), {"offsets": np.integer, "durations": np.floating})
+        self.offsets, self.durations = index["offsets"], index["durations"]
+        self._check_index(self.lines.stat().st_size)
         self._file: BinaryIO | None = None
+
+    def _check_index(self, size: int) -> None:
+        ordered = self.offsets.ndim == 1 and (np.diff(self.offsets) > 0).all()
+        inside = ordered and (len(self.offsets) == 0 or (self.offsets[0] == 0 and self.offsets[-1] < size))
+        usable = (
+            self.durations.shape == self.offsets.shape and (np.isfinite(self.durations) & (self.durations > 0)).all()
+        )
+        if not inside or not usable:
+            raise ValueError(f"{self.path}.npz does not fit {self.lines.name}, or its durations are not positive")
 
     @classmethod
     def write(cls, path: Path, cuts: Iterable[Cut]) -> None:
@@ -38,6 +57,22 @@ class CutTable(Sequence[Cut]):
                 durations.append(cut.duration)
                 file.write(json.dumps(cut.to_dict(), ensure_ascii=False).encode() + b"\n")
         np.savez(path.with_name(f"{path.name}.npz"), offsets=np.array(offsets, np.int64), durations=np.array(durations))
+
+    def check(self) -> None:
+        """Look at every cut, in microseconds each.
+
+        Raises:
+            ValueError: one of them is refused.
+        """
+        for number in range(len(self)):
+            self._plain(number)
+
+    def _plain(self, number: int) -> dict[str, Any]:
+        if self._file is None:
+            self._file = self.lines.open("rb")
+        self._file.seek(self.offsets[number])
+        # without its number: one may count from the end
+        return plain_cut(self._file.readline(MAX_LINE_BYTES + 1), f"{self.lines}, byte {self.offsets[number]}")
 
     def __getstate__(self) -> dict[str, Any]:
         # every process reads through a file of its own
@@ -55,10 +90,12 @@ class CutTable(Sequence[Cut]):
     def __getitem__(self, index: int | slice) -> Cut | list[Cut]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        if self._file is None:
-            self._file = self.path.with_name(f"{self.path.name}.jsonl").open("rb")
-        self._file.seek(self.offsets[index])
-        cut: Cut = deserialize_item(json.loads(self._file.readline()))
+        data = self._plain(index)
+        try:
+            cut: Cut = deserialize_item(data)
+        # what a stranger's data make lhotse raise can be anything
+        except Exception as error:
+            raise ValueError(f"{self.lines}, byte {self.offsets[index]}: this is no cut: {error!r}") from error
         return cut
 
     def __iter__(self) -> Iterator[Cut]:

@@ -10,7 +10,7 @@ from lhotse import CutSet
 from lhotse.cut import Cut
 from lhotse.utils import fastcopy
 
-from asr.data.audio_checks import audio_problem
+from asr.data.audio_checks import audio_problem, remember_size, too_long
 from asr.data.corpus import Dropped, Manifests
 from asr.data.feature_checks import stored_problem
 from asr.data.features import Features
@@ -69,6 +69,8 @@ def check_cuts(
             checked.dropped.append(Dropped(split, cut.id, reason))
         else:
             cut.supervisions = [fastcopy(supervision, text=text)]
+            if cut.has_recording:
+                remember_size(cut)
             checked.cuts.append(cut)
     return checked
 
@@ -91,7 +93,7 @@ class SourceCheck:
         recording = cut.recording
         if recording.id not in self.problems:
             self.problems[recording.id] = audio_problem(recording)
-        return self.problems[recording.id]
+        return self.problems[recording.id] or too_long(cut, getattr(self.features, "sampling_rate_hz", 0))
 
 
 def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
+from asr.data.audio_checks import refuse_changed, too_long
 from asr.data.batch import Batch
 from asr.data.features import Features, cause, read_features
 from asr.data.seeding import seed_for
@@ -26,20 +27,16 @@ Perturb = Callable[[Cut, random.Random], Cut]
 class SpeechDataset(Dataset):
     """Reads the cuts of a micro-batch; what it returns depends on the cuts and the seed alone.
 
-    A cut that cannot be read is left out and named in ``Batch.skipped``; if none can be read, that is an error.
+    A cut that cannot be read is left out and named in ``Batch.skipped``; if none can be read, the batch is empty.
 
     Args:
         features: cut → features.
         tokenizer: transcript → tokens.
         perturb: change of the audio in training, or None.
-        may_be_empty: return a batch of nothing, instead of an error, where no cut could be read.
     """
 
-    def __init__(
-        self, features: Features, tokenizer: Tokenizer, perturb: Perturb | None = None, may_be_empty: bool = False
-    ) -> None:
-        self.features, self.tokenizer = features, tokenizer
-        self.perturb, self.may_be_empty = perturb, may_be_empty
+    def __init__(self, features: Features, tokenizer: Tokenizer, perturb: Perturb | None = None) -> None:
+        self.features, self.tokenizer, self.perturb = features, tokenizer, perturb
 
     def __getitem__(self, item: tuple[int, CutSet]) -> Batch:
         seed, cuts = item
@@ -50,11 +47,13 @@ class SpeechDataset(Dataset):
                 read.append((cut, self._features(cut, seed)))
             except Exception as error:  # a decoder may raise anything on a broken file
                 skipped.append((cut.id, cause(error)))
-        if not read and not self.may_be_empty:
-            raise RuntimeError(f"no cut of a batch of {len(skipped)} could be read; the first: {skipped[0]}")
         return _collate(read, self.tokenizer, seed, tuple(skipped))
 
     def _features(self, cut: Cut, seed: int) -> Tensor:
+        if cut.has_recording and not self.features.stored:
+            refuse_changed(cut)
+            if problem := too_long(cut, getattr(self.features, "sampling_rate_hz", 0)):
+                raise ValueError(problem)
         if self.perturb is not None:
             cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
         return torch.from_numpy(read_features(self.features, cut))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+from pathlib import Path
 
-from lhotse import Features
+import numpy as np
+from lhotse import Features, NumpyFilesWriter
 
 # Of lhotse's other storages memory_raw unpickles, kaldiio starts the program that a path names and lilcom_url fetches;
 # the rest need a package more. numpy_files reads with allow_pickle=False.
@@ -29,3 +32,36 @@ def refuse_foreign_storage(features: Features) -> None:
             f"features of recording {features.recording_id!r}: storage path {features.storage_path[:80]!r} is refused; "
             "it must be the absolute path of a folder"
         )
+    # lhotse would unpack *.gz, without end if need be
+    if not str(features.storage_key).endswith(".npy"):
+        raise ValueError(
+            f"features of recording {features.recording_id!r}: storage key {str(features.storage_key)[:80]!r} is "
+            "refused; it must name a file that ends with .npy"
+        )
+
+
+class FeatureFiles(NumpyFilesWriter):
+    """lhotse's files of numpy, which tell a full disk from features that cannot be computed.
+
+    Attributes:
+        failure: why an array could not be written; None as long as all could.
+    """
+
+    def __init__(self, storage_path: Path) -> None:
+        super().__init__(storage_path)
+        self.failure: OSError | None = None
+
+    def write(self, key: str, value: np.ndarray) -> str:
+        """Write an array as ``<first letters>/<key>.npy``, and return that name."""
+        content = io.BytesIO()
+        np.save(content, value, allow_pickle=False)
+        name = f"{key[:3]}/{key}.npy"
+        path = Path(self.storage_path, name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # numpy's own writing hides the error's number, which says what is wrong with the disk
+            path.write_bytes(content.getbuffer())
+        except OSError as error:
+            self.failure = OSError(error.errno, error.strerror, str(path))
+            raise self.failure from error
+        return name

@@ -5,6 +5,7 @@ T frames, F mel bins.
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from lhotse import Fbank, FbankConfig
 from lhotse.cut import Cut
 
 from asr.data.feature_storage import refuse_foreign_storage
+from asr.data.numpy_files import check_npy
 
 
 class Features(Protocol):
@@ -54,7 +56,7 @@ class LogMel:
     Args:
         num_mels: mel bins.
         sampling_rate_hz: rate at which audio is read; other audio is resampled to it.
-        frame_shift_ms: distance of two frames.
+        frame_shift_ms: distance of two frames, from 2.5 to 25; above 48 kHz from 5.
         stored: compute once when preparing and read from disk, instead of computing when a cut is read.
     """
 
@@ -71,8 +73,12 @@ class LogMel:
             raise ValueError(f"num_mels must be in [4, 256], given {num_mels}")
         if not 4_000 <= sampling_rate_hz <= 192_000:
             raise ValueError(f"sampling_rate_hz must be in [4000, 192000], given {sampling_rate_hz}")
-        if not 1 <= frame_shift_ms <= 25:
-            raise ValueError(f"frame_shift_ms must be in [1, 25], given {frame_shift_ms}")
+        # spectra take memory for each frame and each Hz
+        shortest = 2.5 if sampling_rate_hz <= 48_000 else 5
+        if not shortest <= frame_shift_ms <= 25:
+            raise ValueError(
+                f"frame_shift_ms must be in [{shortest}, 25] at {sampling_rate_hz} Hz, given {frame_shift_ms}"
+            )
         self.num_features, self.sampling_rate_hz, self.stored = num_mels, sampling_rate_hz, stored
         self.frame_shift_s = frame_shift_ms / 1000
         self.extractor = Fbank(
@@ -82,6 +88,7 @@ class LogMel:
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return log-mel features (T, F) float32 of the cut's first channel."""
         if self.stored and cut.has_features:
+            check_npy(os.path.join(cut.features.storage_path, cut.features.storage_key))
             return cut.load_features()
         if cut.sampling_rate != self.sampling_rate_hz:
             cut = cut.resample(self.sampling_rate_hz)
@@ -109,6 +116,7 @@ class StoredFeatures:
         if not cut.has_features:
             raise ValueError(f"cut {cut.id!r} has no stored features; choose features=log_mel to compute them")
         refuse_foreign_storage(cut.features)
+        check_npy(os.path.join(cut.features.storage_path, cut.features.storage_key))
         features = cut.load_features().astype(np.float32, copy=False, casting="same_kind")
         if features.shape != (cut.num_frames, self.num_features):
             raise ValueError(

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from asr.data.source_files import SourceFiles, refuse_special, visible_files
+
 MAX_HASHED_BYTES = 2**28
 
 
@@ -17,21 +19,29 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:10]
 
 
-def describe_source(source: str | None) -> dict[str, Any] | None:
-    """Return what identifies the content of a source: a file's hash, a folder's names and sizes.
+def describe_source(source: str | None, source_files: SourceFiles = visible_files) -> dict[str, Any] | None:
+    """Return what identifies the content of a source: hashes of the files that are read.
+
+    Args:
+        source: a file or a folder.
+        source_files: folder → the files of it that are read.
 
     Raises:
-        ValueError: there is nothing at that path.
+        ValueError: there is nothing at that path, or no regular file or folder.
     """
     if source is None:
         return None
     path = Path(source).expanduser()
-    if not path.exists():
-        raise ValueError(f"data.source: there is no file or folder {str(path)!r}; give an existing path")
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        return {"folder": fingerprint([(str(file.relative_to(path)), file.stat().st_size) for file in files])}
-    size = path.stat().st_size
-    if size > MAX_HASHED_BYTES:
-        return {"name": path.name, "bytes": size, "mtime_ns": path.stat().st_mtime_ns}
-    return {"name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    refuse_special(path, "data.source")
+    if not path.is_dir():
+        return {"name": path.name, **_content(path)}
+    files = sorted({file for file in source_files(path) if file.is_file()})
+    return {"folder": fingerprint([(str(file.relative_to(path)), _content(file)) for file in files])}
+
+
+def _content(path: Path) -> dict[str, Any]:
+    status = path.stat()
+    if status.st_size > MAX_HASHED_BYTES:
+        return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}

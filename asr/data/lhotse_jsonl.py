@@ -6,7 +6,6 @@ the same id; what strangers hand over needs more care.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import zlib
@@ -16,11 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
-from rich.progress import track
 
+from asr.console import track
 from asr.data.audio_checks import refuse_foreign_sources
 from asr.data.corpus import Dropped, Manifests
 from asr.data.feature_storage import refuse_foreign_storage
+from asr.data.source_files import read_lines
 
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 Type = type | tuple[type, ...]
@@ -117,6 +117,19 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
     return Manifests(*found), dropped
 
 
+def read_saved(folder: Path, split: str) -> Manifests:
+    """Read what `Manifests.save` wrote, with the care that any manifest is read with.
+
+    Raises:
+        ValueError: a file is missing or damaged.
+    """
+    sources, features, supervisions = (
+        folder / f"{kind}_{split}.jsonl.gz" for kind in ("recordings", "features", "supervisions")
+    )
+    found = read_features(features) if features.exists() else read_recordings(sources)
+    return Manifests.of(found, read_supervisions(supervisions))
+
+
 def _items(path: Path, parse: Callable[[str, Any], Item]) -> dict[str, Item]:
     found: dict[str, Item] = {}
     for where, data in _lines(path):
@@ -127,15 +140,13 @@ def _items(path: Path, parse: Callable[[str, Any], Item]) -> dict[str, Item]:
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a file, each with the place to name in a message."""
     number = 0
-    opener = gzip.open if path.name.endswith(".gz") else open
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(track(file, f"reading {path.name}", transient=True), start=1):
-                data = json.loads(line) if line.strip() else None
-                if data is not None and not isinstance(data, dict):
-                    raise ValueError(f"an object in braces is expected, given {line[:60]!r}")
-                if data is not None:
-                    yield f"{path}, line {number}", data
+        for number, line in enumerate(track(read_lines(path), f"reading {path.name}", transient=True), start=1):
+            data = json.loads(line) if line.strip() else None
+            if data is not None and not isinstance(data, dict):
+                raise ValueError(f"an object in braces is expected, given {line[:60]!r}")
+            if data is not None:
+                yield f"{path}, line {number}", data
     except (ValueError, RecursionError, EOFError, zlib.error, OSError) as error:
         raise ValueError(f"{path}, near line {number or 1}: this is no jsonl manifest: {error}") from error
 

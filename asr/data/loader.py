@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +17,10 @@ from asr.data.batch import Batch
 from asr.data.dataset import SpeechDataset
 from asr.data.sampling import MicroBatches
 from asr.data.worker_signals import obey_parent_alone
+
+# each is a process of its own; more than a few per core only wait for each other
+MAX_WORKERS = max(64, 4 * (os.cpu_count() or 1))
+MAX_BATCHES = 1024  # micro-batches in memory
 
 
 @dataclass(frozen=True)
@@ -30,10 +36,21 @@ class Workers:
     prefetch: int = 4
 
     def __post_init__(self) -> None:
-        if self.num_workers < 0:
-            raise ValueError(f"num_workers must be at least 0, given {self.num_workers}")
-        if self.prefetch < 1:
-            raise ValueError(f"prefetch must be at least 1, given {self.prefetch}")
+        for name in ("num_workers", "prefetch"):
+            if not isinstance(getattr(self, name), int) or isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be a whole number, given {getattr(self, name)!r}")
+        for name, least, most in (("num_workers", 0, MAX_WORKERS), ("prefetch", 1, MAX_BATCHES)):
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be at least {least} and at most {most}, given {getattr(self, name)}")
+        if self.num_workers * self.prefetch > MAX_BATCHES:
+            raise ValueError(
+                f"num_workers × prefetch must be at most {MAX_BATCHES}, the micro-batches in memory, given "
+                f"{self.num_workers} × {self.prefetch}"
+            )
+
+
+class WorkerLost(RuntimeError):
+    """A worker could not be started, or what it sends not be received."""
 
 
 class _Planned(Sampler):
@@ -47,7 +64,11 @@ class _Planned(Sampler):
 
 
 def read(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> Iterator[Batch]:
-    """Yield the batches of a plan: (seed, cuts) pairs in order."""
+    """Yield the batches of a plan: (seed, cuts) pairs in order.
+
+    Raises:
+        WorkerLost: a worker cannot be started, or not be reached. That one has ended torch says with a RuntimeError.
+    """
     loader: DataLoader = DataLoader(
         dataset,
         sampler=_Planned(plan),
@@ -58,7 +79,26 @@ def read(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> Iterator[B
         multiprocessing_context="fork" if workers.num_workers else None,
         pin_memory=torch.cuda.is_available(),
     )
-    return iter(loader)
+    return _received(_started(loader)) if workers.num_workers else iter(loader)
+
+
+def _started(loader: DataLoader) -> Iterator[Batch]:
+    # torch's half-made iterator fails once more when it is freed, and Python would print that
+    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+    try:
+        return iter(loader)
+    except OSError as error:
+        traceback.clear_frames(error.__traceback__)
+        raise WorkerLost(f"a worker could not be started: {error}") from error
+    finally:
+        sys.unraisablehook = hook
+
+
+def _received(batches: Iterator[Batch]) -> Iterator[Batch]:
+    try:
+        yield from batches
+    except (OSError, EOFError) as error:
+        raise WorkerLost(f"a batch could not be received: {str(error) or type(error).__name__}") from error
 
 
 class EvaluationLoader:

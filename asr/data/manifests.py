@@ -11,8 +11,8 @@ from pathlib import Path
 
 from lhotse import CutSet, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
-from rich.progress import track
 
+from asr.console import track
 from asr.data.audio_checks import audio_problem
 from asr.data.corpus import Dropped, Manifests
 from asr.data.cuts import SourceCheck, supervised_cuts
@@ -20,10 +20,12 @@ from asr.data.feature_checks import refuse_unfit
 from asr.data.features import Features
 from asr.data.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.manifest_checks import segment_problem
+from asr.data.source_files import refuse_special
 from asr.data.tables import SPLIT_ALIASES, Row, read_table
 
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
+KINDS = ("recordings", "features", "supervisions", "cuts")
 
 
 @dataclass
@@ -51,11 +53,10 @@ def read_brought(path: Path) -> Brought:
     Raises:
         ValueError: nothing readable is there, or it is malformed, or it would do more than read files.
     """
+    refuse_special(path, "data")
     brought = Brought()
     if path.is_dir():
         _read_folder(path, brought)
-    elif not path.is_file():
-        raise ValueError(f"there is no file or folder {str(path)!r}; give a TSV or lhotse manifests")
     elif path.name.endswith(SUFFIXES):
         _read_cuts(path, _split_of(path, brought.notes), brought)
     else:
@@ -141,8 +142,7 @@ def _read_cuts(path: Path, split: str, brought: Brought) -> None:
 
 
 def _read_folder(folder: Path, brought: Brought) -> None:
-    kinds = ("recordings", "features", "supervisions", "cuts")
-    files = {kind: _manifest_files(folder, kind, brought.notes) for kind in kinds}
+    files = {kind: _manifest_files(folder, kind, brought.notes) for kind in KINDS}
     kind = "features" if files["features"] and not files["recordings"] else "recordings"
     sources, supervisions, cuts = files[kind], files["supervisions"], files["cuts"]
     if sources.keys() != supervisions.keys():
@@ -163,11 +163,16 @@ def _read_folder(folder: Path, brought: Brought) -> None:
         )
 
 
+def manifest_files(folder: Path) -> list[Path]:
+    """Return the manifests in a folder: what `read_brought` reads of it."""
+    return [file for file in sorted(folder.iterdir()) if file.name.startswith(KINDS) and file.name.endswith(SUFFIXES)]
+
+
 def _manifest_files(folder: Path, kind: str, notes: list[str]) -> dict[str, Path]:
     """Return the manifests of a kind by split."""
     found: dict[str, Path] = {}
-    for file in sorted(folder.iterdir()):
-        if file.name.startswith(kind) and file.name.endswith(SUFFIXES):
+    for file in manifest_files(folder):
+        if file.name.startswith(kind):
             split = _split_of(file, notes)
             if split in found:
                 raise ValueError(f"{folder}: {found[split].name} and {file.name} are both of split {split!r}; keep one")

@@ -18,25 +18,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lhotse import NumpyFilesWriter
 from lhotse.cut import Cut
-from rich.console import Console
-from rich.progress import track
 
-from asr.data.corpus import Corpus, Dropped, Manifests
+from asr.console import PlainConsole, track
+from asr.data.corpus import SPLIT, Corpus, Dropped, Manifests
 from asr.data.cut_table import CutTable
 from asr.data.cuts import CheckedCuts, Limits, check_cuts, supervised_cuts, too_short
 from asr.data.feature_checks import refuse_unfit
+from asr.data.feature_storage import FeatureFiles
 from asr.data.features import Features, LogMel, cause, read_features
+from asr.data.lhotse_jsonl import read_saved
 from asr.data.manifest_checks import contradiction
-from asr.data.prepared import INDEX, PreparedData
+from asr.data.prepared import DROPPED, INDEX, DamagedData, PreparedData
+from asr.safe_io import naming, open_inside, read_json, refuse_links_outside, write_whole
 from asr.text.normalise import TextNormalizer
 from asr.text.tokenizer import Tokenizer
 
 CORPUS_INDEX = "corpus.json"
+MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES = 2**29, 4_000_000  # it names every dropped item
 NUM_STATISTICS_CUTS = 500
 
-console = Console()
+console = PlainConsole()
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,12 @@ class View:
 
 
 def prepare(
-    root: Path, corpus_name: str, make_corpus: Callable[[Path], Corpus], view: View, view_name: str
+    root: Path,
+    corpus_name: str,
+    make_corpus: Callable[[Path], Corpus],
+    view: View,
+    view_name: str,
+    may_prepare: bool = True,
 ) -> PreparedData:
     """Return prepared data, made now or found.
 
@@ -69,46 +76,96 @@ def prepare(
         make_corpus: the recipe's prepare function; called with the folder that it may write to.
         view: how the corpus is looked at.
         view_name: fingerprint of everything in ``view``.
+        may_prepare: False: only data that are there already are returned.
+
+    Raises:
+        ValueError: the corpus cannot be used, or is not there and may not be made.
     """
     corpus_folder = root.resolve() / corpus_name
     folder = corpus_folder / view_name
-    if not (folder / INDEX).exists():
+    found = _found(folder, view, quiet=True)
+    if found is None and not may_prepare:
+        raise ValueError(
+            f"resume: the data of the run are not in {root}, or are damaged; type data.dir=PATH too, to have them "
+            "prepared there"
+        )
+    if found is None:
         with _lock(root.resolve() / f".{corpus_name}.lock"):
-            if not (folder / INDEX).exists():
+            found = _found(folder, view)
+            if found is None:
                 corpus_folder.mkdir(parents=True, exist_ok=True)
-                _build_view(folder, _corpus(corpus_folder, make_corpus), view)
-    return PreparedData.load(folder)
+                refuse_links_outside(corpus_folder)
+                with naming(corpus_folder):
+                    _build_view(folder, _corpus(corpus_folder, make_corpus), view)
+    return found or PreparedData.load(folder)
+
+
+def _found(folder: Path, view: View, quiet: bool = False) -> PreparedData | None:
+    """Return what was prepared before; None if that is nothing, or no longer as it was written, which is said."""
+    if not os.path.lexists(folder / INDEX):
+        return None
+    try:
+        prepared = PreparedData.load(folder)
+        _refuse_other(prepared, view)
+    except ValueError as error:
+        if not quiet:
+            console.print(f"{error}; preparing again", soft_wrap=True)
+        return None
+    return prepared
+
+
+def _refuse_other(prepared: PreparedData, view: View) -> None:
+    """Refuse data that this view cannot have made, and tables of cuts that do not fit the index."""
+    if len(prepared.mean) != view.features.num_features:
+        raise DamagedData(
+            f"the prepared data in {prepared.folder} cannot be used: a frame has {len(prepared.mean)} features there, "
+            f"not {view.features.num_features}"
+        )
+    if "train" not in prepared.splits or not prepared.names("dev"):
+        raise DamagedData(f"the prepared data in {prepared.folder} cannot be used: they lack train or dev")
+    for name in prepared.splits:
+        prepared.cuts(name)
 
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Let one process at a time prepare; others wait and say so. The lock goes with its process."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    with open_inside(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            console.print(f"another process is preparing {path.parent}; waiting for it", markup=False)
+            console.print(f"another process is preparing {path.parent}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Corpus:
-    index_file = folder / CORPUS_INDEX
-    if not index_file.exists():
-        corpus = make_corpus(folder)
-        _refuse_unusable(corpus)
-        for name, manifests in corpus.splits.items():
-            manifests.save(folder, name)
-        index = {
-            "splits": list(corpus.splits),
-            "notes": corpus.notes,
-            "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
-        }
-        _write(index_file, json.dumps(index, indent=1))
-    index = json.loads(index_file.read_text(encoding="utf-8"))
-    splits = {name: Manifests.load(folder, name) for name in index["splits"]}
-    return Corpus(splits, [Dropped(*item) for item in index["dropped"]], tuple(index["notes"]))
+    if os.path.lexists(folder / CORPUS_INDEX):
+        try:
+            return _saved_corpus(folder)
+        # what damaged manifests make lhotse raise can be anything
+        except Exception as error:
+            console.print(f"the manifests in {folder} cannot be used: {error}; making them again", soft_wrap=True)
+    corpus = make_corpus(folder)
+    _refuse_unusable(corpus)
+    for name, manifests in corpus.splits.items():
+        manifests.save(folder, name)
+    index = {
+        "splits": list(corpus.splits),
+        "notes": corpus.notes,
+        "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
+    }
+    write_whole(folder / CORPUS_INDEX, json.dumps(index, indent=1))
+    return _saved_corpus(folder)
+
+
+def _saved_corpus(folder: Path) -> Corpus:
+    index = read_json(folder / CORPUS_INDEX, MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES)
+    splits = {name: read_saved(folder, name) for name in index["splits"] if SPLIT.fullmatch(name)}
+    corpus = Corpus(splits, [Dropped(*map(str, item)) for item in index["dropped"]], tuple(map(str, index["notes"])))
+    _refuse_unusable(corpus)
+    return corpus
 
 
 def _refuse_unusable(corpus: Corpus) -> None:
@@ -131,8 +188,27 @@ def _build_view(folder: Path, corpus: Corpus, view: View) -> None:
     for manifests in corpus.splits.values():
         refuse_unfit(manifests, view.features)
     work = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(work, ignore_errors=True)
+    _remove(work)
     work.mkdir()
+    try:
+        _fill(work, folder, corpus, view)
+        _remove(folder)
+        os.rename(work, folder)
+    except BaseException:
+        # a full disk has no room for what is of no use
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, or whatever else has its name, without following a link."""
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
+def _fill(work: Path, folder: Path, corpus: Corpus, view: View) -> None:
     checked = {
         name: _check(name, manifests, view)
         for name, manifests in track(corpus.splits.items(), "checking data and text", console=console)
@@ -149,11 +225,9 @@ def _build_view(folder: Path, corpus: Corpus, view: View) -> None:
     for name, part in checked.items():
         CutTable.write(work / f"cuts_{name}", part.cuts)
     dropped = _reasons(corpus, checked)
-    _write_dropped(work / "dropped.tsv", dropped)
+    _write_dropped(work / DROPPED, dropped)
     splits = {name: _summary(name, part.cuts, dropped) for name, part in checked.items()}
     PreparedData(work, tokenizer, mean, std, splits, corpus.notes).save()
-    shutil.rmtree(folder, ignore_errors=True)
-    os.rename(work, folder)
 
 
 def _check(name: str, manifests: Manifests, view: View) -> CheckedCuts:
@@ -185,7 +259,7 @@ def _store_features(split: str, part: CheckedCuts, features: Features, work: Pat
     if not features.stored or not isinstance(features, LogMel):
         return
     done, unreadable = [], {}
-    with NumpyFilesWriter(work) as storage:
+    with FeatureFiles(work) as storage:
         for cut in track(part.cuts, f"storing features of {split}", console=console):
             if cut.sampling_rate != features.sampling_rate_hz:
                 cut = cut.resample(features.sampling_rate_hz)
@@ -193,6 +267,8 @@ def _store_features(split: str, part: CheckedCuts, features: Features, work: Pat
                 cut = cut.compute_and_store_features(features.extractor, storage)
                 read_features(features, cut)
             except Exception as error:  # a decoder may raise anything on a broken file
+                if storage.failure is not None:
+                    raise storage.failure from error
                 unreadable[cut.id] = cause(error)
             else:
                 cut.features.storage_path = str(final)
@@ -246,10 +322,3 @@ def _write_dropped(path: Path, dropped: list[Dropped]) -> None:
         writer = csv.writer(file, delimiter="\t")
         writer.writerow(("split", "item", "reason"))
         writer.writerows((item.split, item.item, item.reason) for item in dropped)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that exists whole or not at all."""
-    temporary = path.with_suffix(".partial")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.rename(path)

@@ -31,5 +31,5 @@ class Reading:
 
     def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:
         """Return a loader that reads every cut once."""
-        dataset = SpeechDataset(self.features, self.tokenizer, may_be_empty=True)
+        dataset = SpeechDataset(self.features, self.tokenizer)
         return EvaluationLoader(dataset, MicroBatches(cuts, self.batch, shuffle=False), self.workers)

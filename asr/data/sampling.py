@@ -15,6 +15,9 @@ Plan = list[np.ndarray]
 """Numbers of the cuts of every micro-batch, in the order of an epoch."""
 
 
+MAX_BUCKETS = 1000
+
+
 @dataclass(frozen=True)
 class BatchSize:
     """How many cuts go into a micro-batch.
@@ -35,6 +38,8 @@ class BatchSize:
         for name in ("max_duration_s", "num_buckets"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, given {getattr(self, name)}")
+        if self.num_buckets > MAX_BUCKETS:
+            raise ValueError(f"num_buckets must be at most {MAX_BUCKETS}, given {self.num_buckets}")
         if self.quadratic_duration_s is not None and self.quadratic_duration_s <= 0:
             raise ValueError(f"quadratic_duration_s must be positive or null, given {self.quadratic_duration_s}")
 

@@ -6,19 +6,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from lhotse import Features, NumpyFilesWriter, SupervisionSegment
-from rich.progress import track
+from lhotse import Features, SupervisionSegment
 
+from asr.console import track
 from asr.data.corpus import Corpus, Manifests
+from asr.data.feature_storage import FeatureFiles
 from asr.data.seeding import seed_for
+from asr.data.source_files import reads
 
-from .sources import HOME, NUM_CEPSTRA, Utterance, find_utterances
+from .sources import HOME, NUM_CEPSTRA, Utterance, find_utterances, source_files
 
 FRAME_SHIFT_S = 0.01
 SAMPLING_RATE_HZ = 16_000  # of the audio that the cepstra were made from
 NUM_UTTERANCES = {"train": 948, "test": 130}
 
 
+@reads(source_files)
 def prepare_an4(
     output_dir: Path, *, source: str | None = None, num_dev_speakers: int = 8, seed: int = 20261121
 ) -> Corpus:
@@ -70,13 +73,13 @@ def _notes(utterances: Sequence[Utterance], dev: set[str]) -> Iterator[str]:
 
 
 def _manifests(split: str, utterances: Sequence[Utterance], folder: Path) -> Manifests:
-    with NumpyFilesWriter(folder) as storage:
+    with FeatureFiles(folder) as storage:
         features = [_store(u, storage) for u in track(utterances, f"writing {split}", transient=True)]
     segments = (_segment(u, f) for u, f in zip(utterances, features, strict=True))
     return Manifests.of(features, segments)
 
 
-def _store(utterance: Utterance, storage: NumpyFilesWriter) -> Features:
+def _store(utterance: Utterance, storage: FeatureFiles) -> Features:
     num_frames = len(utterance.cepstra)
     return Features(
         type="mfcc",

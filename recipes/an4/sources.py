@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import re
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,16 @@ from numpy.typing import NDArray
 
 from asr.data.archives import extract
 from asr.data.fingerprint import describe_source, fingerprint
+from asr.data.numpy_files import load_npz
+from asr.data.source_files import read_lines, visible_files
+from asr.safe_io import check_regular_file
 
 HOME = "http://www.speech.cs.cmu.edu/databases/an4/"
 MAX_BYTES, MAX_MEMBERS = 2**27, 5000  # it unpacks to 1100 files of 15 MB
 NUM_CEPSTRA = 13
 SPLITS = ("train", "test")
 INDEX, MATRIX, ARRAY = "index.tsv", "mfcc13.f16.npz", "mfcc"
+LIST = "an4_train.fileids"
 INDEX_COLUMNS = ("id", "speaker", "text", "split", "start", "end")
 ID = re.compile(r"[\w-]+")
 TRANSCRIPT = re.compile(r"(?:<s>)?(.*?)(?:</s>)?\s*\(([\w-]+)\)")
@@ -63,7 +66,7 @@ def find_utterances(source: str, work: Path) -> list[Utterance]:
     if not folder.is_dir():
         unpacked = work / f"unpacked-{fingerprint(describe_source(source))}"
         folder = extract(folder, unpacked, max_bytes=MAX_BYTES, max_members=MAX_MEMBERS)
-    indexes, lists = sorted(folder.rglob(INDEX)), sorted(folder.rglob("an4_train.fileids"))
+    indexes, lists = _named(folder, INDEX), _named(folder, LIST)
     if not indexes and not lists:
         raise ValueError(
             f"{source}: the cepstra of AN4 are not there; expected {INDEX} beside {MATRIX}, or the folders etc and "
@@ -73,6 +76,21 @@ def find_utterances(source: str, work: Path) -> list[Utterance]:
     utterances = sorted(found, key=lambda utterance: utterance.id)
     _refuse_mixed(source, utterances)
     return utterances
+
+
+def source_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder that are read, and those beside them that could be."""
+    indexes, lists = _named(folder, INDEX), _named(folder, LIST)
+    if indexes:
+        yield from (indexes[0], indexes[0].with_name(MATRIX))
+    elif lists:
+        home = lists[0].parent.parent
+        yield from (home / "etc" / f"an4_{split}.{kind}" for split in SPLITS for kind in ("transcription", "fileids"))
+        yield from (path for path in visible_files(home / "feat") if path.suffix == ".mfc")
+
+
+def _named(folder: Path, name: str) -> list[Path]:
+    return sorted(path for path in visible_files(folder) if path.name == name)
 
 
 def _refuse_mixed(source: str, utterances: Sequence[Utterance]) -> None:
@@ -88,12 +106,11 @@ def _refuse_mixed(source: str, utterances: Sequence[Utterance]) -> None:
 
 def _from_index(index: Path) -> Iterator[Utterance]:
     cepstra = _matrix(index.with_name(MATRIX))
-    with index.open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        missing = [name for name in INDEX_COLUMNS if name not in (rows.fieldnames or ())]
-        if missing:
-            raise ValueError(f"{index}: the header lacks {', '.join(missing)}; needed are {', '.join(INDEX_COLUMNS)}")
-        spans = [(*_span(index, line, row, len(cepstra)), row) for line, row in enumerate(rows, start=2)]
+    rows = csv.DictReader(read_lines(index), delimiter="\t", quoting=csv.QUOTE_NONE)
+    missing = [name for name in INDEX_COLUMNS if name not in (rows.fieldnames or ())]
+    if missing:
+        raise ValueError(f"{index}: the header lacks {', '.join(missing)}; needed are {', '.join(INDEX_COLUMNS)}")
+    spans = [(*_span(index, line, row, len(cepstra)), row) for line, row in enumerate(rows, start=2)]
     for (_, end, first), (start, _, second) in pairwise(sorted(spans, key=lambda span: span[:2])):
         if start < end:
             raise ValueError(f"{index}: {first['id']} and {second['id']} share frames; each frame is of one utterance")
@@ -105,12 +122,8 @@ def _matrix(path: Path) -> NDArray[np.floating]:
     """Return the frames of all utterances, (T, 13)."""
     if not path.is_file():
         raise ValueError(f"{path} is missing; it holds the cepstra that {INDEX} points into")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            matrix: NDArray[np.floating] = arrays[ARRAY]
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read as an npz with an array {ARRAY!r}: {error}") from error
-    if matrix.ndim != 2 or matrix.shape[1] != NUM_CEPSTRA or not np.issubdtype(matrix.dtype, np.floating):
+    matrix: NDArray[np.floating] = load_npz(path, {ARRAY: np.floating}, MAX_BYTES)[ARRAY]
+    if matrix.ndim != 2 or matrix.shape[1] != NUM_CEPSTRA:
         raise ValueError(
             f"{path}: {ARRAY!r} is {matrix.dtype} of shape {matrix.shape}, expected floating (frames, {NUM_CEPSTRA})"
         )
@@ -155,7 +168,7 @@ def _transcripts(path: Path) -> dict[str, str]:
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
         raise ValueError(f"{path} is missing")
-    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [line.strip() for line in read_lines(path) if line.strip()]
 
 
 def read_mfc(path: Path) -> NDArray[np.float32]:
@@ -172,6 +185,7 @@ def read_mfc(path: Path) -> NDArray[np.float32]:
     """
     if not path.is_file():
         raise ValueError(f"{path} is missing")
+    check_regular_file(path, MAX_BYTES)
     data = path.read_bytes()
     num_values = len(data) // 4 - 1
     for order in "><":

@@ -9,12 +9,14 @@ import numpy as np
 from lhotse import SupervisionSegment
 
 from asr.data.corpus import Corpus, Dropped, Manifests, Source
-from asr.data.manifests import UNSPLIT, Brought, read_brought
+from asr.data.manifests import UNSPLIT, Brought, manifest_files, read_brought
 from asr.data.seeding import seed_for
+from asr.data.source_files import reads
 
 MIN_SPEAKERS = 3  # one for each of train, dev and test
 
 
+@reads(manifest_files)
 def prepare_custom(
     output_dir: Path,
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,21 @@ import numpy as np
 import soundfile
 from lhotse import Recording, SupervisionSegment
 from numpy.typing import NDArray
-from rich.progress import track
 
+from asr.console import track
 from asr.data.corpus import Corpus, Dropped, Manifests
 from asr.data.fingerprint import fingerprint
 from asr.data.seeding import seed_for
+from asr.data.source_files import reads
 
-from .sources import DIGITS, NUM_RECORDINGS, SAMPLING_RATE_HZ, SPEAKERS, Digit, find_digits
+from .sources import DIGITS, NUM_RECORDINGS, SAMPLING_RATE_HZ, SPEAKERS, Digit, find_digits, source_files
 
 MIN_DIGITS = 2
 GAP_S = (0.05, 0.25)
 NOISE_DBFS = -60.0
 
 
+@reads(source_files)
 def prepare_fsdd(
     output_dir: Path,
     *,
@@ -145,8 +148,11 @@ def _utterance(name: str, string: Sequence[Digit], folder: Path, seed: int) -> t
     # audio of other options must not be taken for this string's
     path = folder / f"{name}-{fingerprint([seed, [digit.id for digit in string]])}.flac"
     if not path.exists():
+        content = io.BytesIO()
+        soundfile.write(content, join(string, seed_for(name, seed)), SAMPLING_RATE_HZ, "PCM_16", format="FLAC")
         partial = path.with_suffix(".partial")
-        soundfile.write(partial, join(string, seed_for(name, seed)), SAMPLING_RATE_HZ, "PCM_16", format="FLAC")
+        # libsndfile itself would not say that the disk is full
+        partial.write_bytes(content.getbuffer())
         partial.rename(path)
     recording = Recording.from_file(path, recording_id=name)
     custom: dict[str, Any] = {"recordings": [digit.id for digit in string]}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from asr.data.archives import download, extract
 from asr.data.fingerprint import describe_source, fingerprint
+from asr.data.source_files import read_lines, visible_files
 
 # the tag with all six speakers; the branch may grow
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
@@ -61,6 +62,8 @@ class Digit:
         Raises:
             ValueError: it cannot be read, or holds nothing.
         """
+        if not self.path.is_file():
+            raise ValueError(f"missing audio: {self.path}")
         try:
             audio, rate_hz = soundfile.read(self.path, start=self.start, stop=self.end, dtype="float32")
         except (soundfile.SoundFileError, OSError) as error:
@@ -84,8 +87,7 @@ def find_digits(source: str | None, work: Path) -> list[Digit]:
         ValueError: there are no such recordings at ``source``.
     """
     folder = _folder(source, work)
-    indexes = sorted(folder.rglob("index.tsv"))
-    digits = sorted(_from_index(indexes[0]) if indexes else _from_wavs(folder), key=lambda digit: digit.id)
+    digits = sorted(_digits(folder), key=lambda digit: digit.id)
     if not digits:
         raise ValueError(
             f"{source or folder}: no recordings of the Free Spoken Digit Dataset are there; expected an index.tsv, or "
@@ -95,6 +97,20 @@ def find_digits(source: str | None, work: Path) -> list[Digit]:
         if first.id == second.id:
             raise ValueError(f"{first.id} is there twice, in {first.path} and {second.path}; remove one of them")
     return digits
+
+
+def source_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that are read."""
+    return [*_indexes(folder)[:1], *dict.fromkeys(digit.path for digit in _digits(folder))]
+
+
+def _digits(folder: Path) -> list[Digit]:
+    indexes = _indexes(folder)
+    return _from_index(indexes[0]) if indexes else _from_wavs(folder)
+
+
+def _indexes(folder: Path) -> list[Path]:
+    return [path for path in visible_files(folder) if path.name == "index.tsv"]
 
 
 def _folder(source: str | None, work: Path) -> Path:
@@ -111,12 +127,11 @@ def _folder(source: str | None, work: Path) -> Path:
 
 
 def _from_index(index: Path) -> list[Digit]:
-    with index.open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file, delimiter="\t")
-        missing = [name for name in INDEX_COLUMNS if name not in (rows.fieldnames or ())]
-        if missing:
-            raise ValueError(f"{index}: the header lacks {', '.join(missing)}; needed are {', '.join(INDEX_COLUMNS)}")
-        return [_indexed(index, number, row) for number, row in enumerate(rows, start=2)]
+    rows = csv.DictReader(read_lines(index), delimiter="\t")
+    missing = [name for name in INDEX_COLUMNS if name not in (rows.fieldnames or ())]
+    if missing:
+        raise ValueError(f"{index}: the header lacks {', '.join(missing)}; needed are {', '.join(INDEX_COLUMNS)}")
+    return [_indexed(index, number, row) for number, row in enumerate(rows, start=2)]
 
 
 def _indexed(index: Path, line: int, row: Mapping[str, str]) -> Digit:
@@ -135,5 +150,5 @@ def _indexed(index: Path, line: int, row: Mapping[str, str]) -> Digit:
 
 
 def _from_wavs(folder: Path) -> list[Digit]:
-    named = ((WAV_NAME.fullmatch(path.name), path) for path in folder.rglob("*.wav"))
-    return [Digit(path.stem, int(match[1]), match[2], int(match[3]), path.resolve()) for match, path in named if match]
+    named = ((WAV_NAME.fullmatch(path.name), path) for path in visible_files(folder))
+    return [Digit(path.stem, int(match[1]), match[2], int(match[3]), path.absolute()) for match, path in named if match]

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from lhotse import Recording, SupervisionSegment
-from rich.progress import track
 
+from asr.console import track
 from asr.data.corpus import Corpus, Manifests
 from asr.data.seeding import seed_for
 
 SAMPLING_RATE_HZ = 16_000
 SHARD_UTTERANCES = 200
+MAX_JOBS = 256
 NOTE = "synthetic speech (eSpeak NG): error rates say nothing about human speakers"
 
 # what is said, by whom and how: the keys that ``place`` and ``voices.draw_speaker`` give, text, and those of ``quiet``
@@ -109,10 +110,16 @@ def speak(
     if not missing:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(num_jobs) as pool:
+    if num_jobs > MAX_JOBS:
+        raise ValueError(f"data.prepare.num_jobs must be at most {MAX_JOBS} processes, given {num_jobs}")
+    pool = ThreadPoolExecutor(num_jobs)
+    try:
         jobs = pool.map(lambda items: _speak_shard(items, folder, seed, finish), missing)
         for _ in track(jobs, f"speaking {missing[0][0]['shard'].split('-')[0]}", total=len(missing)):
             pass
+    finally:
+        # after a failure or a Ctrl-C nothing more is spoken
+        pool.shutdown(cancel_futures=True)
 
 
 def _speak_shard(items: Plan, folder: Path, seed: int, finish: Callable[[Path, Plan], None] | None) -> None:

@@ -1,0 +1,86 @@
+"""What a user gives as a source: regular files and folders of them, read within bounds."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from asr.safe_io import check_regular_file
+
+MAX_MANIFEST_BYTES = 2**33
+MAX_LINE_CHARS = 2**24
+# json of manifests shrinks to a tenth; what shrinks to a thousandth is made to fill memory
+MAX_RATIO = 200
+FREE_BYTES = 2**24
+MAX_BLANK_LINES = 10_000  # in a row
+
+Prepare = TypeVar("Prepare", bound=Callable[..., Any])
+SourceFiles = Callable[[Path], Iterable[Path]]
+
+
+def reads(source_files: SourceFiles) -> Callable[[Prepare], Prepare]:
+    """Declare which files of a folder a prepare function reads: others may come and go beside them.
+
+    Args:
+        source_files: folder → the files below it.
+    """
+
+    def declare(prepare: Prepare) -> Prepare:
+        prepare.source_files = source_files  # type: ignore[attr-defined]
+        return prepare
+
+    return declare
+
+
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder that are not hidden, without following links to folders."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+
+
+def refuse_special(path: Path, what: str) -> None:
+    """Refuse what is neither a regular file nor a folder: a pipe or a device would be waited for, or read, for ever.
+
+    Raises:
+        ValueError: it is, or nothing is there.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        why = "" if isinstance(error, FileNotFoundError) else f" ({error})"
+        shown = str(path) if len(str(path)) < 200 else f"{str(path)[:200]}…"
+        raise ValueError(f"{what}: there is no file or folder {shown!r}{why}; give an existing path") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ValueError(f"{what}: {path} is neither a regular file nor a folder, but a device, a pipe or a socket")
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the lines of a text file with their ends, unpacked where its name ends with .gz.
+
+    Raises:
+        ValueError: it is no regular file, or too large when unpacked, or one line is.
+    """
+    check_regular_file(path, MAX_MANIFEST_BYTES)
+    opener: Any = gzip.open if path.name.endswith(".gz") else open
+    with opener(path, "rt", encoding=encoding, newline="") as file:
+        yield from _bounded(path, file)
+
+
+def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
+    allowed = FREE_BYTES + MAX_RATIO * path.stat().st_size
+    num_chars = num_blank = 0
+    while line := file.readline(MAX_LINE_CHARS + 1):
+        num_chars += len(line)
+        if len(line) > MAX_LINE_CHARS:
+            raise ValueError(f"a line has more than {MAX_LINE_CHARS} characters")
+        num_blank = num_blank + 1 if line.isspace() else 0
+        if num_blank > MAX_BLANK_LINES:
+            raise ValueError(f"more than {MAX_BLANK_LINES} lines in a row are blank")
+        if num_chars > allowed:
+            raise ValueError(f"it unpacks to more than {MAX_RATIO} times its size")
+        yield line
