@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
-from rich.console import Console
 from torch import Tensor
 
+from asr.console import PlainConsole
 from asr.training.boundaries import ends_update
 from asr.training.checkpoints import AVERAGES
 from asr.training.module import TrainingModule
 from asr.training.processes import is_first_process
 from asr.training.running_averages import RunningAverages
 
-console = Console(quiet=not is_first_process(), highlight=False)
+console = PlainConsole(quiet=not is_first_process())
 
 
 class Averaging(pl.Callback):

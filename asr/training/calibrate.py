@@ -159,6 +159,9 @@ def _measure(
     # the first update makes the optimizer's state, the second of a size finds everything warm
     nums = [sizes[0], *sizes, sizes[-1]]
     batches = [dataset[(0, order.cut_set(numbers[:num]))] for num in nums]
+    for batch in batches:
+        if batch.skipped:
+            raise ValueError(f"calibrate: {batch.skipped[0][0]} cannot be read: {batch.skipped[0][1]}; put it back")
     probe = _run(copy.deepcopy(module), batches, make_trainer, memory)
     found = [_at(order, numbers, num, probe, [i for i, n in enumerate(nums) if n == num and i > 0]) for num in sizes]
     num_fitting = sum(size.peak is not None for size in found)

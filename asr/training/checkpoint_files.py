@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
-TEMPORARY = ".tmp"  # behind the name of a file that is being written
+from asr.safe_io import TEMPORARY, replace_by, sync
+
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 
 
@@ -27,36 +27,37 @@ def update_files(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def replace_by(path: Path, make: Callable[[Path], object]) -> None:
-    """Put at ``path`` what ``make`` leaves at a temporary name beside it, in one step that survives a power cut."""
-    temporary = path.with_name(path.name + TEMPORARY)
-    temporary.unlink(missing_ok=True)
-    try:
-        make(temporary)
-        temporary.replace(path)
-    finally:
-        # left where writing failed, and where both names were links to one file already
-        temporary.unlink(missing_ok=True)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def newest_update(folder: Path) -> int | None:
+    """Return the update that ``last.ckpt`` leads to, else the newest that there is; None: there is none."""
+    last = UPDATE_FILE.fullmatch((folder / "last.ckpt").resolve().name)
+    return int(last[1]) if last else next(iter(update_files(folder)), None)
 
 
 def write(state: Any, path: Path) -> None:
-    """Write plain data and tensors to a file."""
+    """Write plain data and tensors to a file.
+
+    Raises:
+        OSError: there is no room, or it is not allowed; what was there before is as it was.
+    """
 
     def save(temporary: Path) -> None:
-        torch.save(state, temporary)
+        try:
+            torch.save(state, temporary)
+        except RuntimeError:
+            # torch does not tell why it could not write
+            _write_more(temporary)
+            raise
         sync(temporary)
 
     replace_by(path, save)
+
+
+def _write_more(path: Path) -> None:
+    """Write to the end of a file until that fails, or until as much is written as torch holds back."""
+    with path.open("ab", buffering=0) as file:
+        for _ in range(64):
+            file.write(bytes(2**16))
+        os.fsync(file.fileno())
 
 
 def lead_to(link: Path, target: Path) -> None:

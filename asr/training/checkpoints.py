@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,16 @@ from typing import Any
 
 import torch
 
+from asr.training.checkpoint_checks import (
+    check_averages,
+    check_contents,
+    check_weights,
+    check_werdict,
+    count_at,
+    damage,
+    first_line,
+    mapping_at,
+)
 from asr.training.checkpoint_files import update_files
 from asr.training.running_averages import RunningAverages
 
@@ -71,38 +80,36 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
     if problem:
         raise ValueError(f"{path} is damaged, or no checkpoint: {problem}; give another one of checkpoints/")
     try:
-        loaded = _loaded(path, torch.load(path, map_location="cpu", weights_only=True))
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        check_contents(state, path.stat().st_size)
+        return _loaded(path, state)
     # what a stranger's file makes the unpickler raise can be anything
     except Exception as error:
-        raise ValueError(f"{path} is not a checkpoint of this program: {type(error).__name__}: {error}") from error
-    return loaded
+        raise ValueError(f"{path} is not a checkpoint of this program: {first_line(error)}") from error
 
 
-def damage(path: Path) -> str:
-    """Return what is wrong with the bytes of a checkpoint; nothing where each part fits its checksum."""
-    try:
-        with zipfile.ZipFile(path) as parts:
-            bad = parts.testzip()
-    # a flipped bit can claim encryption, an unknown compression, or a place behind the end
-    except Exception as error:
-        size = f"{path.stat().st_size} bytes" if path.exists() else "no file"
-        return f"{error} ({size})"
-    return f"the checksum of {bad} does not fit" if bad else ""
-
-
-def _loaded(path: Path, state: Mapping[str, Any]) -> LoadedCheckpoint:
-    extra, all_weights = state["werdict"], state["state_dict"]
+def _loaded(path: Path, state: object) -> LoadedCheckpoint:
+    """Return the parts of a checkpoint, each of the type that it is used as."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"it is a {type(state).__name__}")
+    extra, all_weights = mapping_at(state, "werdict"), mapping_at(state, "state_dict")
     if extra.get("format") != FORMAT:
-        raise ValueError(f"its format is {extra.get('format')!r}; this version reads {FORMAT}")
+        raise ValueError(f"its format is {extra.get('format')!r:.80}; this version reads {FORMAT}")
+    check_werdict(extra)
+    check_weights(all_weights, "state_dict")
+    weights = {name.removeprefix(PREFIX): tensor for name, tensor in all_weights.items() if name.startswith(PREFIX)}
+    averages = mapping_at(state, AVERAGES) if AVERAGES in state else None
+    if averages is not None:
+        check_averages(averages, weights)
     return LoadedCheckpoint(
         path,
-        {name.removeprefix(PREFIX): tensor for name, tensor in all_weights.items() if name.startswith(PREFIX)},
-        extra["config"],
-        extra["tokenizer"],
-        extra["data"],
-        int(state["global_step"]),
-        state.get("callbacks", {}),
-        RunningAverages.from_state(state[AVERAGES]) if AVERAGES in state else None,
+        weights,
+        dict(extra["config"]),
+        dict(extra["tokenizer"]),
+        dict(extra["data"]),
+        count_at(state, "global_step"),
+        mapping_at(state, "callbacks") if "callbacks" in state else {},
+        None if averages is None else RunningAverages.from_state(averages),
     )
 
 
@@ -126,4 +133,4 @@ def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
 def _candidates(folder: Path) -> Iterator[Path]:
     """Yield the file behind last.ckpt, the other updates from the newest, and the best; each file once."""
     names = [folder / "last.ckpt", *update_files(folder).values(), folder / "best.ckpt"]
-    yield from dict.fromkeys(path.resolve() for path in names if path.exists())
+    yield from dict.fromkeys(path.resolve() for path in names if path.is_file())

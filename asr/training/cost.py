@@ -101,9 +101,9 @@ class TrainingCost(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""
-        self.seconds = state_dict["seconds"]
-        self.updates.extend(state_dict["updates"])
-        self.steps.extend(state_dict["steps"])
+        self.seconds = float(state_dict["seconds"])
+        self.updates.extend(map(float, state_dict["updates"]))
+        self.steps.extend(map(float, state_dict["steps"]))
 
 
 class StepClock:

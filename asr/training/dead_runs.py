@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import lightning.pytorch as pl
-from rich.console import Console
+from pydantic import TypeAdapter
 
+from asr.console import PlainConsole
 from asr.evaluation.wer import Score
 from asr.training.module import TrainingModule
 
@@ -99,7 +100,7 @@ class DeadRuns(pl.Callback):
                 raise ValueError(f"{name} must be at least 1, given {value}")
         self.alignment_updates, self.num_validations = alignment_updates, num_validations
         self.loss_span_updates = loss_span_updates
-        self.console = Console(highlight=False)
+        self.console = PlainConsole()
         self.watched = Watched()
 
     def on_train_batch_end(
@@ -172,7 +173,7 @@ class DeadRuns(pl.Callback):
     def _say(self, topic: str, found: str, text: str) -> None:
         """Say what was found, unless it was what had been found before."""
         if found and self.watched.said.get(topic) != found:
-            self.console.print(text, markup=False, soft_wrap=True)
+            self.console.print(text, soft_wrap=True)
         self.watched.said[topic] = found
 
     def state_dict(self) -> dict[str, Any]:
@@ -181,5 +182,4 @@ class DeadRuns(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on watching."""
-        trend = state_dict["trend"]
-        self.watched = Watched(**{**state_dict, "trend": None if trend is None else LossTrend(**trend)})
+        self.watched = TypeAdapter(Watched).validate_python(state_dict)

@@ -2,6 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from asr.training.checkpoint_files import newest_update
+
 
 class TrainingFailed(RuntimeError):
     """A training that cannot go on; the message says why, and what to do."""
+
+
+@contextlib.contextmanager
+def explaining_failed_writes(run_dir: Path) -> Iterator[None]:
+    """Say what could not be written of a run, why, and what is left of it.
+
+    Raises:
+        TrainingFailed: the disk is full, a quota is used up, or writing is not allowed.
+    """
+    try:
+        yield
+    except OSError as error:
+        newest = newest_update(run_dir / "checkpoints")
+        left = (
+            f"continues from update {newest}" if newest is not None else "begins again: no checkpoint was written yet"
+        )
+        raise TrainingFailed(
+            f"{error.filename or run_dir} could not be written: {error.strerror or error}; make room there (df, quota, "
+            f"permissions), then asr-train resume={run_dir} {left}"
+        ) from error

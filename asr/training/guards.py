@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rich.console import Console
 from torch import Tensor
 
+from asr.console import PlainConsole
 from asr.data.batch import Batch
 from asr.training.errors import TrainingFailed
 
 MAX_CONSECUTIVE_SKIPS = 50
 
-console = Console(highlight=False)
+console = PlainConsole()
 
 
 class SkippedUpdate(Exception):
@@ -68,6 +68,20 @@ class UpdateGuard:
             self._name_skipped(update, seen, rank)
         return not finite
 
+    def end_empty_update(self, update: int) -> None:
+        """Count an update of which no utterance could be read, on any rank.
+
+        Raises:
+            TrainingFailed: too many updates in a row were skipped.
+        """
+        self.seen = []
+        self.counts["skipped_updates"] += 1
+        self.counts["consecutive_skips"] += 1
+        in_a_row = self.counts["consecutive_skips"]
+        _say(f"update {update} is skipped, {in_a_row} in a row: none of its utterances could be read")
+        if in_a_row >= self.max_consecutive_skips:
+            raise TrainingFailed(f"{in_a_row} updates in a row were skipped, the last because nothing could be read")
+
     def _name_too_short(self, cuts: list[str]) -> None:
         for cut in cuts:
             if cut not in self.named:
@@ -115,4 +129,4 @@ def _chosen(ids: tuple[str, ...], mask: Tensor) -> list[str]:
 
 
 def _say(text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(text, soft_wrap=True)

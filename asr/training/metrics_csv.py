@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import csv
+import itertools
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
+
+from asr.safe_io import check_regular_file, naming, open_inside, replace_by
+from asr.table_files import bounded_lines
+from asr.training.errors import explaining_failed_writes
+
+HEADER = ("step", "name", "value")
 
 
 class MetricsCsv(Logger):
@@ -22,16 +31,27 @@ class MetricsCsv(Logger):
         self.path = run_dir / "metrics.csv"
 
     def go_on(self, update: int) -> None:
-        """Forget what was logged behind the checkpoint of an update: a resumed run logs it again."""
-        if not self.path.exists():
+        """Forget what was logged after the checkpoint of an update: a resumed run logs it again.
+
+        Raises:
+            ValueError: it is no table of a run.
+        """
+        if not os.path.lexists(self.path):
             return
-        with self.path.open(newline="", encoding="utf-8") as file:
-            header, *rows = csv.reader(file)
-        kept = self.path.with_suffix(".partial")
-        with kept.open("w", newline="", encoding="utf-8") as file:
-            # a kill may have left half a row at the end
-            csv.writer(file).writerows([header, *(row for row in rows if len(row) == 3 and int(row[0]) < update)])
-        kept.replace(self.path)
+        check_regular_file(self.path)
+        try:
+            with open_inside(self.path, "r") as file:
+                # a line at a time: tables of long runs, and of strangers, may be larger than the memory
+                rows = csv.reader(bounded_lines(file))
+                header = next(rows, [])
+                if tuple(header) != HEADER:
+                    raise ValueError(f"it begins {header[:3]!s:.80}")
+                # a kill may have left half a row at the end
+                kept = itertools.chain([HEADER], (row for row in rows if _is_before(row, update)))
+                with explaining_failed_writes(self.path.parent):
+                    replace_by(self.path, lambda temporary: _write_rows(temporary, kept))
+        except (csv.Error, ValueError) as error:
+            raise ValueError(f"{self.path} is not a table of metrics: {error}; move it away to resume") from None
 
     @property
     def name(self) -> str:
@@ -49,10 +69,26 @@ class MetricsCsv(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append one row per metric."""
+        """Append one row per metric.
+
+        Raises:
+            TrainingFailed: it cannot be written.
+        """
         new = not self.path.exists()
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            if new:
-                writer.writerow(("step", "name", "value"))
-            writer.writerows((step, name, repr(float(value))) for name, value in metrics.items() if name != "epoch")
+        rows = [(step, name, repr(float(value))) for name, value in metrics.items() if name != "epoch"]
+        with explaining_failed_writes(self.path.parent), naming(self.path), open_inside(self.path, "a") as file:
+            csv.writer(file).writerows([HEADER, *rows] if new else rows)
+
+
+def _write_rows(path: Path, rows: Iterable[Sequence[str]]) -> None:
+    with open(path, "x", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_before(row: Sequence[str], update: int) -> bool:
+    try:
+        return len(row) == 3 and int(row[0]) < update
+    except ValueError:
+        return False

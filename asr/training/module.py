@@ -21,8 +21,11 @@ from asr.evaluation.wer import Score, Utterance, score
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
 from asr.training.audio_clock import AudioClock
+from asr.training.checkpoint_checks import check_resumable
+from asr.training.errors import TrainingFailed
 from asr.training.guards import SkippedUpdate, UpdateGuard
 from asr.training.processes import gather
+from asr.training.unreadable import UnreadableCuts
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
@@ -61,6 +64,7 @@ class TrainingModule(pl.LightningModule):
         dev_names: of the validation loaders, in order.
         max_duration_s: seconds of audio that a micro-batch may hold.
         extra_state: plain data to put into every checkpoint under the name ``werdict``.
+        max_unreadable: utterances of an epoch that may be unreadable; None: any number.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class TrainingModule(pl.LightningModule):
         dev_names: list[str],
         max_duration_s: float,
         extra_state: Mapping[str, Any],
+        max_unreadable: int | None = None,
     ) -> None:
         super().__init__()
         self.recogniser, self.tokenizer, self.decoder = recogniser, tokenizer, decoder
@@ -80,9 +85,11 @@ class TrainingModule(pl.LightningModule):
         self.dev_names, self.max_duration_s, self.extra_state = dev_names, max_duration_s, extra_state
         self.hypotheses: dict[str, list[Utterance]] = {}
         self.scores: dict[str, Score] = {}
-        # sums over the micro-batches of an update: loss, tokens, utterances, seconds of audio, utterances too short
-        self.sums = torch.zeros(5)
-        self.guard, self.audio_clock = UpdateGuard(), AudioClock()
+        # sums over the micro-batches of an update: loss, tokens, utterances, seconds of audio, utterances too short,
+        # utterances that could not be read
+        self.sums = torch.zeros(6)
+        self.guard, self.audio_clock, self.unreadable = UpdateGuard(), AudioClock(), UnreadableCuts(max_unreadable)
+        self.num_unread: dict[str, int] = {}  # of a validation, by development set
         self.in_hand: Batch | None = None
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -104,6 +111,9 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """Return the sum of the losses of a micro-batch, in nats."""
         self.in_hand = batch
+        self.unreadable.see(batch)
+        if len(batch) == 0:
+            return self._nothing(batch)
         if isinstance(self.recogniser.encoder, FollowsTraining):
             self.recogniser.encoder.follow_training(self.trained_audio_s())
         torch.manual_seed(seed_for("dropout", batch.seed))
@@ -113,9 +123,16 @@ class TrainingModule(pl.LightningModule):
         tokens = batch.num_tokens.where(~too_short, 0).sum()
         loss = losses.sum()
         seen = torch.tensor([len(batch), batch.audio_s], device=loss.device)
-        added = torch.cat((loss.detach().view(1), tokens.view(1), seen, too_short.sum().view(1)))
+        unread = torch.tensor([len(batch.skipped)], device=loss.device)
+        added = torch.cat((loss.detach().view(1), tokens.view(1), seen, too_short.sum().view(1), unread))
         self.sums = self.sums.to(loss.device) + added
         return loss
+
+    def _nothing(self, batch: Batch) -> Tensor:
+        """Return a loss of zero that leaves all gradients as they are, for a micro-batch that could not be read."""
+        self.sums[5] += len(batch.skipped)
+        # every parameter takes part, because DDP waits for the gradients of all
+        return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
 
     def trained_audio_s(self) -> float:
         """Return how many seconds of audio the updates so far may have held, on all ranks."""
@@ -141,10 +158,16 @@ class TrainingModule(pl.LightningModule):
         norm = get_total_norm(gradients)
         # the gradients of all ranks should be the same; what is done about them must be
         sums = torch.cat((self.sums, (~norm.isfinite()).to(self.sums).view(1)))
-        self.sums = torch.zeros(5)
-        loss, tokens, utterances, audio_s, num_too_short, num_bad = self.trainer.strategy.reduce(
+        self.sums = torch.zeros(6)
+        loss, tokens, utterances, audio_s, num_too_short, num_unread, num_bad = self.trainer.strategy.reduce(
             sums, reduce_op="sum"
         ).tolist()
+        self.unreadable.end_update(self.current_epoch, int(num_unread), int(utterances))
+        if num_unread and not utterances:
+            self.gradient_norm = norm
+            self.guard.end_empty_update(self.global_step)
+            self._skip(optimizer)
+            return
         # lightning divides by the accumulated micro-batches, DDP by the ranks
         scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / max(1, tokens)
         for gradient in gradients:
@@ -160,6 +183,7 @@ class TrainingModule(pl.LightningModule):
                 "train/utterances": utterances,
                 "train/audio_s": audio_s,
                 "train/epoch": float(self.current_epoch),
+                "train/unreadable": float(self.unreadable.counts["total"]),
                 **self.guard.metrics(),
             }
         )
@@ -186,34 +210,57 @@ class TrainingModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_index: int, dataloader_idx: int = 0) -> None:
         """Decode a batch."""
+        name = self.dev_names[dataloader_idx]
+        self.unreadable.see(batch)
+        self.num_unread[name] = self.num_unread.get(name, 0) + len(batch.skipped)
         if len(batch) == 0:
             return
         self.in_hand = batch
         found = decode(self.recogniser, self.decoder, self.tokenizer, batch)
-        self.hypotheses.setdefault(self.dev_names[dataloader_idx], []).extend(found)
+        self.hypotheses.setdefault(name, []).extend(found)
 
     def on_validation_epoch_end(self) -> None:
-        """Log the error rates of every development set, and their mean, which chooses the best checkpoint."""
-        parts = gather(self.hypotheses)
-        self.scores = {name: score([u for part in parts for u in part.get(name, [])]) for name in self.dev_names}
+        """Log the error rates of every development set, and their mean, which chooses the best checkpoint.
+
+        Raises:
+            TrainingFailed: nothing of a development set could be read.
+        """
+        parts = gather((self.hypotheses, self.num_unread))
+        found = {name: [u for part, _ in parts for u in part.get(name, [])] for name in self.dev_names}
+        for name, utterances in found.items():
+            num_unread = sum(part.get(name, 0) for _, part in parts)
+            if num_unread and not utterances:
+                raise TrainingFailed(
+                    f"none of the {num_unread} utterances of {name} could be read, so that no checkpoint can be chosen "
+                    "by it; put their audio back and resume the run, or prepare the data again"
+                )
+        self.scores = {name: score(utterances) for name, utterances in found.items()}
         for name, result in self.scores.items():
             self.log_dict({f"val/{name}/wer": result.wer, f"val/{name}/cer": result.cer})
         self.log("val/wer", sum(result.wer for result in self.scores.values()) / len(self.scores))
 
     def on_validation_epoch_start(self) -> None:
         """Forget the hypotheses of the last validation."""
-        self.hypotheses = {}
+        self.hypotheses, self.num_unread = {}, {}
+
+    def on_train_end(self) -> None:
+        """Refuse an end at which nothing was learned."""
+        self.unreadable.end_training()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what makes one file enough to decode with."""
         checkpoint["werdict"] = dict(self.extra_state)
         checkpoint["guard"] = self.guard.state_dict()
+        checkpoint["unreadable"] = self.unreadable.state_dict()
         checkpoint["audio_clock"] = self.audio_clock.state_dict(self.update_s())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on counting what is left out, and what was heard."""
+        check_resumable(checkpoint)
         if "guard" in checkpoint:
             self.guard.load_state_dict(checkpoint["guard"])
+        if "unreadable" in checkpoint:
+            self.unreadable.load_state_dict(checkpoint["unreadable"])
         if "audio_clock" in checkpoint:
             self.audio_clock.load_state_dict(checkpoint["audio_clock"], checkpoint["global_step"], self.update_s())
 

@@ -6,25 +6,23 @@ import time
 from typing import Any
 
 import lightning.pytorch as pl
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from asr.console import PlainConsole
 from asr.data.batch import Batch
+from asr.training.module import TrainingModule
+from asr.training.processes import gather
 
 REPORT_EVERY_S = 30.0
 
 
 class TrainingProgress(pl.Callback):
-    """A bar over the updates of a run with loss, WER, speed and the time left; plain lines where there is no terminal.
-
-    Also counts utterances that could not be read, and says so.
-    """
+    """A bar over the updates of a run: loss, WER, speed and the time left; plain lines where there is no terminal."""
 
     def __init__(self) -> None:
-        self.console = Console()
+        self.console = PlainConsole()
         self.bar: Progress | None = None
         self.task: Any = None
-        self.skipped: dict[str, str] = {}
         self.last_report = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -36,7 +34,7 @@ class TrainingProgress(pl.Callback):
             TextColumn("update"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[numbers]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -49,7 +47,6 @@ class TrainingProgress(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         """Advance the bar, or report a line from time to time."""
-        self._count_skipped(batch)
         if self.bar is not None:
             self.bar.update(self.task, completed=trainer.global_step, numbers=self._numbers(trainer))
         elif trainer.is_global_zero and time.monotonic() - self.last_report > REPORT_EVERY_S:
@@ -63,8 +60,11 @@ class TrainingProgress(pl.Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Close the bar."""
         self._close()
-        if self.skipped:
-            self.console.print(f"{len(self.skipped)} utterances could not be read and were left out of training.")
+        assert isinstance(pl_module, TrainingModule)
+        # each process names what it has seen; every epoch counts an utterance again
+        names = {cut for named in gather(pl_module.unreadable.named) for cut in named}
+        if trainer.is_global_zero and names:
+            self.console.print(f"{len(names)} utterances could not be read and were left out of training.")
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Close the bar, so that an error is readable."""
@@ -75,17 +75,9 @@ class TrainingProgress(pl.Callback):
             self.bar.stop()
             self.bar = None
 
-    def _count_skipped(self, batch: Batch) -> None:
-        for cut, reason in batch.skipped:
-            if cut not in self.skipped:
-                self.skipped[cut] = reason
-                self.console.print(f"left out {cut}: {reason} ({len(self.skipped)} so far)", markup=False)
-
     def _line(self, trainer: pl.Trainer) -> None:
         self.last_report = time.monotonic()
-        self.console.print(
-            f"update {trainer.global_step}/{trainer.max_steps}  {self._numbers(trainer)}", highlight=False
-        )
+        self.console.print(f"update {trainer.global_step}/{trainer.max_steps}  {self._numbers(trainer)}")
 
     def _numbers(self, trainer: pl.Trainer) -> str:
         metrics = trainer.callback_metrics

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
-from rich.console import Console
+from rich.text import Text
 
+from asr.console import PlainConsole, printable
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
 from asr.evaluation.confidence import Interval, bootstrap_interval
@@ -17,15 +18,16 @@ from asr.evaluation.report import headline, summary, write_report
 from asr.evaluation.wer import Score, ScoredUtterance, score
 from asr.models.recogniser import Recogniser
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
+from asr.training.errors import TrainingFailed, explaining_failed_writes
 from asr.training.module import Decoder, TrainingModule
 from asr.training.run_folder import Stopwatch, peak_memory_mb, provenance, write_summary
 from asr.training.session import Decoded, decode_all
-from asr.training.weights import choose_weights
+from asr.training.weights import choose_weights, why_lacking
 
 NUM_FIXED_SAMPLES = 10
 NUM_WORST_SAMPLES = 10
 
-console = Console(highlight=False)
+console = PlainConsole()
 
 
 class Evaluated(NamedTuple):
@@ -34,6 +36,10 @@ class Evaluated(NamedTuple):
     score: Score
     interval: Interval
     real_time_factor: float | None
+
+
+class NothingRead(TrainingFailed):
+    """A set of which no utterance could be read."""
 
 
 def samples(result: Score) -> list[ScoredUtterance]:
@@ -71,11 +77,20 @@ def evaluate_set(
     folder: Path,
     num_utterances: int | None = None,
 ) -> Evaluated:
-    """Decode a set, write its files below ``folder``, and print its error rate and how fast it went."""
+    """Decode a set, write its files below ``folder``, and print its error rate and how fast it went.
+
+    Raises:
+        NothingRead: none of its utterances could be read; nothing is written.
+    """
     loader = reading.evaluation_loader(cuts)
     decoded = decode_all(recogniser, decoder, reading.tokenizer, loader, name, num_utterances)
     for cut, reason in decoded.unread:
-        console.print(f"{name}: could not read {cut}: {reason}", markup=False, soft_wrap=True)
+        console.print(f"{name}: could not read {cut}: {reason}", soft_wrap=True)
+    if decoded.unread and not decoded.utterances:
+        raise NothingRead(
+            f"none of the {len(decoded.unread)} utterances of {name} could be read, so that it has no error rate; put "
+            "their audio back, or prepare the data again, and decode it with asr-evaluate"
+        )
     if decoded.unread:
         notes = [*notes, f"{len(decoded.unread)} utterances could not be read and are not counted"]
     result = score(decoded.utterances)
@@ -86,11 +101,11 @@ def evaluate_set(
 
 
 def _say_result(name: str, line: str, notes: Sequence[str], decoded: Decoded) -> None:
-    console.print(f"[bold]{name}[/bold]  {line}".replace(" % [", " % \\["), soft_wrap=True)
+    console.print(Text.assemble((printable(name), "bold"), "  ", line), soft_wrap=True)
     factor = decoded.real_time_factor
     speed = [] if factor is None else [f"decoded {decoded.audio_s:.0f} s of audio, real-time factor {factor:.2g}"]
     for note in (*notes, *speed):
-        console.print(f"{name}  note: {note}", markup=False, soft_wrap=True)
+        console.print(f"{name}  note: {note}", soft_wrap=True)
 
 
 def decoded_with(checkpoint: LoadedCheckpoint) -> str:
@@ -120,41 +135,70 @@ def report_training(
         training: wall-clock and CPU seconds of this process, and the update behind which it was resumed, if it was.
         cost: what `TrainingCost` has measured, since the beginning.
         test_names: of the test sets to decode.
-        weights: of the checkpoint that decode, as `choose_weights` takes it.
+        weights: of the checkpoint that decode, as `choose_weights` takes it; its own if it has none of that kind.
+
+    Raises:
+        TrainingFailed: something cannot be written.
+        NothingRead: after all else is written, where nothing of a test set could be read.
     """
     watch = Stopwatch()
-    best = choose_weights(load_checkpoint(checkpoint_file(str(run_dir))), weights)
-    module.recogniser.load_state_dict(best.weights)
-    notes = [*prepared.notes, decoded_with(best)]
-    results = _decode_test_sets(module, reading, prepared, test_names, notes, run_dir / "decode")
-    sets = {
-        name: {**summary(found.score, found.interval), "real_time_factor": found.real_time_factor}
-        for name, found in results.items()
+    with explaining_failed_writes(run_dir):
+        best, missing = _best(run_dir, weights)
+        module.recogniser.load_state_dict(best.weights)
+        notes = [*prepared.notes, *missing]
+        decoded_by = [*notes, decoded_with(best)]
+        results, failed = _decode_test_sets(module, reading, prepared, test_names, decoded_by, run_dir / "decode")
+        sets = {
+            name: {**summary(found.score, found.interval), "real_time_factor": found.real_time_factor}
+            for name, found in results.items()
+        }
+        _track(loggers, results, sets, best.update)
+        outcome = {"test": sets, "notes": notes, **_weights_used(best, weights)}
+        effort = {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
+        size = sum(p.numel() for p in module.recogniser.parameters())
+        data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
+        write_summary(run_dir, {**outcome, **effort, **data, **peak_memory_mb(), **provenance()})
+        _say_where(run_dir, best.path, training, decoded=bool(results))
+    if failed:
+        raise failed[0]
+
+
+def _best(run_dir: Path, weights: str) -> tuple[LoadedCheckpoint, list[str]]:
+    """Return the best checkpoint with the weights asked for, else with its own, and a note that says so.
+
+    A checkpoint may be older than the averages: from before the run was resumed with them. That is no reason to leave
+    a finished training without a result.
+    """
+    best = load_checkpoint(checkpoint_file(str(run_dir)))
+    lacking = why_lacking(best, weights)
+    if not lacking:
+        return choose_weights(best, weights), []
+    note = (
+        f"weights={weights} was asked for, but {best.path.name} of update {best.update} has none: {lacking}. Decoded "
+        "with its raw weights instead"
+    )
+    console.print(f"WARNING: {note}", soft_wrap=True, style="bold red")
+    return best, [note]
+
+
+def _weights_used(best: LoadedCheckpoint, asked_for: str) -> dict[str, Any]:
+    return {
+        "checkpoint": best.path.name,
+        "checkpoint_update": best.update,
+        "weights": best.described,
+        "weights_asked_for": asked_for,
     }
+
+
+def _track(
+    loggers: Sequence[Any], results: Mapping[str, Evaluated], sets: Mapping[str, Mapping[str, Any]], update: int
+) -> None:
+    """Send samples and final numbers to the loggers that take them."""
     for name, found in results.items():
-        log_samples(loggers, f"test/{name}", found.score, best.update)
+        log_samples(loggers, f"test/{name}", found.score, update)
     for logger in loggers:
         if hasattr(logger, "log_summary"):
             logger.log_summary(_flat(sets))
-    write_summary(
-        run_dir,
-        {
-            "test": sets,
-            "notes": list(prepared.notes),
-            "checkpoint": best.path.name,
-            "checkpoint_update": best.update,
-            "weights": best.described,
-            "num_parameters": sum(p.numel() for p in module.recogniser.parameters()),
-            "training": dict(training),
-            "cost": dict(cost),
-            "evaluation": watch.read(),
-            "data": prepared.fingerprint,
-            "data_splits": prepared.splits,
-            **peak_memory_mb(),
-            **provenance(),
-        },
-    )
-    _say_where(run_dir, best.path, training, decoded=bool(results))
 
 
 def _decode_test_sets(
@@ -164,20 +208,19 @@ def _decode_test_sets(
     names: Sequence[str],
     notes: Sequence[str],
     folder: Path,
-) -> dict[str, Evaluated]:
-    return {
-        name: evaluate_set(
-            module.recogniser,
-            module.decoder,
-            reading,
-            prepared.cuts(name),
-            name,
-            notes,
-            folder,
-            int(prepared.splits[name]["num_utterances"]),
-        )
-        for name in names
-    }
+) -> tuple[dict[str, Evaluated], list[NothingRead]]:
+    """Return the results of the sets that could be read, and what is wrong with the others."""
+    results: dict[str, Evaluated] = {}
+    failed: list[NothingRead] = []
+    for name in names:
+        cuts, num_utterances = prepared.cuts(name), int(prepared.splits[name]["num_utterances"])
+        try:
+            results[name] = evaluate_set(
+                module.recogniser, module.decoder, reading, cuts, name, notes, folder, num_utterances
+            )
+        except NothingRead as error:
+            failed.append(error)
+    return results, failed
 
 
 def _flat(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -203,4 +246,4 @@ def _say_where(run_dir: Path, checkpoint: Path, training: Mapping[str, float], d
         f"hypotheses:  {run_dir / 'decode' if decoded else 'none, no test set was decoded'}",
         f"checkpoint:  {checkpoint}",
     ):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
-from rich.console import Console
 
+from asr.console import PlainConsole
 from asr.data.batch import Batch
 from asr.data.dataset import SpeechDataset
 from asr.data.loader import Workers, read
 from asr.data.sampling import MicroBatches
 from asr.training.processes import is_first_process
 
-console = Console(quiet=not is_first_process(), highlight=False)
+console = PlainConsole(quiet=not is_first_process())
 
 
 class ResumableLoader:

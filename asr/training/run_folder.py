@@ -18,11 +18,49 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from asr.safe_io import check_inside, open_inside, refuse_links_outside, write_whole
+
+MAX_THREADS = 1024  # torch starts them all
 PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
+FILES = (".lock", "config.yaml", "overrides.yaml", "metrics.csv", "wandb_id")
+FOLDERS = ("checkpoints", "decode", "report", "wandb")
+# wandb leaves a link to its log in the user's cache, and never opens it again
+WANDB_LOGS = "wandb/*/logs/debug-core.log"
 
 
-def create_run_folder(parent: Path) -> Path:
-    """Create and return a new folder named by date and time below ``parent``."""
+def check_run_folder(folder: Path) -> None:
+    """Refuse the folder of a run that cannot be written to without changing files elsewhere.
+
+    To be called before anything is written to a folder that exists, which may come from somebody else.
+
+    Raises:
+        ValueError: a link leads out of it, or what should be a file or a folder is something else.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; give the folder of a run, as below runs/")
+    refuse_links_outside(folder, except_for=WANDB_LOGS)
+    for names, is_right, kind in ((FILES, Path.is_file, "regular file"), (FOLDERS, Path.is_dir, "folder")):
+        for path in (folder / name for name in names):
+            if os.path.lexists(path) and not is_right(path):
+                raise ValueError(f"{path} is not a {kind}, as it is in the folder of a run; remove it")
+    for path in (folder / "checkpoints").glob("*"):
+        # a link may lead to nothing where a kill came between two steps of writing
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is not a regular file, as checkpoints are; remove it")
+
+
+def create_run_folder(parent: Path, within: Path | None = None) -> Path:
+    """Create and return a new folder named by date and time below ``parent``.
+
+    Args:
+        parent: made if needed.
+        within: that ``parent`` must not be led out of by a link.
+
+    Raises:
+        ValueError: it is.
+    """
+    if within is not None:
+        check_inside(parent, within)
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     for attempt in range(1, 100):
         folder = parent.resolve() / (stamp if attempt == 1 else f"{stamp}-{attempt}")
@@ -82,9 +120,10 @@ def hold(folder: Path) -> Iterator[None]:
     """Let one training at a time write to a run's folder; the hold ends with its processes.
 
     Raises:
-        ValueError: another process holds it.
+        ValueError: another process holds it, or writing there would change files elsewhere.
     """
-    with (folder / ".lock").open("w") as file:
+    check_run_folder(folder)
+    with open_inside(folder / ".lock", "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -95,13 +134,14 @@ def hold(folder: Path) -> Iterator[None]:
 def keep_former(folder: Path, names: Sequence[str]) -> None:
     """Rename what a run's folder has under these names, before it is written anew."""
     for name in names:
-        if not (folder / name).exists():
-            continue
-        for attempt in itertools.count(1):
-            former = folder / f"{Path(name).stem}.former{attempt}{Path(name).suffix}"
-            if not former.exists():
-                (folder / name).rename(former)
-                break
+        if os.path.lexists(folder / name):
+            (folder / name).rename(former_path(folder / name))
+
+
+def former_path(path: Path) -> Path:
+    """Return a free name beside a file for what it has held so far."""
+    names = (path.with_name(f"{path.stem}.former{attempt}{path.suffix}") for attempt in itertools.count(1))
+    return next(former for former in names if not os.path.lexists(former))
 
 
 class Stopwatch:
@@ -159,7 +199,7 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> Path:
     """Write ``report/summary.json`` and return its path."""
     path = folder / "report" / "summary.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(summary, indent=1, ensure_ascii=False), encoding="utf-8")
+    write_whole(path, json.dumps(summary, indent=1, ensure_ascii=False))
     return path
 
 
@@ -175,9 +215,10 @@ def num_threads(asked: int | None, num_workers: int, num_processes: int = 1) -> 
         ValueError: what was asked for is no number of threads.
     """
     if asked is not None:
-        if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+        if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_THREADS:
             raise ValueError(
-                f"torch_threads must be a whole number of at least 1, or null for the cores left, given {asked!r}"
+                f"torch_threads must be a whole number of at least 1 and at most {MAX_THREADS}, or null for the cores "
+                f"left, given {asked!r}"
             )
         return asked
     return max(1, len(os.sched_getaffinity(0)) // num_processes - num_workers)

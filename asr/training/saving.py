@@ -18,6 +18,7 @@ from asr.training.checkpoint_files import (
     remove_temporary,
     update_file,
 )
+from asr.training.errors import explaining_failed_writes
 
 SCORE = "val/wer"
 
@@ -50,8 +51,9 @@ class Checkpoints(Checkpoint):
         """Take over the writing of files, and clear away what a killed process left."""
         trainer.strategy.checkpoint_io = DurableFiles()
         if trainer.is_global_zero:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            remove_temporary(self.folder)
+            with explaining_failed_writes(self.folder.parent):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                remove_temporary(self.folder)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -84,15 +86,19 @@ class Checkpoints(Checkpoint):
 
         Returns:
             The file.
+
+        Raises:
+            TrainingFailed: it cannot be written; the checkpoints until then are as they were.
         """
         update = trainer.global_step
         path = update_file(self.folder, update)
         if update != self.saved_update:
             self.saved_update = None if validation_is_ahead else update
             self.validation_is_ahead = validation_is_ahead
-            trainer.save_checkpoint(path, weights_only=False)
-            if trainer.is_global_zero:
-                self._publish(path, update)
+            with explaining_failed_writes(self.folder.parent):
+                trainer.save_checkpoint(path, weights_only=False)
+                if trainer.is_global_zero:
+                    self._publish(path, update)
         return path
 
     def _publish(self, path: Path, update: int) -> None:
@@ -115,5 +121,6 @@ class Checkpoints(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with the best so far."""
-        self.saved_update, self.best_update = state_dict["saved_update"], state_dict["best_update"]
-        self.best_wer = state_dict["best_wer"]
+        saved, best = state_dict["saved_update"], state_dict["best_update"]
+        self.saved_update, self.best_update = None if saved is None else int(saved), None if best is None else int(best)
+        self.best_wer = float(state_dict["best_wer"])

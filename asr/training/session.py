@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from rich.console import Console
 from rich.progress import Progress
 
+from asr.console import PlainConsole, bar_title
 from asr.data.batch import Batch
 from asr.data.loader import EvaluationLoader
 from asr.evaluation.wer import Utterance
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
+from asr.training.checkpoint_checks import check_optimizer, first_line
+from asr.training.errors import TrainingFailed
+from asr.training.lost_workers import explaining_lost_workers
 from asr.training.module import Decoder, TrainingModule, decode
-from asr.training.out_of_memory import explaining_out_of_memory
+from asr.training.out_of_memory import (
+    explaining_decoding,
+    explaining_out_of_memory,
+    explaining_reading,
+    is_out_of_memory,
+)
 from asr.training.resume import ResumableLoader
 
 
@@ -29,14 +39,69 @@ def fit(
     dev: Sequence[EvaluationLoader],
     checkpoint: Path | None = None,
 ) -> None:
-    """Train until ``trainer.max_steps`` updates, from the beginning or behind a checkpoint."""
+    """Train until ``trainer.max_steps`` updates, from the beginning or after a checkpoint.
+
+    Raises:
+        ValueError: the checkpoint does not fit.
+        TrainingFailed: training cannot continue.
+    """
     loader.trainer = trainer
     for part in dev:
         part.rank, part.world_size = trainer.global_rank, trainer.world_size
-    with explaining_out_of_memory(module):
-        trainer.fit(
-            module, train_dataloaders=loader, val_dataloaders=list(dev), ckpt_path=checkpoint, weights_only=True
-        )
+    with explaining_out_of_memory(module), _naming_checkpoint(trainer, checkpoint), explaining_lost_workers():
+        try:
+            trainer.fit(
+                module, train_dataloaders=loader, val_dataloaders=list(dev), ckpt_path=checkpoint, weights_only=True
+            )
+        except SystemExit as left:
+            # Lightning (2.6) ends the program with 1 after a Ctrl-C, and says so to a log that is silenced here
+            if trainer.interrupted and left.code == 1:
+                raise KeyboardInterrupt from None
+            raise
+
+
+class _Begun(pl.Callback):
+    """Notes how far a training has come."""
+
+    def __init__(self) -> None:
+        self.started = self.updated = False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Check what was restored."""
+        for optimizer in trainer.optimizers:
+            check_optimizer(optimizer)
+        self.started = True
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """They were good for an update."""
+        self.updated = True
+
+
+@contextlib.contextmanager
+def _naming_checkpoint(trainer: pl.Trainer, checkpoint: Path | None) -> Iterator[None]:
+    """Name the checkpoint whose states cannot be restored, or not be used for a single update.
+
+    What is in them depends on the optimizer, the schedule and the callbacks, so that they alone can tell.
+    """
+    if checkpoint is None:
+        yield
+        return
+    begun = _Begun()
+    trainer.callbacks.insert(0, begun)  # type: ignore[attr-defined]
+    try:
+        yield
+    except (TrainingFailed, OSError):
+        raise
+    except Exception as error:
+        # once training has started, data may be wrong too, and their errors name them
+        if begun.updated or is_out_of_memory(error) or (begun.started and isinstance(error, ValueError)):
+            raise
+        raise ValueError(
+            f"resume: {checkpoint} does not fit the run that it is in: {type(error).__name__}: {first_line(error)}; "
+            "move it away to resume from the one before"
+        ) from error
 
 
 @dataclass
@@ -69,17 +134,23 @@ def decode_all(
     name: str,
     num_utterances: int | None = None,
 ) -> Decoded:
-    """Decode every batch, with a progress bar, on the device that the recogniser is on."""
+    """Decode every batch, with a progress bar, on the device that the recogniser is on.
+
+    Raises:
+        OutOfMemory: a batch does not fit into memory.
+    """
     device = next(recogniser.parameters()).device
     recogniser.eval()
     decoded, start = Decoded(), time.monotonic()
     # standard output is for results
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"decoding {name}", total=num_utterances)
+    bar = Progress(console=PlainConsole(stderr=True), transient=True)
+    with explaining_reading(name), explaining_lost_workers(), bar as progress:
+        task = progress.add_task(bar_title(f"decoding {name}"), total=num_utterances)
         for batch in batches:
             decoded.unread.extend(batch.skipped)
             if len(batch):
-                decoded.utterances.extend(decode(recogniser, decoder, tokenizer, batch.to(device)))
+                with explaining_decoding(batch):
+                    decoded.utterances.extend(decode(recogniser, decoder, tokenizer, batch.to(device)))
             decoded.audio_s += batch.audio_s
             progress.advance(task, len(batch) + len(batch.skipped))
     decoded.seconds = time.monotonic() - start

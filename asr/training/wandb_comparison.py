@@ -10,7 +10,7 @@ from typing import Any
 import wandb
 
 from asr.evaluation.comparison.result import Comparison, Difference, SetComparison
-from asr.training.wandb_access import INIT_TIMEOUT_S, Mode, chosen_mode
+from asr.training.wandb_access import INIT_TIMEOUT_S, Mode, chosen_mode, reason
 
 COLUMNS = (
     *("contestant", "seeds", "wer_mean", "wer_sd", "low", "high", "over"),
@@ -64,7 +64,8 @@ def log_comparison(
         )
     except wandb.errors.Error as error:
         raise ValueError(
-            f"wandb could not start a run: {error}. The comparison is in {folder}; say logger=none to keep it there"
+            f"wandb could not start a run: {reason(error)}. The comparison is in {folder}; say logger=none to "
+            "keep it there"
         ) from error
     run.log({**{f"{found.name}/table": _table(found) for found in comparison.sets}, **_shown(files)})
     run.summary.update({f"{s.name}/{row.contestant}/wer": row.wer_mean for s in comparison.sets for row in s.rows})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,15 +13,27 @@ import wandb
 from lightning.pytorch.loggers import WandbLogger
 
 from asr.evaluation.wer import ScoredUtterance
-from asr.training.wandb_access import INIT_TIMEOUT_S, Mode, chosen_mode
+from asr.safe_io import MAX_BYTES, check_regular_file, open_inside, write_whole
+from asr.training.wandb_access import INIT_TIMEOUT_S, Mode, chosen_mode, reason
+
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def _run_id(run_dir: Path) -> str:
-    """Return the id of the run in this folder, chosen when it is first asked for."""
-    file = run_dir / "wandb_id"
-    if not file.exists():
-        file.write_text(secrets.token_hex(4), encoding="utf-8")
-    return file.read_text(encoding="utf-8")
+    """Return the id of the run in this folder, chosen when it is first asked for.
+
+    Raises:
+        ValueError: what is there is no id; wandb names folders by it.
+    """
+    path = run_dir / "wandb_id"
+    if not os.path.lexists(path):
+        write_whole(path, secrets.token_hex(4))
+    check_regular_file(path, MAX_BYTES)
+    with open_inside(path, "r") as file:
+        found = file.read()
+    if not RUN_ID.fullmatch(found):
+        raise ValueError(f"{path} holds {found[:40]!r}, not the id of a wandb run; remove it to begin another")
+    return found
 
 
 class WandbTracking(WandbLogger):
@@ -75,8 +89,8 @@ class WandbTracking(WandbLogger):
             self.experiment  # noqa: B018
         except wandb.errors.Error as error:
             raise ValueError(
-                f"wandb could not start a run: {error}. Train with logger.wandb.mode=offline and upload later, or with "
-                "logger=csv"
+                f"wandb could not start a run: {reason(error)}. Train with logger.wandb.mode=offline and upload "
+                "later, or with logger=csv"
             ) from error
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

@@ -49,20 +49,27 @@ def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = 
     if kind == "raw":
         return checkpoint
     averages = checkpoint.averages
-    if kind == "ema" and averages is not None and averages.ema is not None:
+    lacking = why_lacking(checkpoint, kind)
+    if lacking or averages is None:
+        raise ValueError(f"weights={kind}: {checkpoint.path} has none; {lacking}")
+    if kind == "ema" and averages.ema is not None:
         return _with(checkpoint, averages.ema, f"exponential moving average of update {averages.update}")
-    if averages is None or not averages.num or kind == "ema":
-        raise ValueError(f"weights={kind}: {checkpoint.path} has none; {_explained(averages)}")
     mean, begun = _mean(checkpoint.path, averages, since)
     return _with(checkpoint, mean, f"average of updates {begun + 1} to {averages.update}")
 
 
-def _explained(averages: RunningAverages | None) -> str:
+def why_lacking(checkpoint: LoadedCheckpoint, kind: str) -> str:
+    """Return why a checkpoint does not have weights of a kind; nothing if it has them."""
+    averages = checkpoint.averages
+    if kind == "raw":
+        return ""
     if averages is None:
         return "it was trained without callbacks.averaging, and has weights=raw alone"
     if not averages.num:
         return "no update was averaged yet (callbacks.averaging.every), and it has weights=raw alone"
-    return "it was trained with callbacks.averaging.ema_decay=null, and has weights=raw and average"
+    if kind == "ema" and averages.ema is None:
+        return "it was trained with callbacks.averaging.ema_decay=null, and has weights=raw and average"
+    return ""
 
 
 def _mean(path: Path, averages: RunningAverages, since: int | None) -> tuple[dict[str, Tensor], int]:

@@ -12,6 +12,8 @@ from asr.models.depthwise import DepthwiseConvolution
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import FeedForward, SelfAttention
 
+MAX_KERNEL = 1023  # 41 s: it takes memory beside the utterance, however short that is
+
 
 class ConvolutionModule(nn.Module):
     """A gate, a depthwise convolution over valid frames, a norm, an activation, between two linear maps.
@@ -75,7 +77,7 @@ class ConformerEncoder(LayeredEncoder):
         num_layers: conformer layers, at least 1.
         num_heads: attention heads.
         d_feedforward: hidden width of the feed-forward modules.
-        kernel_width: frames W at 25 Hz of the convolutions, odd.
+        kernel_width: frames W at 25 Hz of the convolutions, odd, at most 1023.
         dropout: probability in [0, 1), in training.
         subsampling_channels: channels of the convolutions before the layers.
 
@@ -98,8 +100,8 @@ class ConformerEncoder(LayeredEncoder):
         dropout: float = 0.1,
         subsampling_channels: int = 32,
     ) -> None:
-        if kernel_width < 1 or kernel_width % 2 == 0:
-            raise ValueError(f"kernel_width must be odd and at least 1, given {kernel_width}")
+        if not 1 <= kernel_width <= MAX_KERNEL or kernel_width % 2 == 0:
+            raise ValueError(f"kernel_width must be odd, at least 1 and at most {MAX_KERNEL}, given {kernel_width}")
         super().__init__(num_features, d_model, num_layers, num_heads, d_feedforward, dropout, subsampling_channels)
         self.layers = nn.ModuleList(
             ConformerLayer(d_model, num_heads, d_feedforward, kernel_width, dropout) for _ in range(num_layers)

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from asr.models.encoders.rotary import RotaryPositions
 from asr.models.subsampling import ConvSubsampling, output_frames
 
+MAX_HEADS, MAX_CHANNELS, MAX_FEEDFORWARD = 64, 1024, 64  # the last for each channel of d_model
+
 
 class LayeredEncoder(nn.Module):
     """Convolutional subsampling by four, then layers that see rotary positions; an encoder adds the layers.
@@ -23,10 +25,10 @@ class LayeredEncoder(nn.Module):
         num_features: mel bins F of a frame.
         d_model: width D, a multiple of ``2 * num_heads``.
         num_layers: at least 1.
-        num_heads: attention heads H.
-        d_feedforward: hidden width of the feed-forward modules.
+        num_heads: attention heads H, at most 64.
+        d_feedforward: hidden width of the feed-forward modules, at most ``64 * d_model``.
         dropout: probability in [0, 1), in training.
-        subsampling_channels: channels of the convolutions.
+        subsampling_channels: channels of the convolutions, at most 1024.
 
     Attributes:
         layers: each maps (B, T, D), a mask (B, 1, 1, T), true where a frame is valid, and positions to (B, T, D).
@@ -61,6 +63,15 @@ class LayeredEncoder(nn.Module):
         ):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, given {value}")
+        # parameters do not bound these: attention takes memory for each head, whatever its width, and a narrow input
+        # may become as wide as one likes within
+        for name, value, most in (
+            ("num_heads", num_heads, MAX_HEADS),
+            ("d_feedforward", d_feedforward, MAX_FEEDFORWARD * d_model),
+            ("subsampling_channels", subsampling_channels, MAX_CHANNELS),
+        ):
+            if value > most:
+                raise ValueError(f"{name} must be at most {most}, given {value}")
         if d_model % (2 * num_heads):
             raise ValueError(f"d_model must be a multiple of 2 * num_heads = {2 * num_heads}, given {d_model}")
         if not 0 <= dropout < 1:

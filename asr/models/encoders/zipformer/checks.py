@@ -9,6 +9,10 @@ from asr.models.encoders.zipformer.resample import OUTPUT_DOWNSAMPLING
 from asr.models.encoders.zipformer.subsampling import MIN_BINS
 
 MIN_HIDDEN = 4  # of which three quarters are a whole number of channels
+# parameters do not bound these, which take memory for every frame, or beside the utterance, however short that is
+MAX_OF_STACK = {"num_heads": 32, "kernel_width": 1023, "downsampling": 64}
+MAX_FEEDFORWARD = 64  # for each channel of d_model
+MAX_WIDTH = 1024  # of what a head has, and of the channels of the front end
 
 
 def check_stacks(stacks: Mapping[str, Sequence[int]]) -> None:
@@ -20,9 +24,15 @@ def check_stacks(stacks: Mapping[str, Sequence[int]]) -> None:
         least = MIN_HIDDEN if name in ("d_model", "d_feedforward") else 1
         if min(values) < least:
             raise ValueError(f"{name} must be at least {least} in every stack, given {list(values)}")
+        most = MAX_OF_STACK.get(name)
+        if most is not None and max(values) > most:
+            raise ValueError(f"{name} must be at most {most} in every stack, given {list(values)}")
     for width, unmasked in zip(stacks["d_model"], stacks["unmasked_width"], strict=True):
         if unmasked > width:
             raise ValueError(f"unmasked_width must be at most d_model, given {unmasked} of {width}")
+    for width, hidden in zip(stacks["d_model"], stacks["d_feedforward"], strict=True):
+        if hidden > MAX_FEEDFORWARD * width:
+            raise ValueError(f"d_feedforward must be at most {MAX_FEEDFORWARD} * d_model, given {hidden} of {width}")
     if any(width % 2 == 0 for width in stacks["kernel_width"]):
         raise ValueError(f"kernel_width must be odd in every stack, given {list(stacks['kernel_width'])}")
 
@@ -32,13 +42,14 @@ def check_widths(num_features: int, widths: Mapping[str, int], subsampling_chann
     if num_features < MIN_BINS:
         raise ValueError(f"num_features must be at least {MIN_BINS}, given {num_features}")
     for name, width in widths.items():
-        if width < 1:
-            raise ValueError(f"{name} must be at least 1, given {width}")
+        if not 1 <= width <= MAX_WIDTH:
+            raise ValueError(f"{name} must be at least 1 and at most {MAX_WIDTH}, given {width}")
     if widths["position_width"] % 2:
         raise ValueError(f"position_width must be even, given {widths['position_width']}")
-    if len(subsampling_channels) != 3 or min(subsampling_channels) < 1:
+    if len(subsampling_channels) != 3 or min(subsampling_channels) < 1 or max(subsampling_channels) > MAX_WIDTH:
         raise ValueError(
-            f"subsampling_channels must be three numbers of at least 1, given {list(subsampling_channels)}"
+            f"subsampling_channels must be three numbers of at least 1 and at most {MAX_WIDTH}, given "
+            f"{list(subsampling_channels)}"
         )
 
 

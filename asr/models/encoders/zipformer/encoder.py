@@ -35,15 +35,15 @@ class ZipformerEncoder(nn.Module):
         num_features: mel bins F of a frame, at least 7.
         d_model: width of each stack; the output is as wide as the widest.
         unmasked_width: channels of each stack that are never left out of whole utterances.
-        d_feedforward: hidden width of each stack's feed-forward modules.
+        d_feedforward: hidden width of each stack's feed-forward modules, at most 64 times ``d_model``.
         num_layers: of each stack.
-        num_heads: of each stack.
-        kernel_width: frames of each stack's convolutions, odd.
-        downsampling: frames at 50 Hz that become one in each stack.
+        num_heads: of each stack, at most 32.
+        kernel_width: frames of each stack's convolutions, odd, at most 1023.
+        downsampling: frames at 50 Hz that become one in each stack, at most 64.
         query_width: of a head's queries and keys.
         value_width: of a head's values.
         position_query_width: of a head's queries for positions.
-        position_width: of an encoded distance, even.
+        position_width: of an encoded distance, even; these four at most 1024.
         subsampling_channels: of the front end's three convolutions.
         dropout: final probability, below 1/3; it begins three times as large.
         causal: whether to work in chunks, and never to see beyond the end of one.

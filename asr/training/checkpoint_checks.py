@@ -1,0 +1,303 @@
+"""What the file of a checkpoint must be like before and after it is read: it may be damaged, or come from a stranger.
+
+Before: a zip file of stored parts, each with its checksum, and a pickle that makes tensors and plain data alone.
+After: tensors that are really in the file, and every part that is used of the type that it is used as.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import sys
+import zipfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from asr.safe_io import MAX_DEPTH, check_plain, check_regular_file
+from asr.training.running_averages import NUMBERS
+
+MAX_READ = 2**23  # bytes read at once: the list of parts, of which ours have some hundred
+MAX_PICKLE = 2**24  # bytes that describe the tensors, and hold the config and the tokenizer
+MAX_STEPS = 1_000_000  # of the pickle; ours have some ten thousand
+STEPS_PER_PART, BYTES_PER_PART = 200, 1000  # more are allowed for every tensor
+DTYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+GLOBALS = {
+    "collections OrderedDict",
+    "torch Size",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
+    *(f"torch {dtype}Storage" for dtype in DTYPES),
+}
+
+
+class _BoundedReader(io.BufferedReader):
+    """A file of which no part is read that would not fit into memory."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read at most ``MAX_READ`` bytes."""
+        if size is not None and size > MAX_READ:
+            raise ValueError(f"{size} bytes of it would have to be read at once")
+        return super().read(size)
+
+
+def damage(path: Path) -> str:
+    """Return what is wrong with the bytes of a checkpoint; nothing if each part fits its checksum.
+
+    What could take more memory than the file has bytes is wrong too: parts that are compressed, or overlap, and calls
+    of anything but what makes a tensor.
+    """
+    try:
+        check_regular_file(path, sys.maxsize)
+        with _BoundedReader(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
+            _check_parts_of_file(archive, path.stat().st_size)
+            bad = archive.testzip()
+            if bad is None:
+                _check_pickle(archive)
+    # a flipped bit can claim encryption, an unknown compression, or a place after the end
+    except Exception as error:
+        size = f"{path.stat().st_size} bytes" if path.exists() else "no file"
+        return f"{first_line(error)} ({size})"
+    return f"the checksum of {bad} does not fit" if bad else ""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error; torch explains itself at length."""
+    if isinstance(error, pickle.UnpicklingError):
+        # torch's first line advises to let the file run code
+        reason = str(error).partition("WeightsUnpickler error:")[2].strip() or "it is no pickle of plain data"
+        return f"its data.pkl cannot be read: {reason.splitlines()[0][:200]}"
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def _check_parts_of_file(archive: zipfile.ZipFile, num_bytes: int) -> None:
+    parts = archive.infolist()
+    for part in parts:
+        if part.compress_type != zipfile.ZIP_STORED or part.compress_size != part.file_size:
+            raise ValueError(f"its part {part.filename[:80]!r} is compressed, which checkpoints are not")
+    if sum(part.file_size for part in parts) > num_bytes:
+        raise ValueError("its parts overlap")
+    if len({part.filename.lower() for part in parts}) < len(parts):
+        raise ValueError("two of its parts have one name")
+
+
+def _check_pickle(archive: zipfile.ZipFile) -> None:
+    """Look at the steps of the pickle without taking one."""
+    found = [part for part in archive.infolist() if part.filename.lower().endswith("data.pkl")]
+    if len(found) != 1:
+        raise ValueError(f"it has {len(found)} parts data.pkl, not one")
+    num_parts = len(archive.infolist())
+    if found[0].file_size > MAX_PICKLE + BYTES_PER_PART * num_parts:
+        raise ValueError(f"its data.pkl has {found[0].file_size} bytes, too many for {num_parts} parts")
+    most = MAX_STEPS + STEPS_PER_PART * num_parts
+    with archive.open(found[0]) as file:
+        content = b"".join(iter(lambda: file.read(2**20), b""))
+    for number, (step, argument, _) in enumerate(pickletools.genops(content)):
+        if number > most:
+            raise ValueError(f"its data.pkl has more than {most} steps, too many for {num_parts} parts")
+        if step.name == "GLOBAL" and argument not in GLOBALS:
+            raise ValueError(f"it calls {str(argument).replace(' ', '.')[:80]}, which no checkpoint needs")
+        if step.name == "LONG4":
+            raise ValueError("it holds a number of more than 255 bytes, which no checkpoint needs")
+        if step.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"):
+            raise ValueError(f"it has the step {step.name}, which no checkpoint needs")
+
+
+def check_contents(state: object, num_bytes: int) -> None:
+    """Refuse contents that are more than plain data and tensors whose numbers are in the file.
+
+    Args:
+        state: as it was read.
+        num_bytes: of the file.
+
+    Raises:
+        ValueError: names the part.
+    """
+    todo: list[tuple[str, Any, int]] = [("", state, 0)]
+    storages: dict[int, int] = {}
+    num_nodes = 0
+    while todo:
+        key, value, depth = todo.pop()
+        num_nodes += 1
+        if num_nodes > 2 * MAX_STEPS or depth > MAX_DEPTH:
+            raise ValueError(f"it holds more than {2 * MAX_STEPS} values, or nests them deeper than {MAX_DEPTH}")
+        if isinstance(value, Mapping):
+            for name, item in value.items():
+                if not isinstance(name, str | int):
+                    raise ValueError(f"{key or 'the top level'} has the key {name!r:.80}; only text is allowed")
+                todo.append((f"{key}.{name}" if key else f"{name}", item, depth + 1))
+        elif isinstance(value, list | tuple):
+            todo += [(f"{key}.{number}", item, depth + 1) for number, item in enumerate(value)]
+        elif isinstance(value, torch.Tensor):
+            _check_tensor(key, value, storages)
+        elif not isinstance(value, bool | int | float | str | None):
+            raise ValueError(f"{key} is a {type(value).__name__}")
+    if sum(storages.values()) > num_bytes:
+        raise ValueError(f"its tensors have {sum(storages.values())} bytes, more than the file with {num_bytes}")
+
+
+def _check_tensor(key: str, tensor: torch.Tensor, storages: dict[int, int]) -> None:
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+        raise ValueError(f"{key} is a tensor of a kind that no checkpoint has")
+    storage = tensor.untyped_storage()
+    if tensor.nbytes > storage.nbytes():
+        raise ValueError(f"{key} is a tensor of {tensor.nbytes} bytes, of which the file has {storage.nbytes()}")
+    storages[storage._cdata] = storage.nbytes()
+
+
+def mapping_at(node: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a mapping that a checkpoint must have.
+
+    Raises:
+        ValueError: it has none.
+    """
+    found = node.get(key)
+    if not isinstance(found, Mapping):
+        raise ValueError(f"it has no mapping {key!r}" if found is None else f"{key} is a {type(found).__name__}")
+    return dict(found)
+
+
+def count_at(node: Mapping[str, Any], key: str) -> int:
+    """Return a count that a checkpoint must have.
+
+    Raises:
+        ValueError: it has none.
+    """
+    found = node.get(key)
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 2**63:
+        raise ValueError(f"{key} must be a number of at least 0, and is {found!r:.80}")
+    return found
+
+
+def check_werdict(part: Mapping[str, Any]) -> None:
+    """Refuse what this program adds to a checkpoint unless it is plain data of the right types.
+
+    Raises:
+        ValueError: names the part.
+    """
+    for key in ("config", "tokenizer", "data"):
+        check_plain(mapping_at(part, key), f"werdict.{key}")
+    data = part["data"]
+    for key in ("fingerprint", "folder"):
+        if not isinstance(data.get(key), str):
+            raise ValueError(f"werdict.data.{key} must be text, and is {data.get(key)!r:.80}")
+    notes = data.get("notes")
+    if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
+        raise ValueError(f"werdict.data.notes must be a list of texts, and is {notes!r:.80}")
+
+
+def check_resumable(state: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint from which Lightning would begin again without a word, with fresh counts or moments.
+
+    Raises:
+        ValueError: names the part.
+    """
+    for key in ("optimizer_states", "lr_schedulers"):
+        parts = state.get(key)
+        if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], Mapping):
+            raise ValueError(f"{key} must be a list of one mapping, and is {type(parts).__name__}")
+    progress = mapping_at(mapping_at(state, "loops"), "fit_loop")
+    for key in ("epoch_progress", "epoch_loop.batch_progress"):
+        for part in ("total", "current"):
+            for name in ("ready", "started", "processed", "completed"):
+                count_at(mapping_at(mapping_at(progress, key), part), name)
+
+
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Refuse restored options and moments that the optimizer cannot use; fused kernels would not look at their shapes.
+
+    Raises:
+        ValueError: names the option or the moment.
+    """
+    # plain SGD keeps nothing, and a chain of a user's own transforms may not either
+    keeps_state = not isinstance(optimizer, torch.optim.SGD) and type(optimizer).__name__ != "Chain"
+    if keeps_state and not optimizer.state:
+        raise ValueError("the optimizer's state is empty, although updates were made: its moments would begin again")
+    # ours look at what they are given, and may have moments of rows and columns
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return
+    for group in optimizer.param_groups:
+        for key, default in optimizer.defaults.items():
+            if default is not None and _kind(group.get(key)) != _kind(default):
+                raise ValueError(f"the optimizer's {key} is {group.get(key)!r:.80}, which must be like {default!r:.80}")
+    for parameter, moments in optimizer.state.items():
+        for key, value in moments.items():
+            fits = isinstance(value, torch.Tensor) and (
+                value.numel() == 1 or (value.shape == parameter.shape and value.dtype == parameter.dtype)
+            )
+            if not fits and not isinstance(value, int | float | None):
+                raise ValueError(f"the optimizer's {key} does not fit a parameter of shape {list(parameter.shape)}")
+
+
+def _kind(option: Any) -> str:
+    if isinstance(option, int | float | torch.Tensor):
+        return "number"
+    if isinstance(option, list | tuple):
+        return f"{len(option)} of {sorted(map(_kind, option))}"
+    return type(option).__name__
+
+
+def check_weights(weights: Mapping[str, Any], where: str) -> None:
+    """Refuse what holds more than tensors by their names.
+
+    Raises:
+        ValueError: names the first that is none.
+    """
+    for name, weight in weights.items():
+        if not isinstance(name, str) or not isinstance(weight, torch.Tensor):
+            raise ValueError(f"{where}.{name} is not a weight but a {type(weight).__name__}")
+
+
+def check_averages(state: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
+    """Refuse averages that are not those of the weights beside them.
+
+    Args:
+        state: of ``RunningAverages``.
+        weights: of the same checkpoint.
+
+    Raises:
+        ValueError: names the part.
+    """
+    for name in NUMBERS:
+        count_at(state, name)
+    total = mapping_at(state, "sum")
+    unknown = total.keys() - weights.keys()
+    if unknown:
+        raise ValueError(f"averages.sum has weights of other names, such as {min(map(str, unknown))!r:.80}")
+    _check_like(total, total, weights, "averages.sum", torch.float64)
+    marks = state.get("marks")
+    if not isinstance(marks, list | tuple) or not 1 <= len(marks) <= 2:
+        raise ValueError("averages.marks must be a list of one or two marks")
+    for number, mark in enumerate(marks):
+        where = f"averages.marks.{number}"
+        if not isinstance(mark, Mapping):
+            raise ValueError(f"{where} is a {type(mark).__name__}")
+        count_at(mark, "update")
+        names = total if count_at(mark, "num") else ()
+        _check_like(mapping_at(mark, "mean"), names, weights, f"{where}.mean", torch.float32)
+    if not marks[0]["num"] < max(1, state["num"]):
+        raise ValueError(f"averages.marks.0 has {marks[0]['num']} of {state['num']} updates before it: none is left")
+    if state.get("ema") is not None:
+        _check_like(mapping_at(state, "ema"), total, weights, "averages.ema", torch.float32)
+
+
+def _check_like(
+    found: Mapping[str, Any],
+    names: Collection[str],
+    weights: Mapping[str, torch.Tensor],
+    where: str,
+    dtype: torch.dtype,
+) -> None:
+    check_weights(found, where)
+    if found.keys() != set(names):
+        raise ValueError(f"{where} has {len(found)} weights, not the {len(names)} of averages.sum")
+    for name, tensor in found.items():
+        if tensor.shape != weights[name].shape or tensor.dtype is not dtype:
+            raise ValueError(
+                f"{where}.{name} is {tensor.dtype} of shape {list(tensor.shape)}, not {dtype} of the weight's "
+                f"shape {list(weights[name].shape)}"
+            )
