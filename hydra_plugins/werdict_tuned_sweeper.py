@@ -13,13 +13,14 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 from rich.table import Table
 
 from asr.cli.errors import ConfigError
 from asr.cli.tuning import Contestant, contestants
+from asr.console import PlainConsole
+from asr.safe_io import write_whole
 
-console = Console(highlight=False)
+console = PlainConsole()
 
 
 class TunedSweeper(Sweeper):
@@ -136,7 +137,7 @@ def report(found: Sequence[Contestant], sweep_dir: Path) -> None:
         }
         for contestant in found
     }
-    (sweep_dir / "tuning.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")
+    write_whole(sweep_dir / "tuning.json", json.dumps(plain, indent=1))
 
 
 def _percent(wer: float) -> str:

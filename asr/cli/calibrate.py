@@ -8,12 +8,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from asr.cli.errors import ConfigError
 from asr.cli.parts import data_parts
 from asr.cli.rehearsal import build_trainer
+from asr.console import PlainConsole
 from asr.data.reading import Reading
 from asr.training.calibrate import USABLE, Calibration, calibrate
 from asr.training.module import TrainingModule
@@ -22,7 +22,7 @@ from asr.training.run_folder import num_threads
 
 FAR = 2.0  # a proposal this many times what was measured is to be tried before it is trusted
 # one device stands for all, every micro-batch is an update, and nothing is written
-ALONE = {
+ALONE: dict[str, Any] = {
     "devices": 1,
     "num_nodes": 1,
     "strategy": "auto",
@@ -31,7 +31,7 @@ ALONE = {
     "limit_val_batches": 0,
 }
 
-console = Console(highlight=False, quiet=not is_first_process())
+console = PlainConsole(quiet=not is_first_process())
 
 
 def is_asked_for(value: object) -> bool:
@@ -55,8 +55,7 @@ def calibrate_batches(config: Mapping[str, Any], cuts: Iterable[Any], reading: R
     dataset, order = reading.training_data(cuts, config["seed"], slowest)
 
     def make_trainer(callbacks: list[pl.Callback], num_updates: int) -> pl.Trainer:
-        node = {**config["trainer"], **ALONE, "max_steps": num_updates}
-        return build_trainer({**config, "trainer": node}, [], callbacks)
+        return build_trainer(config, [], callbacks, **ALONE, max_steps=num_updates)
 
     # where several processes train, each keeps a second copy of the gradients to exchange them
     several = build_trainer(config, [], []).world_size > 1
@@ -65,7 +64,7 @@ def calibrate_batches(config: Mapping[str, Any], cuts: Iterable[Any], reading: R
     found = calibrate(module, dataset, order, make_trainer, copies)
     console.print(_table(found))
     for line in _conclusion(found, reading.batch.max_duration_s):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def _table(found: Calibration) -> Table:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from asr.cli.app import run_app
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.resuming import FREE
+from asr.console import PlainConsole
 from asr.evaluation.comparison.compare import compare
 from asr.evaluation.comparison.html_report import write_report_files
 from asr.evaluation.comparison.reading import read_runs
@@ -26,7 +26,7 @@ from asr.training.wandb_comparison import log_comparison
 
 RUNS = Path("runs")
 
-console = Console(highlight=False)
+console = PlainConsole()
 
 
 def main() -> None:
@@ -53,9 +53,9 @@ def compare_runs(options: DictConfig) -> None:
     output = _output_folder(config["out"], sweep)
     report, *pictures = write_report_files(comparison, output)
     files = [write_json(comparison, output), report, *pictures]
-    console.print(f"report: {report}", markup=False, soft_wrap=True)
+    console.print(f"report: {report}", soft_wrap=True)
     _track(config.get("logger"), comparison, files, output, sweep)
-    console.print(f"comparison: {output}", markup=False, soft_wrap=True)
+    console.print(f"comparison: {output}", soft_wrap=True)
 
 
 def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
@@ -66,6 +66,8 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
         folder = _sweep_folder(str(config["sweep"]))
         return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} holds no run")
     patterns = config["runs"] if isinstance(config["runs"], list) else [config["runs"]]
+    if not patterns:
+        raise ConfigError("runs: the list is empty; name folders of runs, as in runs=[runs/a,runs/b]")
     found = []
     for pattern in map(str, patterns):
         matching = [Path(pattern)] if Path(pattern).is_dir() else [Path(path) for path in glob.glob(pattern)]
@@ -112,7 +114,7 @@ def _output_folder(out: Any, sweep: Path | None) -> Path:
     if out is not None:
         return claim_run_folder(out, "out")
     if sweep is None:
-        return create_run_folder(RUNS / "comparison")
+        return create_run_folder(RUNS / "comparison", within=RUNS)
     for number in itertools.count(1):
         folder = sweep / ("comparison" if number == 1 else f"comparison-{number}")
         try:
@@ -128,7 +130,7 @@ def _print(comparison: Comparison) -> None:
         console.print(table, "")
     for kind, sentences in (("note", comparison.notes), ("problem", comparison.problems)):
         for sentence in sentences:
-            console.print(f"{kind}: {sentence}", markup=False, soft_wrap=True)
+            console.print(f"{kind}: {sentence}", soft_wrap=True)
 
 
 def _track(
@@ -142,7 +144,7 @@ def _track(
     group = node.get("group") or (sweep.name if sweep else None)
     upload = log_comparison(comparison, files, output, group=group, **given)
     if upload:
-        console.print(f"upload this comparison: {upload}", markup=False, soft_wrap=True)
+        console.print(f"upload this comparison: {upload}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class ConfigError(ValueError):
@@ -14,3 +15,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'lr'?``, or nothing where no known word is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def shortened(path: Path) -> str:
+    """Return the quoted name of a file or folder for a message, without the middle of a long one."""
+    text = str(path)
+    return repr(text if len(text) <= 100 else f"{text[:60]}…{text[-30:]}")

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from asr.cli.app import run_app
 from asr.cli.restore import Restored, restore
+from asr.console import PlainConsole
 from asr.data.manifests import evaluation_cuts
-from asr.training.report import decoded_with, evaluate_set
+from asr.training.report import NothingRead, decoded_with, evaluate_set
 from asr.training.run_folder import claim_run_folder, create_run_folder
 
-console = Console(highlight=False)
+NUM_LEFT_OUT = 20  # are named
+
+console = PlainConsole()
 
 
 def main() -> None:
@@ -31,9 +33,15 @@ def evaluate(options: DictConfig) -> None:
     checkpoint = restored.checkpoint
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
     notes = [*notes, decoded_with(checkpoint)]
+    failed: list[NothingRead] = []
     for name, cuts in sets.items():
-        evaluate_set(restored.recogniser, restored.decoder, restored.reading, cuts, name, notes, output)
+        try:
+            evaluate_set(restored.recogniser, restored.decoder, restored.reading, cuts, name, notes, output)
+        except NothingRead as error:
+            failed.append(error)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)
+    if failed:
+        raise failed[0]
 
 
 def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list[str]]:
@@ -42,8 +50,10 @@ def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list
         return {name: prepared.cuts(name) for name in prepared.names("test")}, list(prepared.notes)
     path = Path(options.manifest).expanduser()
     cuts, dropped = evaluation_cuts(path, restored.text, restored.reading.features)
-    for item in dropped:
-        console.print(f"left out {item.item}: {item.reason}", markup=False, soft_wrap=True)
+    for item in dropped[:NUM_LEFT_OUT]:
+        console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)
+    if len(dropped) > NUM_LEFT_OUT:
+        console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
     return {options.name or _set_name(path): cuts}, []
 
 
@@ -55,7 +65,7 @@ def _output_folder(options: DictConfig, checkpoint: Path) -> Path:
     if options.output_dir is not None:
         return claim_run_folder(options.output_dir, "output_dir")
     run_dir = checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else checkpoint.parent
-    return create_run_folder(run_dir / "decode")
+    return create_run_folder(run_dir / "decode", within=run_dir)
 
 
 if __name__ == "__main__":

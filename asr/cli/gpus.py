@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 import torch
 
 from asr.cli.errors import ConfigError
+from asr.safe_io import open_inside
 
 POLL_S = 0.5
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -68,7 +70,15 @@ def _claim(names: list[str], count: int, held: contextlib.ExitStack) -> list[str
         time.sleep(POLL_S)
 
 
-def _lock_file(name: str) -> TextIO:
+def _lock_file(name: str) -> IO[str]:
     folder = Path(tempfile.gettempdir()) / f"werdict-gpus-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return (folder / name.replace("/", "_")).open("w")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    # anybody may have made it before, in a folder that all can write to
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise ConfigError(
+            f"sweep.gpus_per_job: {folder}, where GPUs are claimed, is not a folder of yours alone; remove it, or let "
+            "TMPDIR name another folder for temporary files"
+        )
+    return open_inside(folder / name.replace("/", "_"), "a")

@@ -44,6 +44,8 @@ def command_help(config_name: str, configs: Path) -> str:
     for group in (group for group in LISTED if group in groups):
         lines += ["", f"{group}="]
         lines += [f"  {name:<28} {text}" for name, text in choices(configs, group).items()]
+    if "recipe" in groups:
+        lines += ["", "recipes_dir=PATH adds recipes of your own, and runs the Python code in that folder."]
     lines += ["", "-m runs every combination of comma-separated values; --hydra-help tells what Hydra adds."]
     return "\n".join(lines)
 

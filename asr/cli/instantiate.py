@@ -1,45 +1,47 @@
 """Config nodes → objects, checked before anything is built.
 
-A node names a class or function in ``_target_``. Configs travel inside checkpoints and between people, so a target must
-belong to what its place in the config may hold; keys and values are checked against the target's signature.
+A node names a class or function in ``_target_``, which must be one that its place in the config may build; keys and
+values are checked against the target's signature.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import hydra.utils
-from hydra.errors import HydraException
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+from torch import OutOfMemoryError
 
 from asr.cli.errors import ConfigError, did_you_mean
+from asr.cli.targets import locate, may_be_partial
+from asr.training.errors import TrainingFailed
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
 NUMBER_LISTS = {int: Sequence[int], float: Sequence[float]}
 
 
-def instantiate(node: Mapping[str, Any], key: str, allowed: tuple[str, ...], **arguments: Any) -> Any:
+def instantiate(node: Mapping[str, Any], key: str, **arguments: Any) -> Any:
     """Build the object that a config node describes.
 
     Args:
         node: resolved plain config with ``_target_``; nested nodes are built first.
-        key: where the node stands in the config, for messages.
-        allowed: module prefixes that targets may come from.
+        key: where the node stands in the config; decides what it may build.
         arguments: what the program itself passes on, beside the configured values.
 
     Raises:
-        ConfigError: a target outside ``allowed``, an unknown or missing key, or a value that is refused.
+        ConfigError: a target that is not allowed there, an unknown or missing key, or a value that is refused.
     """
-    target = locate(node, key, allowed)
+    target = locate(node.get("_target_"), key)
+    if node.get("_partial_") and not may_be_partial(key):
+        raise ConfigError(f"{key}._partial_ is not allowed here, where an object is needed; remove it")
     values: dict[str, Any] = {}
     for name, value in node.items():
         if name not in SPECIAL_KEYS:
-            values[name] = _built(value, f"{key}.{name}", allowed)
+            values[name] = _built(value, f"{key}.{name}")
     check_keys(target, values | arguments, key, partial=bool(node.get("_partial_")))
     for name in values.keys() & arguments.keys():
         raise ConfigError(f"{key}.{name} cannot be given: it follows from other parts of the config")
@@ -47,15 +49,15 @@ def instantiate(node: Mapping[str, Any], key: str, allowed: tuple[str, ...], **a
     return built if node.get("_partial_") else built()
 
 
-def _built(value: Any, key: str, allowed: tuple[str, ...]) -> Any:
+def _built(value: Any, key: str) -> Any:
     """Build the nodes within a value, in lists and mappings too."""
     if isinstance(value, list):
-        return [_built(item, f"{key}.{i}", allowed) for i, item in enumerate(value)]
+        return [_built(item, f"{key}.{i}") for i, item in enumerate(value)]
     if not isinstance(value, Mapping):
         return value
     if "_target_" in value:
-        return instantiate(value, key, allowed)
-    return {name: _built(item, f"{key}.{name}", allowed) for name, item in value.items()}
+        return instantiate(value, key)
+    return {name: _built(item, f"{key}.{name}") for name, item in value.items()}
 
 
 class Configured:
@@ -73,28 +75,13 @@ class Configured:
         """Call the target with the configured and the given arguments."""
         try:
             return self.func(*args, **{**self.keywords, **kwargs})
-        except ConfigError:
+        except (ConfigError, TrainingFailed, OSError, MemoryError, OutOfMemoryError):
             raise
-        except (ValueError, TypeError, MisconfigurationException) as error:
+        except (ValueError, TypeError) as error:
             raise ConfigError(f"{self.key}: {error}") from error
-
-
-def locate(node: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> Any:
-    """Return the class or function that ``_target_`` names, if its place in the config may hold it."""
-    name = node.get("_target_")
-    if not isinstance(name, str):
-        raise ConfigError(f"{key}._target_ must name a class or function, given {name!r}")
-    message = f"{key}._target_: {name!r} is not allowed here; it must be a class or function of {', '.join(allowed)}"
-    # checked before importing, which runs code, and after: attributes of a module lead anywhere
-    if not _belongs(name, allowed):
-        raise ConfigError(message)
-    try:
-        target = hydra.utils.get_object(name)
-    except (HydraException, ValueError, ImportError) as error:
-        raise ConfigError(f"{key}._target_: there is no {name!r} ({error})") from error
-    if not callable(target) or not _belongs(f"{getattr(target, '__module__', '')}.", allowed):
-        raise ConfigError(message)
-    return target
+        # what a constructor of torch or Lightning raises where it cannot work with its arguments can be anything
+        except Exception as error:
+            raise ConfigError(f"{self.key}: {type(error).__name__}: {error}") from error
 
 
 def _plain_hint(hint: Any) -> Any:
@@ -102,15 +89,14 @@ def _plain_hint(hint: Any) -> Any:
     if isinstance(hint, types.UnionType) or get_origin(hint) is Union:
         kept = [part for part in get_args(hint) if part is type(None) or _plain_hint(part) is not None]
         return Union[tuple(kept)] if kept else None  # noqa: UP007
+    if get_origin(hint) is tuple and Ellipsis not in get_args(hint):
+        plain = [_plain_hint(part) for part in get_args(hint)]
+        return None if None in plain else tuple[tuple(plain)]  # type: ignore[misc]
     try:
         TypeAdapter(hint)
     except PydanticUserError:
         return None
     return hint
-
-
-def _belongs(name: str, allowed: tuple[str, ...]) -> bool:
-    return any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed)
 
 
 def check_keys(target: Any, values: Mapping[str, Any], key: str, partial: bool) -> None:
@@ -134,6 +120,8 @@ def check_keys(target: Any, values: Mapping[str, Any], key: str, partial: bool) 
 
 def check_values(target: Any, values: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the values converted to the annotated types; refuse those that do not fit."""
+    for name, value in values.items():
+        _refuse_infinite(value, f"{key}.{name}")
     function = target.__init__ if inspect.isclass(target) else target
     try:
         hints = get_type_hints(function)
@@ -148,10 +136,23 @@ def _checked(value: Any, hint: Any, key: str) -> Any:
     if hint is None or not isinstance(value, bool | int | float | str | list | dict | None):
         return value
     _refuse_no_number(value, hint, key)
+    if get_origin(hint) is tuple and Ellipsis not in get_args(hint):
+        size = len(get_args(hint))
+        if not isinstance(value, list) or len(value) != size:
+            raise ConfigError(f"{key} must be a list of {size} values, given {value!r}")
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
         raise ConfigError(f"{key}: {error.errors()[0]['msg']}, given {value!r}") from error
+
+
+def _refuse_infinite(value: Any, key: str) -> None:
+    """Refuse NaN and infinity, which no option has a use for, but which comparisons in constructors may let pass."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key} must be a finite number, given {value}")
+    if isinstance(value, list):
+        for i, item in enumerate(value):
+            _refuse_infinite(item, f"{key}.{i}")
 
 
 def _refuse_no_number(value: Any, hint: Any, key: str) -> None:

@@ -1,4 +1,4 @@
-"""A composed config → the parts of a run. What each place of the config may hold stands in ``ALLOWED``."""
+"""A composed config → the parts of a run."""
 
 from __future__ import annotations
 
@@ -21,27 +21,6 @@ from asr.models.recogniser import Recogniser
 from asr.text.normalise import TextNormalizer
 from asr.training.module import Decoder, OptimizerFactory, ScheduleFactory
 
-ALLOWED = {
-    "data.prepare": ("asr.recipes",),
-    "data.text": ("asr.text.normalise",),
-    "data.limits": ("asr.data.cuts",),
-    "data.batch": ("asr.data.sampling",),
-    "data.workers": ("asr.data.loader",),
-    "features": ("asr.data.features",),
-    "tokenizer": ("asr.text",),
-    "augment.audio": ("asr.data.perturb",),
-    "augment.features": ("asr.features",),
-    "encoder": ("asr.models.encoders",),
-    "head": ("asr.models.heads",),
-    "decoder": ("asr.decoding",),
-    "optimizer": ("optim", "torch.optim"),
-    "parameter_rules": ("optim", "torch.optim"),
-    "schedule": ("optim", "torch.optim.lr_scheduler"),
-    "trainer": ("lightning.pytorch",),
-    "logger": ("asr.training",),
-    "callbacks": ("asr.training", "lightning.pytorch.callbacks"),
-    "callbacks.optimizer_health": ("asr.training.optimizer_health", "optim.health"),
-}
 OPTIONAL = ("augment.audio", "augment.features")
 
 
@@ -69,7 +48,7 @@ def part(config: Mapping[str, Any], key: str, **arguments: Any) -> Any:
         raise ConfigError(f"{key} must not be null")
     if not isinstance(node, Mapping):
         raise ConfigError(f"{key} must hold _target_ and options, given {node!r}")
-    return instantiate(node, key, ALLOWED[key], **arguments)
+    return instantiate(node, key, **arguments)
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ POLL_S = 0.1
 GRACE_S = 5.0  # for the others to say what they know about the death of one
 
 
-def run_ranks(module: str, overrides: Sequence[str], num_processes: int, environment: dict[str, str]) -> int:
-    """Run a module in one process per device, and wait for all.
+def run_ranks(command: str, overrides: Sequence[str], num_processes: int, environment: dict[str, str]) -> int:
+    """Run a command in one process per device, and wait for all.
 
     Signals that ask for an end (SIGTERM, SIGUSR1) are handed on. When a process fails, the others are ended within
     seconds: without it they would wait for it for ever.
 
     Args:
-        module: what to run.
+        command: what to run, such as ``train``.
         overrides: its command line.
         num_processes: on this machine.
         environment: variables beside this process's own.
@@ -34,10 +34,10 @@ def run_ranks(module: str, overrides: Sequence[str], num_processes: int, environ
     """
     shared = {**os.environ, **environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     shared |= {"WORLD_SIZE": str(num_processes), "NODE_RANK": "0"}
-    command = [sys.executable, "-m", module, *overrides]
+    words = [sys.executable, "-m", "asr.cli", command, *overrides]
     die_with_this = functools.partial(die_with_parent, os.getpid())
     ranks = [
-        subprocess.Popen(command, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=die_with_this)
+        subprocess.Popen(words, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=die_with_this)
         for rank in range(num_processes)
     ]
     for number in (signal.SIGTERM, signal.SIGUSR1):

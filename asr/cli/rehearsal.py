@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CPUAccelerator
 
 from asr.cli.errors import ConfigError
 from asr.cli.instantiate import Configured, instantiate
-from asr.cli.parts import ALLOWED, build_recogniser, data_parts, part, update_parts
+from asr.cli.parts import build_recogniser, data_parts, part, update_parts
 from asr.training.processes import is_started_as_rank
 from asr.training.run_folder import free_folder, num_threads, usable_folder
 from asr.training.weights import check_kind
 
 MOST = 2**63 - 1  # what torch takes as a seed
+MAX_SECONDS = 5  # of matching patterns to names, which takes milliseconds
+MOST_EPOCHS = 10_000  # each is planned to count its updates
+ACCELERATORS = ("cpu", "gpu", "cuda", "auto")
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
+GIVEN = {"run_dir", "config"}  # what the program itself hands to loggers and callbacks
+# options of Lightning's Trainer that would break what this program promises, and what to use instead
+REFUSED = {
+    "barebones": "it leaves out logging and checkpoints",
+    "default_root_dir": "a run is written to run_dir",
+    "enable_checkpointing": "callbacks.checkpoints writes them",
+    "limit_train_batches": "epochs are whole; the budget of a run is trainer.max_steps",
+    "fast_dev_run": "for a short run give trainer.max_steps=10 trainer.val_check_interval=10",
+    "max_time": "the budget of a run is trainer.max_steps",
+    "min_epochs": "the budget of a run is trainer.max_steps",
+    "min_steps": "the budget of a run is trainer.max_steps",
+    "model_registry": "logger chooses where a run is tracked",
+    "overfit_batches": "for few data give data.source=PATH of a small table",
+    "profiler": "it would write outside the run's folder; callbacks.cost times updates",
+    "reload_dataloaders_every_n_epochs": "every epoch has its own order already",
+}
 
 
 def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
@@ -24,6 +48,9 @@ def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
     _check_whole(config.get("seed"), "seed", 0)
     if not isinstance(config.get("decode_test"), bool):
         raise ConfigError(f"decode_test must be true or false, given {config.get('decode_test')!r}")
+    for name in ("resume_anyway", "resume_logger"):
+        if not isinstance(config.get(name), bool):
+            raise ConfigError(f"{name} must be true or false, given {config.get(name)!r}")
     num_threads(config.get("torch_threads"), 0)
     trainer = build_trainer(config, loggers=[], callbacks=[])
     if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):
@@ -34,6 +61,8 @@ def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
     # not made yet, because making a logger writes
     attachment_factories(config, "logger")
     attachments(config, "callbacks", Path("runs"))
+    if config["callbacks"].get("checkpoints") is None:
+        raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
     _check_weights(config)
     _check_folders(config, resumed)
     part(config, "data.prepare")
@@ -41,9 +70,33 @@ def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
     zeros, ones = [0.0] * features.num_features, [1.0] * features.num_features
     recogniser = build_recogniser(config, 8, zeros, ones)
     parts = update_parts(config)
-    optimizer = parts.optimizer_factory(recogniser.named_parameters())
+    with _time_limit("parameter_rules: a pattern takes longer than {} s on the names of parameters; simplify it"):
+        optimizer = parts.optimizer_factory(recogniser.named_parameters())
     parts.schedule_factory(optimizer)
     return trainer
+
+
+@contextlib.contextmanager
+def _time_limit(message: str) -> Iterator[None]:
+    """Refuse what takes too long; Python's regular expressions look for signals while they search.
+
+    Raises:
+        ConfigError: it does.
+    """
+
+    def stop(*_: object) -> None:
+        raise ConfigError(message.format(MAX_SECONDS))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(MAX_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _check_weights(config: Mapping[str, Any]) -> None:
@@ -71,22 +124,52 @@ def _check_whole(value: Any, key: str, least: int, most: int = MOST) -> None:
         raise ConfigError(f"{key} must be a whole number of at least {least}{at_most}, given {value!r}")
 
 
-def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]) -> Trainer:
-    """Build Lightning's trainer; validations are counted in updates, so that none falls into the middle of one."""
-    node = dict(config["trainer"])
-    for name in ("max_steps", "val_check_interval", "accumulate_grad_batches"):
+def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any], **own: Any) -> Trainer:
+    """Build Lightning's trainer; validations are counted in updates, so that none falls into the middle of one.
+
+    Args:
+        config: of the run.
+        loggers: built.
+        callbacks: built.
+        own: options in the place of configured ones.
+
+    Raises:
+        ConfigError: an option is refused.
+    """
+    for name in REFUSED.keys() & config["trainer"].keys():
+        raise ConfigError(f"trainer.{name} cannot be given: {REFUSED[name]}")
+    node = {**config["trainer"], **own}
+    for name in ("max_steps", "val_check_interval", "accumulate_grad_batches", "log_every_n_steps"):
         _check_whole(node.get(name), f"trainer.{name}", 1)
     if node.get("max_epochs") not in (None, -1):
-        _check_whole(node["max_epochs"], "trainer.max_epochs", 1)
+        _check_whole(node["max_epochs"], "trainer.max_epochs", 1, MOST_EPOCHS)
+    if node.get("check_val_every_n_epoch") is not None:
+        raise ConfigError("trainer.check_val_every_n_epoch must be null: validations are counted in updates")
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
-    trainer: Trainer = instantiate(node, "trainer", ALLOWED["trainer"], logger=loggers, callbacks=callbacks)
+    if node.get("accelerator") not in ACCELERATORS:
+        raise ConfigError(
+            f"trainer.accelerator must be one of {', '.join(ACCELERATORS)}, given {node.get('accelerator')!r}"
+        )
+    # Lightning takes 16 for 16-mixed, and other names for other precisions
+    if node.get("precision") not in PRECISIONS:
+        raise ConfigError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, given {node.get('precision')!r}")
+    trainer: Trainer = instantiate(node, "trainer", logger=loggers, callbacks=callbacks)
     # a negative norm would turn every gradient round
     if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
         raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
-    if trainer.precision not in PRECISIONS:
-        raise ConfigError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, given {node['precision']!r}")
+    _check_processes(trainer)
     return trainer
+
+
+def _check_processes(trainer: Trainer) -> None:
+    """Refuse more processes than a CPU has cores: they would hardly advance, and fill the memory."""
+    most = max(2, len(os.sched_getaffinity(0)))
+    if isinstance(trainer.accelerator, CPUAccelerator) and trainer.num_devices > most:
+        raise ConfigError(
+            f"trainer.devices={trainer.num_devices}: on this CPU at most {most} processes train together; "
+            "choose fewer, or trainer=ddp on a machine with GPUs"
+        )
 
 
 def attachment_factories(config: Mapping[str, Any], group: str) -> list[Configured]:
@@ -99,12 +182,16 @@ def attachment_factories(config: Mapping[str, Any], group: str) -> list[Configur
         if node is not None and not isinstance(node, Mapping):
             raise ConfigError(f"{group}.{name} must hold _target_ and options, or be null, given {node!r}")
         if node is not None:
-            key = f"{group}.{name}"
-            factories.append(instantiate({**node, "_partial_": True}, key, ALLOWED.get(key, ALLOWED[group])))
+            for reserved in GIVEN & node.keys():
+                raise ConfigError(
+                    f"{group}.{name}.{reserved} cannot be given: it follows from the run's own {reserved}"
+                )
+            factories.append(instantiate({**node, "_partial_": True}, f"{group}.{name}"))
     return factories
 
 
 def attachments(config: Mapping[str, Any], group: str, run_dir: Path) -> list[Any]:
     """Build the loggers or callbacks of a group; each is given what it asks for."""
     known = {"run_dir": run_dir, "config": config}
+    assert known.keys() == GIVEN
     return [factory.with_known(known) for factory in attachment_factories(config, group)]

@@ -10,8 +10,13 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
-from asr.cli.errors import ConfigError
+from asr.cli.errors import ConfigError, shortened
 from asr.cli.parts import build_recogniser, part
 from asr.data.loader import Workers
 from asr.data.prepared import INDEX, PreparedData
@@ -20,11 +25,16 @@ from asr.data.sampling import BatchSize
 from asr.models.recogniser import Recogniser
 from asr.text.normalise import TextNormalizer
 from asr.text.tokenizer import tokenizer_from_state
+from asr.training.checkpoint_checks import count_at, first_line
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.module import Decoder
 from asr.training.run_folder import num_threads
 from asr.training.session import default_device
 from asr.training.weights import check_kind, choose_weights
+
+BUILT = ("encoder", "head", "augment", "decoder", "features")  # of a checkpoint's config, for decoding
+MAX_NUMBER = 1_000_000  # in these
+SPARE_PARAMETERS, SPARE_BYTES = 1000, 2**22  # that a recogniser may register beside those of its checkpoint
 
 
 @dataclass(frozen=True)
@@ -38,54 +48,141 @@ class Restored:
     reading: Reading
 
     def prepared(self) -> PreparedData:
-        """Return the data that the run was trained on."""
-        folder = Path(self.checkpoint.data["folder"])
-        if not (folder / INDEX).is_file():
-            raise ConfigError(f"the data of this run is no longer at {folder}; say what to decode: manifest=PATH")
-        return PreparedData.load(folder)
+        """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
+
+        Raises:
+            ConfigError: they are no longer there, damaged, or one of their test cuts would do more than read files.
+        """
+        folder = Path(str(self.checkpoint.data.get("folder")))
+        try:
+            found = (folder / INDEX).is_file()
+        except OSError:  # the name is too long, or nobody may look there
+            found = False
+        if not found:
+            raise ConfigError(
+                f"the data of this run is no longer at {shortened(folder)}; say what to decode: manifest=PATH"
+            )
+        try:
+            prepared = PreparedData.load(folder)
+            for name in prepared.names("test"):
+                prepared.cuts(name).check()
+        except ValueError as error:
+            raise ConfigError(f"{error}; say what to decode: manifest=PATH") from error
+        if not prepared.names("test"):
+            raise ConfigError(f"the data of this run in {folder} has no test set; say what to decode: manifest=PATH")
+        return prepared
 
 
 def recogniser_of(checkpoint: LoadedCheckpoint) -> Recogniser:
     """Return the recogniser of a checkpoint, in evaluation mode.
 
     Raises:
-        ConfigError: its weights do not fit its config.
+        ConfigError: its parts do not fit each other.
     """
-    vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
-    with _refusing_other_weights(checkpoint.path):
-        width = len(checkpoint.weights["normalise.mean"])
-        recogniser = build_recogniser(checkpoint.config, vocab_size, [0.0] * width, [1.0] * width)
-        recogniser.load_state_dict(checkpoint.weights)
+    weights = checkpoint.weights
+    with _naming(checkpoint.path):
+        vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
+        mean = weights.get("normalise.mean")
+        if mean is None or mean.dim() != 1:
+            raise ConfigError("it has no statistics of features, normalise.mean")
+        count_at(checkpoint.config, "seed")
+        _refuse_huge_numbers({key: checkpoint.config.get(key) for key in BUILT})
+        with _no_more_parameters_than(weights):
+            recogniser = build_recogniser(checkpoint.config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
+        _refuse_other_weights(recogniser.state_dict(), weights)
+        recogniser.load_state_dict(weights)
     return recogniser.eval()
 
 
 @contextlib.contextmanager
-def _refusing_other_weights(path: Path) -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
+    """Name the checkpoint in front of what is wrong with its parts."""
     try:
         yield
-    except (KeyError, RuntimeError) as error:
-        raise ConfigError(f"{path}: its weights do not fit its config: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    # what a stranger's config makes the parts raise can be anything
+    except Exception as error:
+        raise ConfigError(f"{path}: its config cannot be built: {type(error).__name__}: {first_line(error)}") from error
+
+
+def _refuse_huge_numbers(node: Any, key: str = "") -> None:
+    """Refuse widths and counts that would take all memory before a single parameter is made."""
+    if isinstance(node, Mapping | list):
+        for name, value in node.items() if isinstance(node, Mapping) else enumerate(node):
+            _refuse_huge_numbers(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, int | float) and abs(node) > MAX_NUMBER:
+        # of thousands of digits Python prints none
+        number = f"{node:.3g}" if isinstance(node, float) or abs(node) < 10**300 else "a number of more than 300 digits"
+        raise ConfigError(f"{key}={number} is more than {MAX_NUMBER}, which no recogniser needs")
+
+
+@contextlib.contextmanager
+def _no_more_parameters_than(weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Stop building a recogniser as soon as it has clearly more parameters than a checkpoint.
+
+    A config is short, whatever number of layers it asks for. Some parameters are registered twice (shared or replaced
+    ones), and some buffers are not saved.
+    """
+    storages = {weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes() for weight in weights.values()}
+    most, most_bytes = 2 * len(weights) + SPARE_PARAMETERS, 2 * sum(storages.values()) + SPARE_BYTES
+    seen = seen_bytes = 0
+
+    def count(module: nn.Module, name: str, value: Tensor | None) -> None:
+        nonlocal seen, seen_bytes
+        if value is None:
+            return
+        # called before anything is written to the memory
+        seen, seen_bytes = seen + 1, seen_bytes + value.nbytes
+        if seen > most or seen_bytes > most_bytes:
+            raise ConfigError(
+                f"its weights do not fit its config, which describes more than {seen - 1} parameters, or than "
+                f"{most_bytes} bytes of them; the file has {len(weights)} of {sum(storages.values())} bytes"
+            )
+
+    hooks = register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _refuse_other_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Name the first weights that differ; torch would name all, a line each."""
+    problems = [f"{name} is missing" for name in own if name not in weights]
+    problems += [f"{name} is not known" for name in weights if name not in own]
+    for name in (name for name in own if name in weights):
+        expected, given = own[name], weights[name]
+        if expected.shape != given.shape or expected.is_floating_point() != given.is_floating_point():
+            problems.append(
+                f"{name} is {given.dtype} of shape {list(given.shape)}, not {expected.dtype} of {list(expected.shape)}"
+            )
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise ConfigError(f"its weights do not fit its config: {problems[0][:200]}{more}")
 
 
 def restore(options: DictConfig) -> Restored:
     """Rebuild what ``run=`` names, for decoding with the options of the command."""
     torch.set_num_threads(num_threads(options.torch_threads, options.num_workers))
     check_kind(options.weights, options.average_since)
-    checkpoint = load_checkpoint(checkpoint_file(options.run))
-    with _refusing_other_weights(checkpoint.path):
-        checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
-    config: Mapping[str, Any] = checkpoint.config
+    batch, workers = BatchSize(options.batch_duration_s), Workers(options.num_workers)
     given = options.get("decoder")
-    reading = Reading(
-        features=part(config, "features"),
-        tokenizer=tokenizer_from_state(checkpoint.tokenizer),
-        batch=BatchSize(options.batch_duration_s),
-        workers=Workers(options.num_workers),
-    )
-    return Restored(
-        checkpoint,
-        recogniser_of(checkpoint).to(default_device()),
-        part(config if given is None else {"decoder": dict(given)}, "decoder"),
-        part(config, "data.text"),
-        reading,
-    )
+    decoder = None if given is None else part({"decoder": dict(given)}, "decoder")
+    checkpoint = load_checkpoint(checkpoint_file(options.run))
+    checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
+    config: Mapping[str, Any] = checkpoint.config
+    recogniser = recogniser_of(checkpoint).to(default_device())
+    with _naming(checkpoint.path):
+        features = part(config, "features")
+        num_features = len(recogniser.normalise.mean)
+        if features.num_features != num_features:
+            raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")
+        return Restored(
+            checkpoint,
+            recogniser,
+            decoder or part(config, "decoder"),
+            part(config, "data.text"),
+            Reading(features, tokenizer_from_state(checkpoint.tokenizer), batch, workers),
+        )

@@ -1,22 +1,29 @@
-"""``resume=RUN``: the run's own overrides again, and a close look at what has changed since."""
+"""``resume=RUN``: the config that the run was started with, as data, and a close look at what has changed since.
+
+A run's folder may come from somebody else. Nothing in it is handed to Hydra as if it had been typed: its composed
+config is read as plain values and checked like a checkpoint's, and only what the user types now is an override.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
 
 from asr.cli.errors import ConfigError
+from asr.safe_io import at, check_plain, read_yaml
+from asr.training.run_folder import check_run_folder
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
 FREE = (
     "resume",
     "resume_anyway",
+    "resume_logger",
     "run_dir",
     "recipes_dir",
     "sweep",
@@ -28,46 +35,154 @@ FREE = (
     "callbacks",
     "data.dir",
     "data.workers",
+    "data.max_unreadable",
     "trainer.devices",
     "trainer.num_nodes",
     "trainer.strategy",
     "trainer.log_every_n_steps",
     "trainer.enable_progress_bar",
 )
-# overrides that make a program read code or configs from elsewhere are never taken from a run's folder
-UNTRUSTED = ("hydra", "recipes_dir", "+hydra", "++hydra")
+# the user's decisions at this start, which a folder cannot make
+TYPED_ONLY = ("resume", "resume_anyway", "resume_logger", "recipes_dir", "run_dir", "calibrate")
+CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
+DESTINATION = ("project", "entity", "mode")  # where a logger sends numbers to
 
 
-@contextlib.contextmanager
-def with_saved_overrides(argv: list[str]) -> Iterator[None]:
-    """Put what was typed for the run that ``resume=`` names before what is typed now."""
-    words = [word for word in argv[1:] if word.startswith("resume=")]
-    given = OverridesParser.create().parse_overrides(words)[-1].value() if words else None
-    if given is not None:
-        folder = run_folder(given)
-        typed = {override_key(word) for word in argv[1:]}
-        argv[1:1] = [word for word in _saved_overrides(folder) if override_key(word) not in typed]
-    yield
+def resumed_folder(words: Sequence[str]) -> Path | None:
+    """Return the folder that ``resume=`` names on the command line, or None.
+
+    Raises:
+        ConfigError: it is not the folder of a run, or leads elsewhere.
+    """
+    given = typed_value(words, "resume")
+    return None if given is None else run_folder(given)
+
+
+def typed_value(words: Sequence[str], key: str) -> object:
+    """Return what the command line says for a key; None where it says nothing."""
+    found = [word for word in words if word.startswith(f"{key}=")]
+    return OverridesParser.create().parse_overrides(found)[-1].value() if found else None
 
 
 def run_folder(given: object) -> Path:
     """Return the folder that ``resume=`` names.
 
     Raises:
-        ConfigError: it is none, or no run is in it.
+        ConfigError: it is none, or no run is in it, or a symbolic link in it leads out of it.
     """
     folder = Path(str(given)).expanduser().resolve()
     if not (folder / "overrides.yaml").is_file() or not (folder / "config.yaml").is_file():
         raise ConfigError(f"resume: {str(folder)!r} is not the folder of a run; give one with config.yaml, as in runs/")
+    check_run_folder(folder)
     return folder
 
 
-def _saved_overrides(folder: Path) -> list[str]:
-    saved = yaml.safe_load((folder / "overrides.yaml").read_text(encoding="utf-8")) or []
+def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
+    """Make the run's own config the primary one, named ``CONFIG_NAME``, that typed overrides change.
+
+    Args:
+        folder: of the run.
+        primary: the yaml of ``asr-train``, for Hydra's node and for keys that the run did not have yet.
+        words: overrides of the command line.
+
+    Raises:
+        ConfigError: the saved config holds what only a user may say, or its logger needs the user's word.
+        ValueError: it is not plain data.
+    """
+    own = yaml.safe_load(primary.read_text(encoding="utf-8"))
+    groups = [key for item in own["defaults"] if isinstance(item, dict) for key in item if " " not in key]
+    overriding = [item for item in own["defaults"] if isinstance(item, dict) and any(" " in key for key in item)]
+    typed = {override_key(word) for word in words}
+    if "recipe" in typed:
+        raise ConfigError("recipe: a resumed run keeps its recipe; start a new run for another one")
+    whole = saved_config(folder)
+    unknown = whole.keys() - own.keys() - set(groups)
+    if unknown:
+        raise ConfigError(f"resume: {folder / 'config.yaml'}: there is no key {min(unknown)!r} at the top level")
+    # a group that is chosen anew replaces what the run had there
+    saved = {key: value for key, value in whole.items() if key not in typed & set(groups)}
+    if typed_value(words, "resume_logger") is not True:
+        defaults = yaml.safe_load((primary.parent / "logger" / "wandb.yaml").read_text(encoding="utf-8"))["wandb"]
+        _refuse_destinations(saved, typed, defaults)
+    scalars = {key: value for key, value in own.items() if key not in ("defaults", "hydra")}
+    node = scalars | saved | {key: own.get(key) for key in TYPED_ONLY}
+    if typed & {"trainer.max_steps", "trainer.max_epochs"} and at(saved, "schedule", "max_steps") == at(
+        saved, "trainer", "max_steps"
+    ):
+        # the horizon of the schedule was that of the run, and still is
+        node["schedule"] = {**saved["schedule"], "max_steps": "${trainer.max_steps}"}
+    defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
+    ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": own["hydra"], **node})
+
+
+def _refuse_destinations(saved: Mapping[str, Any], typed: set[str], defaults: Mapping[str, Any]) -> None:
+    """Refuse a logger that would send numbers where nobody has said now that they may go."""
+    foreign = [
+        f"logger.{name}.{key}={value}"
+        for name, node in (saved.get("logger") or {}).items()
+        for key in DESTINATION
+        if (value := at(node, key)) not in (None, defaults[key], "offline") and f"logger.{name}.{key}" not in typed
+    ]
+    if foreign:
+        raise ConfigError(
+            f"resume: the run's folder says where its numbers go: {' '.join(foreign)}; type that too if it is right, "
+            "or resume_logger=true to follow the folder, or choose logger=csv"
+        )
+
+
+def saved_config(folder: Path) -> dict[str, Any]:
+    """Return the composed config that a run was started with, as plain values.
+
+    Raises:
+        ConfigError: it is not such a config.
+        ValueError: it cannot be read.
+    """
+    path = folder / "config.yaml"
+    config = read_yaml(path)
+    if not isinstance(config, dict):
+        raise ConfigError(f"resume: {path} holds {type(config).__name__}, not a config")
+    check_plain(config, str(path))
+    for name in ("trainer", "callbacks", "data", "logger"):
+        if not isinstance(config.get(name), dict):
+            raise ConfigError(f"resume: {path}: {name} must hold options, given {config.get(name)!r}")
+    if set(config) & {"hydra", "defaults"}:
+        raise ConfigError(f"resume: {path} has keys of Hydra's, which only a command line may have; remove the run")
+    for key, value in _values(config, ""):
+        if isinstance(value, str) and "${" in value:
+            raise ConfigError(f"resume: {path}: {key} is {value!r}; a composed config has no interpolations")
+        if value == "???":
+            raise ConfigError(f"resume: {path}: {key} has no value, but '???'; remove the run")
+        if not re.fullmatch(r"[\w.-]+", key):
+            raise ConfigError(f"resume: {path}: {key!r} is not a key of a config")
+    return config
+
+
+def _values(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield every value with its key, also those within lists."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, item in items:
+        yield from _values(item, f"{key}.{name}".lstrip("."))
+    if not isinstance(node, dict | list):
+        yield key, node
+
+
+def saved_overrides(folder: Path) -> list[str]:
+    """Return what was typed for a run, to be recorded and shown, never to be obeyed.
+
+    Raises:
+        ConfigError: the file is no list of words.
+    """
+    saved = read_yaml(folder / "overrides.yaml") or []
     if not isinstance(saved, list) or not all(isinstance(word, str) for word in saved):
         raise ConfigError(f"resume: {folder / 'overrides.yaml'} is not a list of overrides")
-    kept = [word for word in saved if not word.startswith(("run_dir=", "resume=", "resume_anyway="))]
-    return [word for word in kept if not word.startswith(UNTRUSTED)]
+    return saved
+
+
+def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
+    """Return what was typed for a run so far, with what is typed now in the place of earlier words."""
+    now = [word for word in words if override_key(word) not in TYPED_ONLY]
+    typed = {override_key(word) for word in now}
+    return [*(word for word in saved_overrides(folder) if override_key(word) not in typed), *now]
 
 
 def override_key(word: str) -> str:
@@ -84,13 +199,6 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for key in keys
         if old.get(key, "absent") != new.get(key, "absent")
     ]
-
-
-def saved_config(folder: Path) -> dict[str, Any]:
-    """Return the composed config that a run was started with."""
-    container = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
 
 
 def refuse_changes(found: list[str], anyway: bool) -> list[str]:

@@ -7,6 +7,7 @@ import datetime
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -15,19 +16,26 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from asr.children import die_with_parent
 from asr.cli.errors import ConfigError
 from asr.cli.gpus import claimed_gpus
 from asr.cli.resuming import FREE, flat, override_key
+from asr.console import PlainConsole
 from asr.evaluation.curves import read_metrics
+from asr.safe_io import check_inside, open_inside, read_json, write_whole
+from asr.training.run_folder import check_run_folder
 
 NAME = re.compile(r"\w[\w.+-]*")
 RECORDS = "jobs"  # folder of a sweep with what is known of each job
 LONGEST_LABEL = 80
 # what may differ between a run and its resumption, but makes another training of a job
 TELLING = ("callbacks", "trainer.devices", "trainer.num_nodes", "trainer.strategy")
+
+console = PlainConsole()
 
 
 @dataclass(frozen=True)
@@ -54,18 +62,45 @@ class JobRecord:
         return not self.status.startswith("finished")
 
     def save(self, sweep_dir: Path) -> None:
-        """Write the record of the job."""
-        path = sweep_dir / RECORDS / f"{self.name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-        partial.replace(path)
+        """Write the record of the job.
+
+        Raises:
+            ValueError: the folder of records is a link to another one.
+        """
+        folder = sweep_dir / RECORDS
+        check_inside(folder, sweep_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / f"{self.name}.json", json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def load(cls, path: Path) -> JobRecord:
+        """Read the record of a job.
+
+        Raises:
+            ValueError: it is none.
+        """
+        data = read_json(path)
+        if not isinstance(data, dict):
+            raise ValueError(f"{path} is not the record of a job: it holds no mapping")
+        try:
+            record = TypeAdapter(cls).validate_python(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{path} is not the record of a job: {where}: {first['msg']}") from None
+        if record.name != path.stem:
+            raise ValueError(f"{path} is not the record of a job: its name is {record.name!r}")
+        return record
 
 
 def records(sweep_dir: Path) -> list[JobRecord]:
     """Return what is known of all jobs of a sweep, in the order of what was typed for them."""
-    paths = (sweep_dir / RECORDS).glob("*.json")
-    found = [JobRecord(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    found = []
+    for path in sorted((sweep_dir / RECORDS).glob("*.json")):
+        try:
+            found.append(JobRecord.load(path))
+        except ValueError as error:
+            console.print(f"left out: {error}", soft_wrap=True)
     return sorted(found, key=lambda record: (record.overrides, record.name))
 
 
@@ -116,14 +151,14 @@ def _is_free(key: str) -> bool:
 
 
 def run_job(
-    module: str, overrides: Sequence[str], config: Mapping[str, Any], sweep_dir: Path, to_file: bool = False
+    command: str, overrides: Sequence[str], config: Mapping[str, Any], sweep_dir: Path, to_file: bool = False
 ) -> float:
     """Run a job, go on with it where it was interrupted, or leave it alone where it is finished.
 
     A job that fails does not stop the others: it is recorded as failed.
 
     Args:
-        module: what to run, with a ``main()``.
+        command: what to run, such as ``train``.
         overrides: of the job.
         config: composed, unresolved.
         sweep_dir: folder of the sweep.
@@ -131,21 +166,29 @@ def run_job(
 
     Returns:
         The lowest WER on the development sets, which is what sweepers minimise; infinity where there is none.
+
+    Raises:
+        ValueError: links lead out of the sweep's folder.
     """
     name = job_name(overrides, config)
+    check_inside(sweep_dir / name, sweep_dir)
     folder = (sweep_dir / name).resolve()
+    if folder.exists():
+        check_run_folder(folder)
     if is_finished(folder):
         JobRecord(name, list(overrides), "finished before").save(sweep_dir)
         print(f"{name}: finished before, left alone", flush=True)
         return best_dev_wer(folder)
     print(f"{name}: {'going on' if begun(folder) else 'starting'}", flush=True)
     JobRecord(name, list(overrides), "running").save(sweep_dir)
-    words = [f"resume={folder}"] if begun(folder) else [*overrides, f"run_dir={folder}"]
+    # what a run's folder may not say: where numbers go, and whose code is run
+    typed = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
+    words = [f"resume={folder}", *typed] if begun(folder) else [*overrides, f"run_dir={folder}"]
     start = time.monotonic()
     code = None
     try:
         with _output(sweep_dir / RECORDS / f"{name}.log" if to_file else None) as output:
-            code = _run(module, words, config.get("sweep", {}).get("gpus_per_job"), output)
+            code = _run(command, words, config.get("sweep", {}).get("gpus_per_job"), output)
     finally:
         status = "interrupted" if code is None else "finished" if code == 0 and is_finished(folder) else "failed"
         JobRecord(name, list(overrides), status, code, round(time.monotonic() - start, 1)).save(sweep_dir)
@@ -153,11 +196,10 @@ def run_job(
     return best_dev_wer(folder)
 
 
-def _run(module: str, words: Sequence[str], num_gpus: int | None, output: TextIO | None) -> int:
+def _run(command: str, words: Sequence[str], num_gpus: int | None, output: IO[str] | None) -> int:
     with claimed_gpus(num_gpus) as environment:
-        command = [sys.executable, "-m", module, *words]
         return subprocess.run(
-            command,
+            [sys.executable, "-m", "asr.cli", command, *words],
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
@@ -166,11 +208,11 @@ def _run(module: str, words: Sequence[str], num_gpus: int | None, output: TextIO
 
 
 @contextlib.contextmanager
-def _output(path: Path | None) -> Iterator[TextIO | None]:
+def _output(path: Path | None) -> Iterator[IO[str] | None]:
     if path is None:
         yield None
         return
-    with path.open("a", encoding="utf-8") as file:
+    with open_inside(path, "a") as file:
         print(f"output: {path}", flush=True)
         yield file
 
@@ -188,5 +230,9 @@ def is_finished(folder: Path) -> bool:
 def best_dev_wer(folder: Path) -> float:
     """Return the lowest WER on the development sets that a run has reached so far; infinity where there is none."""
     metrics = folder / "metrics.csv"
-    values = read_metrics(metrics).get("val/wer", ([], []))[1] if metrics.is_file() else []
-    return min(values, default=float("inf"))
+    try:
+        values = read_metrics(metrics).get("val/wer", ([], []))[1] if metrics.is_file() else []
+    except ValueError as error:
+        console.print(f"the WER on dev of {folder.name} is not known: {error}", soft_wrap=True)
+        values = []
+    return min(filter(math.isfinite, values), default=math.inf)

@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
-import json
+import math
+import sys
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Table
 
+from asr.cli.errors import ConfigError
 from asr.cli.sweep_jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, records
+from asr.console import PlainConsole, printable
+from asr.safe_io import at, number_at, read_json
 
-console = Console(highlight=False)
+console = PlainConsole()
 
 
 class SweepTable(Callback):
     """Checks a sweep's name before it starts, and says at its end how every job stands."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a name that is none; callbacks may warn only, so that the program is left."""
+        """Refuse a name that is none, and folders that jobs get by themselves.
+
+        Hydra turns errors of callbacks into warnings, so that the program is left.
+        """
         try:
             check_sweep_name(config.sweep.name)
+            for key in ("run_dir", "resume"):
+                if config.get(key) is not None:
+                    raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
         except ValueError as error:
-            raise SystemExit(f"asr-train: {error}") from None
+            print(f"asr-train: {printable(str(error))}", file=sys.stderr)
+            raise SystemExit(2) from None
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Print the table, and leave with 1 where a job is not finished."""
         sweep_dir = Path(config.hydra.sweep.dir)
         found = records(sweep_dir)
+        if not found:
+            print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
+            raise SystemExit(2)
         console.print(job_table(sweep_dir, found))
-        console.print(last_line(sweep_dir, found), soft_wrap=True, markup=False)
+        console.print(last_line(sweep_dir, found), soft_wrap=True)
         if any(record.failed for record in found):
             raise SystemExit(1)
 
@@ -75,11 +88,17 @@ def _status(record: JobRecord) -> str:
 
 
 def _test_wers(folder: Path) -> list[float]:
-    try:
-        summary = json.loads((folder / "report" / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    """Return the WERs on test sets that a finished run has left; a job that is not finished has left none."""
+    path = folder / "report" / "summary.json"
+    if not path.is_file():
         return []
-    return [result["wer"] for result in summary.get("test", {}).values()]
+    try:
+        sets = at(read_json(path), "test")
+    except ValueError as error:
+        console.print(f"the WER on test of {folder.name} is not known: {error}", soft_wrap=True)
+        return []
+    wers = [number_at(found, "wer") for found in sets.values()] if isinstance(sets, dict) else []
+    return [math.inf if wer is None else wer for wer in wers]
 
 
 def _percent(wers: list[float]) -> str:

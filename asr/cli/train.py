@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,18 +13,20 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from asr.cli.app import run_app
 from asr.cli.calibrate import calibrate_batches, is_asked_for
 from asr.cli.data import prepare_data
+from asr.cli.errors import ConfigError
 from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
 from asr.cli.ranks import run_ranks
 from asr.cli.rehearsal import attachments, build_trainer, rehearse
-from asr.cli.resuming import changes, refuse_changes, run_folder, saved_config
+from asr.cli.resuming import changes, override_key, recorded_overrides, refuse_changes, run_folder, saved_config
 from asr.cli.sweep_jobs import name_sweep, run_job
+from asr.console import PlainConsole
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
+from asr.safe_io import write_whole
 from asr.training.checkpoints import FORMAT, LoadedCheckpoint, newest_good_checkpoint
 from asr.training.cost import measured_cost
 from asr.training.module import TrainingModule
@@ -35,16 +37,19 @@ from asr.training.run_folder import (
     Stopwatch,
     claim_run_folder,
     create_run_folder,
+    former_path,
     hold,
     keep_former,
     num_threads,
     point_latest,
 )
 from asr.training.session import fit
+from asr.training.unreadable import max_unreadable
 
+LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # and which process that is
 RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
 
-console = Console(quiet=not is_first_process())
+console = PlainConsole(quiet=not is_first_process())
 
 
 def main() -> None:
@@ -60,9 +65,11 @@ def train(config: DictConfig) -> float | None:
         return _run_job(config, job)
     calibrating = is_asked_for(config.get("calibrate"))
     resumed = None if config.resume is None else run_folder(config.resume)
-    launched = os.environ.get(RUN_DIR_VARIABLE)
+    launched = _launched_for()
     trainer = build_trainer(plain(config), [], []) if launched else rehearse(plain(config), resumed is not None)
-    prepared = prepare_data(plain(config), quiet=launched is not None)
+    # a folder may come from somebody else, and say where data are made, and how much of them
+    may_prepare = resumed is None or config.resume_anyway or "data.dir" in map(override_key, job.overrides.task)
+    prepared = prepare_data(plain(config), quiet=launched is not None, may_prepare=may_prepare)
     set_budget(config, prepared, trainer.world_size)
     resolved = plain(config)
     if calibrating:
@@ -73,21 +80,45 @@ def train(config: DictConfig) -> float | None:
         _run(resolved, prepared, Path(launched))
         return None
     if trainer.world_size == 1 or is_started_as_rank(trainer):
-        run_dir = agree(trainer, lambda: _run_folder(resolved, resumed, prepared, job))
-        with hold(run_dir) if is_first_process() else contextlib.nullcontext():
+        run_dir = agree(trainer, lambda: resumed or _new_run_folder(resolved, job))
+        with hold(run_dir) if is_first_process() else contextlib.nullcontext(), _naming_the_run(run_dir):
+            if is_first_process():
+                _record_start(resolved, run_dir, resumed, prepared, job)
             _run(resolved, prepared, run_dir)
             return None
-    run_dir = _run_folder(resolved, resumed, prepared, job)
-    with hold(run_dir):
-        environment = {RUN_DIR_VARIABLE: str(run_dir)}
-        sys.exit(run_ranks("asr.cli.train", job.overrides.task, trainer.num_devices, environment))
+    run_dir = resumed or _new_run_folder(resolved, job)
+    with hold(run_dir), _naming_the_run(run_dir):
+        _record_start(resolved, run_dir, resumed, prepared, job)
+        environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
+        sys.exit(run_ranks("train", job.overrides.task, trainer.num_devices, environment))
+
+
+def _launched_for() -> str | None:
+    """Return the run's folder if this process is one of several that another of this program has started.
+
+    Raises:
+        ConfigError: the environment names a folder, but was not made by the parent process.
+    """
+    launched = os.environ.get(RUN_DIR_VARIABLE)
+    if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
+        raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is for this program alone; unset it")
+    return launched
+
+
+@contextlib.contextmanager
+def _naming_the_run(run_dir: Path) -> Iterator[None]:
+    """Let a Ctrl-C say how to resume."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"to resume from its last checkpoint: asr-train resume={run_dir}") from None
 
 
 def _run_job(config: DictConfig, job: Any) -> float:
     raw = cast(dict[str, Any], OmegaConf.to_container(config))
     # the terminal belongs to one job at a time
     parallel = not str(job.launcher._target_).endswith(".BasicLauncher")
-    return run_job("asr.cli.train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel)
+    return run_job("train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel)
 
 
 def set_budget(config: DictConfig, prepared: PreparedData, world_size: int) -> None:
@@ -111,22 +142,33 @@ def _reading(config: Mapping[str, Any], prepared: PreparedData) -> Reading:
     return Reading(parts.features, prepared.tokenizer, parts.batch, parts.workers)
 
 
-def _run_folder(config: Mapping[str, Any], resumed: Path | None, prepared: PreparedData, job: Any) -> Path:
-    """Return the folder of the run, with what was typed and composed in it."""
-    if resumed is not None:
-        found = _refuse_other_training(config, resumed, prepared)
-        if not found:
-            return resumed
-        keep_former(resumed, ("config.yaml", "overrides.yaml"))
-        folder = resumed
-    elif config["run_dir"] is not None:
-        folder = claim_run_folder(config["run_dir"])
-    else:
-        folder = create_run_folder(Path("runs") / job.runtime.choices["recipe"])
-        point_latest(folder, Path("runs") / "latest")
-    OmegaConf.save(OmegaConf.create(dict(config)), folder / "config.yaml")
-    OmegaConf.save(OmegaConf.create(list(job.overrides.task)), folder / "overrides.yaml")
+def _new_run_folder(config: Mapping[str, Any], job: Any) -> Path:
+    """Create the folder of a new run."""
+    if config["run_dir"] is not None:
+        return claim_run_folder(config["run_dir"])
+    folder = create_run_folder(Path("runs") / job.runtime.choices["recipe"])
+    point_latest(folder, Path("runs") / "latest")
     return folder
+
+
+def _record_start(
+    config: Mapping[str, Any], folder: Path, resumed: Path | None, prepared: PreparedData, job: Any
+) -> None:
+    """Write what was typed and composed to the run's folder, which nobody else writes to now.
+
+    Raises:
+        ConfigError: a resumed run has changed, and the user does not accept it.
+    """
+    words = list(job.overrides.task)
+    if resumed is not None:
+        if not _refuse_other_training(config, resumed, prepared):
+            return
+        words = recorded_overrides(resumed, words)
+    for name, content in (("config.yaml", dict(config)), ("overrides.yaml", words)):
+        if (folder / name).exists():
+            # a copy, because a full disk must not leave the folder without one
+            write_whole(former_path(folder / name), (folder / name).read_bytes())
+        write_whole(folder / name, OmegaConf.to_yaml(OmegaConf.create(content)))
 
 
 def _refuse_other_training(config: Mapping[str, Any], folder: Path, prepared: PreparedData) -> list[str]:
@@ -136,7 +178,7 @@ def _refuse_other_training(config: Mapping[str, Any], folder: Path, prepared: Pr
     if checkpoint is not None and checkpoint.data["fingerprint"] != prepared.fingerprint:
         found.append(f"data: {checkpoint.data['fingerprint']} in the run, {prepared.fingerprint} now")
     for change in refuse_changes(found, bool(config["resume_anyway"])):
-        console.print(f"changed since the run was started: {change}", markup=False, soft_wrap=True)
+        console.print(f"changed since the run was started: {change}", soft_wrap=True)
     return found
 
 
@@ -181,7 +223,7 @@ def _announce(
     console.print(f"{num_parameters:,} parameters, {budget} updates, run folder {run_dir}", soft_wrap=True)
     if checkpoint is not None:
         for problem in checkpoint.rejected:
-            console.print(f"left out: {problem}", markup=False, soft_wrap=True)
+            console.print(f"left out: {problem}", soft_wrap=True)
         console.print(f"going on behind update {checkpoint.update}: {checkpoint.path}", soft_wrap=True)
     elif config["resume"] is not None:
         console.print("the run has no checkpoint yet: it begins again")
@@ -189,6 +231,7 @@ def _announce(
 
 def _module(config: Mapping[str, Any], prepared: PreparedData) -> TrainingModule:
     updates = update_parts(config)
+    num_cuts = int(prepared.splits["train"]["num_utterances"])
     data = {
         "fingerprint": prepared.fingerprint,
         "folder": str(prepared.folder),
@@ -208,6 +251,7 @@ def _module(config: Mapping[str, Any], prepared: PreparedData) -> TrainingModule
             "tokenizer": prepared.tokenizer.state(),
             "data": data,
         },
+        max_unreadable=max_unreadable(config["data"].get("max_unreadable", 0), num_cuts),
     )
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
-from rich.console import Console
 
 from asr.cli.app import run_app
-from asr.cli.errors import ConfigError
+from asr.cli.errors import ConfigError, shortened
 from asr.cli.restore import restore
+from asr.console import PlainConsole
 from asr.data.audio_files import audio_cuts, find_audio
 from asr.data.features import Features
+from asr.safe_io import write_new
+from asr.training.errors import TrainingFailed
 from asr.training.session import decode_all
 
-console = Console(stderr=True)
+console = PlainConsole(stderr=True)
 
 
 def main() -> None:
@@ -31,7 +35,7 @@ def transcribe(options: DictConfig) -> None:
     files = find_audio(patterns)
     restored = restore(options)
     _refuse_deaf(restored.reading.features)
-    cuts, unreadable = audio_cuts(files)
+    cuts, unreadable = audio_cuts(files, getattr(restored.reading.features, "sampling_rate_hz", 0))
     texts: dict[str, str] = {}
     if len(cuts):
         loader = restored.reading.evaluation_loader(cuts)
@@ -41,7 +45,7 @@ def transcribe(options: DictConfig) -> None:
         texts = {utterance.id: utterance.hypothesis for utterance in decoded.utterances}
     _write([str(file) for file in files], texts, output)
     for path, reason in unreadable:
-        console.print(f"could not read {path}: {reason}", markup=False, soft_wrap=True)
+        console.print(f"could not read {path}: {reason}", soft_wrap=True)
     if output is not None:
         console.print(f"transcripts: {output}", soft_wrap=True)
     if unreadable:
@@ -56,22 +60,58 @@ def _refuse_deaf(features: Features) -> None:
         )
 
 
-def _output_file(output: str | None) -> Path | None:
+def _output_file(output: object) -> Path | None:
+    """Return the file to write, which can be made as far as is known before the work."""
     if output is None:
         return None
-    path = Path(output).expanduser()
-    if path.exists():
-        raise ConfigError(f"output: {str(path)!r} exists; name another file, or remove it")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not isinstance(output, str | int):
+        raise ConfigError(f"output must be the name of a file, or null, given {output!r}")
+    path = Path(str(output)).expanduser()
+    try:
+        if os.path.lexists(path):
+            raise ConfigError(f"output: {str(path)!r} exists; name another file, or remove it")
+        path.lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise ConfigError(f"output: {shortened(path)} cannot be made: {error.strerror}; name another file") from None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output: {shortened(path)} cannot be made: {error.strerror}; name another file") from None
     return path
 
 
 def _write(order: Sequence[str], texts: Mapping[str, str], output: Path | None) -> None:
     lines = "".join(f"{path}\t{texts[path]}\n" for path in order if path in texts)
     if output is None:
+        _print(lines)
+        return
+    try:
+        write_new(output, lines.encode("utf-8", "surrogateescape"))
+    except FileExistsError:
+        raise ConfigError(f"output: {str(output)!r} was made by another program meanwhile; name another file") from None
+    except OSError as error:
+        raise TrainingFailed(
+            f"output: {shortened(output)} could not be written: {error.strerror}; nothing is left there. Make room, "
+            "or name a file elsewhere, and transcribe again"
+        ) from error
+
+
+def _print(lines: str) -> None:
+    """Write to standard output, and notice where that ends early."""
+    if sys.stdout is None:
+        raise TrainingFailed("the transcripts could not be printed: standard output is closed; say output=FILE")
+    try:
         sys.stdout.write(lines)
-    else:
-        output.write_text(lines, encoding="utf-8")
+        sys.stdout.flush()
+    except OSError as error:
+        # Python would try to write the rest once more when it ends
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise TrainingFailed(
+            f"the transcripts could not be printed to their end: {error.strerror}; output=FILE writes them to a file"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -1,0 +1,163 @@
+"""What Hydra itself would build or run, checked before Hydra sees it.
+
+Hydra instantiates callbacks, launchers and sweepers from the node ``hydra`` right after composing, sets environment
+variables and logging from it, and can unpickle a former job. A recipe or a pasted command line could use that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+from omegaconf import DictConfig, OmegaConf
+
+from asr.cli.errors import ConfigError
+from asr.safe_io import check_yaml
+
+# of Hydra, of its plugins, and of ours; optuna is what Hydra's sweeper of that name is configured with
+TARGETS = (
+    r"hydra\._internal\.core_plugins\.\w+\.[A-Z]\w*",
+    r"hydra\.experimental\.callbacks\.LogJobReturnCallback",
+    r"hydra_plugins(\.\w+)+\.[A-Z]\w*",
+    r"optuna\.samplers\.[A-Z]\w*",
+    r"asr\.cli\.sweep_table\.SweepTable",
+)
+# logging of the standard library builds anything that "()" or "class" names, and opens files
+LOGGING = ("job_logging", "hydra_logging")
+# flags that read code or another config, and why they are refused
+REFUSED_FLAGS = {
+    "experimental_rerun": "it unpickles a file, which can run anything; resume=RUN resumes a run",
+    "config_name": "every command has its own config; choose a recipe with recipe=…",
+    "config_path": "every command has its own configs; --config-dir adds a folder of yours",
+}
+
+
+def typed_overrides(argv: Sequence[str]) -> list[str]:
+    """Return the overrides of a command line as Hydra sees them, an added folder of configs included.
+
+    Raises:
+        ConfigError: a flag of Hydra would read code or another config.
+    """
+    # Hydra's own parser, because argparse takes shortened flags and values in several forms
+    arguments = get_args_parser().parse_args(argv[1:])
+    for name, why in REFUSED_FLAGS.items():
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is not used here: {why}")
+    words: list[str] = list(arguments.overrides)
+    if arguments.config_dir is not None:
+        words.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]")
+    return words
+
+
+def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
+    """Compose, and refuse what Hydra would build or run beyond its own.
+
+    Where configs come from other folders too, every choice of a sweep is composed: Hydra sets logging and environment
+    variables of a job before the job can look at them.
+
+    Args:
+        config_name: of the primary config.
+        folder: of the configs.
+        words: overrides of the command line.
+
+    Raises:
+        ConfigError: names the key and what is allowed.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(words))
+    single = [str(override.input_line) for override in parsed if not override.is_sweep_override()]
+    is_foreign = any(word.startswith("hydra.searchpath=") for word in words)
+    typed = {override.key_or_group for override in parsed}
+    for override in parsed if is_foreign else ():
+        if override.key_or_group == "hydra.searchpath":
+            _check_yamls(override.value())
+    for chosen in ((), *_swept_choices(parsed, folder)) if is_foreign else ((),):
+        composed = _composed(config_name, folder, [*single, *chosen])
+        _check_node(composed, typed)
+        if is_foreign:
+            _refuse_foreign_changes(config_name, folder, single, composed, chosen)
+
+
+def _check_yamls(places: Any) -> None:
+    """Refuse a folder of configs with a yaml that would be read, or resolved, without end."""
+    for place in places if isinstance(places, list) else []:
+        folder = Path(str(place).removeprefix("file://"))
+        if folder.is_dir():
+            # recipes are linked into a folder of their own
+            for root in (folder, *(link for link in folder.iterdir() if link.is_symlink() and link.is_dir())):
+                for path in root.resolve().rglob("*.yaml"):
+                    check_yaml(path)
+
+
+def _check_node(composed: Mapping[str, Any], typed: Collection[str]) -> None:
+    for key, target in _targets(composed, "hydra"):
+        if not any(re.fullmatch(allowed, str(target)) for allowed in TARGETS):
+            raise ConfigError(f"{key}: {target!r} is not allowed; only what belongs to Hydra and its plugins is built")
+    for name in LOGGING:
+        if set(composed.get(name) or {}) - {"version", "root", "disable_existing_loggers"}:
+            raise ConfigError(f"hydra.{name} cannot be changed: logging could open files or run code; allowed: none")
+    for name in composed["job"]["env_set"] or {}:
+        if f"hydra.job.env_set.{name}" not in typed:
+            raise ConfigError(f"hydra.job.env_set.{name}: only a command line may set variables of the environment")
+
+
+def _refuse_foreign_changes(
+    config_name: str, folder: Path, words: Sequence[str], composed: Mapping[str, Any], chosen: Sequence[str]
+) -> None:
+    """Refuse a yaml from another folder that changes what Hydra does; the user's own words and our sweeps may."""
+    own = [word for word in words if word.startswith(("hydra.", "+hydra.", "++hydra."))]
+    own += [word for word in words if word.startswith("sweep=") and _is_ours(folder / "sweep", word[6:])]
+    allowed = _composed(config_name, folder, own)
+    for key in sorted(composed.keys() | allowed.keys()):
+        if composed.get(key) != allowed.get(key):
+            which = f"{' '.join(chosen)}: " if chosen else ""
+            raise ConfigError(f"{which}a yaml of another folder changes hydra.{key}, which only a command line may")
+
+
+def _is_ours(group: Path, name: str) -> bool:
+    return re.fullmatch(r"\w+", name) is not None and (group / f"{name}.yaml").is_file()
+
+
+def _swept_choices(parsed: Sequence[Override], folder: Path) -> Iterator[tuple[str]]:
+    """Yield each choice of the groups that are swept, as an override."""
+    for override in parsed:
+        group = override.key_or_group
+        if not override.is_sweep_override() or "." in group or not (folder / group).is_dir():
+            continue
+        value = override.value()
+        if isinstance(value, Glob):
+            raise ConfigError(f"{override.input_line}: name the choices of {group}; some configs come from elsewhere")
+        for choice in override.sweep_string_iterator():
+            yield (f"{group}={choice}",)
+
+
+def _composed(config_name: str, folder: Path, words: list[str]) -> dict[str, Any]:
+    """Return the node ``hydra``, without what only repeats the command line."""
+    with initialize_config_dir(str(folder), version_base="1.3"):
+        try:
+            config = compose(config_name, overrides=words, return_hydra_config=True)
+        # what Hydra raises where an override reaches into a list, say
+        except (TypeError, KeyError, IndexError, AttributeError) as error:
+            raise ConfigError(f"the command line cannot be composed: {' '.join(words)}: {error}") from error
+    node = OmegaConf.to_container(config.hydra if isinstance(config, DictConfig) else config, resolve=False)
+    assert isinstance(node, dict)
+    job = {key: value for key, value in node["job"].items() if key != "override_dirname"}
+    kept = {str(key): value for key, value in node.items() if key not in ("overrides", "runtime", "job")}
+    return {**kept, "job": job}
+
+
+def _targets(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            if name in ("_target_", "()"):
+                yield f"{key}.{name}", value
+            else:
+                yield from _targets(value, f"{key}.{name}")
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _targets(value, f"{key}.{number}")
