@@ -1,9 +1,16 @@
 """What tests of every package share."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import asr.recipes
+from tests.cli.conftest import TINY, Trained, Workplace
+from tests.programs import Programs
+from tests.small_runs import SmallRun, make_small_run
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # several workers share the cores; torch reads this when it is imported
@@ -12,9 +19,48 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 DATA = Path(os.environ.get("WERDICT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """Undo what a command changes in its process, which would be the next test's process too."""
+    threads, folder, words = _torch_threads(), os.getcwd(), [*sys.argv]
+    recipes = [*asr.recipes.__path__]
+    yield
+    os.chdir(folder)
+    sys.argv[:] = words
+    asr.recipes.__path__[:] = recipes
+    if threads and threads != _torch_threads():
+        sys.modules["torch"].set_num_threads(threads)
+
+
+def _torch_threads() -> int:
+    # tests that never import torch must not wait for it
+    return sys.modules["torch"].get_num_threads() if "torch" in sys.modules else 0
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Return the folder of real recordings, or skip: they are never part of the repository."""
     if not DATA.is_dir():
         pytest.skip(f"no real recordings at {DATA}; WERDICT_DATA names their folder")
     return DATA
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory) -> Iterator[Programs]:
+    """Return what starts the commands quickly."""
+    started = Programs(tmp_path_factory.mktemp("programs") / "log.txt")
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def small_run(programs, tmp_path_factory) -> SmallRun:
+    """Return a finished run to copy."""
+    return make_small_run(programs, tmp_path_factory.mktemp("small-run"))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Trained:
+    folder = tmp_path_factory.mktemp("trained")
+    printed = Workplace(folder).run("train", *TINY, "run_dir=first")
+    return Trained(folder, folder / "first", printed)

@@ -8,8 +8,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 TINY = (
     "data.prepare.num_train=60",
     "data.prepare.num_dev=8",
@@ -54,10 +52,3 @@ class Trained(Workplace):
 
     run_dir: Path
     printed: str
-
-
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory) -> Trained:
-    folder = tmp_path_factory.mktemp("trained")
-    printed = Workplace(folder).run("train", *TINY, "run_dir=first")
-    return Trained(folder, folder / "first", printed)

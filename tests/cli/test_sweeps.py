@@ -92,6 +92,6 @@ def test_a_tuning_job_leaves_the_test_set_alone(trained, tmp_path):
 
 
 def test_a_name_that_is_no_folder_name_is_refused(tmp_path):
-    printed = Workplace(tmp_path).run("train", "-m", "sweep.name=../elsewhere", "seed=1,2", code=1)
+    printed = Workplace(tmp_path).run("train", "-m", "sweep.name=../elsewhere", "seed=1,2", code=2)
     assert "sweep.name must be letters, digits and _ . + -" in printed
     assert not (tmp_path / "runs").exists()

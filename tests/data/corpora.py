@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
-from rich.console import Console
 
+from asr.console import PlainConsole
 from asr.data.corpus import Corpus, Dropped, Manifests
 from asr.data.cuts import Limits
 from asr.data.features import LogMel
@@ -88,7 +88,7 @@ def dropped(prepared: PreparedData) -> dict[tuple[str, str], str]:
 
 
 def printed(prepared: PreparedData) -> str:
-    console = Console(file=io.StringIO(), width=300)
+    console = PlainConsole(file=io.StringIO(), width=300)
     print_table(prepared, console)
     return console.file.getvalue()
 

@@ -124,6 +124,17 @@ def test_a_damaged_archive_is_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_compressor_that_wants_more_memory_than_there_is_means_damage(monkeypatch, tmp_path):
+    def wants_gigabytes(*args, **kwargs):
+        raise MemoryError
+
+    archive = tar_of(tmp_path / "a.tar.gz", member("one.txt"))
+    monkeypatch.setattr(tarfile, "open", wants_gigabytes)
+    with pytest.raises(ValueError, match="is damaged: MemoryError; fetch it again"):
+        extract(archive, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [archive]
+
+
 @pytest.fixture
 def address(tmp_path):
     folder = tmp_path / "served"

@@ -42,7 +42,7 @@ def test_unreadable_files_are_listed_with_their_reason_and_the_others_are_cuts(f
     (folder / "text.wav").write_bytes(b"no audio at all")
     (folder / "empty.wav").write_bytes(b"")
     soundfile.write(folder / "nothing.wav", np.zeros(0), 8000)
-    cuts, unreadable = audio_cuts(find_audio(["*.wav", "deep/*"]))
+    cuts, unreadable = audio_cuts(find_audio(["*.wav", "deep/*"]), 16_000)
     assert [cut.id for cut in cuts] == ["[c].wav", "a.wav", "b.wav", "c.wav", "deep/ünlü 1.wav"]
     assert [cut.duration for cut in cuts] == [0.1] * 5
     reasons = dict(unreadable)

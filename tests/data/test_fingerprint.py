@@ -5,6 +5,7 @@ import pytest
 
 from asr.data import fingerprint as module
 from asr.data.fingerprint import describe_source, fingerprint
+from asr.data.manifests import manifest_files
 from asr.data.seeding import seed_for
 
 
@@ -47,19 +48,44 @@ def test_a_huge_file_is_described_by_its_size_and_time(tmp_path, monkeypatch):
     assert describe_source(str(path)) == {"name": "a.tar", "bytes": 3, "mtime_ns": 5}
 
 
-def test_a_folder_is_described_by_the_names_and_sizes_below_it(tmp_path):
-    (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "a").write_bytes(b"one")
-    seen = [describe_source(str(tmp_path))]
-    (tmp_path / "below" / "a").write_bytes(b"other")
-    seen.append(describe_source(str(tmp_path)))
-    (tmp_path / "below" / "a").rename(tmp_path / "below" / "b")
-    seen.append(describe_source(str(tmp_path)))
+def test_a_folder_is_described_by_the_names_and_contents_of_the_files_below_it(tmp_path):
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    (source / "below").mkdir(parents=True)
+    (source / "below" / "a").write_bytes(b"one")
+    seen = [describe_source(str(source))]
+    (source / "below" / "a").write_bytes(b"two")
+    seen.append(describe_source(str(source)))
+    (source / "below" / "a").rename(source / "below" / "b")
+    seen.append(describe_source(str(source)))
     assert len({str(described) for described in seen}) == 3
-    copy = tmp_path.with_name("copy")
     (copy / "below").mkdir(parents=True)
-    (copy / "below" / "b").write_bytes(b"again")
+    (copy / "below" / "b").write_bytes(b"two")
     assert describe_source(str(copy)) == seen[-1]
+
+
+def test_what_is_not_read_of_a_folder_does_not_count(tmp_path):
+    (tmp_path / "recordings.jsonl").write_bytes(b"{}")
+    (tmp_path / "notes.txt").write_bytes(b"one")
+    everything, manifests = describe_source(str(tmp_path)), describe_source(str(tmp_path), manifest_files)
+    for name in ("runs/first", "data", ".cache"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a.jsonl").write_bytes(b"{}")
+    (tmp_path / "notes.txt").write_bytes(b"two")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    assert describe_source(str(tmp_path), manifest_files) == manifests
+    assert describe_source(str(tmp_path)) != everything
+    (tmp_path / "recordings.jsonl").write_bytes(b"{ }")
+    assert describe_source(str(tmp_path), manifest_files) != manifests
+
+
+def test_hidden_files_of_a_folder_do_not_count(tmp_path):
+    (tmp_path / "a").write_bytes(b"one")
+    before = describe_source(str(tmp_path))
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "b").write_bytes(b"two")
+    (tmp_path / ".DS_Store").write_bytes(b"two")
+    assert describe_source(str(tmp_path)) == before
 
 
 def test_a_folder_may_hold_names_that_are_no_utf_8(tmp_path):

@@ -144,5 +144,7 @@ def test_an_impossible_encoder_is_refused_by_name(encoder, option, value):
 
 @pytest.mark.parametrize("kernel_width", [0, 4, -1])
 def test_a_conformer_has_kernels_with_a_middle(kernel_width):
-    with pytest.raises(ValueError, match=f"kernel_width must be odd and at least 1, given {kernel_width}"):
+    with pytest.raises(
+        ValueError, match=f"kernel_width must be odd, at least 1 and at most 1023, given {kernel_width}"
+    ):
         ConformerEncoder(16, d_model=24, num_layers=2, num_heads=3, d_feedforward=32, kernel_width=kernel_width)

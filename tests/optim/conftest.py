@@ -21,7 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("case", rows)
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")  # not of the session: other packages choose for themselves
 def _one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)

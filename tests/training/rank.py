@@ -18,6 +18,7 @@ from asr.training.averaging import Averaging
 from asr.training.module import TrainingModule
 from tests.training import runs
 from tests.training.heads import module_with, share_of
+from tests.training.test_unreadable import unread
 from tests.training.test_zipformer import module_with_zipformer
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 
@@ -49,6 +50,21 @@ def with_a_bad_batch(folder: Path) -> dict[str, Any]:
     }
 
 
+def with_unread_batches(folder: Path) -> dict[str, Any]:
+    """Let the second process read nothing in one update, and both in another."""
+    batches = [batch_of(60, 40, seed=10 * RANK + seed) for seed in range(4)]
+    if RANK:
+        batches[1] = unread("only-1")
+    batches[2] = unread("both", "both again")
+    module = tiny_module()
+    train(module, batches)
+    return {
+        "counts": module.unreadable.state_dict(),
+        "guard": module.guard.state_dict(),
+        "weights": module.recogniser.state_dict(),
+    }
+
+
 def with_two_views_of_two_layers(folder: Path) -> dict[str, Any]:
     module = module_with("two views of two layers", dropout=0.2)
     train(module, share_of(RANK))
@@ -71,5 +87,5 @@ def with_a_zipformer(folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    trainings = (with_a_bad_batch, with_two_views_of_two_layers, with_a_zipformer)
+    trainings = (with_a_bad_batch, with_unread_batches, with_two_views_of_two_layers, with_a_zipformer)
     torch.save({training.__name__: training(folder) for training in trainings}, folder / f"{RANK}.pt")

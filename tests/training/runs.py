@@ -18,7 +18,7 @@ from asr.training.saving import Checkpoints
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 
 EPOCH = 4  # micro-batches of a process in an epoch
-EXTRA = {"format": 1, "config": {}, "tokenizer": {}, "data": {}}
+EXTRA = {"format": 1, "config": {}, "tokenizer": {}, "data": {"fingerprint": "a", "folder": "b", "notes": []}}
 
 
 class Made:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr import safe_io
 from asr.training import checkpoint_files
 from asr.training.checkpoint_files import (
     duplicate,
@@ -59,7 +60,8 @@ def test_a_writer_killed_at_any_moment_leaves_whole_files(tmp_path):
 
 def test_the_new_file_and_its_name_are_on_the_disk_in_this_order(tmp_path, monkeypatch):
     steps = []
-    monkeypatch.setattr(checkpoint_files, "sync", lambda path: steps.append(path.name))
+    for module in (checkpoint_files, safe_io):
+        monkeypatch.setattr(module, "sync", lambda path: steps.append(path.name))
     replace = Path.replace
     monkeypatch.setattr(Path, "replace", lambda path, other: (steps.append("rename"), replace(path, other)))
     write({}, tmp_path / "a.ckpt")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asr.training.out_of_memory import OutOfMemory, explained
-from asr.training.session import fit
+from asr.training.session import decode_all, fit
 from tests.training.tiny import Metrics, adamw, batch_of, tiny_module, tiny_trainer
 
 
@@ -94,3 +94,22 @@ def test_an_utterance_that_fails_alone_gets_other_advice():
     assert "data.limits.max_duration_s" in said
     assert "calibrate" not in said
     assert "OutOfMemoryError" in said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nat a.cpp"),
+        RuntimeError("can't start new thread"),
+        MemoryError(),
+    ],
+)
+def test_decoding_that_runs_out_of_memory_says_what_to_lower(error):
+    def batches():
+        raise error
+        yield
+
+    with pytest.raises(OutOfMemory, match=r"when decoding dev: .*; lower batch_duration_s") as raised:
+        decode_all(tiny_module(adamw).recogniser, None, None, batches(), "dev")
+    assert "\n" not in str(raised.value)

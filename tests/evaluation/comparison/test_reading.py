@@ -6,13 +6,13 @@ import os
 import pytest
 import yaml
 
-from asr.evaluation.comparison.plain_files import MAX_BYTES, read_yaml
 from asr.evaluation.comparison.reading import read_runs
 from asr.evaluation.comparison.run_files import read_curves, read_errors
 from asr.evaluation.comparison.runs import Cost
 from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.report import write_report
 from asr.evaluation.wer import Utterance, score
+from asr.safe_io import MAX_BYTES, read_yaml
 from tests.evaluation.comparison.run_folders import write_metrics, write_run
 
 FREE = ("run_dir", "sweep")
@@ -124,7 +124,7 @@ def test_missing_curves_are_said(tmp_path):
 def test_a_row_without_end_is_no_table(tmp_path):
     run = write_run(tmp_path / "a", "seed=1")
     (run / "metrics.csv").write_text("x" * 200_000)
-    assert "is no table" in the_problem(run)
+    assert "is not a table" in the_problem(run)
 
 
 def test_different_data_is_said_but_not_a_tokenizer_of_its_own(tmp_path):
@@ -165,17 +165,17 @@ def test_damaged_errors_name_the_line(tmp_path, text, complaint):
 @pytest.mark.parametrize(
     ("file", "text", "complaint"),
     [
-        ("config.yaml", "!!python/object/apply:os.system [touch hacked]", "is no plain YAML"),
-        ("config.yaml", "a: &a [x, x]\nb: [*a, *a]", "is no plain YAML: it has aliases"),
-        ("config.yaml", "a: [", "is no plain YAML"),
-        ("config.yaml", "[" * 5000, "is no plain YAML"),
+        ("config.yaml", "!!python/object/apply:os.system [touch hacked]", "is not plain YAML"),
+        ("config.yaml", "a: &a [x, x]\nb: [*a, *a]", "is not plain YAML: it has aliases"),
+        ("config.yaml", "a: [", "is not plain YAML"),
+        ("config.yaml", "[" * 5000, "is not plain YAML"),
         ("config.yaml", "- a", "is not a mapping"),
         ("config.yaml", "seed: yes", "no whole number as its seed, but True"),
         ("config.yaml", "a" * (MAX_BYTES + 1), f"more than the {MAX_BYTES} that are read"),
         ("overrides.yaml", "a: b", "not a list of overrides"),
         ("overrides.yaml", "- 3", "not a list of overrides"),
-        ("report/summary.json", "{", "is no JSON"),
-        ("report/summary.json", "[" * 100_000, "is no JSON"),
+        ("report/summary.json", "{", "is not JSON"),
+        ("report/summary.json", "[" * 100_000, "is not JSON"),
         ("report/summary.json", "[]", "is not a mapping"),
     ],
 )

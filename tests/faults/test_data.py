@@ -1,0 +1,189 @@
+"""What goes wrong while data are prepared: one line, the right exit code, and nothing half made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from asr.data.archives import extract
+from tests.data.corpora import STORED, Pair, Recipe, ids, run
+from tests.faults.spoken_corpus import TINY, write_corpus
+
+Arrange = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("faults") / "corpus")
+
+
+@pytest.fixture
+def folder(corpus, tmp_path) -> Path:
+    for path in corpus.iterdir():
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+def nothing(folder: Path) -> None:
+    pass
+
+
+def data_is(make: Callable[[Path], object]) -> Arrange:
+    return lambda folder: make(folder / "data") and None
+
+
+# what is arranged, further words, limits, exit code, a part of the last line
+FAULTS = {
+    "no room for the cuts": (nothing, (), {"RLIMIT_FSIZE": 1500}, 1, "data/"),
+    "no room for stored features": (nothing, ("features=log_mel_stored",), {"RLIMIT_FSIZE": 8000}, 1, "File too large"),
+    "data.dir is a file": (data_is(lambda data: data.write_text("")), (), {}, 2, "is no folder"),
+    "data.dir is a pipe": (data_is(os.mkfifo), (), {}, 2, "is no folder"),
+    "data.dir lies in a file": (
+        data_is(lambda data: data.write_text("")),
+        ("data.dir=data/below",),
+        {},
+        2,
+        "no folder",
+    ),
+    "data.dir has 300 characters": (nothing, (f"data.dir={'n' * 300}",), {}, 2, "name"),
+    "data.dir is a number": (nothing, ("data.dir=[1]",), {}, 2, "data.dir must name a folder"),
+    "all audio is missing": (lambda folder: [p.unlink() for p in folder.glob("*.wav")], (), {}, 2, "can be used"),
+    "train is missing": (lambda folder: [p.unlink() for p in folder.glob("train*")], (), {}, 2, "of split 'train' can"),
+    "everything is too long": (nothing, ("data.limits.max_duration_s=0.5",), {}, 2, "nothing is left of split 'dev'"),
+    "the table is a folder": (
+        lambda folder: (folder / "my.tsv").unlink() or (folder / "my.tsv").mkdir(),
+        (),
+        {},
+        2,
+        "no manifests are there",
+    ),
+    "the table repeats an id": (
+        lambda folder: (folder / "my.tsv").write_text("audio\ttext\ntrain0.wav\ta\ntrain0.wav\tb\n"),
+        (),
+        {},
+        2,
+        "line 3",
+    ),
+    "the table has a short row": (
+        lambda folder: (folder / "my.tsv").write_text("audio\ttext\ntrain0.wav\n"),
+        (),
+        {},
+        2,
+        "line 2: 1 fields",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arrange", "words", "limits", "code", "last"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_while_preparing_is_one_line_and_leaves_nothing_half_made(
+    programs, folder, arrange, words, limits, code, last
+):
+    arrange(folder)
+    ended = programs.run("prepare", *TINY, *words, cwd=folder, limits=limits)
+    assert (ended.code, "Traceback" in ended.printed) == (code, False), ended.printed
+    assert last in ended.last_line
+    assert not list(folder.rglob("prepared.json"))
+    assert not list(folder.rglob("cuts_*"))
+    if limits:
+        # with room again everything is there
+        ended = programs.run("prepare", *TINY, *words, cwd=folder)
+        assert ended.code == 0, ended.printed
+
+
+def test_prepared_data_that_were_cut_short_are_prepared_again_and_that_is_said(programs, folder):
+    assert programs.run("prepare", *TINY, cwd=folder).code == 0
+    file = next(folder.rglob("cuts_train.npz"))
+    before = file.read_bytes()
+    os.truncate(file, 30)
+    ended = programs.run("prepare", *TINY, cwd=folder)
+    assert (ended.code, "Traceback" in ended.printed) == (0, False)
+    assert "cuts_train.npz has 30 bytes" in ended.printed
+    assert ended.printed.count("; preparing again") == 1
+    assert file.read_bytes() == before
+    assert "preparing again" not in programs.run("prepare", *TINY, cwd=folder).printed
+
+
+def test_what_happens_beside_the_manifests_of_a_source_prepares_nothing_again(programs, tmp_path):
+    write_corpus(tmp_path)
+    brought = tmp_path / "brought"
+    brought.mkdir()
+    recordings, segments = [], []
+    for path in sorted(tmp_path.glob("*.wav")):
+        name = path.stem
+        source = {"type": "file", "channels": [0], "source": str(path)}
+        recordings.append(
+            {"id": name, "sources": [source], "sampling_rate": 8000, "num_samples": 8000, "duration": 1.0}
+        )
+        segments.append({"id": name, "recording_id": name, "start": 0, "duration": 1.0, "text": "ab"})
+    for kind, items in (("recordings", recordings), ("supervisions", segments)):
+        (brought / f"{kind}.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    words = [*TINY, "data.source=."]
+    first = programs.run("prepare", *words, cwd=brought)
+    assert first.code == 0, first.printed
+    for name in ("runs/a", "logs", ".cache"):
+        (brought / name).mkdir(parents=True)
+        (brought / name / "new.jsonl").write_text("{}")
+    (brought / "loop").symlink_to(".")
+    assert programs.run("prepare", *words, cwd=brought).last_line == first.last_line
+    assert len(list(brought.rglob("prepared.json"))) == 1
+    with (brought / "supervisions.jsonl").open("a") as file:
+        file.write("\n")
+    assert programs.run("prepare", *words, cwd=brought).last_line != first.last_line
+
+
+@pytest.mark.parametrize("where", ["features", "check", "tokenizer"])
+def test_an_interrupt_while_preparing_leaves_nothing_half_made(tmp_path, monkeypatch, where):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    places = {"features": "asr.data.prepare.read_features", "check": "asr.data.prepare.check_cuts"}
+    with monkeypatch.context() as patched:
+        patched.setattr(places.get(where, "asr.text.character.CharacterTokenizerTrainer.train"), interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, Recipe(), STORED)
+    assert not list(tmp_path.rglob("*.partial"))
+    assert not list(tmp_path.rglob("prepared.json"))
+    assert ids(run(tmp_path, Recipe(), STORED), "train") == ["train-0", "train-1", "train-2"]
+
+
+def test_a_full_disk_is_not_taken_for_unreadable_audio(tmp_path, monkeypatch):
+    def full(path: Path, *_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    recipe = Recipe()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left") as error:
+            run(tmp_path, recipe, STORED)
+    assert str(error.value.filename).endswith(".npy")
+    prepared = run(tmp_path, Recipe(), STORED)
+    assert prepared.splits["train"]["num_dropped"] == 0
+
+
+def test_audio_that_cannot_be_decoded_is_dropped_and_not_taken_for_a_full_disk(tmp_path):
+    def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        path = Path(splits["train"][0][0].sources[0].source)
+        path.write_bytes(path.read_bytes()[:100])
+
+    assert ids(run(tmp_path, Recipe(spoil), STORED), "train") == ["train-1", "train-2"]
+
+
+def test_a_full_disk_while_unpacking_names_the_folder_and_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(tmp_path / "a", "a")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tarfile, "copyfileobj", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        extract(tmp_path / "a.tar", tmp_path / "in" / "out")
+    assert "out.partial" in str(error.value.filename)
+    assert list((tmp_path / "in").iterdir()) == []

@@ -1,0 +1,73 @@
+"""Ctrl-C at any moment ends in one line and exit code 130."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import TINY
+from tests.cli.test_resume import wait_for_update
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a command as a shell does, in a process group of its own."""
+    with (folder / "log.txt").open("w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "asr.cli", *words],
+            cwd=folder,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def interrupted(process: subprocess.Popen[str], folder: Path) -> list[str]:
+    os.killpg(process.pid, signal.SIGINT)
+    code = process.wait(timeout=120)
+    printed = (folder / "log.txt").read_text()
+    assert "Traceback" not in printed, printed
+    assert code == 130, printed
+    return printed.splitlines()
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+@pytest.mark.parametrize("cpu_s", [0.3, 0.8, 1.5, 2.2])
+def test_an_interrupt_at_start_up_is_one_line(tmp_path, command, cpu_s):
+    process = start(tmp_path, command, "trainer.max_steps=0" if command == "train" else "sweep=none")
+    ticks = os.sysconf("SC_CLK_TCK")
+    while process.poll() is None:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        if (int(fields[11]) + int(fields[12])) / ticks >= cpu_s:
+            assert interrupted(process, tmp_path) == [f"asr-{command}: interrupted"]
+            return
+        time.sleep(0.005)
+    # a fast machine has refused the command line already
+    assert process.returncode == 2
+
+
+@pytest.mark.parametrize("options", [(), ("trainer.devices=2",)], ids=["one process", "two processes"])
+def test_an_interrupted_training_says_how_to_resume(tmp_path, options):
+    words = (*TINY, "trainer.max_steps=5000", "trainer.val_check_interval=5000", "logger=csv", "run_dir=run", *options)
+    process = start(tmp_path, "train", *words)
+    wait_for_update(tmp_path / "run", 2, process)
+    lines = interrupted(process, tmp_path)
+    assert [line for line in lines if line.startswith("asr-train: interrupted")] == [
+        f"asr-train: interrupted; to resume from its last checkpoint: asr-train resume={tmp_path / 'run'}"
+    ]
+
+
+def test_an_interrupted_preparation_leaves_nothing_half_made(tmp_path):
+    process = start(tmp_path, "prepare", *TINY, "data.prepare.num_train=3000")
+    while not list(tmp_path.glob("data/digits/*/*")):
+        assert process.poll() is None, (tmp_path / "log.txt").read_text()
+        time.sleep(0.02)
+    assert interrupted(process, tmp_path)[-1].startswith("asr-prepare: interrupted")
+    assert not list(tmp_path.glob("data/digits/*/corpus.json"))
+    assert not list(tmp_path.glob("data/digits/*/*/prepared.json"))

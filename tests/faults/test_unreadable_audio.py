@@ -1,0 +1,179 @@
+"""Audio that disappears or changes after it was prepared: counted, named, and never an end with 0 for nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import CutSet
+
+from asr.data.dataset import SpeechDataset
+from asr.data.perturb import SpeedPerturb
+from tests.data.corpora import VIEW, Recipe, run
+from tests.faults.spoken_corpus import TRAIN, audio, write_audio, write_corpus
+
+Harm = Callable[[Path], None]
+
+
+def on(split: str, num: int, harm: Harm = Path.unlink) -> Harm:
+    def harm_some(folder: Path) -> None:
+        for path in audio(folder, split, "flac")[:num]:
+            harm(path)
+
+    return harm_some
+
+
+def both(*harms: Harm) -> Harm:
+    def harm_all(folder: Path) -> None:
+        for harm in harms:
+            harm(folder)
+
+    return harm_all
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+def of_another_rate(path: Path) -> None:
+    write_audio(path, 1.0, 16_000)
+
+
+def shorter(path: Path) -> None:
+    write_audio(path, 0.5)
+
+
+def stereo(path: Path) -> None:
+    soundfile.write(path, np.random.default_rng(0).normal(size=(8000, 2)) * 0.1, 8000)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def pipe_instead(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def not_finite(path: Path) -> None:
+    samples, rate_hz = soundfile.read(path)
+    samples[4000] = np.nan
+    soundfile.write(path, samples, rate_hz, format="WAV", subtype="FLOAT")
+
+
+TOO_MANY = (
+    "utterances of this epoch could not be read, more than the 1 that data.max_unreadable allows; the first: train"
+)
+# what is done, further words, exit code, a part of the last line, a part of all that is printed
+FAULTS = {
+    "one of eight is missing": (
+        on("train", 1),
+        (),
+        0,
+        "checkpoint: ",
+        "utterances could not be read and were left out",
+    ),
+    "three of eight are missing": (on("train", 3), (), 1, TOO_MANY, "left out train"),
+    "all are missing": (on("train", 8), (), 1, TOO_MANY, "left out train"),
+    "three are missing, half may": (on("train", 3), ("data.max_unreadable=0.5",), 0, "checkpoint: ", "left out train2"),
+    "all are missing, all may": (on("train", 8), ("data.max_unreadable=1",), 1, "nothing was learned", "is skipped"),
+    "one is cut short": (on("train", 1, cut_short), (), 0, "checkpoint: ", "left out train0"),
+    "dev is missing": (on("dev", 2), (), 1, "none of the 2 utterances of dev could be read", "left out dev"),
+    "test is missing": (on("test", 2), (), 1, "none of the 2 utterances of test could be read", "checkpoint: "),
+    "everything is missing": (both(on("train", 8), on("dev", 2), on("test", 2)), (), 1, TOO_MANY, "left out"),
+    "workers read": (on("train", 3), ("data.workers.num_workers=2",), 1, TOO_MANY, "left out train"),
+    "the limit is 2": (on("train", 0), ("data.max_unreadable=2",), 2, "data.max_unreadable must be in [0, 1]", ""),
+    "the limit is null": (on("train", 0), ("data.max_unreadable=null",), 2, "data.max_unreadable must be in", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(programs, tmp_path_factory) -> Path:
+    folder = write_corpus(tmp_path_factory.mktemp("faults") / "corpus", "flac")
+    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
+    assert ended.code == 0, ended.printed
+    return folder
+
+
+@pytest.mark.parametrize(("harm", "words", "code", "last", "printed"), FAULTS.values(), ids=FAULTS.keys())
+def test_unreadable_audio_is_counted_and_too_much_of_it_ends_the_run(
+    programs, corpus, harm, words, code, last, printed
+):
+    kept = corpus.with_name("kept")
+    shutil.copytree(corpus, kept)
+    try:
+        harm(corpus)
+        ended = programs.run("train", *TRAIN, *words, cwd=corpus)
+        assert (ended.code, "Traceback" in ended.printed) == (code, False), ended.printed
+        assert last in ended.last_line
+        assert printed in ended.printed
+        assert (corpus / "run" / "report" / "summary.json").exists() == (code == 0 or "of test could" in last)
+        assert code != 2 or not (corpus / "run").exists()
+    finally:
+        # prepared cuts hold absolute paths
+        shutil.rmtree(corpus)
+        kept.rename(corpus)
+
+
+CHANGES = {
+    "missing": (Path.unlink, "missing audio"),
+    "cut short": (cut_short, "audio"),
+    "of another rate": (of_another_rate, "unexpected rate: 16000 Hz, the manifest has 8000"),
+    "shorter": (shorter, "truncated audio: 4000 of 8000 samples"),
+    "of two channels": (stereo, "unexpected channels: 2"),
+    "empty": (empty, "empty audio"),
+    "text": (lambda path: path.write_text("hello"), "unreadable audio"),
+    "a folder": (folder_instead, "not a regular file"),
+    "a pipe": (pipe_instead, "not a regular file"),
+    "a link to nothing": (lambda path: (path.unlink(), path.symlink_to("nothing")), "missing audio"),
+    "a link to itself": (lambda path: (path.unlink(), path.symlink_to(path.name)), "missing audio"),
+    "a link to a device": (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "not a regular file"),
+    "not finite": (not_finite, "not finite"),
+}
+
+
+@pytest.mark.parametrize("perturb", [None, SpeedPerturb((0.9,))], ids=["as it is", "perturbed"])
+@pytest.mark.parametrize(("change", "reason"), CHANGES.values(), ids=CHANGES.keys())
+def test_audio_that_has_changed_is_left_out_with_its_reason(tmp_path, change, reason, perturb):
+    prepared = run(tmp_path, Recipe())
+    cuts = list(prepared.cuts("train"))
+    change(Path(cuts[1].recording.sources[0].source))
+    batch = SpeechDataset(VIEW.features, prepared.tokenizer, perturb)[(0, CutSet.from_cuts(cuts))]
+    assert batch.ids == ("train-0", "train-2")
+    assert [cut for cut, _ in batch.skipped] == ["train-1"]
+    assert reason in batch.skipped[0][1]
+
+
+def test_audio_that_was_written_anew_is_read(tmp_path):
+    prepared = run(tmp_path, Recipe())
+    cuts = list(prepared.cuts("train"))
+    write_audio(Path(cuts[1].recording.sources[0].source), 1.2)
+    batch = SpeechDataset(VIEW.features, prepared.tokenizer)[(0, CutSet.from_cuts(cuts))]
+    assert (len(batch), batch.skipped) == (3, ())
+
+
+def test_a_test_set_that_cannot_be_read_ends_an_evaluation_with_1(programs, corpus):
+    assert programs.run("train", *TRAIN[:-1], "run_dir=whole", cwd=corpus).code == 0
+    files = audio(corpus, "test", "flac")
+    contents = [file.read_bytes() for file in files]
+    for file in files:
+        file.unlink()
+    try:
+        ended = programs.run("evaluate", "run=whole", "num_workers=0", cwd=corpus)
+    finally:
+        for file, content in zip(files, contents, strict=True):
+            file.write_bytes(content)
+    assert (ended.code, "Traceback" in ended.printed) == (1, False), ended.printed
+    assert "none of the 2 utterances of test could be read" in ended.last_line
+    shutil.rmtree(corpus / "whole")

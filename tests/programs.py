@@ -1,0 +1,182 @@
+"""The commands, started hundreds of times: forked from one process that has imported them, each a program of its own.
+
+A fresh interpreter needs seconds to import torch; a fork needs milliseconds and has the same exit code, signals, limits
+and open files of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMANDS = ("prepare", "train", "evaluate", "transcribe", "compare")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended.
+
+    Attributes:
+        code: of its exit; negative: the signal that killed it.
+        printed: to standard output and error.
+        peak_mb: largest resident memory above what the imports take.
+        seconds: of wall time.
+    """
+
+    code: int
+    printed: str
+    peak_mb: float
+    seconds: float
+
+    @property
+    def last_line(self) -> str:
+        """The last line that says something, without the hint at the environment variable for developers."""
+        lines = [line for line in self.printed.splitlines() if line.strip() and "HYDRA_FULL_ERROR=1 shows" not in line]
+        return lines[-1] if lines else ""
+
+
+class Programs:
+    """Starts commands of this project in processes of their own.
+
+    Args:
+        log: file for what the forking process itself says.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.log = log.open("w")
+        self.server = subprocess.Popen(
+            [sys.executable, "-m", "tests.programs"],
+            cwd=Path(__file__).parents[1],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "COLUMNS": "200"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+
+    def run(
+        self,
+        command: str,
+        *words: str,
+        cwd: Path,
+        timeout_s: float = 60,
+        limits: Mapping[str, int] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Ended:
+        """Run ``asr-<command>`` with words, and wait for its end.
+
+        Args:
+            command: of ``COMMANDS``.
+            words: its command line.
+            cwd: folder that it runs in.
+            timeout_s: after which it is killed; it then ends with -9.
+            limits: of the process, by their names in ``resource``, such as ``{"RLIMIT_FSIZE": 4096}``.
+            environment: variables beside the test's own.
+        """
+        job = {
+            "command": command,
+            "words": words,
+            "cwd": str(cwd),
+            "timeout_s": timeout_s,
+            "limits": dict(limits or {}),
+            "environment": dict(environment or {}),
+        }
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        print(json.dumps(job), file=self.server.stdin, flush=True)
+        answer = json.loads(self.server.stdout.readline())
+        printed = Path(answer.pop("printed"))
+        ended = Ended(printed=printed.read_text(encoding="utf-8", errors="replace"), **answer)
+        printed.unlink()
+        return ended
+
+    def close(self) -> None:
+        """End the forking process."""
+        assert self.server.stdin is not None
+        self.server.stdin.close()
+        self.server.wait()
+        self.log.close()
+
+
+def serve(jobs: Iterator[str]) -> None:
+    """Fork a child for every job, and answer with how it ended; run by ``python -m tests.programs``."""
+    import importlib
+    import tempfile
+
+    tasks = {name: importlib.import_module(f"asr.cli.{name}") for name in COMMANDS}
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in jobs:
+        job = json.loads(line)
+        descriptor, printed = tempfile.mkstemp(prefix="werdict-printed-")
+        start = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            _be(job, tasks[job["command"]], descriptor)
+        os.close(descriptor)
+        base = _resident_mb()
+        code, peak_mb = _wait(child, start + job["timeout_s"])
+        seconds = round(time.monotonic() - start, 2)
+        answer = {"code": code, "printed": printed, "peak_mb": round(peak_mb - base, 1), "seconds": seconds}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
+    """Be the command, in a process that never returns."""
+    import resource
+
+    code = 70
+    try:
+        os.setsid()  # so that it can be killed with all that it has started
+        os.chdir(job["cwd"])
+        os.environ.update(job["environment"])
+        for name in (1, 2):
+            os.dup2(descriptor, name)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for name, value in job["limits"].items():
+            resource.setrlimit(getattr(resource, name), (value, value))
+        sys.argv = [f"asr-{job['command']}", *job["words"]]
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+        task.main()
+        code = 0
+    except SystemExit as left:
+        if isinstance(left.code, str):
+            print(left.code, file=sys.stderr)
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(child: int, deadline: float) -> tuple[int, float]:
+    while time.monotonic() < deadline:
+        ended, status, usage = os.wait4(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
+        time.sleep(0.01)
+    os.killpg(child, signal.SIGKILL)
+    _, status, usage = os.wait4(child, 0)
+    return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+if __name__ == "__main__":
+    serve(iter(sys.stdin.readline, ""))

@@ -1,0 +1,100 @@
+"""Audio that would fill memory when decoded is named and left out; the rest is transcribed."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import Recording
+
+from asr.data.audio_checks import too_long
+from tests.faults.spoken_corpus import write_audio
+
+
+def silence(path: Path, duration_s: float, rate_hz: int = 8000, num_channels: int = 1) -> None:
+    """Write hours of it as a few kilobytes of FLAC."""
+    with soundfile.SoundFile(path, "w", rate_hz, num_channels, format="FLAC", subtype="PCM_16") as file:
+        minute = np.zeros((60 * rate_hz, num_channels), "int16")
+        for _ in range(round(duration_s / 60)):
+            file.write(minute)
+
+
+def rate(path: Path, rate_hz: int) -> None:
+    """Write a second of audio whose header claims a rate."""
+    soundfile.write(path, np.zeros(8000), 8000, format="WAV")
+    content = bytearray(path.read_bytes())
+    place = content.find(b"fmt ") + 12
+    content[place : place + 4] = struct.pack("<I", rate_hz)
+    path.write_bytes(content)
+
+
+# how the file is written, why it is not read
+BOMBS = {
+    "two hours of silence": (lambda path: silence(path, 7200), "longer than 3600 s; cut it into parts"),
+    "50 minutes of 8 channels": (
+        lambda path: silence(path, 3000, 8000, 8),
+        "more than 172800000 samples in all channels; cut it into parts",
+    ),
+    "1 Hz": (lambda path: rate(path, 1), "impossible rate: 1 Hz, allowed are 4000 to 768000"),
+    "3999 Hz": (lambda path: rate(path, 3999), "impossible rate: 3999 Hz"),
+    "a million Hz": (lambda path: rate(path, 1_000_000), "impossible rate: 1000000 Hz"),
+    "2147483647 Hz": (lambda path: rate(path, 2**31 - 1), "impossible rate: 2147483647 Hz"),
+}
+
+
+@pytest.mark.parametrize(("write", "reason"), BOMBS.values(), ids=BOMBS)
+def test_audio_that_would_fill_memory_is_not_decoded(small_run, tmp_path, write, reason):
+    bad, good = tmp_path / "bad.audio", tmp_path / "good.wav"
+    write(bad)
+    write_audio(good)
+    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio=[{bad},{good}]")
+    assert ended.code == 1, ended.printed
+    assert f"could not read {bad}: {reason}" in ended.last_line
+    assert f"{good}\t" in ended.printed
+    table = tmp_path / "my.tsv"
+    table.write_text(f"audio\ttext\n{bad.name}\ta\n{good.name}\ta\n")
+    words = (f"run={small_run.run_dir}", f"manifest={table}", f"output_dir={tmp_path / 'out'}", "num_workers=0")
+    evaluated = small_run.run("evaluate", *words)
+    assert evaluated.code == 0, evaluated.printed
+    assert f"left out bad: {reason}" in evaluated.printed
+    assert max(ended.peak_mb, evaluated.peak_mb) < 500
+
+
+def test_a_part_of_a_long_recording_is_decoded(tmp_path):
+    silence(tmp_path / "a.flac", 7200)
+    whole = Recording.from_file(tmp_path / "a.flac").to_cut()
+    assert too_long(whole) is not None
+    assert too_long(whole.truncate(offset=7000, duration=20)) is None
+    hour = whole.truncate(duration=3600)
+    assert (too_long(hour, 48_000), too_long(hour, 48_001) is None) == (None, False)
+
+
+def test_of_many_files_left_out_some_are_named(small_run, tmp_path):
+    write_audio(tmp_path / "a.wav")
+    table = tmp_path / "my.tsv"
+    table.write_text("audio\ttext\na.wav\ta\n" + "".join(f"{number}.wav\ta\n" for number in range(100)))
+    words = (f"run={small_run.run_dir}", f"manifest={table}", f"output_dir={tmp_path / 'out'}", "num_workers=0")
+    ended = small_run.run("evaluate", *words)
+    assert ended.code == 0, ended.printed
+    assert ended.printed.count("left out") == 21
+    assert "left out 80 more, 100 in all" in ended.printed
+
+
+def test_a_name_that_is_not_one_line_is_left_out_of_the_transcripts(small_run, tmp_path):
+    for name in ("good.wav", "a\tb.wav", "a\nb\x1b[31m.wav"):
+        write_audio(tmp_path / name)
+    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={tmp_path}/*.wav")
+    assert ended.code == 1, ended.printed
+    for name in (r"a\tb.wav", r"a\nb\x1b[31m.wav"):
+        assert f"could not read '{tmp_path}/{name}': " in ended.printed
+    assert "rename the file" in ended.last_line
+    assert f"\n{tmp_path}/good.wav\t" in f"\n{ended.printed}"
+
+
+@pytest.mark.parametrize("audio", ["[]", "null", "[[]]", "''", "nowhere"])
+def test_audio_that_names_no_file_is_refused(small_run, audio):
+    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={audio}")
+    assert (ended.code, ended.last_line.startswith("asr-transcribe: audio: ")) == (2, True), ended.printed

@@ -1,0 +1,523 @@
+"""A checkpoint may come from a stranger: it runs nothing, takes little memory, and is refused in one line."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from asr.cli.app import CONFIGS
+from asr.training.checkpoint_files import lead_to, update_file
+from asr.training.checkpoints import load_checkpoint
+from asr.training.weights import choose_weights
+
+State = dict[str, Any]
+MOST_S, MOST_MB = 10, 1000  # that refusing takes
+
+
+def saved(run_dir: Path) -> State:
+    return torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def node_at(state: State, key: str) -> tuple[Any, Any]:
+    """Return the mapping or list that holds a dotted key, and the last name of it."""
+    *parents, name = [int(part) if part.isdecimal() else part for part in key.split("/")]
+    node: Any = state
+    for parent in parents:
+        node = node[parent]
+    return node, name
+
+
+def put(key: str, value: Any) -> Callable[[State], None]:
+    """Replace a part, named by its path."""
+
+    def change(state: State) -> None:
+        node, name = node_at(state, key)
+        node[name] = value
+
+    return change
+
+
+def drop(key: str) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        node, name = node_at(state, key)
+        del node[name]
+
+    return change
+
+
+def without_averages(change: Callable[[State], None]) -> Callable[[State], None]:
+    """Let the averages not be what gives a change away."""
+
+    def both(state: State) -> None:
+        del state["averages"]
+        change(state)
+
+    return both
+
+
+def nested(depth: int) -> list[Any]:
+    node: list[Any] = []
+    for _ in range(depth):
+        node = [node]
+    return node
+
+
+def shared(depth: int) -> list[Any]:
+    """Return what is 2 ** depth lists to whoever walks it."""
+    node: list[Any] = []
+    for _ in range(depth):
+        node = [node, node]
+    return node
+
+
+FIRST = "encoder.subsampling.convolutions.0.weight"
+MEAN, WEIGHT = "state_dict/recogniser.normalise.mean", f"state_dict/recogniser.{FIRST}"
+CONFIG = "werdict/config"
+PARTS = {
+    "no part of ours": (drop("werdict"), "it has no mapping 'werdict'"),
+    "our part is a list": (put("werdict", [1]), "werdict is a list"),
+    "our part is null": (put("werdict", None), "it has no mapping 'werdict'"),
+    "format as a list": (put("werdict/format", [1]), "its format is [1]; this version reads 1"),
+    "tokenizer null": (put("werdict/tokenizer", None), "it has no mapping 'tokenizer'"),
+    "tokenizer a list": (put("werdict/tokenizer", []), "tokenizer is a list"),
+    "tokenizer a tensor": (put("werdict/tokenizer", torch.ones(3)), "tokenizer is a Tensor"),
+    "tokenizer with a tensor": (put("werdict/tokenizer/pieces", torch.ones(3)), "pieces is a Tensor"),
+    "tokenizer of another kind": (put("werdict/tokenizer/kind", "x"), "kind 'x' is unknown"),
+    "kind a list": (put("werdict/tokenizer/kind", []), "kind [] is unknown"),
+    "pieces null": (put("werdict/tokenizer/pieces", None), "its state holds no list 'pieces'"),
+    "pieces of numbers": (put("werdict/tokenizer/pieces", ["<blk>", "<unk>", 3]), "are not one character each"),
+    "pieces missing": (put("werdict/tokenizer/pieces", ["<blk>", "<unk>", "a"]), "its weights do not fit its config"),
+    "a broken model of pieces": (
+        put("werdict/tokenizer", {"kind": "sentencepiece", "model": "AAAA"}),
+        "sentencepiece",
+    ),
+    "config null": (put(CONFIG, None), "it has no mapping 'config'"),
+    "config a list": (put(CONFIG, [1]), "config is a list"),
+    "config empty": (put(CONFIG, {}), "seed must be a number of at least 0, and is None"),
+    "config with a number as key": (put(f"{CONFIG}/encoder", {1: 2}), "only text is allowed"),
+    "config nested": (put(f"{CONFIG}/data", nested(100)), "nests them deeper than 50"),
+    "config shared": (put(f"{CONFIG}/data", shared(40)), "more than"),
+    "encoder null": (put(f"{CONFIG}/encoder", None), "encoder must not be null"),
+    "encoder a list": (put(f"{CONFIG}/encoder", [1]), "encoder must hold _target_"),
+    "encoder without a target": (put(f"{CONFIG}/encoder", {}), "encoder._target_ must be the name of a class"),
+    "encoder of another module": (put(f"{CONFIG}/encoder/_target_", "os.system"), "is not allowed here"),
+    "encoder with a list for a number": (put(f"{CONFIG}/encoder/d_model", [1, 2]), "encoder.d_model"),
+    "layers missing": (put(f"{CONFIG}/encoder/num_layers", 0), "num_layers"),
+    "more layers": (put(f"{CONFIG}/encoder/num_layers", 2), "its weights do not fit its config"),
+    "no head": (drop(f"{CONFIG}/head"), "head is missing"),
+    "seed as text": (put(f"{CONFIG}/seed", "one"), "seed must be a number of at least 0, and is 'one'"),
+    "no seed": (drop(f"{CONFIG}/seed"), "seed must be a number of at least 0, and is None"),
+    "a width of 300 digits": (put(f"{CONFIG}/encoder/d_model", 1 << 1000), "d_model=a number of more than 300 digits"),
+    "a width of 600 digits": (put(f"{CONFIG}/encoder/d_model", 1 << 2000), "d_model=a number of more than 300 digits"),
+    "a width of 6000 digits": (put(f"{CONFIG}/encoder/d_model", 1 << 20000), "a number of more than 255 bytes"),
+    "a width that was never given": (put(f"{CONFIG}/encoder/d_model", "???"), "encoder.d_model must be a whole number"),
+    "an encoder that waits": (put(f"{CONFIG}/encoder/_partial_", True), "encoder._partial_ is not allowed here"),
+    "features that wait": (put(f"{CONFIG}/features/_partial_", True), "features._partial_ is not allowed here"),
+    "a head that waits": (put(f"{CONFIG}/head/_partial_", True), "head._partial_ is not allowed here"),
+    "a decoder that waits": (put(f"{CONFIG}/decoder/_partial_", True), "decoder._partial_ is not allowed here"),
+    "features null": (put(f"{CONFIG}/features", None), "features must not be null"),
+    "other features": (put(f"{CONFIG}/features/num_mels", 40), "features have 40 numbers per frame, its weights 80"),
+    "data null": (put("werdict/data", None), "it has no mapping 'data'"),
+    "data folder a number": (put("werdict/data/folder", 5), "werdict.data.folder must be text, and is 5"),
+    "no fingerprint": (drop("werdict/data/fingerprint"), "werdict.data.fingerprint must be text"),
+    "notes as text": (put("werdict/data/notes", "x"), "werdict.data.notes must be a list of texts"),
+    "weights a list": (put("state_dict", [1]), "state_dict is a list"),
+    "weights null": (put("state_dict", None), "it has no mapping 'state_dict'"),
+    "no weights": (without_averages(put("state_dict", {})), "it has no statistics of features"),
+    "a number as a weight": (put(WEIGHT, 3), "is not a weight but a int"),
+    "text as a weight": (put(WEIGHT, "x"), "is not a weight but a str"),
+    "a weight of no dimension": (
+        without_averages(put(WEIGHT, torch.tensor(1.0))),
+        f"{FIRST} is torch.float32 of shape []",
+    ),
+    "statistics of no dimension": (put(MEAN, torch.tensor(1.0)), "it has no statistics of features"),
+    "no statistics": (drop(MEAN), "it has no statistics of features"),
+    "other statistics": (put(MEAN, torch.ones(40)), "of shape [80], not torch.float32 of [40]"),
+    "whole numbers as a weight": (put(WEIGHT, torch.ones(2, 1, 3, 3, dtype=torch.int64)), "is torch.int64"),
+    "a weight is missing": (without_averages(drop(WEIGHT)), "is missing"),
+    "a weight more": (put("state_dict/recogniser.new", torch.ones(3)), "new is not known"),
+    "an update as text": (put("global_step", "many"), "global_step must be a number of at least 0, and is 'many'"),
+    "an update below 0": (put("global_step", -1), "global_step must be a number of at least 0"),
+    "an update that is true": (put("global_step", True), "global_step must be a number of at least 0"),
+    "an endless update": (put("global_step", float("inf")), "global_step must be a number of at least 0"),
+    "no update": (drop("global_step"), "global_step must be a number of at least 0"),
+    "callbacks a list": (put("callbacks", [1]), "callbacks is a list"),
+    "averages a list": (put("averages", [1]), "averages is a list"),
+    "averages empty": (put("averages", {}), "begun must be a number"),
+    "no count": (put("averages/num", float("nan")), "num must be a number of at least 0, and is nan"),
+    "a count of 0": (put("averages/num", 0), "none is left"),
+    "a count below the mark's": (put("averages/num", 1), "none is left"),
+    "sums of other names": (put("averages/sum/x", torch.ones(3)), "has weights of other names, such as 'x'"),
+    "sums of other shapes": (put(f"averages/sum/{FIRST}", torch.ones(3).double()), "of shape [3]"),
+    "sums in another type": (put(f"averages/sum/{FIRST}", torch.ones(2, 1, 3, 3)), "not torch.float64"),
+    "sums null": (put("averages/sum", None), "it has no mapping 'sum'"),
+    "a sum that is none": (put(f"averages/sum/{FIRST}", None), "is not a weight but a NoneType"),
+    "no marks": (put("averages/marks", []), "a list of one or two marks"),
+    "marks a mapping": (put("averages/marks", {}), "a list of one or two marks"),
+    "a mark that is none": (put("averages/marks/0", 7), "averages.marks.0 is a int"),
+    "a mark without means": (put("averages/marks/0/mean", {}), "has 0 weights, not the"),
+    "ema of other names": (put("averages/ema", {}), "averages.ema has 0 weights"),
+    "ema a list": (put("averages/ema", [1]), "ema is a list"),
+}
+
+
+def evaluate(small_run, path: Path):
+    return small_run.run("transcribe", f"run={path}", f"audio={small_run.audio()}", "torch_threads=1")
+
+
+def changed(small_run, tmp_path: Path, change: Callable[[State], None]) -> Path:
+    state = saved(small_run.run_dir)
+    change(state)
+    torch.save(state, tmp_path / "a.ckpt")
+    return tmp_path / "a.ckpt"
+
+
+@pytest.mark.parametrize(("change", "said"), PARTS.values(), ids=PARTS)
+def test_a_malformed_part_is_refused_in_one_line(small_run, tmp_path, change, said):
+    ended = evaluate(small_run, changed(small_run, tmp_path, change))
+    assert ended.code == 2, ended.printed
+    assert said in ended.last_line
+    assert "weights_only" not in ended.printed
+    assert str(tmp_path / "a.ckpt") in ended.last_line
+    assert "Traceback" not in ended.printed
+    assert len(ended.printed.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("folder", ["a" * 5000, "/" + "a/" * 2500, "a" * 300, "a\0b", "/root/../proc/1/cwd/x"])
+def test_a_folder_of_data_that_cannot_be_is_named_in_short(small_run, tmp_path, folder):
+    path = changed(small_run, tmp_path, put("werdict/data/folder", folder))
+    ended = small_run.run("evaluate", f"run={path}", f"output_dir={tmp_path / 'out'}")
+    assert ended.code == 2, ended.printed
+    assert "the data of this run is no longer at " in ended.last_line
+    assert "manifest=PATH" in ended.last_line
+    assert len(ended.last_line) < 300
+
+
+def test_a_step_that_torch_does_not_know_brings_no_advice_of_its_own(tmp_path, monkeypatch):
+    torch.save({"a": 1 << 20000}, tmp_path / "a.ckpt")
+    monkeypatch.setattr("asr.training.checkpoints.damage", lambda path: "")
+    with pytest.raises(ValueError, match=r"its data\.pkl cannot be read: Unsupported operand 139$"):
+        load_checkpoint(tmp_path / "a.ckpt")
+
+
+def test_an_unchanged_checkpoint_is_read(small_run, tmp_path):
+    """Or else all of these would say nothing."""
+    ended = evaluate(small_run, changed(small_run, tmp_path, lambda state: None))
+    assert (ended.code, ended.last_line.startswith(str(small_run.audio()))) == (0, True)
+
+
+def expanded(state: State) -> None:
+    state["state_dict"]["recogniser.big"] = torch.zeros(1).expand(10**12)
+
+
+def strided(state: State) -> None:
+    state["state_dict"]["recogniser.big"] = torch.zeros(2**20).as_strided((2**20, 2**20 - 2**10), (0, 1))
+
+
+def sparse(state: State) -> None:
+    state["state_dict"]["recogniser.big"] = torch.sparse_coo_tensor([[0]], [1.0], (10**12,))
+
+
+def meta(state: State) -> None:
+    state["state_dict"]["recogniser.big"] = torch.empty(10**12, device="meta")
+
+
+def quantized(state: State) -> None:
+    state["state_dict"]["recogniser.big"] = torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8)
+
+
+def many_views(state: State) -> None:
+    """A thousand weights of one storage; built, they would have a thousand."""
+    big = torch.zeros(2**20)
+    state["state_dict"] |= {f"recogniser.big{number}": big for number in range(1000)}
+
+
+def deep(state: State) -> None:
+    state["loops"] = nested(100)
+
+
+def endless(state: State) -> None:
+    state["loops"] = shared(60)
+
+
+def encoder(**options: Any) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        state["werdict"]["config"]["encoder"] |= options
+
+    return change
+
+
+def features(**options: Any) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        state["werdict"]["config"]["features"] |= options
+
+    return change
+
+
+def as_zipformer(**options: Any) -> Callable[[State], None]:
+    config = yaml.safe_load((CONFIGS / "encoder" / "zipformer_xs.yaml").read_text())
+    return put(f"{CONFIG}/encoder", {**config, **options})
+
+
+BOMBS = {
+    "a tensor that is expanded": (expanded, "of which the file has"),
+    "a tensor with a stride of 0": (strided, "of which the file has"),
+    "a sparse tensor": (sparse, "it calls torch._utils._rebuild_sparse_tensor"),
+    "a tensor without memory": (meta, "it calls torch._utils._rebuild_meta_tensor_no_storage"),
+    "a quantized tensor": (quantized, "it calls torch._utils._rebuild_qtensor"),
+    "many names of one tensor": (many_views, "its weights do not fit its config"),
+    "nested parts": (deep, "nests them deeper than 50"),
+    "shared parts": (endless, "it holds more than"),
+    "ten million layers": (encoder(num_layers=10_000_000), "num_layers=1e+07 is more than 1000000"),
+    "a million layers": (encoder(num_layers=1_000_000), "its config, which describes more than"),
+    "a thousand layers": (encoder(num_layers=1000), "its config, which describes more than"),
+    "a huge width": (encoder(d_model=10**9), "d_model=1e+09 is more than 1000000"),
+    "a large width": (encoder(d_model=100_000, num_heads=2), "its config, which describes more than"),
+    "a large inner width": (encoder(d_feedforward=1_000_000), "d_feedforward must be at most"),
+    "an inner width beyond the parameters": (
+        encoder(d_feedforward=1000, num_layers=200),
+        "its config, which describes more than",
+    ),
+    "many channels": (encoder(subsampling_channels=5000), "subsampling_channels must be at most 1024, given 5000"),
+    "many heads": (encoder(num_heads=1024, d_model=2048), "num_heads must be at most 64, given 1024"),
+    "a conformer that looks far": (
+        encoder(_target_="asr.models.encoders.conformer.ConformerEncoder", kernel_width=999_999),
+        "kernel_width must be odd, at least 1 and at most 1023, given 999999",
+    ),
+    "a zipformer with long positions": (
+        as_zipformer(position_width=1_000_000),
+        "position_width must be at least 1 and",
+    ),
+    "a zipformer with wide queries": (
+        as_zipformer(query_width=2000),
+        "query_width must be at least 1 and at most 1024",
+    ),
+    "a zipformer that leaves out frames": (as_zipformer(downsampling=[1, 10**6, 1]), "downsampling must be at most 64"),
+    "a zipformer of many heads": (as_zipformer(num_heads=[4, 64, 4]), "num_heads must be at most 32 in every stack"),
+    "a zipformer that looks far": (as_zipformer(kernel_width=[3, 3, 9999]), "kernel_width must be at most 1023"),
+    "a zipformer of wide layers": (
+        as_zipformer(d_feedforward=[10**6] * 3),
+        "d_feedforward must be at most 64 * d_model",
+    ),
+    "a zipformer of many channels": (
+        as_zipformer(subsampling_channels=[4, 16, 9999]),
+        "three numbers of at least 1 and at most 1024",
+    ),
+    "many frames of many samples": (
+        features(sampling_rate_hz=192_000, frame_shift_ms=2.5),
+        "frame_shift_ms must be in [5, 25] at 192000 Hz, given 2.5",
+    ),
+    "many frames": (features(frame_shift_ms=1.0), "frame_shift_ms must be in [2.5, 25] at 16000 Hz, given 1"),
+    "an endless number": (encoder(dropout=float("inf")), "dropout=inf is more than 1000000"),
+    "a number of 300 digits": (encoder(num_layers=10**300), "is more than 1000000"),
+    "many masks": (
+        put(f"{CONFIG}/augment/features/num_time_masks", 900_000),
+        "num_time_masks must be at least 0 and at most 1000, given 900000",
+    ),
+    "a zipformer of many layers": (as_zipformer(num_layers=[100_000] * 3), "its config, which describes more than"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), BOMBS.values(), ids=BOMBS)
+def test_a_bomb_is_refused_early(small_run, tmp_path, change, said):
+    ended = evaluate(small_run, changed(small_run, tmp_path, change))
+    assert ended.code == 2, ended.printed
+    assert said in ended.last_line
+    assert len(ended.printed.splitlines()) <= 2
+    assert ended.peak_mb < MOST_MB
+    assert ended.seconds < MOST_S
+
+
+def repacked(good: bytes, **options: Any) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(good)) as old, zipfile.ZipFile(made, "w", **options) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    return made.getvalue()
+
+
+def with_pickle(content: bytes, compression: int = zipfile.ZIP_STORED) -> Callable[[bytes], bytes]:
+    """Put other steps into the pickle."""
+
+    def change(good: bytes) -> bytes:
+        made = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(good)) as old, zipfile.ZipFile(made, "w") as new:
+            for name in old.namelist():
+                new.writestr(name, content if name.endswith("data.pkl") else old.read(name), compression)
+        return made.getvalue()
+
+    return change
+
+
+def deflated_tensor(good: bytes) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(good)) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+        with new.open(zipfile.ZipInfo("a/data/999"), "w", force_zip64=True) as part:
+            for _ in range(64):
+                part.write(bytes(2**20))
+    return repacked(made.getvalue(), compression=zipfile.ZIP_DEFLATED)
+
+
+def overlapping(good: bytes) -> bytes:
+    """Name one large part a thousand times in the list of parts."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as new:
+        new.writestr("a/data/0", bytes(2**20))
+        for number in range(1, 1000):
+            again = zipfile.ZipInfo(f"a/data/{number}")
+            first = new.filelist[0]
+            for key in ("header_offset", "CRC", "file_size", "compress_size"):
+                setattr(again, key, getattr(first, key))
+            new.filelist.append(again)
+            new.NameToInfo[again.filename] = again
+        new._didModify = True
+    return made.getvalue()
+
+
+def twice(good: bytes) -> bytes:
+    made = io.BytesIO(good)
+    with zipfile.ZipFile(made, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr(archive.namelist()[0], b"other")
+    return made.getvalue()
+
+
+def two_pickles(good: bytes) -> bytes:
+    made = io.BytesIO(good)
+    with zipfile.ZipFile(made, "a") as archive:
+        archive.writestr("other/data.pkl", pickle.dumps({}))
+    return made.getvalue()
+
+
+def many_parts(good: bytes) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for number in range(100_000):
+            archive.writestr(f"{number:080}", b"")
+    return made.getvalue()
+
+
+class Calls:
+    """Pickled as a call of a function."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+FILES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "compressed parts": (lambda good: repacked(good, compression=zipfile.ZIP_DEFLATED), "is compressed"),
+    "a compressed tensor": (deflated_tensor, "is compressed"),
+    "a compressed pickle": (with_pickle(b"\x80\x02" + b"N0" * 10**7, zipfile.ZIP_DEFLATED), "is compressed"),
+    "parts that overlap": (overlapping, "its parts overlap"),
+    "a part twice": (twice, "two of its parts have one name"),
+    "two pickles": (two_pickles, "it has 2 parts data.pkl, not one"),
+    "a hundred thousand parts": (many_parts, "would have to be read at once"),
+    "a huge pickle": (with_pickle(b"\x80\x02X" + (2**25).to_bytes(4, "little") + bytes(2**25)), "too many for"),
+    "a pickle of many steps": (with_pickle(b"\x80\x02" + b"N0" * 2_000_000 + b"N."), "has more than 1"),
+    "a pickle of many lists": (with_pickle(b"\x80\x02" + b"]" * 3_000_000 + b"."), "has more than 1"),
+    "a call of the shell": (with_pickle(pickle.dumps(Calls(os.system, "touch ran"), 2)), "it calls posix.system"),
+    "bytes without end": (with_pickle(pickle.dumps(Calls(bytearray, 10**11), 2)), "it calls __builtin__.bytearray"),
+    "a tensor without end": (with_pickle(pickle.dumps(Calls(torch.Tensor, 10**11), 2)), "it calls torch.Tensor"),
+    "a newer pickle": (with_pickle(pickle.dumps(Calls(os.system, "touch ran"), 4)), "STACK_GLOBAL"),
+    "an older pickle": (with_pickle(b"(S'touch ran'\nios\nsystem\n."), "the step INST"),
+    "a list": (with_pickle(pickle.dumps([1], 2)), "it is a list"),
+    "a number": (with_pickle(b"\x80\x02K\x01."), "it is a int"),
+    "an empty mapping": (with_pickle(b"\x80\x02}."), "it has no mapping 'werdict'"),
+    "an endless mapping": (with_pickle(b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s."), "deeper than 50"),
+    "an archive without anything": (lambda good: b"PK\5\6" + bytes(18), "it has 0 parts data.pkl"),
+    "text": (lambda good: b"hello", "File is not a zip file"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), FILES.values(), ids=FILES)
+def test_a_hostile_file_is_refused_before_it_is_read(small_run, tmp_path, change, said):
+    good = (small_run.run_dir / "checkpoints" / "last.ckpt").read_bytes()
+    (tmp_path / "a.ckpt").write_bytes(change(good))
+    ended = evaluate(small_run, tmp_path / "a.ckpt")
+    assert ended.code == 2, ended.printed
+    assert said in ended.last_line
+    assert len(ended.printed.splitlines()) <= 2
+    assert ended.peak_mb < MOST_MB
+    assert ended.seconds < MOST_S
+    assert not (small_run.folder / "ran").exists()
+
+
+RESUMED = {
+    "optimizer states a mapping": put("optimizer_states", {}),
+    "no optimizer states": drop("optimizer_states"),
+    "optimizer states empty": put("optimizer_states", []),
+    "an optimizer state that is none": put("optimizer_states/0", 5),
+    "moments of no parameter": put("optimizer_states/0/state", {}),
+    "moments of other shapes": put("optimizer_states/0/state/0/exp_avg", torch.ones(7)),
+    "moments as text": put("optimizer_states/0/state/0/exp_avg", "x"),
+    "fewer groups of parameters": put("optimizer_states/0/param_groups", []),
+    "betas as text": put("optimizer_states/0/param_groups/0/betas", "x"),
+    "schedules a mapping": put("lr_schedulers", {}),
+    "a schedule that is none": put("lr_schedulers/0", None),
+    "loops a list": put("loops", []),
+    "no loops": drop("loops"),
+    "progress as text": put("loops/fit_loop/epoch_progress", "x"),
+    "a callback that is none": put("callbacks/TrainingCost", 5),
+    "seconds as text": put("callbacks/TrainingCost", {"seconds": "x", "updates": [], "steps": []}),
+    "timings as text": put("callbacks/TrainingCost", {"seconds": 1.0, "updates": ["x"], "steps": []}),
+    "what was watched": put("callbacks/DeadRuns", {"trend": {"window": "x"}}),
+    "the best as text": put("callbacks/Checkpoints/best_wer", "x"),
+    "counts as text": put("guard", {"skipped_updates": "x", "consecutive_skips": 0, "too_short": 0}),
+    "counts a list": put("guard", [1]),
+    "a clock that is none": put("audio_clock", {}),
+    "a weight is missing": without_averages(drop(WEIGHT)),
+}
+
+
+@pytest.mark.parametrize("change", RESUMED.values(), ids=RESUMED)
+def test_a_run_is_not_resumed_with_malformed_states(small_run, tmp_path, change):
+    run_dir = small_run.interrupted(tmp_path / "run")
+    path = update_file(run_dir / "checkpoints", 3)
+    state = torch.load(path, weights_only=True)
+    change(state)
+    torch.save(state, path)
+    ended = small_run.run("train", f"resume={run_dir}")
+    assert ended.code == 2, ended.printed
+    assert str(path) in ended.last_line
+    assert "does not fit the run that it is in" in ended.last_line
+    assert "Traceback" not in ended.printed
+    assert not (run_dir / "report").exists()
+
+
+def test_an_unchanged_run_is_resumed(small_run, tmp_path):
+    ended = small_run.run("train", f"resume={small_run.interrupted(tmp_path / 'run')}")
+    assert ended.code == 0, ended.printed
+    assert (tmp_path / "run" / "report" / "summary.json").is_file()
+
+
+def test_a_pipe_in_the_place_of_a_checkpoint_is_not_waited_for(small_run, tmp_path):
+    os.mkfifo(tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match="is not a regular file"):
+        load_checkpoint(tmp_path / "a.ckpt")
+    ended = evaluate(small_run, tmp_path / "a.ckpt")
+    assert (ended.code, "is neither a checkpoint nor a run folder" in ended.last_line) == (2, True)
+
+
+def test_averages_of_a_checkpoint_beside_it_are_checked_too(small_run, tmp_path):
+    run_dir = small_run.copy(tmp_path / "run")
+    path = update_file(run_dir / "checkpoints", 3)
+    state = torch.load(path, weights_only=True)
+    state["averages"]["sum"] = {}
+    torch.save(state, path)
+    lead_to(run_dir / "checkpoints" / "last.ckpt", update_file(run_dir / "checkpoints", 6))
+    newest = load_checkpoint(run_dir / "checkpoints" / "last.ckpt")
+    with pytest.raises(ValueError, match=r"update-000003\.ckpt is not a checkpoint"):
+        choose_weights(newest, "average", 3)

@@ -1,0 +1,246 @@
+"""Sources and prepared data of strangers, given to the real programs: one line, soon, and nothing is run or left."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.spoken_corpus import TINY, TRAIN, write_corpus
+
+Make = Callable[[Path], str]
+
+
+def special(make: Callable[[str], Any]) -> Make:
+    def source(folder: Path) -> str:
+        make(str(folder / "special"))
+        return "special"
+
+    return source
+
+
+def bind(path: str) -> None:
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as server:
+        server.bind(path)
+
+
+def pipe_named(name: str) -> Make:
+    def source(folder: Path) -> str:
+        (folder / "brought").mkdir()
+        os.mkfifo(folder / "brought" / name)
+        return "brought"
+
+    return source
+
+
+def text(name: str, content: str | bytes) -> Make:
+    def source(folder: Path) -> str:
+        data = content.encode() if isinstance(content, str) else content
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return name
+
+    return source
+
+
+def sparse(folder: Path) -> str:
+    with (folder / "huge.tsv").open("wb") as file:
+        file.truncate(2**40)
+    return "huge.tsv"
+
+
+def zeros(folder: Path) -> str:
+    with (folder / "zeros.tsv").open("wb") as file:
+        file.truncate(2**30)
+    return "zeros.tsv"
+
+
+def link_loop(folder: Path) -> str:
+    (folder / "loop").symlink_to("loop")
+    return "loop"
+
+
+def folder_of_loops(folder: Path) -> str:
+    (folder / "loops").mkdir()
+    (folder / "loops" / "again").symlink_to(folder / "loops")
+    for kind in ("recordings", "supervisions"):
+        (folder / "loops" / f"{kind}.jsonl").symlink_to(f"{kind}.jsonl")
+    return "loops"
+
+
+def manifests(recording: dict[str, Any]) -> Make:
+    def source(folder: Path) -> str:
+        brought = folder / "brought"
+        brought.mkdir()
+        item = {"id": "a", "sampling_rate": 8000, "num_samples": 8000, "duration": 1.0} | recording
+        (brought / "recordings.jsonl").write_text(json.dumps(item) + "\n")
+        segment = {"id": "a", "recording_id": "a", "start": 0, "duration": 1.0, "text": "a"}
+        (brought / "supervisions.jsonl").write_text(json.dumps(segment) + "\n")
+        return "brought"
+
+    return source
+
+
+COMMAND = {"type": "command", "channels": [0], "source": "touch hacked"}
+SOURCES = {
+    "a device without end": (lambda folder: "/dev/zero", "neither a regular file nor a folder"),
+    "a device of random bytes": (lambda folder: "/dev/urandom", "neither a regular file nor a folder"),
+    "a terminal": (lambda folder: "/dev/tty", "neither a regular file nor a folder"),
+    "a pipe": (special(os.mkfifo), "neither a regular file nor a folder"),
+    "a socket": (special(bind), "neither a regular file nor a folder"),
+    "a link to a device": (special(lambda path: os.symlink("/dev/zero", path)), "neither a regular file nor a folder"),
+    "a link to itself": (link_loop, "there is no file or folder"),
+    "a name of 300 characters": (lambda folder: "n" * 300, "there is no file or folder"),
+    "a path of 5000 characters": (lambda folder: "n/" * 2500, "there is no file or folder"),
+    "nothing": (lambda folder: "nowhere", "there is no file or folder"),
+    "a folder of links to itself": (folder_of_loops, "no jsonl manifest"),
+    "an empty folder": (lambda folder: (folder / "e").mkdir() or "e", "no manifests are there"),
+    "a pipe named recordings": (pipe_named("recordings.jsonl"), "not both"),
+    "a pipe named cuts": (pipe_named("cuts.jsonl"), "not a regular file"),
+    "a pipe named cuts, packed": (pipe_named("cuts_train.jsonl.gz"), "not a regular file"),
+    "a table of a terabyte": (sparse, "bytes, more than"),
+    "a table of zeros": (zeros, "line 1: a line has more than"),
+    "a line of 40 million characters": (text("a.tsv", "audio\ttext\n" + "a" * 4 * 10**7), "line 2: a line has more"),
+    "a table of NUL bytes": (text("a.tsv", b"\0" * 1000), "a.tsv, line 1"),
+    "a table that is a picture": (text("a.tsv", b"\x89PNG\r\n\x1a\n" + bytes(range(256))), "not UTF-8"),
+    "a table without rows": (text("a.tsv", "audio\ttext\n"), "a header and no rows"),
+    "a table without columns": (text("a.tsv", "\n\n"), "the header lacks audio and text"),
+    "a table of a pipe": (text("a.tsv", "audio\ttext\n/dev/stdin\ta\ntouch hacked |\tb\n"), "can be used"),
+    "a table of devices": (text("a.tsv", "audio\ttext\n/dev/zero\ta\n/dev/random\tb\n"), "can be used"),
+    "a table of impossible names": (text("a.tsv", f"audio\ttext\n{'n' * 300}\ta\n{'n/' * 3000}\tb\n"), "can be used"),
+    "a packed table of a million missing files": (
+        text("a.tsv.gz", b"audio\ttext\n" + b"".join(b"%d\t\n" % number for number in range(10**6))),
+        "none of the first 10000 audio files is there",
+    ),
+    "a split that leads elsewhere": (
+        text("a.tsv", "audio\ttext\tsplit\na.wav\ta\ttest/../../x\n"),
+        "there is no split",
+    ),
+    "escape sequences": (text("a.tsv", "audio\x1b[31m\ttext\n"), "the header lacks audio"),
+    "a gz bomb of spaces": (text("cuts.jsonl.gz", b" " * 2**27), "a line has more than"),
+    "a gz bomb of lines": (text("cuts.jsonl.gz", b"\n" * 2**26), "lines in a row are blank"),
+    "a gz cut short": (text("cuts.jsonl.gz", b""), "can be used"),
+    "no gz": (lambda folder: (folder / "c.jsonl.gz").write_text("{}") and "c.jsonl.gz", "no jsonl manifest"),
+    "brackets without end": (text("cuts.jsonl", "[" * 10**6), "no jsonl manifest"),
+    "a number without end": (text("cuts.jsonl", "9" * 10**6), "no jsonl manifest"),
+    "a mixed cut": (text("cuts.jsonl", '{"type": "MixedCut", "tracks": []}'), "a cut of type 'MixedCut' is not read"),
+    "a command": (manifests({"sources": [COMMAND]}), "audio of type 'command'"),
+    "a command as impulse response": (
+        manifests(
+            {
+                "sources": [COMMAND | {"type": "file", "source": "a.wav"}],
+                "transforms": [{"name": "ReverbWithImpulseResponse", "kwargs": {"rir": {"sources": [COMMAND]}}}],
+            }
+        ),
+        "brought",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "message"), SOURCES.values(), ids=SOURCES.keys())
+def test_a_source_that_would_harm_is_refused_in_one_line(programs, tmp_path, source, message):
+    given = source(tmp_path)
+    before = {path for path in tmp_path.rglob("*") if not path.is_symlink()}
+    ended = programs.run("prepare", *TINY, f"data.source={given}", cwd=tmp_path, timeout_s=30)
+    assert (ended.code, "Traceback" in ended.printed) == (2, False), ended.printed
+    assert message in ended.last_line
+    assert "\x1b" not in ended.printed
+    assert ended.seconds < 10
+    assert ended.peak_mb < 1000
+    left = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if not path.is_symlink()} - {
+        path.relative_to(tmp_path) for path in before
+    }
+    assert not [path for path in left if path.name == "hacked" or path.name.endswith((".json", ".npz", ".partial"))]
+
+
+@pytest.fixture(scope="module")
+def run_dir(programs, tmp_path_factory) -> Path:
+    folder = write_corpus(tmp_path_factory.mktemp("security") / "corpus")
+    ended = programs.run("train", *TRAIN, "decode_test=false", cwd=folder)
+    assert ended.code == 0, ended.printed
+    return folder / "run"
+
+
+def change_cut(**changed: Any) -> Callable[[Path], None]:
+    """Change the last test cut, and all digests with it, as an adversary would."""
+
+    def change(data: Path) -> None:
+        lines = (data / "cuts_test.jsonl").read_text().splitlines(keepends=True)
+        cut = json.loads(lines[-1]) | changed
+        (data / "cuts_test.jsonl").write_text("".join([*lines[:-1], json.dumps(cut) + "\n"]))
+        seal(data)
+
+    return change
+
+
+def seal(data: Path) -> None:
+    """Let the digests fit what is there."""
+    index = json.loads((data / "prepared.json").read_text())
+    for name in index["files"]:
+        content = (data / name).read_bytes()
+        index["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (data / "prepared.json").write_text(json.dumps(index))
+
+
+def change_index(**changed: Any) -> Callable[[Path], None]:
+    def change(data: Path) -> None:
+        index = json.loads((data / "prepared.json").read_text())
+        (data / "prepared.json").write_text(json.dumps(index | changed))
+
+    return change
+
+
+def recording(**source: Any) -> dict[str, Any]:
+    sources = [{"type": "file", "channels": [0], "source": "/tmp/a.wav"} | source]
+    return {"id": "r", "sources": sources, "sampling_rate": 8000, "num_samples": 8000, "duration": 1.0}
+
+
+PREPARED = {
+    "a command as audio": (change_cut(recording=recording(type="command", source="touch hacked")), "type 'command'"),
+    "an address as audio": (change_cut(recording=recording(type="url", source="http://localhost:1/")), "type 'url'"),
+    "features of kaldi": (
+        change_cut(features={"storage_type": "kaldiio", "storage_path": "touch hacked |", "storage_key": "a"}),
+        "storage 'kaldiio'",
+    ),
+    "features that are unpickled": (
+        change_cut(features={"storage_type": "memory_raw", "storage_path": "", "storage_key": "gASV"}),
+        "storage 'memory_raw'",
+    ),
+    "a mixed cut": (change_cut(type="MixedCut", tracks=[]), "this is no cut of type"),
+    "cuts cut short": (lambda data: os.truncate(data / "cuts_test.jsonl", 100), "cuts_test.jsonl has 100 bytes"),
+    "an index cut short": (lambda data: os.truncate(data / "cuts_test.npz", 100), "cuts_test.npz has 100 bytes"),
+    "a pipe as cuts": (
+        lambda data: (data / "cuts_test.jsonl").unlink() or os.mkfifo(data / "cuts_test.jsonl"),
+        "cuts_test.jsonl is missing, or is no file",
+    ),
+    "a tokenizer that is null": (change_index(tokenizer=None), "'tokenizer' of prepared.json"),
+    "splits in a list": (change_index(splits=["test"]), "'splits' of prepared.json"),
+    "a split that leads elsewhere": (change_index(splits={"test/../../x": {}}), "a split 'test/../../x'"),
+    "no test set": (lambda data: (data / "prepared.json").unlink(), "no longer at"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), PREPARED.values(), ids=PREPARED.keys())
+def test_the_data_folder_of_a_checkpoint_is_not_trusted(programs, run_dir, change, message):
+    index = next((run_dir.parent / "data").glob("*/*/prepared.json"))
+    kept = run_dir.parent / "kept"
+    shutil.copytree(index.parent, kept)
+    try:
+        change(index.parent)
+        ended = programs.run("evaluate", "run=run", "num_workers=0", cwd=run_dir.parent, timeout_s=30)
+        assert (ended.code, "Traceback" in ended.printed) == (2, False), ended.printed
+        assert message in ended.last_line
+        assert "manifest=PATH" in ended.last_line
+        assert not (run_dir.parent / "hacked").exists()
+        assert not (run_dir / "decode").exists()
+    finally:
+        shutil.rmtree(index.parent)
+        kept.rename(index.parent)

@@ -1,0 +1,331 @@
+"""Resuming somebody else's run: its folder is read as data, and only what is typed now is obeyed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from asr.safe_io import read_yaml
+
+LAST = "trainer.max_steps must be a whole number of at least 1, given 0"  # after composing, before any work
+
+
+class Evil:
+    """Makes a file when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("hacked",)
+
+
+@pytest.fixture(scope="module")
+def config(programs, tmp_path_factory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("composed")
+    shown = programs.run("train", "--cfg", "job", "--resolve", "logger=csv", cwd=folder).printed
+    return yaml.safe_load(shown)
+
+
+def run_folder(place: Path, config: Any, overrides: Any = ()) -> Path:
+    folder = place / "run"
+    folder.mkdir()
+    for name, content in (("config.yaml", config), ("overrides.yaml", list(overrides))):
+        (folder / name).write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return folder
+
+
+WORDS = [
+    "--experimental-rerun=evil.pickle",
+    "--config-dir=/tmp",
+    "--multirun",
+    "-m",
+    "+hydra.callbacks.x={_target_:os.mkdir,path:hacked}",
+    "+hydra.callbacks.x._target_=torch.load",
+    "++hydra.launcher._target_=os.mkdir",
+    "hydra.sweeper._target_=os.mkdir",
+    "hydra.run.dir=hacked",
+    "hydra.output_subdir=hacked",
+    "hydra.job.env_set.LD_PRELOAD=hacked.so",
+    "hydra.searchpath=[file:///tmp]",
+    "hydra/job_logging=default",
+    "+callbacks.x._target_=asr.training.checkpoint_files.duplicate",
+    "+trainer.plugins._target_=lightning.pytorch.core.saving.save_hparams_to_yaml",
+    "data.dir=hacked",
+    "logger.wandb.entity=stranger",
+    "++resume_anyway=true",
+    "recipes_dir=.",
+    "run_dir=hacked",
+    "optimizer.lr=${oc.env:HOME}",
+    "encoder._target_=os.system",
+]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_what_was_typed_for_the_run_is_never_obeyed(programs, config, tmp_path, word):
+    (tmp_path / "evil.pickle").write_bytes(pickle.dumps(Evil()))
+    run_folder(tmp_path, config, [word])
+    ended = programs.run("train", "resume=run", "trainer.max_steps=0", cwd=tmp_path)
+    assert (ended.code, ended.last_line) == (2, f"asr-train: {LAST}"), ended.printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.pickle", "run"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "overrides.yaml"]
+
+
+def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a change of a config: ``a__b=1`` sets a.b."""
+
+    def change(config: dict[str, Any]) -> dict[str, Any]:
+        made = yaml.safe_load(yaml.safe_dump(config))
+        for key, value in values.items():
+            *parents, name = key.split("__")
+            node = made
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[name] = value
+        return made
+
+    return change
+
+
+def text(content: str) -> Callable[[dict[str, Any]], str]:
+    return lambda config: content
+
+
+def deep(config: dict[str, Any]) -> dict[str, Any]:
+    node: Any = 1
+    for _ in range(60):
+        node = [node]
+    return {**config, "extra": node}
+
+
+BOMB = "a: &a [1,1]\n" + "".join(
+    f"{b}: &{b} [*{a},*{a},*{a},*{a}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
+)
+NOT_ALLOWED = "is not allowed here"
+WANDB = {"_target_": "asr.training.wandb_logger.WandbTracking"}
+CONFIGS = {
+    "callback: copies files": (
+        changed(
+            callbacks__x={"_target_": "asr.training.checkpoint_files.duplicate", "source": "run", "path": "hacked"}
+        ),
+        NOT_ALLOWED,
+    ),
+    "callback: function of ours": (changed(callbacks__x={"_target_": "asr.training.session.fit"}), NOT_ALLOWED),
+    "callback: writes anywhere": (
+        changed(callbacks__x={"_target_": "lightning.pytorch.callbacks.ModelCheckpoint", "dirpath": "hacked"}),
+        NOT_ALLOWED,
+    ),
+    "callback: way through an import": (
+        changed(callbacks__x={"_target_": "asr.training.averaging.pl.callbacks.ModelCheckpoint"}),
+        "there is no",
+    ),
+    "callback: another class": (changed(callbacks__x={"_target_": "asr.training.module.TrainingModule"}), NOT_ALLOWED),
+    "callback: private": (changed(callbacks__x={"_target_": "asr.training.calibrate._Probe"}), NOT_ALLOWED),
+    "callback: folder of its own": (changed(callbacks__checkpoints__run_dir="/tmp"), "run_dir cannot be given"),
+    "plugin: writes a file": (
+        changed(trainer__plugins={"_target_": "lightning.pytorch.core.saving.save_hparams_to_yaml"}),
+        NOT_ALLOWED,
+    ),
+    "plugin: unpickles": (
+        changed(trainer__plugins=[{"_target_": "lightning.pytorch.core.saving._load_from_checkpoint"}]),
+        NOT_ALLOWED,
+    ),
+    "strategy: another class": (
+        changed(trainer__strategy={"_target_": "lightning.pytorch.strategies.DeepSpeedStrategy"}),
+        NOT_ALLOWED,
+    ),
+    "trainer: profiler": (changed(trainer__profiler="pytorch"), "trainer.profiler cannot be given"),
+    "trainer: folder": (changed(trainer__default_root_dir="/tmp"), "trainer.default_root_dir cannot be given"),
+    "trainer: another class": (changed(trainer___target_="lightning.Fabric"), NOT_ALLOWED),
+    "encoder: torch.hub": (
+        changed(encoder___target_="asr.models.encoders.transformer.torch.hub.load"),
+        NOT_ALLOWED,
+    ),
+    "head: subprocess": (changed(head={"_target_": "subprocess.run", "args": ["touch", "hacked"]}), NOT_ALLOWED),
+    "optimizer: loads": (changed(optimizer___target_="torch.optim.adamw.torch.load"), "there is no"),
+    "optimizer: base class": (changed(optimizer___target_="torch.optim.Optimizer"), NOT_ALLOWED),
+    "optimizer: function": (changed(optimizer___target_="optim.chain"), NOT_ALLOWED),
+    "rules: another function": (changed(parameter_rules___target_="optim.parameter_groups.re.compile"), NOT_ALLOWED),
+    "rules: optimizer of a rule": (
+        changed(parameter_rules__rules=[{"pattern": ".*", "optimizer": {"_target_": "os.system", "_partial_": True}}]),
+        NOT_ALLOWED,
+    ),
+    "schedule: function": (changed(schedule___target_="torch.optim.lr_scheduler.cast"), NOT_ALLOWED),
+    "decoder: module": (changed(decoder___target_="asr.decoding.ctc_greedy"), NOT_ALLOWED),
+    "features: numpy": (changed(features___target_="asr.data.features.np.load"), NOT_ALLOWED),
+    "tokenizer: sentencepiece": (
+        changed(tokenizer___target_="asr.text.subword.sentencepiece.SentencePieceTrainer"),
+        NOT_ALLOWED,
+    ),
+    "prepare: imported": (changed(data__prepare___target_="asr.recipes.digits.prepare.Path"), NOT_ALLOWED),
+    "prepare: another module": (changed(data__prepare___target_="asr.recipes.fsdd.sources.prepare_x"), NOT_ALLOWED),
+    "prepare: no such recipe": (
+        changed(data__prepare___target_="asr.recipes.x.prepare.prepare_x"),
+        "add recipes_dir=PATH",
+    ),
+    "logger: another class": (changed(logger__x={"_target_": "lightning.pytorch.loggers.CSVLogger"}), NOT_ALLOWED),
+    "logger: entity": (changed(logger__wandb={**WANDB, "entity": "stranger"}), "logger.wandb.entity=stranger"),
+    "logger: project": (changed(logger__other={**WANDB, "project": "theirs"}), "logger.other.project=theirs"),
+    "logger: online": (changed(logger__wandb={**WANDB, "mode": "online"}), "logger.wandb.mode=online"),
+    "hydra's own": (changed(hydra={"callbacks": {"x": {"_target_": "os.mkdir", "path": "hacked"}}}), "keys of Hydra's"),
+    "defaults": (changed(defaults=[{"/hydra/job_logging": "default"}]), "keys of Hydra's"),
+    "environment": (changed(logger__wandb={**WANDB, "tags": ["${oc.env:HOME}"]}), "has no interpolations"),
+    "interpolated key": (changed(seed="${trainer.max_steps}"), "has no interpolations"),
+    "odd key": (changed(**{"a b=c": 1}), "is not a key of a config"),
+    "python tag": (text("seed: !!python/object/apply:os.mkdir [hacked]"), "is not plain YAML"),
+    "alias bomb": (text(BOMB), "it has aliases"),
+    "a list": (text("[1, 2]"), "holds list, not a config"),
+    "a number": (text("7"), "holds int, not a config"),
+    "nothing": (text(""), "holds NoneType, not a config"),
+    "not text": (text("\x00\x01"), "is not plain YAML"),
+    "number of base 60": (text("seed: 1" + ":1" * 400_000), "a number of 800001 characters; 100 are allowed"),
+    "huge number": (text("seed: 0x" + "f" * 20_000), "a number of 20002 characters; 100 are allowed"),
+    "value that was never given": (changed(encoder__d_model="???"), "encoder.d_model has no value"),
+    "a date": (changed(seed=__import__("datetime").date(2026, 1, 1)), "seed is a date"),
+    "number as key": (changed(data__limits={1: 2}), "has the key 1"),
+    "deep": (deep, "nested deeper than 50"),
+    "many": (changed(extra=[0] * 120_000), "holds more than"),
+    "nothing else": (text("seed: 1"), "trainer must hold options, given None"),
+    "no encoder": (changed(encoder=None), "encoder must not be null"),
+    "hundreds of processes": (changed(data__workers__num_workers=10_000), "num_workers must be at least 0 and at most"),
+    "batches without end": (changed(data__workers__prefetch=10**9), "prefetch must be at least 1 and at most 1024"),
+    "both": (changed(data__workers__num_workers=60, data__workers__prefetch=1000), "must be at most 1024, the micro-"),
+    "text for a group": (changed(trainer="cpu"), "trainer must hold options, given 'cpu'"),
+    "text for the logger": (changed(logger="wandb"), "logger must hold options, given 'wandb'"),
+    "a list for the logger": (changed(logger=[1]), "logger must hold options, given [1]"),
+    "an unknown key": (changed(foo={"_target_": "os.system"}), "there is no key 'foo' at the top level"),
+    "data elsewhere": (changed(data__dir="theirs"), "the data of the run are not in"),
+    "data without end": (changed(data__prepare__num_train=10**9), "the data of the run are not in"),
+    "text for callbacks": (changed(callbacks="none"), "callbacks must hold options, given 'none'"),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_strangers_config_builds_nothing_but_what_its_places_may_hold(programs, config, tmp_path, case):
+    change, expected = CONFIGS[case]
+    run_folder(tmp_path, change(config))
+    ended = programs.run("train", "resume=run", cwd=tmp_path, timeout_s=20)
+    assert ended.code == 2, ended.printed
+    assert expected in ended.last_line, ended.printed
+    assert "Traceback" not in ended.printed
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "overrides.yaml"]
+
+
+YAML = {
+    "no timestamp": ("seed: !!timestamp x", "the tag"),
+    "no truth value": ("seed: !!bool maybe", "the tag"),
+    "no number": ("seed: !!int ''", "the tag"),
+    "a tag of one's own": ("seed: !mine x", "the tag"),
+    "a tag without a name": ("seed: ! x", "the tag"),
+    "a set": ("seed: !!set {a, b}", "the tag"),
+    "bytes": ("seed: !!binary aGk=", "the tag"),
+    "a long tag": (f"seed: !{'x' * 5000} 1", "the tag '!xxx"),
+    "a fraction of base 60": ("seed: 1" + ":1" * 300 + ".5", "a number of 603 characters"),
+    "a long fraction": ("seed: 0." + "1" * 200, "a number of 202 characters"),
+    "a number with many parts": ("seed: 0" + "_1" * 200, "a number of 401 characters"),
+    "a number as a key": ("1" * 5000 + ": 1", "a number of 5000 characters"),
+    "a month that is none": ("seed: 2026-99-01", "month must be in 1..12"),
+    "a default": ("seed: =", "could not determine a constructor"),
+    "a list as a key": ("? [1]\n: 1", "while constructing a mapping"),
+}
+
+
+@pytest.mark.parametrize(("content", "expected"), YAML.values(), ids=YAML)
+def test_yaml_that_no_program_writes_is_refused_with_one_line(tmp_path, content, expected):
+    (tmp_path / "a.yaml").write_text(content)
+    with pytest.raises(ValueError, match=r"a\.yaml is not plain YAML: ") as refused:
+        read_yaml(tmp_path / "a.yaml")
+    assert expected in str(refused.value)
+    assert len(str(refused.value)) < 300 + len(str(tmp_path))
+
+
+def test_a_config_is_read_as_it_was_written(tmp_path):
+    config = {
+        "floats": [1e-08, -0.8, 1e300, -1.5e-300, 0.1 + 0.2, 1.0],
+        "others": [7, -1, None, True, "1:30", "2026-01-01", "1e-08", "0x1f", "yes", "=", "", "1" * 5000, "a " * 300],
+        "nested": {"empty": {}, "none": []},
+    }
+    (tmp_path / "a.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+    assert read_yaml(tmp_path / "a.yaml") == config
+
+
+@pytest.mark.parametrize("content", ["!!python/object/apply:os.mkdir [hacked]", "{a: 1}", "[1, 2]", BOMB, "text"])
+def test_overrides_that_are_no_list_of_words_are_refused_before_they_are_recorded(tmp_path, content):
+    from asr.cli.resuming import recorded_overrides
+
+    (tmp_path / "overrides.yaml").write_text(content)
+    with pytest.raises(ValueError, match=r"overrides.yaml is not"):
+        recorded_overrides(tmp_path, ["seed=2"])
+
+
+FOLDERS = ("checkpoints", "report", "decode", "wandb")
+LINKS = ("config.yaml", "overrides.yaml", ".lock", "metrics.csv", "wandb_id", *FOLDERS)
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_link_out_of_the_folder_is_refused_before_anything_is_written(programs, config, tmp_path, name):
+    folder = run_folder(tmp_path, config)
+    mine = tmp_path / "mine"
+    if name in FOLDERS:
+        mine.mkdir()
+    elif (folder / name).exists():
+        (folder / name).rename(mine)
+    else:
+        mine.write_text("precious")
+    (folder / name).symlink_to(mine)
+    before = mine.read_text() if mine.is_file() else sorted(mine.iterdir())
+    ended = programs.run("train", "resume=run", cwd=tmp_path, timeout_s=20)
+    assert ended.code == 2
+    assert f"{name} is a symbolic link that leads out of its folder" in ended.last_line, ended.printed
+    assert (mine.read_text() if mine.is_file() else sorted(mine.iterdir())) == before
+
+
+def test_the_users_own_word_decides_where_numbers_go(programs, config, tmp_path):
+    made = changed(logger__wandb={**WANDB, "entity": "mine", "project": "ours"})(config)
+    run_folder(tmp_path, made)
+    for words in (
+        ("logger.wandb.entity=mine", "logger.wandb.project=ours"),
+        ("resume_logger=true",),
+        ("logger=csv",),
+    ):
+        ended = programs.run("train", "resume=run", "trainer.max_steps=0", *words, cwd=tmp_path)
+        assert ended.last_line == f"asr-train: {LAST}", ended.printed
+    ended = programs.run("train", "resume=run", "logger.wandb.entity=mine", cwd=tmp_path)
+    assert "logger.wandb.project=ours; type that too" in ended.last_line
+
+
+def test_a_run_that_another_process_writes_to_is_not_changed(programs, config, trained, tmp_path):
+    folder = shutil.copytree(trained.run_dir, tmp_path / "run")
+    before = {name: (folder / name).read_text() for name in ("config.yaml", "overrides.yaml")}
+    words = ("resume=run", "seed=7", "resume_anyway=true", f"data.dir={trained.folder}/data/digits", "logger=csv")
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ended = programs.run("train", *words, cwd=tmp_path)
+    assert (ended.code, "another process is training in" in ended.last_line) == (2, True), ended.printed
+    assert {name: (folder / name).read_text() for name in before} == before
+    assert not list(folder.glob("*.former*"))
+
+
+def test_a_disk_without_room_for_a_config_leaves_the_one_that_was(programs, trained, tmp_path):
+    folder = shutil.copytree(trained.run_dir, tmp_path / "run")
+    before = (folder / "config.yaml").read_text()
+    words = ("resume=run", "seed=7", "resume_anyway=true", f"data.dir={trained.folder}/data/digits", "logger=csv")
+    ended = programs.run("train", *words, cwd=tmp_path, limits={"RLIMIT_FSIZE": 2500})
+    assert (ended.code, "File too large" in ended.last_line) == (1, True), ended.printed
+    assert (folder / "config.yaml").read_text() == before
+
+
+def test_a_resumed_run_keeps_its_recipe(programs, config, tmp_path):
+    run_folder(tmp_path, config)
+    ended = programs.run("train", "resume=run", "recipe=fsdd/transformer_ctc", cwd=tmp_path)
+    assert (ended.code, ended.last_line.partition(":")[2]) == (
+        2,
+        " recipe: a resumed run keeps its recipe; start a new run for another one",
+    )

@@ -1,0 +1,73 @@
+"""A small finished run that tests of broken and hostile run folders copy, and then change."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.training.checkpoint_files import lead_to, update_file
+from tests.programs import Ended, Programs
+
+TINY = (
+    "data.prepare.num_train=24",
+    "data.prepare.num_dev=4",
+    "data.prepare.num_test=4",
+    "data.workers.num_workers=0",
+    "tokenizer=char",
+    "encoder.num_layers=1",
+    "encoder.d_model=16",
+    "encoder.num_heads=2",
+    "encoder.d_feedforward=16",
+    "encoder.subsampling_channels=2",
+    "trainer.max_steps=6",
+    "trainer.val_check_interval=3",
+    "logger=csv",
+    "torch_threads=1",
+)
+
+
+@dataclass(frozen=True)
+class SmallRun:
+    """A folder to start commands in, its prepared data, and a finished run of six updates.
+
+    Attributes:
+        programs: that start commands.
+        folder: where they are started.
+        run_dir: of the run.
+    """
+
+    programs: Programs
+    folder: Path
+    run_dir: Path
+
+    def run(self, command: str, *words: str, **options) -> Ended:
+        """Run a command."""
+        return self.programs.run(command, *words, cwd=self.folder, **options)
+
+    def copy(self, to: Path) -> Path:
+        """Return a copy of the finished run."""
+        shutil.copytree(self.run_dir, to, symlinks=True)
+        return to
+
+    def interrupted(self, to: Path) -> Path:
+        """Return a copy of the run as it was after update 3, killed before update 6 was saved."""
+        folder = self.copy(to)
+        for name in ("report", "decode"):
+            shutil.rmtree(folder / name)
+        checkpoints = folder / "checkpoints"
+        update_file(checkpoints, 6).unlink()
+        (checkpoints / "best.ckpt").unlink()
+        lead_to(checkpoints / "last.ckpt", update_file(checkpoints, 3))
+        return folder
+
+    def audio(self) -> Path:
+        """Return a file that can be transcribed."""
+        return sorted(self.folder.glob("data/digits/*/audio/test-*/*.flac"))[0]
+
+
+def make_small_run(programs: Programs, folder: Path) -> SmallRun:
+    """Train for six updates."""
+    ended = programs.run("train", *TINY, "run_dir=first", cwd=folder)
+    assert ended.code == 0, ended.printed
+    return SmallRun(programs, folder, folder / "first")

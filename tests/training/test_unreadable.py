@@ -1,0 +1,122 @@
+"""Micro-batches of which nothing could be read change nothing, and are counted through interruptions."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from asr.data.batch import Batch
+from asr.training.errors import TrainingFailed
+from asr.training.unreadable import UnreadableCuts, check_share, max_unreadable
+from tests.training.runs import same
+from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
+
+
+def unread(*names: str) -> Batch:
+    none = torch.empty(0, 0)
+    numbers = torch.tensor([], dtype=torch.int64)
+    skipped = tuple((name, "missing audio") for name in names)
+    return Batch(none, numbers, none, numbers, (), (), (), 0.0, 7, skipped)
+
+
+def train(batches, accumulate=1, module=None):
+    module, metrics = module or tiny_module(), Metrics()
+    trainer = tiny_trainer(len(batches) // accumulate, [metrics], accumulate_grad_batches=accumulate)
+    trainer.fit(module, batches_loader(batches))
+    return module, trainer, metrics.seen
+
+
+def test_an_empty_micro_batch_adds_nothing_to_its_update():
+    good = batch_of(60, 40, seed=1)
+    alone, _, _ = train([good])
+    for batches in ([unread("a"), good], [good, unread("a")]):
+        module, _, seen = train(batches, accumulate=2)
+        for name, value in alone.recogniser.state_dict().items():
+            # lightning divides by the micro-batches, which is undone
+            torch.testing.assert_close(module.recogniser.state_dict()[name], value, rtol=1e-6, atol=1e-7)
+        assert seen[-1]["train/unreadable"] == 1
+        assert seen[-1]["train/utterances"] == 2
+
+
+def test_an_empty_update_moves_neither_weights_nor_optimizer(capsys):
+    goods = [batch_of(60, 40, seed=seed) for seed in (1, 2)]
+    _, trainer, _ = train(goods)
+    module, other, seen = train([goods[0], unread("a", "b"), goods[1]])
+    before, after = trainer.optimizers[0].state_dict()["state"], other.optimizers[0].state_dict()["state"]
+    assert same(before, after)
+    assert module.guard.counts["skipped_updates"] == 1
+    assert module.unreadable.counts == {"total": 2, "epoch": 0, "in_epoch": 2, "learned": 1}
+    assert "update 1 is skipped, 1 in a row: none of its utterances could be read" in capsys.readouterr().out
+    assert seen[-1]["train/unreadable"] == 2
+
+
+def test_a_training_in_which_nothing_can_be_read_fails():
+    with pytest.raises(TrainingFailed, match="nothing was learned; the first: a: missing audio"):
+        train([unread("a"), unread("b")])
+
+
+def test_some_unread_utterances_of_a_batch_are_counted_and_named_once(capsys):
+    batch = replace(batch_of(60, 40), skipped=(("a", "cut short"),))
+    _, _, seen = train([batch, batch])
+    assert [row["train/unreadable"] for row in seen] == [1, 2]
+    assert capsys.readouterr().out.count("left out a: cut short (1 so far)") == 1
+
+
+def test_more_than_allowed_in_an_epoch_end_the_training():
+    module = tiny_module()
+    module.unreadable.max_per_epoch = 2
+    batch = replace(batch_of(60, 40), skipped=(("a", "cut short"),))
+    with pytest.raises(TrainingFailed, match=r"3 utterances .* the 2 that data\.max_unreadable allows; .*a: cut short"):
+        train([batch] * 4, module=module)
+
+
+def test_counts_of_an_epoch_begin_again_and_those_of_the_run_go_on():
+    cuts = UnreadableCuts(2)
+    for epoch in (0, 0, 1, 1, 2):
+        cuts.end_update(epoch, 1, 3)
+    assert cuts.counts == {"total": 5, "epoch": 2, "in_epoch": 1, "learned": 1}
+
+
+def test_counts_go_on_in_a_resumed_run(tmp_path):
+    batch = replace(batch_of(60, 40), skipped=(("a", "cut short"),))
+    _, trainer, _ = train([batch, batch])
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    module, metrics = tiny_module(), Metrics()
+    module.unreadable.max_per_epoch = 3
+    loader, path = batches_loader([batch] * 8), tmp_path / "last.ckpt"
+    trainer = tiny_trainer(6, [metrics])
+    with pytest.raises(TrainingFailed, match="4 utterances of this epoch"):
+        trainer.fit(module, loader, ckpt_path=path, weights_only=True)
+    assert metrics.seen[0]["train/unreadable"] == 3
+
+
+def test_a_count_survives_as_plain_data():
+    cuts, other = UnreadableCuts(5), UnreadableCuts(5)
+    cuts.end_update(3, 2, 1)
+    other.load_state_dict(copy.deepcopy(cuts.state_dict()))
+    assert other.counts == cuts.counts
+    assert all(type(value) is int for value in cuts.state_dict().values())
+
+
+@pytest.mark.parametrize(("share", "num_cuts", "expected"), [(0, 8, 1), (0.01, 8, 1), (0.5, 8, 4), (0.01, 1000, 10)])
+def test_one_utterance_may_always_be_unreadable(share, num_cuts, expected):
+    assert max_unreadable(share, num_cuts) == expected
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), float("inf"), "1", None, True, [0.1]])
+def test_what_is_no_share_is_refused(share):
+    with pytest.raises(ValueError, match=r"data\.max_unreadable must be in \[0, 1\]"):
+        check_share(share)
+
+
+def test_a_rank_that_can_read_nothing_leaves_the_update_to_the_others(ranks):
+    """Both ranks end with the same weights and counts, in an update that one of them reads and one that none does."""
+    one, other = (rank.left["with_unread_batches"] for rank in ranks)
+    assert one["counts"] == other["counts"] == {"total": 5, "epoch": 0, "in_epoch": 5, "learned": 1}
+    assert one["guard"] == other["guard"] == {"skipped_updates": 1, "consecutive_skips": 0, "too_short": 0}
+    assert same(one["weights"], other["weights"])
+    assert "left out only-1" in ranks[1].said
+    assert "left out only-1" not in ranks[0].said
