@@ -100,10 +100,9 @@ class Programs:
         return ended
 
     def close(self) -> None:
-        """End the forking process."""
-        assert self.server.stdin is not None
-        self.server.stdin.close()
-        self.server.wait()
+        """End the forking process; children of the tests may hold its input open, so that closing it is not enough."""
+        self.server.terminate()
+        self.server.communicate()
         self.log.close()
 
 
