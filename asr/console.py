@@ -17,11 +17,20 @@ T = TypeVar("T")
 
 # C0 and C1 control characters move the cursor or change the window's title; line ends and tabs are harmless
 CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+# ranges of format characters that reorder text, end a line or hide: directions, separators, operators without a shape,
+# annotations, tags. The joiners U+200C and U+200D stay, because Persian, Hindi and emoji are spelled with them.
+_FORMATS = (
+    *((0xAD, 0xAD), (0x61C, 0x61C), (0x200B, 0x200B), (0x200E, 0x200F), (0x2028, 0x202E), (0x2060, 0x206F)),
+    *((0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0x1D173, 0x1D17A), (0xE0000, 0xE007F)),
+)
+ESCAPES = CONTROLS | {
+    code: chr(code).encode("unicode_escape").decode() for first, last in _FORMATS for code in range(first, last + 1)
+}
 
 
 def printable(text: str) -> str:
-    """Return text with its control characters, and what no encoding has, as escapes."""
-    return text.translate(CONTROLS).encode("utf-8", "backslashreplace").decode("utf-8")
+    """Return text with characters that control a terminal, reorder or hide, and what no encoding has, as escapes."""
+    return text.translate(ESCAPES).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class PlainConsole(Console):

@@ -23,6 +23,7 @@ import rich.progress
 from rich.progress import Progress
 
 from asr.console import PlainConsole, bar_title, track
+from asr.data import xz_files
 from asr.data.source_files import refuse_special
 from asr.data.tar_headers import BoundedHeader
 
@@ -101,7 +102,7 @@ def _unpack(archive: Path, folder: Path, bounds: Bounds) -> None:
 def _is_tar(archive: Path) -> bool:
     # tarfile's own check reads the first header with whatever it announces
     try:
-        with tarfile.open(archive, tarinfo=BoundedHeader):
+        with archive.open("rb") as file, _open_tar(file):
             return True
     except tarfile.TarError:
         return False
@@ -150,11 +151,26 @@ class Bounds:
         raise ValueError(f"{self.archive} is refused: {why}. If you trust it, unpack it yourself and give the folder.")
 
 
+def _open_tar(file: Any) -> tarfile.TarFile:
+    """Open a tar, packed in whatever way; unpacking xz takes as much memory as its header asks for, up to 4 GB."""
+    beginning = file.read(8)
+    file.seek(0)
+    if beginning.startswith(xz_files.MAGIC):
+        unpacked: Any = xz_files.BoundedXz(file)
+        return tarfile.open(fileobj=unpacked, mode="r|", tarinfo=BoundedHeader)
+    # not "r:*", which tries xz on anything
+    if beginning.startswith(b"\x1f\x8b"):
+        return tarfile.open(fileobj=file, mode="r:gz", tarinfo=BoundedHeader)
+    if beginning.startswith(b"BZh"):
+        return tarfile.open(fileobj=file, mode="r:bz2", tarinfo=BoundedHeader)
+    return tarfile.open(fileobj=file, mode="r:", tarinfo=BoundedHeader)
+
+
 def _extract_tar(archive: Path, folder: Path, bounds: Bounds) -> None:
     title = bar_title(f"unpacking {archive.name}")
     with (
         rich.progress.open(archive, "rb", description=title, console=PlainConsole(), transient=True) as file,
-        tarfile.open(fileobj=file, tarinfo=BoundedHeader) as tar,
+        _open_tar(file) as tar,
     ):
         for member in bounds.members(tar):
             bounds.check(member.name, member.size, member.isfile() or member.isdir())
@@ -179,6 +195,9 @@ def _extract_zip(archive: Path, folder: Path, bounds: Bounds) -> None:
         for member in members:
             is_link = (member.external_attr >> 16) & 0o170000 == 0o120000
             is_encrypted = bool(member.flag_bits & 1)
+            if member.compress_type == zipfile.ZIP_LZMA:
+                # whose memory cannot be bounded
+                raise ValueError(f"{archive} is refused: it is packed by LZMA. Unpack it yourself and give the folder.")
             bounds.check(member.filename, member.file_size, not (is_link or is_encrypted))
         for member in track(members, f"unpacking {archive.name}", transient=True):
             zipped.extract(member, folder)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import soundfile
 from lhotse import Recording
 from lhotse.audio import set_current_audio_backend
+from lhotse.augmentation import Resample, Speed
 from lhotse.cut import Cut
 
 # lhotse's other readers start programs; for *.sph it is a shell, with the file's name in the command, so that a name
@@ -26,6 +29,15 @@ RATES_HZ = (4_000, 768_000)
 # audio is decoded whole, and resampled, before its features are computed: at most 0.7 GB
 MAX_DECODED_S = 3600
 MAX_DECODED_SAMPLES = MAX_DECODED_S * 48_000
+MAX_CHANNELS = 1024  # of libsndfile
+MAX_TRANSFORMS = 20
+# numbers of a filter that resamples, which are as many as the product of both rates without their common factors:
+# 441 × 160 from 44.1 to 16 kHz, but 10^9 between two prime rates of telephones to ultrasound
+MAX_FILTER = 2**24
+# how libsndfile tells of a chunk whose header claims more bytes than follow it; those who write to a pipe claim one of
+# the other numbers, because they do not know how many will come
+CLAIM = re.compile(r"^ *(?:data|SSND|Data Size) *: *(\d+) \(should be (\d+)\)", re.MULTILINE)
+UNKNOWN_BYTES = (0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 BYTES = "audio_bytes"  # custom field of prepared cuts: the size of their audio when it was looked at
 
 
@@ -82,8 +94,34 @@ def too_long(cut: Cut, target_rate_hz: int = 0) -> str | None:
         return f"longer than {MAX_DECODED_S} s; cut it into parts"
     # the channels of a file are read together
     num_channels = max(len(source.channels) for source in cut.recording.sources)
-    if num_channels * cut.duration * max(cut.recording.sampling_rate, target_rate_hz) > MAX_DECODED_SAMPLES:
+    steps = list(_resampling(cut.recording, target_rate_hz))
+    if num_channels * cut.duration * max(cut.recording.sampling_rate, *map(max, steps), 0) > MAX_DECODED_SAMPLES:
         return f"more than {MAX_DECODED_SAMPLES} samples in all channels; cut it into parts"
+    return _wild_transforms(cut.recording, steps)
+
+
+def _resampling(recording: Recording, target_rate_hz: int) -> Iterator[tuple[int, int]]:
+    """Yield the rates from which, and to which, a recording is resampled when it is read."""
+    for transform in recording.transforms or ():
+        if isinstance(transform, Resample):
+            yield transform.source_sampling_rate, transform.target_sampling_rate
+        elif isinstance(transform, Speed):
+            yield round(recording.sampling_rate * transform.factor), recording.sampling_rate
+    if target_rate_hz:
+        yield recording.sampling_rate, target_rate_hz
+
+
+def _wild_transforms(recording: Recording, steps: Iterable[tuple[int, int]]) -> str | None:
+    if len(recording.transforms or ()) > MAX_TRANSFORMS:
+        return f"impossible transforms: {len(recording.transforms)}, allowed are {MAX_TRANSFORMS}"
+    for source_hz, target_hz in steps:
+        if not all(0 < rate <= RATES_HZ[1] for rate in (source_hz, target_hz)):
+            return f"impossible rate: resampling from {source_hz} to {target_hz} Hz, allowed are 1 to {RATES_HZ[1]}"
+        if source_hz * target_hz // math.gcd(source_hz, target_hz) ** 2 > MAX_FILTER:
+            return (
+                f"impossible rate: resampling from {source_hz} to {target_hz} Hz takes a filter of more than "
+                f"{MAX_FILTER} numbers; save the audio at a usual rate"
+            )
     return None
 
 
@@ -135,6 +173,10 @@ def _content_problem(file: soundfile.SoundFile, num_channels: int, recording: Re
         return f"empty audio: {file.name}"
     if file.channels != num_channels:
         return f"unexpected channels: {file.channels}, the manifest has {num_channels}, in {file.name}"
+    if claim := CLAIM.search(file.extra_info):
+        claimed, there = int(claim[1]), int(claim[2])
+        if claimed not in UNKNOWN_BYTES and claimed - there > TOLERATED_S * file.samplerate:
+            return f"truncated audio: its header claims {claimed} bytes, {there} are there, in {file.name}"
     # a perturbed or resampled recording differs from its file
     if not recording.transforms:
         if file.samplerate != recording.sampling_rate:

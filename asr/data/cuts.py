@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -48,11 +49,17 @@ class CheckedCuts:
 
 def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
     """Yield one cut per supervision, with its id."""
-    supervisions = manifests.supervisions
-    sources = {"recordings": manifests.recordings} if manifests.features is None else {"features": manifests.features}
-    whole = CutSet.from_manifests(**sources, supervisions=supervisions)
-    for cut in whole.trim_to_supervisions(keep_overlapping=False):
-        yield cut.with_id(cut.supervisions[0].id)
+    segments = defaultdict(list)
+    for segment in manifests.supervisions:
+        segments[segment.recording_id].append(segment)
+    for name, source in manifests.sources().items():
+        for segment in segments[name]:
+            # one at a time: lhotse compares each with all that overlap it, which may be all
+            whole = Manifests.of([source], [segment])
+            sources = {"recordings": whole.recordings} if whole.features is None else {"features": whole.features}
+            cuts = CutSet.from_manifests(**sources, supervisions=whole.supervisions)
+            for cut in cuts.trim_to_supervisions(keep_overlapping=False):
+                yield cut.with_id(segment.id)
 
 
 def check_cuts(

@@ -50,11 +50,15 @@ class SpeechDataset(Dataset):
         return _collate(read, self.tokenizer, seed, tuple(skipped))
 
     def _features(self, cut: Cut, seed: int) -> Tensor:
-        if cut.has_recording and not self.features.stored:
+        from_audio = cut.has_recording and not self.features.stored
+        rate_hz = getattr(self.features, "sampling_rate_hz", 0)
+        if from_audio:
             refuse_changed(cut)
-            if problem := too_long(cut, getattr(self.features, "sampling_rate_hz", 0)):
+            if problem := too_long(cut, rate_hz):
                 raise ValueError(problem)
         if self.perturb is not None:
+            # speeds of a rate that is no multiple of 100 Hz take filters of gigabytes
+            cut = cut.resample(rate_hz) if from_audio and rate_hz else cut
             cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
         return torch.from_numpy(read_features(self.features, cut))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,15 +18,16 @@ from typing import Any, TypeVar
 from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 from asr.console import track
-from asr.data.audio_checks import refuse_foreign_sources
+from asr.data.audio_checks import MAX_CHANNELS, MAX_TRANSFORMS, refuse_foreign_sources
 from asr.data.corpus import Dropped, Manifests
 from asr.data.feature_storage import refuse_foreign_storage
-from asr.data.source_files import read_lines
+from asr.data.source_files import read_lines, refuse_long_text
 
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 Type = type | tuple[type, ...]
 
 NUMBER = (int, float)
+HALF = re.compile(r"\\u[dD][89a-fA-F]")
 # what is read of an item, and the types that may stand there; nothing else of a line is looked at
 RECORDING: dict[str, Type] = {"id": str, "sources": list, "sampling_rate": int, "num_samples": int, "duration": NUMBER}
 RECORDING_OPTIONAL: dict[str, Type] = {"channel_ids": list, "transforms": list}
@@ -53,6 +55,7 @@ SUPERVISION_OPTIONAL: dict[str, Type] = {
 CUT: dict[str, Type] = {"id": str, "start": NUMBER}
 CUT_OPTIONAL: dict[str, Type] = {"recording": dict, "supervisions": list}
 READABLE_CUTS = ("MonoCut", "MultiCut")
+MAX_SUPERVISIONS = 20_000  # of a cut; a day of speech has fewer
 
 
 def read_recordings(path: Path) -> RecordingSet:
@@ -96,6 +99,7 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
     recordings: dict[str, Recording] = {}
     supervisions: dict[str, SupervisionSegment] = {}
     dropped = []
+    last: tuple[Any, Recording] | None = None
     for where, data in _lines(path):
         kind = data.get("type")
         if kind not in READABLE_CUTS:
@@ -108,8 +112,14 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
             lacking = "supervision" if data.get("recording") else "recording"
             dropped.append(Dropped(split, data["id"], f"no {lacking}: the cut has none"))
             continue
-        recording = _recording(where, data["recording"])
-        _add(recordings, recording, where, may_repeat=True)
+        if len(data["supervisions"]) > MAX_SUPERVISIONS:
+            given = len(data["supervisions"])
+            raise ValueError(f"{where}: the cut has {given} supervisions; at most {MAX_SUPERVISIONS} are read")
+        # cuts of a recording mostly come one after the other
+        if last is None or last[0] != data["recording"]:
+            last = data["recording"], _recording(where, data["recording"])
+            _add(recordings, last[1], where, may_repeat=True)
+        recording = last[1]
         for supervision in data["supervisions"]:
             segment = _supervision(where, supervision).with_offset(data["start"])
             _add(supervisions, replace(segment, recording_id=recording.id), where, may_repeat=True)
@@ -139,16 +149,28 @@ def _items(path: Path, parse: Callable[[str, Any], Item]) -> dict[str, Item]:
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a file, each with the place to name in a message."""
-    number = 0
+    number = 1
     try:
-        for number, line in enumerate(track(read_lines(path), f"reading {path.name}", transient=True), start=1):
+        for line in track(read_lines(path), f"reading {path.name}", transient=True):
             data = json.loads(line) if line.strip() else None
             if data is not None and not isinstance(data, dict):
                 raise ValueError(f"an object in braces is expected, given {line[:60]!r}")
             if data is not None:
+                _refuse_halves(line, data)
                 yield f"{path}, line {number}", data
+            number += 1
     except (ValueError, RecursionError, EOFError, zlib.error, OSError) as error:
-        raise ValueError(f"{path}, near line {number or 1}: this is no jsonl manifest: {error}") from error
+        raise ValueError(f"{path}, near line {number}: this is no jsonl manifest: {error}") from error
+
+
+def _refuse_halves(line: str, data: Any) -> None:
+    """Refuse halves of surrogate pairs, which JSON can escape, and which no file can hold later."""
+    if HALF.search(line):
+        try:
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise ValueError(f"it holds {half!r}, half of a surrogate pair, which is no character") from error
 
 
 def _fields(where: str, data: Any, required: dict[str, Type], optional: dict[str, Type]) -> dict[str, Any]:
@@ -167,6 +189,7 @@ def _fields(where: str, data: Any, required: dict[str, Type], optional: dict[str
 
 def _recording(where: str, data: Any) -> Recording:
     fields = _fields(where, data, RECORDING, RECORDING_OPTIONAL)
+    _refuse_many(where, fields)
     if fields["sampling_rate"] <= 0:
         raise ValueError(f"{where}: field 'sampling_rate' must be positive, given {fields['sampling_rate']}")
     try:
@@ -178,6 +201,19 @@ def _recording(where: str, data: Any) -> Recording:
         # prepared data must not depend on where a command is started
         source.source = os.path.abspath(source.source)
     return recording
+
+
+def _refuse_many(where: str, fields: dict[str, Any]) -> None:
+    """Refuse a recording of more channels than any file has, which would be looked at for each of its supervisions."""
+    sources = [source if isinstance(source, dict) else {} for source in fields["sources"]]
+    channels = [source["channels"] if isinstance(source.get("channels"), list) else [] for source in sources]
+    found = max(len(sources), sum(map(len, channels)), len(fields.get("channel_ids", ())))
+    if found > MAX_CHANNELS:
+        raise ValueError(f"{where}: the recording has {found} channels; at most {MAX_CHANNELS} are read")
+    if len(fields.get("transforms", ())) > MAX_TRANSFORMS:
+        raise ValueError(
+            f"{where}: the recording has {len(fields['transforms'])} transforms; at most {MAX_TRANSFORMS} are read"
+        )
 
 
 def _features(where: str, data: Any) -> Features:
@@ -193,6 +229,9 @@ def _features(where: str, data: Any) -> Features:
 
 def _supervision(where: str, data: Any) -> SupervisionSegment:
     fields = _fields(where, data, SUPERVISION, SUPERVISION_OPTIONAL)
+    refuse_long_text(where, fields.get("text", ""))
+    if isinstance(fields.get("channel"), list) and len(fields["channel"]) > MAX_CHANNELS:
+        raise ValueError(f"{where}: the supervision has more than {MAX_CHANNELS} channels")
     # an empty name would count as a speaker
     return SupervisionSegment(**fields | {"speaker": fields.get("speaker", "").strip() or None})
 

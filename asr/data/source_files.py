@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from asr.safe_io import check_regular_file
+from asr.text.normalise import SURROGATE
 
 MAX_MANIFEST_BYTES = 2**33
 MAX_LINE_CHARS = 2**24
 # json of manifests shrinks to a tenth; what shrinks to a thousandth is made to fill memory
-MAX_RATIO = 200
+MAX_RATIO = 100
 FREE_BYTES = 2**24
 MAX_BLANK_LINES = 10_000  # in a row
+MAX_TEXT_CHARS = 100_000  # of a transcript; an hour of fast speech has 70,000
 
 Prepare = TypeVar("Prepare", bound=Callable[..., Any])
 SourceFiles = Callable[[Path], Iterable[Path]]
@@ -63,16 +65,21 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the lines of a text file with their ends, unpacked where its name ends with .gz.
 
     Raises:
-        ValueError: it is no regular file, or too large when unpacked, or one line is.
+        ValueError: it is no regular file, or too large when unpacked, or one line is, or is not of that encoding.
     """
     check_regular_file(path, MAX_MANIFEST_BYTES)
     opener: Any = gzip.open if path.name.endswith(".gz") else open
-    with opener(path, "rt", encoding=encoding, newline="") as file:
-        yield from _bounded(path, file)
+    # decoding fails far ahead of the line that is read, so that nobody could say which one it is
+    with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline="") as file:
+        for line in _bounded(path, file):
+            if not line.isascii() and (wrong := SURROGATE.search(line)):
+                byte = ord(wrong[0]) - 0xDC00
+                raise ValueError(f"not UTF-8 text: byte 0x{byte:x} at character {wrong.start() + 1}; save it as UTF-8")
+            yield line
 
 
 def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
-    allowed = FREE_BYTES + MAX_RATIO * path.stat().st_size
+    allowed = min(FREE_BYTES + MAX_RATIO * path.stat().st_size, MAX_MANIFEST_BYTES)
     num_chars = num_blank = 0
     while line := file.readline(MAX_LINE_CHARS + 1):
         num_chars += len(line)
@@ -82,5 +89,18 @@ def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
         if num_blank > MAX_BLANK_LINES:
             raise ValueError(f"more than {MAX_BLANK_LINES} lines in a row are blank")
         if num_chars > allowed:
-            raise ValueError(f"it unpacks to more than {MAX_RATIO} times its size")
+            raise ValueError(f"it unpacks to more than {allowed} bytes")
         yield line
+
+
+def refuse_long_text(where: str, text: str) -> None:
+    """Refuse a transcript that nobody can have spoken in the hour that is decoded at once.
+
+    Raises:
+        ValueError: it is.
+    """
+    if len(text) > MAX_TEXT_CHARS:
+        raise ValueError(
+            f"{where}: the transcript has {len(text)} characters; at most {MAX_TEXT_CHARS} are read. Cut the recording "
+            "into utterances with transcripts of their own."
+        )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from asr.data.source_files import read_lines
+from asr.console import track
+from asr.data.source_files import MAX_LINE_CHARS, read_lines, refuse_long_text
 
 MAX_COLUMNS = 1000
 REQUIRED = ("audio", "text")
@@ -19,6 +21,7 @@ SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": 
 
 # a table may have millions of rows; if this many name no file, none will
 NUM_LOOKED_FOR = 10_000
+csv.field_size_limit(MAX_LINE_CHARS)  # lines are bounded already, and told of with more words
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +61,14 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
     lines = csv.reader(_text_lines(path), delimiter="\t", quoting=csv.QUOTE_NONE)
     try:
         columns, notes = _columns(path, next(lines, []))
-        found = _rows(path, lines, columns)
+        found = _distinct(path, _rows(path, lines, columns))
         rows = list(islice(found, NUM_LOOKED_FOR))
         _refuse_all_missing(path, rows)
-        rows += found
+        rows += track(found, f"reading {path.name}", transient=True)
     except csv.Error as error:
         raise ValueError(f"{path}, line {lines.line_num}: {error}") from error
     if not rows:
         raise ValueError(f"{path}: the table has a header and no rows")
-    _refuse_duplicates(path, rows)
     aliases = sorted({row.split or "" for row in rows} & SPLIT_ALIASES.keys())
     notes += [f"split {alias!r} was read as {SPLIT_ALIASES[alias]!r}" for alias in aliases]
     return [_with_split(path, row) for row in rows], notes
@@ -78,8 +80,6 @@ def _text_lines(path: Path) -> Iterator[str]:
         for line in read_lines(path, "utf-8-sig"):
             yield line
             number += 1
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text ({error}); save the table as UTF-8") from error
     except ValueError as error:
         raise ValueError(f"{path}, line {number + 1}: {error}") from error
 
@@ -117,6 +117,7 @@ def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
     audio = Path(os.path.expanduser(fields["audio"].strip()))  # leaves a user that is not known as it is
     if not audio.name:
         raise ValueError(f"{path}, line {number}: no audio is named; give a path relative to the table, or absolute")
+    refuse_long_text(f"{path}, line {number}", fields["text"])
     return Row(
         line=number,
         id=fields.get("id", "").strip() or str(Path(fields["audio"].strip()).with_suffix("")),
@@ -135,7 +136,8 @@ def _refuse_all_missing(path: Path, rows: list[Row]) -> None:
         )
 
 
-def _refuse_duplicates(path: Path, rows: list[Row]) -> None:
+def _distinct(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows, each with an id and an audio file of its own."""
     ids: dict[str, int] = {}
     files: dict[str, int] = {}
     for row in rows:
@@ -145,12 +147,24 @@ def _refuse_duplicates(path: Path, rows: list[Row]) -> None:
                 "name each recording once, or add a column id with names of your own"
             )
         # a recording under two names could be trained on and tested with
-        file = os.path.realpath(row.audio) if "\0" not in str(row.audio) else str(row.audio)
+        file = _real(str(row.audio.parent), row.audio.name)
         if files.setdefault(file, row.line) != row.line:
             raise ValueError(
                 f"{path}, line {row.line}: the audio {str(row.audio)!r} is that of line {files[file]} too; "
                 "name each recording once"
             )
+        yield row
+
+
+def _real(folder: str, name: str) -> str:
+    """Return a path without links; most files of a table share a few folders."""
+    if "\0" in folder or "\0" in name:
+        return os.path.join(folder, name)
+    path = os.path.join(_real_folder(folder), name)
+    return os.path.realpath(path) if name == ".." or os.path.islink(path) else path
+
+
+_real_folder = lru_cache(os.path.realpath)
 
 
 def _with_split(path: Path, row: Row) -> Row:

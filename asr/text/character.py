@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asr.text.normalise import collapse_spaces
+from asr.text.normalise import SURROGATE, collapse_spaces
 from asr.text.vocabulary import (
     NUM_SPECIAL,
     SPACE_PIECE,
@@ -37,6 +37,8 @@ class CharacterTokenizer:
             raise ValueError(f"the first pieces are {list(pieces[:NUM_SPECIAL])}, not {list(SPECIAL_PIECES)}")
         if wrong := [piece for piece in characters if not isinstance(piece, str) or len(piece) != 1]:
             raise ValueError(f"pieces {wrong[:5]!r} are not one character each")
+        if halves := [piece for piece in characters if SURROGATE.match(piece)]:
+            raise ValueError(f"pieces {halves[:5]!r} are halves of surrogate pairs, which are no characters")
         if len(set(characters)) != len(characters):
             raise ValueError("a piece occurs twice; every character needs one id only")
         self._pieces = tuple(pieces)

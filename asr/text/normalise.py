@@ -12,7 +12,7 @@ _SPACES = re.compile("[\\s\x00-\x1f\x7f-\x9f\u200b\u2581]+")
 # never seen and never spoken: soft hyphen, direction controls, word joiner, byte-order mark;
 # the joiners U+200C and U+200D stay, because Persian, Hindi and emoji are spelt with them
 _INVISIBLE = re.compile("[\u00ad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 # these stand between two words without a space: dashes longer than a hyphen, slash, ellipsis
 _WORD_BREAKS = frozenset("\u2012\u2013\u2014\u2015/\u2026")
 _EMOJI_JOINER = "\u200d"
@@ -57,7 +57,7 @@ class TextNormalizer:
         Raises:
             ValueError: the text holds half of a surrogate pair, as files that were decoded wrongly do.
         """
-        if broken := _SURROGATE.search(text):
+        if broken := SURROGATE.search(text):
             raise ValueError(
                 f"text {text[:60]!r}: character {broken.start()} is half of a surrogate pair, which is no "
                 "character; read the file again with its true encoding (mostly UTF-8)"

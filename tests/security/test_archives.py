@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import random
 import resource
 import struct
 import tarfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -98,7 +101,45 @@ def lying_zip(path: Path) -> None:
     path.write_bytes(data.replace(struct.pack("<I", 2**20), struct.pack("<I", 10)))
 
 
+def greedy_xz(path: Path) -> None:
+    """Ask for a dictionary of 4 GB."""
+    data = bytearray(lzma.compress(header("x", 512) + bytes(10_240)))
+    size = 4 * (data[12] + 1)  # of the header of the first block, which ends with its checksum
+    data[data.index(b"\x21\x01", 12) + 2] = 40
+    data[12 + size - 4 : 12 + size] = struct.pack("<I", zlib.crc32(data[12 : 12 + size - 4]))
+    path.write_bytes(data)
+
+
+def greedy_second_xz(path: Path) -> None:
+    greedy_xz(path)
+    path.write_bytes(lzma.compress(header("x", 4096)) + path.read_bytes())
+
+
+def greedy_lzma(dictionary_bytes: int) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        data = bytearray(lzma.compress(header("x", 512) + bytes(10_240), lzma.FORMAT_ALONE))
+        data[1:5] = struct.pack("<I", dictionary_bytes)
+        path.write_bytes(data)
+
+    return make
+
+
+def lzma_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as zipped:
+        zipped.writestr("a", "x")
+
+
 HOSTILE = {
+    "an xz that takes 4 GB of memory": (greedy_xz, "damaged: unpacking it takes more than|neither"),
+    "an lzma that takes 3 GB of memory": (greedy_lzma(3 * GIB), "damaged: unpacking it takes more than|neither"),
+    "an lzma of an odd dictionary": (greedy_lzma(2**32 - 1), "neither a tar nor a zip"),
+    "an xz whose second part takes 4 GB of memory": (greedy_second_xz, "damaged: unpacking it takes more than"),
+    "an xz cut short": (lambda path: path.write_bytes(lzma.compress(header("x", 512) * 9)[:40]), "damaged|neither"),
+    "an xz bomb": (
+        lambda path: path.write_bytes(lzma.compress(header("x", 2 * GIB) + bytes(2**27), preset=0)),
+        "unpacks to more than",
+    ),
+    "a zip packed by lzma": (lzma_zip, "packed by LZMA"),
     "a name of gigabytes": (long_name(tarfile.GNUTYPE_LONGNAME), "announces a name"),
     "a link's name of gigabytes": (long_name(tarfile.GNUTYPE_LONGLINK), "announces a name"),
     "attributes of gigabytes": (long_name(tarfile.XHDTYPE), "announces a name or attributes"),
@@ -196,3 +237,19 @@ def test_names_and_attributes_of_usual_length_are_read(tmp_path):
         tar.addfile(tarfile.TarInfo("d" * 200 + "/" + "e" * 250))
     for name in ("archive", "other"):
         assert len(list(extract(tmp_path / name, tmp_path / f"{name}.out").iterdir())) == 1
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_an_archive_of_several_xz_streams_is_read(tmp_path, parts):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name in ("a", "b/c"):
+            info = tarfile.TarInfo(name)
+            info.size = 300_000
+            tar.addfile(info, io.BytesIO(random.Random(1).randbytes(info.size)))
+    data = content.getvalue()
+    cuts = [len(data) * number // parts for number in range(parts + 1)]
+    packed = [lzma.compress(data[first:last]) + bytes(8) for first, last in pairwise(cuts)]
+    (tmp_path / "archive").write_bytes(b"".join(packed))
+    folder = extract(tmp_path / "archive", tmp_path / "out")
+    assert (folder / "b/c").read_bytes() == (folder / "a").read_bytes() == random.Random(1).randbytes(300_000)

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from lhotse import Recording
+from lhotse import AudioSource, Recording
+from lhotse.augmentation import Resample, Speed
 
-from asr.data.audio_checks import too_long
+from asr.data.audio_checks import audio_problem, too_long
 from tests.faults.spoken_corpus import write_audio
 
 
@@ -31,6 +32,15 @@ def rate(path: Path, rate_hz: int) -> None:
     path.write_bytes(content)
 
 
+def claim(path: Path, num_bytes: int) -> None:
+    """Write ten samples under a header that claims more."""
+    soundfile.write(path, np.zeros(10), 8000, format="WAV")
+    content = bytearray(path.read_bytes())
+    place = content.find(b"data") + 4
+    content[place : place + 4] = struct.pack("<I", num_bytes)
+    path.write_bytes(content)
+
+
 # how the file is written, why it is not read
 BOMBS = {
     "two hours of silence": (lambda path: silence(path, 7200), "longer than 3600 s; cut it into parts"),
@@ -41,6 +51,11 @@ BOMBS = {
     "1 Hz": (lambda path: rate(path, 1), "impossible rate: 1 Hz, allowed are 4000 to 768000"),
     "3999 Hz": (lambda path: rate(path, 3999), "impossible rate: 3999 Hz"),
     "a million Hz": (lambda path: rate(path, 1_000_000), "impossible rate: 1000000 Hz"),
+    "a prime rate": (lambda path: rate(path, 383_987), "impossible rate: resampling from 383987 to"),
+    "a claim of 4 GB": (
+        lambda path: claim(path, 2**32 - 100),
+        "truncated audio: its header claims 4294967196 bytes, 20 are there",
+    ),
     "2147483647 Hz": (lambda path: rate(path, 2**31 - 1), "impossible rate: 2147483647 Hz"),
 }
 
@@ -70,6 +85,31 @@ def test_a_part_of_a_long_recording_is_decoded(tmp_path):
     assert too_long(whole.truncate(offset=7000, duration=20)) is None
     hour = whole.truncate(duration=3600)
     assert (too_long(hour, 48_000), too_long(hour, 48_001) is None) == (None, False)
+
+
+# transforms of a recording at 8 kHz, why they are not applied
+TRANSFORMS = {
+    "a usual rate": ([Resample(44_100, 8000)], None),
+    "a usual speed": ([Speed(0.9)], None),
+    "a prime rate": ([Resample(383_987, 8000)], "resampling from 383987 to 8000 Hz takes a filter"),
+    "a rate of a million": ([Resample(8000, 1_000_003), Resample(1_000_003, 8000)], "to 1000003 Hz, allowed are"),
+    "a rate of 0": ([Resample(0, 8000)], "resampling from 0 to 8000 Hz, allowed are"),
+    "a negative speed": ([Speed(-1.0)], "resampling from -8000 to 8000 Hz, allowed are"),
+    "a speed that is nearly 1": ([Speed(1.000_125)], "resampling from 8001 to 8000 Hz takes a filter"),
+    "a hundred speeds": ([Speed(0.9)] * 100, "impossible transforms: 100, allowed are 20"),
+}
+
+
+@pytest.mark.parametrize(("transforms", "reason"), TRANSFORMS.values(), ids=TRANSFORMS)
+def test_transforms_that_would_fill_memory_are_not_applied(transforms, reason):
+    recording = Recording("a", [AudioSource("file", [0], "a.wav")], 8000, 8000, 1.0, transforms=transforms)
+    found = too_long(recording.to_cut(), 16_000)
+    assert (found is None) if reason is None else (reason in found)
+
+
+def test_audio_written_to_a_pipe_has_the_length_that_is_there(tmp_path):
+    claim(tmp_path / "a.wav", 0xFFFFFFFF)
+    assert audio_problem(Recording.from_file(tmp_path / "a.wav")) is None
 
 
 def test_of_many_files_left_out_some_are_named(small_run, tmp_path):

@@ -95,6 +95,10 @@ PARTS = {
     "kind a list": (put("werdict/tokenizer/kind", []), "kind [] is unknown"),
     "pieces null": (put("werdict/tokenizer/pieces", None), "its state holds no list 'pieces'"),
     "pieces of numbers": (put("werdict/tokenizer/pieces", ["<blk>", "<unk>", 3]), "are not one character each"),
+    "half of a surrogate pair as a piece": (
+        put("werdict/tokenizer/pieces", ["<blk>", "<unk>", "\ud800"]),
+        r"pieces ['\ud800'] are halves of surrogate pairs",
+    ),
     "pieces missing": (put("werdict/tokenizer/pieces", ["<blk>", "<unk>", "a"]), "its weights do not fit its config"),
     "a broken model of pieces": (
         put("werdict/tokenizer", {"kind": "sentencepiece", "model": "AAAA"}),

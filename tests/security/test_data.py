@@ -89,6 +89,20 @@ def manifests(recording: dict[str, Any]) -> Make:
     return source
 
 
+def manifest_of(*lines: dict[str, Any]) -> Make:
+    return text("cuts.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def packed_rows(*first: str) -> Make:
+    """A table that is refused at its beginning, with a million rows after it."""
+    rows = b"".join(b"%d.wav\ta\tb%d\n" % (number, number) for number in range(10**6))
+    return text("a.tsv.gz", "".join(f"{line}\n" for line in first).encode() + rows)
+
+
+FILE = {"type": "file", "channels": [0], "source": "/nowhere/a.wav"}
+RECORDING = {"id": "a", "sources": [FILE], "sampling_rate": 8000, "num_samples": 8000, "duration": 1.0}
+SEGMENT = {"id": "a", "recording_id": "a", "start": 0, "duration": 1.0, "text": "a"}
+CUT = {"type": "MonoCut", "id": "a", "start": 0, "recording": RECORDING, "supervisions": [SEGMENT]}
 COMMAND = {"type": "command", "channels": [0], "source": "touch hacked"}
 SOURCES = {
     "a device without end": (lambda folder: "/dev/zero", "neither a regular file nor a folder"),
@@ -132,6 +146,56 @@ SOURCES = {
     "brackets without end": (text("cuts.jsonl", "[" * 10**6), "no jsonl manifest"),
     "a number without end": (text("cuts.jsonl", "9" * 10**6), "no jsonl manifest"),
     "a mixed cut": (text("cuts.jsonl", '{"type": "MixedCut", "tracks": []}'), "a cut of type 'MixedCut' is not read"),
+    "a million channels": (
+        manifests({"sources": [FILE | {"channels": list(range(10**6))}]}),
+        "line 1: the recording has",
+    ),
+    "a million ids of channels": (
+        manifests({"sources": [FILE], "channel_ids": list(range(10**6))}),
+        "1000000 channels",
+    ),
+    "20,000 sources": (manifests({"sources": [FILE] * 20_000}), "line 1: the recording has 20000 channels"),
+    "50,000 transforms": (
+        manifests({"sources": [FILE], "transforms": [{"name": "Volume", "kwargs": {"factor": 1.0}}] * 50_000}),
+        "line 1: the recording has 50000 transforms",
+    ),
+    "a cut of 30,000 supervisions": (
+        manifest_of(CUT, CUT | {"supervisions": [SEGMENT] * 30_000}),
+        "line 2: the cut has 30000 supervisions",
+    ),
+    "a supervision of a million channels": (
+        manifest_of(CUT | {"supervisions": [SEGMENT | {"channel": list(range(10**6))}]}),
+        "line 1: the supervision has more than 1024 channels",
+    ),
+    "a transcript of 60,000 words": (
+        text("a.tsv", "audio\ttext\na.wav\ta\nb.wav\t" + "a " * 60_000),
+        "a.tsv, line 3: the transcript has 120000 characters",
+    ),
+    "a transcript of 60,000 words in a manifest": (
+        manifest_of(CUT, CUT | {"supervisions": [SEGMENT | {"text": "a " * 60_000}]}),
+        "line 2: the transcript has 120000 characters",
+    ),
+    "half of a surrogate pair": (
+        manifest_of(CUT, CUT | {"supervisions": [SEGMENT | {"text": "a\ud800"}]}),
+        r"line 2: this is no jsonl manifest: it holds '\ud800', half of a surrogate pair",
+    ),
+    "a path with half of a surrogate pair": (
+        manifests({"sources": [FILE | {"source": "/\udfff"}]}),
+        r"line 1: this is no jsonl manifest: it holds '\udfff', half of a surrogate pair",
+    ),
+    "a byte that is not UTF-8": (
+        text("a.tsv", b"audio\ttext\na.wav\ta\nb.wav\ta\xff\nc.wav\ta\n"),
+        "a.tsv, line 3: not UTF-8 text: byte 0xff at character 8",
+    ),
+    "a byte that is not UTF-8 in a manifest": (
+        text("cuts.jsonl.gz", b'\n\n{"id": "\xe4"}\n'),
+        "near line 3: this is no jsonl manifest: not UTF-8 text: byte 0xe4",
+    ),
+    "a packed table that repeats a column": (packed_rows("audio\ttext\tid\tid"), "column 'id' occurs more than once"),
+    "a packed table that repeats an id": (
+        packed_rows("audio\ttext\tid", "x.wav\ta\tx", "y.wav\ta\tx"),
+        "line 3: the id 'x' is that of line 2 too",
+    ),
     "a command": (manifests({"sources": [COMMAND]}), "audio of type 'command'"),
     "a command as impulse response": (
         manifests(

@@ -1,0 +1,38 @@
+"""Text of strangers on the terminal: nothing reorders it or hides in it, and no language is harmed."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from asr.console import PlainConsole, printable
+
+# what is given, what is shown
+SHOWN = {
+    "an override of the direction": ("gpj.\u202eexe", r"gpj.\u202eexe"),
+    "an embedding": ("\u202aa\u202c", r"\u202aa\u202c"),
+    "an isolate": ("\u2067a\u2069", r"\u2067a\u2069"),
+    "marks of direction": ("a\u200e\u200f\u061c", r"a\u200e\u200f\u061c"),
+    "a space of no width": ("a\u200bb", r"a\u200bb"),
+    "a word joiner": ("a\u2060b\ufeff", r"a\u2060b\ufeff"),
+    "a soft hyphen": ("a\u00adb", r"a\xadb"),
+    "ends of lines": ("a\u2028b\u2029c\x85", r"a\u2028b\u2029c\x85"),
+    "letters of tags": ("a\U000e0061", r"a\U000e0061"),
+    "an escape sequence": ("\x1b[31m", r"\x1b[31m"),
+    "half of a surrogate pair": ("\ud800", r"\ud800"),
+    "Arabic": ("مرحبا بالعالم، ١٢٣", "مرحبا بالعالم، ١٢٣"),
+    "Persian": ("می\u200cخواهم", "می\u200cخواهم"),
+    "Hebrew with points": ("שָׁלוֹם עוֹלָם", "שָׁלוֹם עוֹלָם"),
+    "Hindi with joiners": ("क्\u200dष और क्\u200cष", "क्\u200dष और क्\u200cष"),
+    "a family": ("👩\u200d👧\ufe0f", "👩\u200d👧\ufe0f"),
+    "lines and tabs": ("a\tb\nc", "a\tb\nc"),
+}
+
+
+@pytest.mark.parametrize(("given", "shown"), SHOWN.values(), ids=SHOWN.keys())
+def test_what_reorders_or_hides_is_shown_as_an_escape(given, shown):
+    assert printable(given) == shown
+    file = io.StringIO()
+    PlainConsole(file=file, width=200).print(given, soft_wrap=True)
+    assert file.getvalue().expandtabs() == f"{shown}\n".expandtabs()
