@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,16 @@ from rich.progress import Progress
 from asr.console import PlainConsole, bar_title
 from asr.data.batch import Batch
 from asr.data.loader import EvaluationLoader
+from asr.error_text import first_line, is_out_of_memory
 from asr.evaluation.wer import Utterance
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
-from asr.training.checkpoint_checks import check_optimizer, first_line
 from asr.training.errors import TrainingFailed
 from asr.training.lost_workers import explaining_lost_workers
 from asr.training.module import Decoder, TrainingModule, decode
-from asr.training.out_of_memory import (
-    explaining_decoding,
-    explaining_out_of_memory,
-    explaining_reading,
-    is_out_of_memory,
-)
+from asr.training.out_of_memory import explaining_out_of_memory, when_decoding, when_reading, when_training
 from asr.training.resume import ResumableLoader
+from asr.training.resume_checks import check_optimizer
 
 
 def fit(
@@ -48,7 +45,8 @@ def fit(
     loader.trainer = trainer
     for part in dev:
         part.rank, part.world_size = trainer.global_rank, trainer.world_size
-    with explaining_out_of_memory(module), _naming_checkpoint(trainer, checkpoint), explaining_lost_workers():
+    out_of_memory = explaining_out_of_memory(lambda: when_training(module.in_hand))
+    with out_of_memory, _naming_checkpoint(trainer, checkpoint), explaining_lost_workers():
         try:
             trainer.fit(
                 module, train_dataloaders=loader, val_dataloaders=list(dev), ckpt_path=checkpoint, weights_only=True
@@ -144,12 +142,12 @@ def decode_all(
     decoded, start = Decoded(), time.monotonic()
     # standard output is for results
     bar = Progress(console=PlainConsole(stderr=True), transient=True)
-    with explaining_reading(name), explaining_lost_workers(), bar as progress:
+    with explaining_out_of_memory(lambda: when_reading(name)), explaining_lost_workers(), bar as progress:
         task = progress.add_task(bar_title(f"decoding {name}"), total=num_utterances)
         for batch in batches:
             decoded.unread.extend(batch.skipped)
             if len(batch):
-                with explaining_decoding(batch):
+                with explaining_out_of_memory(partial(when_decoding, batch)):
                     decoded.utterances.extend(decode(recogniser, decoder, tokenizer, batch.to(device)))
             decoded.audio_s += batch.audio_s
             progress.advance(task, len(batch) + len(batch.skipped))
