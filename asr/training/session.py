@@ -12,6 +12,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from rich.progress import Progress
 
 from asr.console import PlainConsole, bar_title
@@ -26,7 +27,7 @@ from asr.training.lost_workers import explaining_lost_workers
 from asr.training.module import Decoder, TrainingModule, decode
 from asr.training.out_of_memory import explaining_out_of_memory, when_decoding, when_reading, when_training
 from asr.training.resume import ResumableLoader
-from asr.training.resume_checks import check_optimizer
+from asr.training.resume_checks import check_optimizer, check_schedule
 
 
 def fit(
@@ -45,8 +46,10 @@ def fit(
     loader.trainer = trainer
     for part in dev:
         part.rank, part.world_size = trainer.global_rank, trainer.world_size
+    begun = _Begun()
+    trainer.callbacks.insert(0, begun)  # type: ignore[attr-defined]
     out_of_memory = explaining_out_of_memory(lambda: when_training(module.in_hand))
-    with out_of_memory, _naming_checkpoint(trainer, checkpoint), explaining_lost_workers():
+    with out_of_memory, _naming_checkpoint(begun, checkpoint), explaining_lost_workers():
         try:
             trainer.fit(
                 module, train_dataloaders=loader, val_dataloaders=list(dev), ckpt_path=checkpoint, weights_only=True
@@ -56,17 +59,37 @@ def fit(
             if trainer.interrupted and left.code == 1:
                 raise KeyboardInterrupt from None
             raise
+        except MisconfigurationException as error:
+            # what callbacks of Lightning miss in a trainer, such as a logger
+            raise Misconfigured(first_line(error)) from error
+
+
+class Misconfigured(ValueError):
+    """Parts of a run that do not work together."""
 
 
 class _Begun(pl.Callback):
-    """Notes how far a training has come."""
+    """Checks what is restored, and notes how far training has come."""
 
     def __init__(self) -> None:
         self.started = self.updated = False
+        self.first_update = 0
+        self.schedules: Sequence[Any] = ()
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep the states of schedules, which replace whatever bears their names."""
+        self.schedules, self.first_update = checkpoint["lr_schedulers"], checkpoint["global_step"]
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare them with what was built, and is not restored yet."""
+        for saved, built in zip(self.schedules, trainer.lr_scheduler_configs, strict=False):
+            check_schedule(saved, built.scheduler.state_dict())
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check what was restored."""
-        for optimizer in trainer.optimizers:
+        for optimizer in trainer.optimizers if self.first_update else ():
             check_optimizer(optimizer)
         self.started = True
 
@@ -78,7 +101,7 @@ class _Begun(pl.Callback):
 
 
 @contextlib.contextmanager
-def _naming_checkpoint(trainer: pl.Trainer, checkpoint: Path | None) -> Iterator[None]:
+def _naming_checkpoint(begun: _Begun, checkpoint: Path | None) -> Iterator[None]:
     """Name the checkpoint whose states cannot be restored, or not be used for a single update.
 
     What is in them depends on the optimizer, the schedule and the callbacks, so that they alone can tell.
@@ -86,11 +109,9 @@ def _naming_checkpoint(trainer: pl.Trainer, checkpoint: Path | None) -> Iterator
     if checkpoint is None:
         yield
         return
-    begun = _Begun()
-    trainer.callbacks.insert(0, begun)  # type: ignore[attr-defined]
     try:
         yield
-    except (TrainingFailed, OSError):
+    except (TrainingFailed, OSError, Misconfigured):
         raise
     except Exception as error:
         # once training has started, data may be wrong too, and their errors name them
