@@ -28,6 +28,7 @@ from asr.training.module import Decoder, TrainingModule, decode
 from asr.training.out_of_memory import explaining_out_of_memory, when_decoding, when_reading, when_training
 from asr.training.resume import ResumableLoader
 from asr.training.resume_checks import check_optimizer, check_schedule
+from asr.training.stopping import refuse_end_without_update
 
 
 def fit(
@@ -62,6 +63,7 @@ def fit(
         except MisconfigurationException as error:
             # what callbacks of Lightning miss in a trainer, such as a logger
             raise Misconfigured(first_line(error)) from error
+    refuse_end_without_update(trainer, begun.first_update)
 
 
 class Misconfigured(ValueError):
