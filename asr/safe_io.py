@@ -14,6 +14,8 @@ from typing import IO, Any
 
 import yaml
 
+from asr.error_text import first_line
+
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where PyYAML was built with libyaml
 MAX_BYTES = 2**20  # of a config or a summary; ours have some ten thousand
 MAX_TABLE_BYTES = 2**30  # of metrics and errors per utterance
@@ -51,10 +53,11 @@ def read_yaml(path: Path) -> Any:
         for event in _bounded_events(text):
             _refuse_event(event)
         return yaml.load(text, LOADER)
+    except MemoryError:
+        raise
     # PyYAML's constructors raise whatever Python does with values that only look right, such as a 99th month
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise ValueError(f"{path} is not plain YAML: {reason}") from None
+        raise ValueError(f"{path} is not plain YAML: {first_line(error, 200)}") from None
 
 
 def check_yaml(path: Path) -> None:
@@ -68,8 +71,7 @@ def check_yaml(path: Path) -> None:
         for _ in _bounded_events(path.read_text(encoding="utf-8")):
             pass
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path} is not plain YAML: {reason}") from None
+        raise ValueError(f"{path} is not plain YAML: {first_line(error, 200)}") from None
 
 
 def _refuse_event(event: yaml.Event) -> None:

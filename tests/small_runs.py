@@ -9,10 +9,7 @@ from pathlib import Path
 from asr.training.checkpoint_files import lead_to, update_file
 from tests.programs import Ended, Programs
 
-TINY = (
-    "data.prepare.num_train=24",
-    "data.prepare.num_dev=4",
-    "data.prepare.num_test=4",
+TINY_MODEL = (
     "data.workers.num_workers=0",
     "tokenizer=char",
     "encoder.num_layers=1",
@@ -25,6 +22,7 @@ TINY = (
     "logger=csv",
     "torch_threads=1",
 )
+TINY = ("data.prepare.num_train=24", "data.prepare.num_dev=4", "data.prepare.num_test=4", *TINY_MODEL)
 
 
 @dataclass(frozen=True)

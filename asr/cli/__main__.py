@@ -7,7 +7,10 @@ import os
 import signal
 import sys
 
+from asr.error_text import first_line, is_out_of_memory
+
 INTERRUPTED = 130  # what a shell counts for SIGINT
+MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
 
 
 def start(command: str) -> None:
@@ -22,7 +25,13 @@ def start(command: str) -> None:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # shells let background jobs ignore it
         signal.signal(signal.SIGINT, leave)
-    module = importlib.import_module(f"asr.cli.{command}")
+    try:
+        module = importlib.import_module(f"asr.cli.{command}")
+    except Exception as error:
+        if "HYDRA_FULL_ERROR" in os.environ or not is_out_of_memory(error):
+            raise
+        print(f"asr-{command}: out of memory while starting: {first_line(error)}; {MORE_MEMORY}", file=sys.stderr)
+        raise SystemExit(1) from None
     signal.signal(signal.SIGINT, before)
     module.main()
 

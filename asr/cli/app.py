@@ -26,13 +26,14 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import asr.recipes
-from asr.cli.__main__ import INTERRUPTED
+from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.help import choices, command_help, known_keys
 from asr.cli.hydra_guard import check_hydra, typed_overrides
 from asr.cli.rehearsal import REFUSED
 from asr.cli.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_value
 from asr.console import printable
+from asr.error_text import first_line, is_out_of_memory
 from asr.training.errors import TrainingFailed
 from asr.training.lost_workers import hush_freed_workers
 from asr.training.processes import is_first_process
@@ -42,6 +43,7 @@ PLUGINS = {
     f"hydra/launcher/{name}": f"hydra/launcher: the plugin for {name} is not installed: pip install 'werdict[{extra}]'"
     for name, extra in (("joblib", "joblib"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm"), ("ray", "ray"))
 }
+MEMORY = (MemoryError, RuntimeError, ImportError)  # among these are errors that say that memory ran out
 MAX_MESSAGE = 5000  # characters; a file may hold names without end
 MAX_SWEPT = 10_000  # values of one key
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -60,8 +62,8 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
         # inside the job, because Hydra comments on what leaves it
         try:
             return task(config)
-        except (ValueError, TrainingFailed, OSError) as error:
-            if full:
+        except Exception as error:
+            if full or not (isinstance(error, ValueError | TrainingFailed | OSError) or is_out_of_memory(error)):
                 raise
             message, code = _told(error)
             _leave(config_name, f"{message}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)", code)
@@ -72,11 +74,11 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
         if full:
             raise
         _leave(config_name, "the configs are nested too deeply, or refer to each other without end")
-    except (ValueError, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        if full:
+    except (ValueError, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError, *MEMORY) as error:
+        if full or (isinstance(error, MEMORY) and not is_out_of_memory(error)):
             raise
         # Hydra's error about a missing config is an OSError too
-        is_machine = isinstance(error, OSError) and not isinstance(error, HydraException)
+        is_machine = isinstance(error, (OSError, *MEMORY)) and not isinstance(error, HydraException)
         _leave(config_name, *(_told(error) if is_machine else (explain(error, config_name), 2)))
     except KeyboardInterrupt as error:
         # a second Ctrl-C would interrupt the clearing away
@@ -109,6 +111,8 @@ def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> 
 
 def _told(error: Exception) -> tuple[str, int]:
     """Return what an error says, and the exit code."""
+    if is_out_of_memory(error) and not isinstance(error, ValueError | TrainingFailed):
+        return f"out of memory: {first_line(error)}; {MORE_MEMORY}", 1
     if isinstance(error, OSError):
         return explain_os_error(error)
     return str(error), 1 if isinstance(error, TrainingFailed) else 2

@@ -14,10 +14,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from torch import OutOfMemoryError
 
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.targets import locate, may_be_partial
+from asr.error_text import is_out_of_memory
 from asr.training.errors import TrainingFailed
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
@@ -75,12 +75,14 @@ class Configured:
         """Call the target with the configured and the given arguments."""
         try:
             return self.func(*args, **{**self.keywords, **kwargs})
-        except (ConfigError, TrainingFailed, OSError, MemoryError, OutOfMemoryError):
+        except (ConfigError, TrainingFailed, OSError):
             raise
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{self.key}: {error}") from error
         # what a constructor of torch or Lightning raises where it cannot work with its arguments can be anything
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise ConfigError(f"{self.key}: {type(error).__name__}: {error}") from error
 
 

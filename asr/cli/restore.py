@@ -22,10 +22,11 @@ from asr.data.loader import Workers
 from asr.data.prepared import INDEX, PreparedData
 from asr.data.reading import Reading
 from asr.data.sampling import BatchSize
+from asr.error_text import first_line, is_out_of_memory
 from asr.models.recogniser import Recogniser
 from asr.text.normalise import TextNormalizer
 from asr.text.tokenizer import tokenizer_from_state
-from asr.training.checkpoint_checks import count_at, first_line
+from asr.training.checkpoint_checks import count_at
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.module import Decoder
 from asr.training.run_folder import num_threads
@@ -103,6 +104,8 @@ def _naming(path: Path) -> Iterator[None]:
         raise ConfigError(f"{path}: {error}") from error
     # what a stranger's config makes the parts raise can be anything
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise ConfigError(f"{path}: its config cannot be built: {type(error).__name__}: {first_line(error)}") from error
 
 

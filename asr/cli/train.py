@@ -44,6 +44,7 @@ from asr.training.run_folder import (
     point_latest,
 )
 from asr.training.session import fit
+from asr.training.stopping import check_monitors, why_early
 from asr.training.unreadable import max_unreadable
 
 LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # and which process that is
@@ -70,6 +71,7 @@ def train(config: DictConfig) -> float | None:
     # a folder may come from somebody else, and say where data are made, and how much of them
     may_prepare = resumed is None or config.resume_anyway or "data.dir" in map(override_key, job.overrides.task)
     prepared = prepare_data(plain(config), quiet=launched is not None, may_prepare=may_prepare)
+    check_monitors(attachments(plain(config), "callbacks", Path("runs")), prepared.names("dev"))
     set_budget(config, prepared, trainer.world_size)
     resolved = plain(config)
     if calibrating:
@@ -193,7 +195,7 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
     for logger in loggers:
         if hasattr(logger, "go_on"):
             logger.go_on(0 if checkpoint is None else checkpoint.update)
-    exit_code = 1
+    exit_code, early = 1, ""
     try:
         trainer = build_trainer(config, loggers, attachments(config, "callbacks", run_dir))
         torch.set_num_threads(
@@ -204,15 +206,19 @@ def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> No
         dev = [reading.evaluation_loader(prepared.cuts(name)) for name in module.dev_names]
         loader = ResumableLoader(dataset, order, reading.workers)
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
+        early = why_early(trainer)
         if first:
             keep_former(run_dir, ("decode", "report"))
             test_names = prepared.names("test") if config["decode_test"] else ()
             training = watch.read() if checkpoint is None else {**watch.read(), "resumed_behind": checkpoint.update}
             cost, weights = measured_cost(trainer), config["weights"]
-            report_training(module, reading, prepared, run_dir, loggers, training, cost, test_names, weights)
+            notes = [early] if early else []
+            report_training(module, reading, prepared, run_dir, loggers, training, cost, test_names, weights, notes)
         exit_code = 0
     finally:
         _close(loggers, exit_code)
+    if early:
+        console.print(early, soft_wrap=True)
 
 
 def _announce(

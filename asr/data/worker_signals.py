@@ -11,6 +11,7 @@ from types import TracebackType
 
 from asr.children import die_with_parent
 from asr.console import printable
+from asr.error_text import first_line
 
 CANNOT_SEND = 3  # exit code
 
@@ -48,8 +49,7 @@ def _end_unless_connection_lost(
 
 def _end(error: BaseException, batch: object = None) -> None:
     """End this process, which the parent notices."""
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    os.write(2, f"a worker that reads data cannot send a batch: {printable(first)}\n".encode())
+    os.write(2, f"a worker that reads data cannot send a batch: {printable(first_line(error))}\n".encode())
     os._exit(CANNOT_SEND)
 
 

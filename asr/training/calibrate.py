@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader
 from asr.data.batch import Batch
 from asr.data.dataset import SpeechDataset
 from asr.data.sampling import MicroBatches
+from asr.error_text import is_out_of_memory
 from asr.training.memory import DeviceMemory, memory_of
 from asr.training.module import TrainingModule
-from asr.training.out_of_memory import is_out_of_memory
 
 USABLE = 0.9  # of the memory: allocators leave gaps, and not every batch is like those that were measured
 

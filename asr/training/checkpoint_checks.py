@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
+from asr.error_text import first_line, is_out_of_memory
 from asr.safe_io import MAX_DEPTH, check_plain, check_regular_file
 from asr.training.running_averages import NUMBERS
 
@@ -60,18 +60,20 @@ def damage(path: Path) -> str:
                 _check_pickle(archive)
     # a flipped bit can claim encryption, an unknown compression, or a place after the end
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         size = f"{path.stat().st_size} bytes" if path.exists() else "no file"
-        return f"{first_line(error)} ({size})"
+        return f"{why_unreadable(error)} ({size})"
     return f"the checksum of {bad} does not fit" if bad else ""
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error; torch explains itself at length."""
+def why_unreadable(error: Exception) -> str:
+    """Return what reading a checkpoint failed over, in one line."""
     if isinstance(error, pickle.UnpicklingError):
         # torch's first line advises to let the file run code
         reason = str(error).partition("WeightsUnpickler error:")[2].strip() or "it is no pickle of plain data"
         return f"its data.pkl cannot be read: {reason.splitlines()[0][:200]}"
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    return first_line(error)
 
 
 def _check_parts_of_file(archive: zipfile.ZipFile, num_bytes: int) -> None:
@@ -188,57 +190,6 @@ def check_werdict(part: Mapping[str, Any]) -> None:
     notes = data.get("notes")
     if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
         raise ValueError(f"werdict.data.notes must be a list of texts, and is {notes!r:.80}")
-
-
-def check_resumable(state: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint from which Lightning would begin again without a word, with fresh counts or moments.
-
-    Raises:
-        ValueError: names the part.
-    """
-    for key in ("optimizer_states", "lr_schedulers"):
-        parts = state.get(key)
-        if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], Mapping):
-            raise ValueError(f"{key} must be a list of one mapping, and is {type(parts).__name__}")
-    progress = mapping_at(mapping_at(state, "loops"), "fit_loop")
-    for key in ("epoch_progress", "epoch_loop.batch_progress"):
-        for part in ("total", "current"):
-            for name in ("ready", "started", "processed", "completed"):
-                count_at(mapping_at(mapping_at(progress, key), part), name)
-
-
-def check_optimizer(optimizer: Optimizer) -> None:
-    """Refuse restored options and moments that the optimizer cannot use; fused kernels would not look at their shapes.
-
-    Raises:
-        ValueError: names the option or the moment.
-    """
-    # plain SGD keeps nothing, and a chain of a user's own transforms may not either
-    keeps_state = not isinstance(optimizer, torch.optim.SGD) and type(optimizer).__name__ != "Chain"
-    if keeps_state and not optimizer.state:
-        raise ValueError("the optimizer's state is empty, although updates were made: its moments would begin again")
-    # ours look at what they are given, and may have moments of rows and columns
-    if not type(optimizer).__module__.startswith("torch.optim."):
-        return
-    for group in optimizer.param_groups:
-        for key, default in optimizer.defaults.items():
-            if default is not None and _kind(group.get(key)) != _kind(default):
-                raise ValueError(f"the optimizer's {key} is {group.get(key)!r:.80}, which must be like {default!r:.80}")
-    for parameter, moments in optimizer.state.items():
-        for key, value in moments.items():
-            fits = isinstance(value, torch.Tensor) and (
-                value.numel() == 1 or (value.shape == parameter.shape and value.dtype == parameter.dtype)
-            )
-            if not fits and not isinstance(value, int | float | None):
-                raise ValueError(f"the optimizer's {key} does not fit a parameter of shape {list(parameter.shape)}")
-
-
-def _kind(option: Any) -> str:
-    if isinstance(option, int | float | torch.Tensor):
-        return "number"
-    if isinstance(option, list | tuple):
-        return f"{len(option)} of {sorted(map(_kind, option))}"
-    return type(option).__name__
 
 
 def check_weights(weights: Mapping[str, Any], where: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from asr.error_text import is_out_of_memory
 from asr.training.checkpoint_checks import (
     check_averages,
     check_contents,
@@ -16,10 +17,11 @@ from asr.training.checkpoint_checks import (
     check_werdict,
     count_at,
     damage,
-    first_line,
     mapping_at,
+    why_unreadable,
 )
 from asr.training.checkpoint_files import update_files
+from asr.training.out_of_memory import explaining_out_of_memory
 from asr.training.running_averages import RunningAverages
 
 FORMAT = 1
@@ -75,17 +77,21 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
 
     Raises:
         ValueError: the file is damaged, or something else.
+        OutOfMemory: it does not fit into memory.
     """
-    problem = damage(path)
-    if problem:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {problem}; give another one of checkpoints/")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        check_contents(state, path.stat().st_size)
-        return _loaded(path, state)
-    # what a stranger's file makes the unpickler raise can be anything
-    except Exception as error:
-        raise ValueError(f"{path} is not a checkpoint of this program: {first_line(error)}") from error
+    with explaining_out_of_memory(lambda: f"when reading {path}: free some, or raise its limit (ulimit -v)"):
+        problem = damage(path)
+        if problem:
+            raise ValueError(f"{path} is damaged, or no checkpoint: {problem}; give another one of checkpoints/")
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            check_contents(state, path.stat().st_size)
+            return _loaded(path, state)
+        # what a stranger's file makes the unpickler raise can be anything
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise ValueError(f"{path} is not a checkpoint of this program: {why_unreadable(error)}") from error
 
 
 def _loaded(path: Path, state: object) -> LoadedCheckpoint:

@@ -21,10 +21,10 @@ from asr.evaluation.wer import Score, Utterance, score
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
 from asr.training.audio_clock import AudioClock
-from asr.training.checkpoint_checks import check_resumable
 from asr.training.errors import TrainingFailed
 from asr.training.guards import SkippedUpdate, UpdateGuard
 from asr.training.processes import gather
+from asr.training.resume_checks import check_resumable
 from asr.training.unreadable import UnreadableCuts
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]

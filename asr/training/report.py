@@ -123,6 +123,7 @@ def report_training(
     cost: Mapping[str, float | int | None],
     test_names: Sequence[str],
     weights: str = "raw",
+    notes: Sequence[str] = (),
 ) -> None:
     """Decode the test sets with the checkpoint that did best on dev (its raw weights did), and write what a run leaves.
 
@@ -136,6 +137,7 @@ def report_training(
         cost: what `TrainingCost` has measured, since the beginning.
         test_names: of the test sets to decode.
         weights: of the checkpoint that decode, as `choose_weights` takes it; its own if it has none of that kind.
+        notes: on how the run went.
 
     Raises:
         TrainingFailed: something cannot be written.
@@ -145,7 +147,7 @@ def report_training(
     with explaining_failed_writes(run_dir):
         best, missing = _best(run_dir, weights)
         module.recogniser.load_state_dict(best.weights)
-        notes = [*prepared.notes, *missing]
+        notes = [*prepared.notes, *notes, *missing]
         decoded_by = [*notes, decoded_with(best)]
         results, failed = _decode_test_sets(module, reading, prepared, test_names, decoded_by, run_dir / "decode")
         sets = {

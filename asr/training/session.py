@@ -6,30 +6,29 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from rich.progress import Progress
 
 from asr.console import PlainConsole, bar_title
 from asr.data.batch import Batch
 from asr.data.loader import EvaluationLoader
+from asr.error_text import first_line, is_out_of_memory
 from asr.evaluation.wer import Utterance
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
-from asr.training.checkpoint_checks import check_optimizer, first_line
 from asr.training.errors import TrainingFailed
 from asr.training.lost_workers import explaining_lost_workers
 from asr.training.module import Decoder, TrainingModule, decode
-from asr.training.out_of_memory import (
-    explaining_decoding,
-    explaining_out_of_memory,
-    explaining_reading,
-    is_out_of_memory,
-)
+from asr.training.out_of_memory import explaining_out_of_memory, when_decoding, when_reading, when_training
 from asr.training.resume import ResumableLoader
+from asr.training.resume_checks import check_optimizer, check_schedule
+from asr.training.stopping import refuse_end_without_update
 
 
 def fit(
@@ -48,7 +47,10 @@ def fit(
     loader.trainer = trainer
     for part in dev:
         part.rank, part.world_size = trainer.global_rank, trainer.world_size
-    with explaining_out_of_memory(module), _naming_checkpoint(trainer, checkpoint), explaining_lost_workers():
+    begun = _Begun()
+    trainer.callbacks.insert(0, begun)  # type: ignore[attr-defined]
+    out_of_memory = explaining_out_of_memory(lambda: when_training(module.in_hand))
+    with out_of_memory, _naming_checkpoint(begun, checkpoint), explaining_lost_workers():
         try:
             trainer.fit(
                 module, train_dataloaders=loader, val_dataloaders=list(dev), ckpt_path=checkpoint, weights_only=True
@@ -58,17 +60,38 @@ def fit(
             if trainer.interrupted and left.code == 1:
                 raise KeyboardInterrupt from None
             raise
+        except MisconfigurationException as error:
+            # what callbacks of Lightning miss in a trainer, such as a logger
+            raise Misconfigured(first_line(error)) from error
+    refuse_end_without_update(trainer, begun.first_update)
+
+
+class Misconfigured(ValueError):
+    """Parts of a run that do not work together."""
 
 
 class _Begun(pl.Callback):
-    """Notes how far a training has come."""
+    """Checks what is restored, and notes how far training has come."""
 
     def __init__(self) -> None:
         self.started = self.updated = False
+        self.first_update = 0
+        self.schedules: Sequence[Any] = ()
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep the states of schedules, which replace whatever bears their names."""
+        self.schedules, self.first_update = checkpoint["lr_schedulers"], checkpoint["global_step"]
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare them with what was built, and is not restored yet."""
+        for saved, built in zip(self.schedules, trainer.lr_scheduler_configs, strict=False):
+            check_schedule(saved, built.scheduler.state_dict())
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check what was restored."""
-        for optimizer in trainer.optimizers:
+        for optimizer in trainer.optimizers if self.first_update else ():
             check_optimizer(optimizer)
         self.started = True
 
@@ -80,7 +103,7 @@ class _Begun(pl.Callback):
 
 
 @contextlib.contextmanager
-def _naming_checkpoint(trainer: pl.Trainer, checkpoint: Path | None) -> Iterator[None]:
+def _naming_checkpoint(begun: _Begun, checkpoint: Path | None) -> Iterator[None]:
     """Name the checkpoint whose states cannot be restored, or not be used for a single update.
 
     What is in them depends on the optimizer, the schedule and the callbacks, so that they alone can tell.
@@ -88,11 +111,9 @@ def _naming_checkpoint(trainer: pl.Trainer, checkpoint: Path | None) -> Iterator
     if checkpoint is None:
         yield
         return
-    begun = _Begun()
-    trainer.callbacks.insert(0, begun)  # type: ignore[attr-defined]
     try:
         yield
-    except (TrainingFailed, OSError):
+    except (TrainingFailed, OSError, Misconfigured):
         raise
     except Exception as error:
         # once training has started, data may be wrong too, and their errors name them
@@ -144,12 +165,12 @@ def decode_all(
     decoded, start = Decoded(), time.monotonic()
     # standard output is for results
     bar = Progress(console=PlainConsole(stderr=True), transient=True)
-    with explaining_reading(name), explaining_lost_workers(), bar as progress:
+    with explaining_out_of_memory(lambda: when_reading(name)), explaining_lost_workers(), bar as progress:
         task = progress.add_task(bar_title(f"decoding {name}"), total=num_utterances)
         for batch in batches:
             decoded.unread.extend(batch.skipped)
             if len(batch):
-                with explaining_decoding(batch):
+                with explaining_out_of_memory(partial(when_decoding, batch)):
                     decoded.utterances.extend(decode(recogniser, decoder, tokenizer, batch.to(device)))
             decoded.audio_s += batch.audio_s
             progress.advance(task, len(batch) + len(batch.skipped))

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from tests.small_runs import TINY_MODEL
+
 RATE_HZ = 8000
 SIZES = {"train": 8, "dev": 2, "test": 2}
 TINY = (
@@ -15,20 +17,9 @@ TINY = (
     "data.dir=data",
     "data.sampling_rate_hz=8000",
     "data.batch.max_duration_s=2.2",
-    "data.workers.num_workers=0",
-    "tokenizer=char",
-    "encoder.num_layers=1",
-    "encoder.d_model=16",
-    "encoder.num_heads=2",
-    "encoder.d_feedforward=16",
-    "encoder.subsampling_channels=4",
-    "optimizer=adamw",
     "augment=none",
-    "logger=csv",
-    "trainer.max_steps=6",
     "trainer.max_epochs=-1",
-    "trainer.val_check_interval=3",
-    "torch_threads=1",
+    *TINY_MODEL,
 )
 TRAIN = (*TINY, "run_dir=run")
 

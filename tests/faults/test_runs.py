@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,7 @@ from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.errors import TrainingFailed, explaining_failed_writes
 from asr.training.metrics_csv import MetricsCsv
 from asr.training.run_folder import Stopwatch, create_run_folder, hold, write_summary
-from asr.training.session import decode_all
 from tests.small_runs import TINY
-from tests.training.tiny import TOKENIZER, batch_of
 
 
 @pytest.fixture
@@ -304,27 +301,6 @@ def test_files_from_the_future_do_not_change_which_checkpoint_is_the_newest(smal
     os.utime(update_file(run_dir / "checkpoints", 6), (0, 0))
     assert newest_good_checkpoint(run_dir).update == 6
     assert small_run.run("train", f"resume={run_dir}").code == 0
-
-
-NO_MEMORY = {
-    "torch on a CPU": RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9"),
-    "torch on a GPU": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
-    "Python": MemoryError(),
-}
-
-
-@pytest.mark.parametrize("error", NO_MEMORY.values(), ids=NO_MEMORY)
-def test_decoding_that_runs_out_of_memory_names_the_seconds_and_what_sets_them(monkeypatch, error):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr("asr.training.session.decode", fail)
-    model = torch.nn.Linear(1, 1)
-    with pytest.raises(TrainingFailed) as failed:
-        decode_all(model, None, TOKENIZER, [replace(batch_of(100, 50), audio_s=1.5)], "test")
-    said = "out of memory when decoding a batch of 2 utterances, 1.5 s of audio, the longest of 1.0 s: lower "
-    assert str(failed.value).startswith(f"{said}batch_duration_s")
-    assert "\n" not in str(failed.value)
 
 
 def test_wandb_that_cannot_be_reached_is_said_before_training(small_run, tmp_path):

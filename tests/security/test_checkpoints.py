@@ -17,6 +17,7 @@ import yaml
 from asr.cli.app import CONFIGS
 from asr.training.checkpoint_files import lead_to, update_file
 from asr.training.checkpoints import load_checkpoint
+from asr.training.resume_checks import check_schedule
 from asr.training.weights import choose_weights
 
 State = dict[str, Any]
@@ -459,6 +460,7 @@ def test_a_hostile_file_is_refused_before_it_is_read(small_run, tmp_path, change
     assert not (small_run.folder / "ran").exists()
 
 
+DONE = "loops/fit_loop/epoch_loop.batch_progress"
 RESUMED = {
     "optimizer states a mapping": put("optimizer_states", {}),
     "no optimizer states": drop("optimizer_states"),
@@ -473,6 +475,23 @@ RESUMED = {
     "a schedule that is none": put("lr_schedulers/0", None),
     "loops a list": put("loops", []),
     "no loops": drop("loops"),
+    "an epoch as text": put("epoch", "x"),
+    "more epochs than updates": put("epoch", 4),
+    "another number of updates": put("global_step", 2),
+    "micro-batches without end": put(f"{DONE}/total/processed", 2**62),
+    "an epoch without end": put(f"{DONE}/current/processed", 2**62),
+    "more micro-batches than in total": put(f"{DONE}/current/processed", 4),
+    "micro-batches below zero": put(f"{DONE}/current/processed", -1),
+    "a fraction of a micro-batch": put(f"{DONE}/current/processed", 1.5),
+    "epochs without end": put("loops/fit_loop/epoch_progress/total/ready", 2**62),
+    "another place of the loader": put("loops/fit_loop/state_dict/combined_loader/0/processed", 1),
+    "loaders as text": put("loops/fit_loop/state_dict/combined_loader", "x"),
+    "validations below zero": put("loops/fit_loop/epoch_loop.val_loop.batch_progress/total/ready", -1),
+    "rates of no group": put("lr_schedulers/0/base_lrs", []),
+    "a rate as text": put("lr_schedulers/0/base_lrs", ["x", 1.0]),
+    "a rate that is no number": put("lr_schedulers/0/base_lrs", [float("nan"), 1.0]),
+    "a schedule ahead of its run": put("lr_schedulers/0/batch", 2**62),
+    "a schedule before its beginning": put("lr_schedulers/0/batch", -1),
     "progress as text": put("loops/fit_loop/epoch_progress", "x"),
     "a callback that is none": put("callbacks/TrainingCost", 5),
     "seconds as text": put("callbacks/TrainingCost", {"seconds": "x", "updates": [], "steps": []}),
@@ -499,6 +518,18 @@ def test_a_run_is_not_resumed_with_malformed_states(small_run, tmp_path, change)
     assert "does not fit the run that it is in" in ended.last_line
     assert "Traceback" not in ended.printed
     assert not (run_dir / "report").exists()
+
+
+RATES = {"no rate": [], "a rate as text": ["x"], "two rates": [0.1, 0.2], "no number": [float("inf")], "a number": 0.1}
+
+
+@pytest.mark.parametrize("rates", RATES.values(), ids=RATES)
+def test_a_schedule_of_torch_takes_only_what_it_would_have_itself(rates):
+    schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), 3)
+    good = schedule.state_dict()
+    check_schedule({**good, "last_epoch": 7}, good)
+    with pytest.raises(ValueError, match="the schedule's _last_lr is"):
+        check_schedule({**good, "_last_lr": rates}, good)
 
 
 def test_an_unchanged_run_is_resumed(small_run, tmp_path):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 from pathlib import Path
 
 import pytest
 
 from asr.training.wandb_access import chosen_mode
+from tests.security.hostile_pickle import write_hostile_pickle
 
 HYDRA = "only what belongs to Hydra and its plugins is built"
 LINES = {
@@ -42,17 +41,10 @@ LINES = {
 }
 
 
-class Evil:
-    """Makes a folder when it is unpickled."""
-
-    def __reduce__(self):
-        return os.mkdir, ("hacked",)
-
-
 @pytest.mark.parametrize("case", LINES)
 def test_a_pasted_command_line_runs_nothing(programs, tmp_path, case):
     line, expected = LINES[case]
-    (tmp_path / "evil.pickle").write_bytes(pickle.dumps(Evil()))
+    write_hostile_pickle(tmp_path)
     ended = programs.run("train", *line.split(" "), cwd=tmp_path, timeout_s=20)
     assert ended.code == 2, ended.printed
     assert expected in ended.last_line, ended.printed
@@ -128,13 +120,17 @@ FOREIGN = {
 }
 
 
+def write_group(folder: Path, group: str, content: str) -> None:
+    """Write ``mine.yaml`` of a group of configs."""
+    (folder / group).mkdir(parents=True)
+    (folder / group / "mine.yaml").write_text(f"# @package _global_\n{content}\n")
+
+
 @pytest.mark.parametrize("case", FOREIGN)
 @pytest.mark.parametrize("flag", ["--config-dir theirs", "hydra.searchpath=[file://theirs]"])
 def test_a_yaml_of_an_added_folder_does_not_change_hydra(programs, tmp_path, case, flag):
     content, expected = FOREIGN[case]
-    folder = tmp_path / "theirs" / "optimizer"
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text(f"# @package _global_\n{content}\n")
+    write_group(tmp_path / "theirs", "optimizer", content)
     ended = programs.run("train", *flag.split(" "), "optimizer=mine", cwd=tmp_path, timeout_s=20)
     assert ended.code == 2, ended.printed
     assert expected in ended.last_line, ended.printed
@@ -152,9 +148,7 @@ ENDLESS = {
 @pytest.mark.parametrize("group", ["optimizer", "recipe"])
 def test_a_yaml_without_end_is_refused(programs, tmp_path, case, group):
     content, expected = ENDLESS[case]
-    folder = tmp_path / "theirs" / group
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text(f"# @package _global_\n{content}\n")
+    write_group(tmp_path / "theirs", group, content)
     ended = programs.run("train", "--config-dir", "theirs", f"{group}=mine", cwd=tmp_path, timeout_s=20)
     assert ended.code == 2, ended.printed
     assert "Traceback" not in ended.printed

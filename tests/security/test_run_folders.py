@@ -119,6 +119,11 @@ def test_a_hostile_run_folder_is_not_held(small_run, victim, tmp_path, attack, s
 
 
 RESUMED = (
+    "config.yaml is a link",
+    "overrides.yaml is a link",
+    "wandb_id is a link",
+    "wandb is a link",
+    "decode is a link",
     ".lock is a link",
     "metrics.csv is a link",
     "checkpoints is a link",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from asr.training.out_of_memory import OutOfMemory, explained
+from asr.training.out_of_memory import OutOfMemory, when_training
 from asr.training.session import decode_all, fit
 from tests.training.tiny import Metrics, adamw, batch_of, tiny_module, tiny_trainer
 
@@ -90,10 +90,9 @@ def test_other_errors_stay_what_they_are():
 
 
 def test_an_utterance_that_fails_alone_gets_other_advice():
-    said = explained(replace(batch_of(120), audio_s=1.2), torch.OutOfMemoryError())
+    said = when_training(replace(batch_of(120), audio_s=1.2))
     assert "data.limits.max_duration_s" in said
     assert "calibrate" not in said
-    assert "OutOfMemoryError" in said
 
 
 @pytest.mark.parametrize(
@@ -110,6 +109,6 @@ def test_decoding_that_runs_out_of_memory_says_what_to_lower(error):
         raise error
         yield
 
-    with pytest.raises(OutOfMemory, match=r"when decoding dev: .*; lower batch_duration_s") as raised:
+    with pytest.raises(OutOfMemory, match=r"when decoding dev: lower batch_duration_s") as raised:
         decode_all(tiny_module(adamw).recogniser, None, None, batches(), "dev")
     assert "\n" not in str(raised.value)

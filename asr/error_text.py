@@ -1,0 +1,32 @@
+"""What the errors of Python and of libraries say; known without torch, whose import may be what fails."""
+
+from __future__ import annotations
+
+MAX_CHARACTERS = 300
+
+# what a process hears that gets no memory: from torch, oneDNN, C++, Python's threads, and the loader of libraries
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "out of memory",
+    "ALLOC_FAILED",
+    "bad_alloc",
+    "could not create a primitive",
+    "can't start new thread",
+    "failed to map segment from shared object",
+)
+
+
+def first_line(error: BaseException, max_characters: int = MAX_CHARACTERS) -> str:
+    """Return the first line of an error, or its type where it says nothing; some explain themselves at length."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:max_characters]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out in this process; a loader's worker speaks for itself."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error)
+    if not isinstance(error, RuntimeError | ImportError | OSError) or "DataLoader worker" in text:
+        return False
+    return any(sign in text for sign in OUT_OF_MEMORY)

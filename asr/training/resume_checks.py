@@ -1,0 +1,127 @@
+"""What a checkpoint must hold so that a run can be resumed from it: counts, options and moments that can be true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from asr.training.checkpoint_checks import count_at, mapping_at
+
+MAX_PER_UPDATE = 2**20  # micro-batches of an update, and of the validation after it
+PARTS = ("ready", "started", "processed", "completed")
+STEPS = "epoch_loop.automatic_optimization.optim_progress"
+POSITIONS = ("last_epoch", "batch", "epoch")  # of a schedule: torch's name, then those of ours
+
+
+def check_resumable(state: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that Lightning would resume somewhere else without a word, or with fresh moments.
+
+    Raises:
+        ValueError: names the part.
+    """
+    for key in ("optimizer_states", "lr_schedulers"):
+        parts = state.get(key)
+        if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], Mapping):
+            raise ValueError(f"{key} must be a list of one mapping, and is {type(parts).__name__}")
+    mapping_at(state, "callbacks")
+    updates, epoch = count_at(state, "global_step"), count_at(state, "epoch")
+    loop = mapping_at(mapping_at(state, "loops"), "fit_loop")
+    _check_counts(loop, (updates + 1) * MAX_PER_UPDATE)
+    _check_position(loop, updates, epoch)
+    schedule = state["lr_schedulers"][0]
+    for name in POSITIONS:
+        if name in schedule and count_at(schedule, name) > updates:
+            raise ValueError(f"lr_schedulers.0.{name} is {schedule[name]} after {updates} updates")
+
+
+def _check_counts(loop: Mapping[str, Any], most: int) -> None:
+    for key, value in _leaves(loop, "loops.fit_loop"):
+        if not isinstance(value, bool) and not (isinstance(value, int) and 0 <= value <= most):
+            raise ValueError(f"{key} must be true, false, or a number from 0 to {most}, and is {value!r:.80}")
+
+
+def _leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping | list | tuple):
+        for name, value in node.items() if isinstance(node, Mapping) else enumerate(node):
+            yield from _leaves(value, f"{key}.{name}")
+    else:
+        yield key, node
+
+
+def _check_position(loop: Mapping[str, Any], updates: int, epoch: int) -> None:
+    """Refuse counts of updates, epochs and micro-batches that contradict each other."""
+    epochs, batches = mapping_at(loop, "epoch_progress"), mapping_at(loop, "epoch_loop.batch_progress")
+    for progress, where in ((epochs, "epoch_progress"), (batches, "epoch_loop.batch_progress")):
+        total, current = mapping_at(progress, "total"), mapping_at(progress, "current")
+        for part in PARTS:
+            if count_at(current, part) > count_at(total, part):
+                raise ValueError(f"{where}.current.{part} is {current[part]}, more than the {total[part]} in total")
+    steps = mapping_at(mapping_at(mapping_at(mapping_at(loop, STEPS), "optimizer"), "step"), "total")
+    if count_at(steps, "completed") != updates:
+        raise ValueError(f"{STEPS} counts {steps['completed']} updates, and global_step {updates}")
+    # every epoch has an update, and one may have begun
+    if max(epoch, epochs["total"]["ready"] - 1) > updates:
+        raise ValueError(f"it counts {max(epoch, epochs['total']['ready'] - 1)} epochs in {updates} updates")
+    # of an epoch that has not ended
+    loaders = mapping_at(loop, "state_dict").get("combined_loader", [])
+    done = batches["current"]["processed"]
+    if not isinstance(loaders, list) or any(mapping_at({"": part}, "").get("processed") != done for part in loaders):
+        raise ValueError(f"state_dict.combined_loader is {loaders!r:.80}, after {done} micro-batches of the epoch")
+
+
+def check_schedule(saved: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
+    """Refuse the state of a schedule with parts of other types, or lists of other lengths, than a fresh one has.
+
+    Raises:
+        ValueError: names the part.
+    """
+    for key, value in fresh.items():
+        if key in saved and not _is_like(saved[key], value):
+            raise ValueError(f"the schedule's {key} is {saved[key]!r:.80}, which must be like {value!r:.80}")
+
+
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Refuse restored options and moments that the optimizer cannot use; fused kernels would not look at their shapes.
+
+    Raises:
+        ValueError: names the option or the moment.
+    """
+    # plain SGD keeps nothing, and a chain of a user's own transforms may not either
+    keeps_state = not isinstance(optimizer, torch.optim.SGD) and type(optimizer).__name__ != "Chain"
+    if keeps_state and not optimizer.state:
+        raise ValueError("the optimizer's state is empty, although updates were made: its moments would begin again")
+    # ours look at what they are given, and may have moments of rows and columns
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return
+    for group in optimizer.param_groups:
+        for key, default in optimizer.defaults.items():
+            if not _is_like(group.get(key), default):
+                raise ValueError(f"the optimizer's {key} is {group.get(key)!r:.80}, which must be like {default!r:.80}")
+    for parameter, moments in optimizer.state.items():
+        for key, value in moments.items():
+            fits = isinstance(value, torch.Tensor) and (
+                value.numel() == 1 or (value.shape == parameter.shape and value.dtype == parameter.dtype)
+            )
+            if not fits and not isinstance(value, int | float | None):
+                raise ValueError(f"the optimizer's {key} does not fit a parameter of shape {list(parameter.shape)}")
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    """Return whether a restored value can stand in the place of what was built."""
+    if default is None:
+        return True
+    if isinstance(default, list | tuple):
+        same_length = isinstance(value, list | tuple) and len(value) == len(default)
+        return same_length and all(map(_is_like, value, default))
+    if isinstance(default, Mapping):
+        return isinstance(value, Mapping)
+    if isinstance(default, bool | str):
+        return type(value) is type(default)
+    if isinstance(default, int | float) or (isinstance(default, torch.Tensor) and default.numel() == 1):
+        is_number = isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool)
+        return is_number and (math.isfinite(value) or not math.isfinite(default))
+    return type(value) is type(default)

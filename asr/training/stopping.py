@@ -1,0 +1,70 @@
+"""Callbacks that stop a run before its budget is used up: what they may watch, and which of them it was."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+
+from asr.training.errors import TrainingFailed
+
+
+def check_monitors(callbacks: Iterable[pl.Callback], dev_names: Sequence[str]) -> None:
+    """Refuse a callback that waits for a metric that no validation has.
+
+    Raises:
+        ValueError: names the metrics that there are.
+    """
+    known = ["val/wer", *(f"val/{name}/{metric}" for name in dev_names for metric in ("wer", "cer"))]
+    for callback in callbacks:
+        if not isinstance(callback, EarlyStopping):
+            continue
+        if callback.monitor not in known:
+            raise ValueError(
+                f"callbacks: EarlyStopping cannot monitor {callback.monitor!r:.80}; allowed: {', '.join(known)}"
+            )
+        # epochs may end before the first validation
+        if callback._check_on_train_epoch_end:
+            raise ValueError(
+                "callbacks: EarlyStopping with check_on_train_epoch_end=true would look before there is a metric: "
+                "validations are counted in updates; leave it out"
+            )
+
+
+def refuse_end_without_update(trainer: pl.Trainer, first_update: int) -> None:
+    """Refuse to call a run finished that has ended before its budget is used up, and has made no update.
+
+    Args:
+        trainer: of the run, which has ended.
+        first_update: that the run began, or was resumed, from.
+
+    Raises:
+        TrainingFailed: names the callback.
+    """
+    if trainer.global_step == first_update:
+        early = why_early(trainer)
+        if early:
+            raise TrainingFailed(f"the run made no update: {early}. Remove that callback, or change its options")
+
+
+def why_early(trainer: pl.Trainer) -> str:
+    """Return which callback has stopped a run and when, or nothing if its budget is used up."""
+    if trainer.global_step >= trainer.max_steps:
+        return ""
+    reasons = "; ".join(_reasons(trainer)) or "a callback asked for it"
+    return f"stopped at update {trainer.global_step} of {trainer.max_steps}: {reasons}"
+
+
+def _reasons(trainer: pl.Trainer) -> Iterator[str]:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Timer):
+            left = callback.time_remaining()
+            if left is not None and left <= 0:
+                duration = datetime.timedelta(seconds=callback.time_elapsed() + left)
+                yield f"the duration {duration} of the callback Timer is over"
+        elif isinstance(callback, EarlyStopping) and callback.stopping_reason != EarlyStoppingReason.NOT_STOPPED:
+            said = (callback.stopping_reason_message or "").removesuffix(" Signaling Trainer to stop.")
+            yield f"by the callback EarlyStopping: {said.rstrip('.')}"

@@ -1,0 +1,85 @@
+"""A process that gets no memory says so in one line, whatever the library calls it that found none."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from asr.training.checkpoints import load_checkpoint, newest_good_checkpoint
+from asr.training.errors import TrainingFailed
+from asr.training.session import decode_all
+from tests.small_runs import TINY
+from tests.training.tiny import TOKENIZER, batch_of
+
+MB = 2**20
+LIMITS = [("RLIMIT_AS", mb) for mb in (700, 850, 930, 960)] + [("RLIMIT_DATA", mb) for mb in (100, 250, 420, 440, 460)]
+
+
+@pytest.mark.parametrize(("name", "num_mb"), LIMITS)
+def test_a_command_that_gets_little_memory_ends_with_a_line(small_run, tmp_path, name, num_mb):
+    ended = small_run.run("train", *TINY, f"run_dir={tmp_path / 'run'}", limits={name: num_mb * MB})
+    # how much the libraries take differs between machines
+    assert ended.code == 0 or (ended.code, ended.last_line.startswith("asr-train: ")) == (1, True), ended.printed
+    assert "Traceback" not in ended.printed
+
+
+@pytest.mark.parametrize("num_mb", [150, 600])
+def test_a_command_that_cannot_be_loaded_says_that_memory_ran_out(tmp_path, num_mb):
+    ended = subprocess.run(
+        [sys.executable, "-m", "asr.cli", "train"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (num_mb * MB,) * 2),
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("asr-train: out of memory while starting: "), ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+NO_MEMORY = {
+    "torch on a CPU": RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9"),
+    "torch on a GPU": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+    "C++": RuntimeError("std::bad_alloc"),
+    "oneDNN": RuntimeError("could not create a primitive"),
+    "threads": RuntimeError("can't start new thread"),
+    "the system": OSError(12, "Cannot allocate memory"),
+    "Python": MemoryError(),
+}
+each_error = pytest.mark.parametrize("error", NO_MEMORY.values(), ids=NO_MEMORY)
+
+
+def failing_with(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+@each_error
+def test_decoding_that_runs_out_of_memory_names_the_seconds_and_what_sets_them(monkeypatch, error):
+    monkeypatch.setattr("asr.training.session.decode", failing_with(error))
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(TrainingFailed) as failed:
+        decode_all(model, None, TOKENIZER, [replace(batch_of(100, 50), audio_s=1.5)], "test")
+    said = "out of memory when decoding a batch of 2 utterances, 1.5 s of audio, the longest of 1.0 s: lower "
+    assert str(failed.value).startswith(f"{said}batch_duration_s")
+    assert "\n" not in str(failed.value)
+
+
+def load_last(run_dir):
+    return load_checkpoint(run_dir / "checkpoints" / "last.ckpt")
+
+
+@each_error
+@pytest.mark.parametrize("where", ["torch.load", "asr.training.checkpoint_checks.zipfile.ZipFile"])
+@pytest.mark.parametrize("read", [load_last, newest_good_checkpoint])
+def test_a_checkpoint_that_does_not_fit_into_memory_is_not_called_damaged(small_run, monkeypatch, error, where, read):
+    monkeypatch.setattr(where, failing_with(error))
+    with pytest.raises(TrainingFailed, match=r"^out of memory when reading .*: free some, or raise its limit"):
+        read(small_run.run_dir)
