@@ -71,7 +71,21 @@ def check_yaml(path: Path) -> None:
         for _ in _bounded_events(path.read_text(encoding="utf-8")):
             pass
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not plain YAML: {first_line(error, 200)}") from None
+        raise ValueError(f"{path} is not plain YAML: {_where_and_why(error, path)}") from None
+
+
+def _where_and_why(error: Exception, path: Path) -> str:
+    """Return in one line what a YAML text breaks, with the number of its line as far as it is known."""
+    line = None
+    if isinstance(error, UnicodeDecodeError):
+        line, reason = path.read_bytes()[: error.start].count(b"\n"), f"it is not UTF-8 ({error.reason})"
+    elif isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        line, reason = error.problem_mark.line, error.problem or str(error.context)
+    elif isinstance(error, yaml.reader.ReaderError):
+        line, reason = path.read_bytes()[: error.position].count(b"\n"), error.reason
+    else:
+        reason = first_line(error, 200)
+    return reason if line is None else f"line {line + 1}: {reason}"
 
 
 def _refuse_event(event: yaml.Event) -> None:

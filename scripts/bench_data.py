@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from hydra import compose, initialize_config_dir
 
-from asr.cli.app import CONFIGS, quieten
+from asr.cli.app import quieten
 from asr.cli.data import prepare_data
+from asr.cli.explanations import CONFIGS
 from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
 from asr.data.loader import read
 from asr.data.prepared import PreparedData

@@ -48,13 +48,13 @@ def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list
     if options.manifest is None:
         prepared = restored.prepared()
         return {name: prepared.cuts(name) for name in prepared.names("test")}, list(prepared.notes)
-    path = Path(options.manifest).expanduser()
+    path = Path(str(options.manifest)).expanduser()
     cuts, dropped = evaluation_cuts(path, restored.text, restored.reading.features)
     for item in dropped[:NUM_LEFT_OUT]:
         console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)
     if len(dropped) > NUM_LEFT_OUT:
         console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
-    return {options.name or _set_name(path): cuts}, []
+    return {_set_name(path) if options.name is None else str(options.name): cuts}, []
 
 
 def _set_name(path: Path) -> str:

@@ -18,7 +18,7 @@ LISTED = ("recipe", "encoder", "head", "optimizer", "schedule", "tokenizer", "fe
 
 def describe(file: Path) -> str:
     """Return the first comment of a yaml file that is not a package directive."""
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("#") and not line.startswith("# @package"):
             return line.lstrip("# ")
     return ""
@@ -63,7 +63,7 @@ def known_keys(config_name: str, configs: Path, parent: str) -> list[str] | None
 
 
 def _composed(config_name: str, configs: Path, argv: Iterable[str]) -> DictConfig:
-    words = [word for word in argv if "=" in word and not word.startswith("-")]
+    words = [word for word in argv if ("=" in word or word.startswith("~")) and not word.startswith("-")]
     groups = [o for o in OverridesParser.create().parse_overrides(words) if not o.is_sweep_override()]
     chosen = [
         o.input_line

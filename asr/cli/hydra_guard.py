@@ -18,6 +18,7 @@ from hydra.core.override_parser.types import Glob, Override
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.errors import ConfigError
+from asr.cli.words import SEARCHPATH, searchpath, typed_places
 from asr.safe_io import check_yaml
 
 # of Hydra, of its plugins, and of ours; optuna is what Hydra's sweeper of that name is configured with
@@ -50,9 +51,12 @@ def typed_overrides(argv: Sequence[str]) -> list[str]:
         if getattr(arguments, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} is not used here: {why}")
     words: list[str] = list(arguments.overrides)
+    places = typed_places(words)
     if arguments.config_dir is not None:
-        words.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]")
-    return words
+        if not Path(arguments.config_dir).is_dir():
+            raise ConfigError(f"--config-dir: there is no folder {arguments.config_dir!r}")
+        places.append(str(Path(arguments.config_dir).resolve()))
+    return [*(word for word in words if not word.startswith(SEARCHPATH)), *([searchpath(places)] if places else [])]
 
 
 def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
@@ -71,7 +75,7 @@ def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
     """
     parsed = OverridesParser.create().parse_overrides(list(words))
     single = [str(override.input_line) for override in parsed if not override.is_sweep_override()]
-    is_foreign = any(word.startswith("hydra.searchpath=") for word in words)
+    is_foreign = any(word.startswith(SEARCHPATH) for word in words)
     typed = {override.key_or_group for override in parsed}
     for override in parsed if is_foreign else ():
         if override.key_or_group == "hydra.searchpath":
@@ -95,6 +99,19 @@ def _check_yamls(places: Any) -> None:
 
 
 def _check_node(composed: Mapping[str, Any], typed: Collection[str]) -> None:
+    for name in ("launcher", "sweeper"):
+        if not isinstance(composed.get(name), Mapping) or "_target_" not in composed[name]:
+            raise ConfigError(f"hydra.{name} must hold _target_ and options, given {composed.get(name)!r}")
+    for name, node in composed["callbacks"].items():
+        if not isinstance(node, Mapping):
+            raise ConfigError(f"hydra.callbacks.{name} must hold _target_ and options, given {node!r}")
+    size = composed["sweeper"].get("max_batch_size")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise ConfigError(f"hydra.sweeper.max_batch_size must be a whole number of at least 1, or null, given {size!r}")
+    if not isinstance(composed["verbose"], bool | str | list):
+        raise ConfigError(f"hydra.verbose must be true, false, or names of loggers, given {composed['verbose']!r}")
+    if composed["job"]["chdir"] and "hydra.job.chdir" in typed:
+        raise ConfigError("hydra.job.chdir must be false: runs and data are found from the current folder")
     for key, target in _targets(composed, "hydra"):
         if not any(re.fullmatch(allowed, str(target)) for allowed in TARGETS):
             raise ConfigError(f"{key}: {target!r} is not allowed; only what belongs to Hydra and its plugins is built")

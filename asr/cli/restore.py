@@ -173,7 +173,7 @@ def restore(options: DictConfig) -> Restored:
     batch, workers = BatchSize(options.batch_duration_s), Workers(options.num_workers)
     given = options.get("decoder")
     decoder = None if given is None else part({"decoder": dict(given)}, "decoder")
-    checkpoint = load_checkpoint(checkpoint_file(options.run))
+    checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
     checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
     config: Mapping[str, Any] = checkpoint.config
     recogniser = recogniser_of(checkpoint).to(default_device())

@@ -151,7 +151,12 @@ def _is_free(key: str) -> bool:
 
 
 def run_job(
-    command: str, overrides: Sequence[str], config: Mapping[str, Any], sweep_dir: Path, to_file: bool = False
+    command: str,
+    overrides: Sequence[str],
+    config: Mapping[str, Any],
+    sweep_dir: Path,
+    to_file: bool = False,
+    places: Sequence[str] = (),
 ) -> float:
     """Run a job, go on with it where it was interrupted, or leave it alone where it is finished.
 
@@ -163,6 +168,7 @@ def run_job(
         config: composed, unresolved.
         sweep_dir: folder of the sweep.
         to_file: whether the job's output goes to ``jobs/<name>.log``, and not to the terminal.
+        places: words that tell the job where else configs are found.
 
     Returns:
         The lowest WER on the development sets, which is what sweepers minimise; infinity where there is none.
@@ -183,7 +189,7 @@ def run_job(
     JobRecord(name, list(overrides), "running").save(sweep_dir)
     # what a run's folder may not say: where numbers go, and whose code is run
     typed = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
-    words = [f"resume={folder}", *typed] if begun(folder) else [*overrides, f"run_dir={folder}"]
+    words = [f"resume={folder}", *typed] if begun(folder) else [*places, *overrides, f"run_dir={folder}"]
     start = time.monotonic()
     code = None
     try:

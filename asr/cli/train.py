@@ -23,6 +23,7 @@ from asr.cli.ranks import run_ranks
 from asr.cli.rehearsal import attachments, build_trainer, rehearse
 from asr.cli.resuming import changes, override_key, recorded_overrides, refuse_changes, run_folder, saved_config
 from asr.cli.sweep_jobs import name_sweep, run_job
+from asr.cli.words import words_for_jobs
 from asr.console import PlainConsole
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
@@ -120,7 +121,8 @@ def _run_job(config: DictConfig, job: Any) -> float:
     raw = cast(dict[str, Any], OmegaConf.to_container(config))
     # the terminal belongs to one job at a time
     parallel = not str(job.launcher._target_).endswith(".BasicLauncher")
-    return run_job("train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel)
+    places = words_for_jobs(job.runtime.config_sources)
+    return run_job("train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel, places=places)
 
 
 def set_budget(config: DictConfig, prepared: PreparedData, world_size: int) -> None:

@@ -6,8 +6,8 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
-from asr.cli.app import CONFIGS
 from asr.cli.compare import compare_runs
+from asr.cli.explanations import CONFIGS
 from tests.cli.conftest import Workplace
 from tests.cli.wandb_file import read_wandb
 from tests.evaluation.comparison.run_folders import write_run, write_sweep

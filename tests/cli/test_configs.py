@@ -9,7 +9,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from asr.cli import train as train_module
-from asr.cli.app import CONFIGS
+from asr.cli.explanations import CONFIGS
 from asr.cli.help import choices
 from asr.cli.instantiate import check_values
 from asr.cli.parts import plain

@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from asr.cli.app import CONFIGS
 from asr.cli.data import prepare_data
+from asr.cli.explanations import CONFIGS
 from asr.cli.help import choices
 from asr.cli.parts import build_recogniser, data_parts, plain
 from asr.data.reading import Reading

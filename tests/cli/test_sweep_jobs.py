@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from asr.cli.app import PLUGINS
 from asr.cli.errors import ConfigError
+from asr.cli.explanations import PLUGINS
 from asr.cli.gpus import VARIABLE, claimed_gpus
 from asr.cli.sweep_jobs import check_sweep_name, job_name, name_sweep
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from asr.cli.app import CONFIGS
+from asr.cli.explanations import CONFIGS
 from asr.training.checkpoint_files import lead_to, update_file
 from asr.training.checkpoints import load_checkpoint
 from asr.training.resume_checks import check_schedule

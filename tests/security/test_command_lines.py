@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from asr.cli.explanations import config_folder
+from asr.cli.options import KINDS
 from asr.training.wandb_access import chosen_mode
 from tests.security.hostile_pickle import write_hostile_pickle
 
@@ -178,6 +181,147 @@ def test_a_sweep_that_cannot_be_is_refused(programs, tmp_path, line):
     assert ended.code == 2, ended.printed
     assert SWEEPS[line] in ended.last_line, ended.printed
     assert not any(path.name in ("a", "b", "x") for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("flag", ["--config-dir=their configs", "hydra.searchpath=['their configs']"])
+def test_jobs_of_a_sweep_find_the_configs_of_an_added_folder(programs, tmp_path, flag):
+    folder = tmp_path / "their configs" / "optimizer"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("defaults: [adamw]\nlr: -1\n")
+    words = ("-m", flag, "optimizer=mine", "seed=1,2", "logger=none", "sweep.name=x")
+    ended = programs.run("train", *words, cwd=tmp_path, timeout_s=60)
+    assert ended.printed.count("asr-train: optimizer: Invalid learning rate: -1") == 2, ended.printed
+    assert "2 jobs: 0 finished" in ended.last_line
+
+
+def test_recipes_and_another_folder_of_configs_are_found_together(programs, recipes, tmp_path):
+    (recipes / "x.yaml").write_text(RECIPE.format(name="mine", more=""))
+    folder = tmp_path / "it's" / "optimizer"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("defaults: [adamw]\nlr: -1\n")
+    words = ("recipes_dir=theirs", "recipe=mine/x", "optimizer=mine")
+    for flag in ("--config-dir=it's", 'hydra.searchpath=["it\'s"]'):
+        ended = programs.run("train", *words, flag, cwd=tmp_path)
+        assert (ended.code, "Invalid learning rate: -1" in ended.last_line) == (2, True), ended.printed
+
+
+NOT_YAML = {
+    "no UTF-8": (b"seed: 1\nrun_dir: \xff\n", "line 2: it is not UTF-8 (invalid start byte)"),
+    "a tab": (b"seed: 1\ndata:\n\tdir: x\n", "line 3: found character that cannot start any token"),
+    "a list that does not end": (b"seed: 1\na: [1, 2\nb: 3\n", "line 3: did not find expected"),
+    "no indentation": (b"seed: 1\na:\n  b: 1\n c: 2\n", "line 4: did not find expected key"),
+    "a control character": (b"seed: 1\nrun_dir: \x01\n", "line 2: control characters are not allowed"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), NOT_YAML.values(), ids=NOT_YAML)
+@pytest.mark.parametrize("place", ["recipes_dir=theirs", "--config-dir=theirs"])
+def test_a_yaml_that_cannot_be_read_is_named_with_its_line(programs, recipes, tmp_path, content, said, place):
+    (recipes / "x.yaml").write_bytes(content)
+    ended = programs.run("train", place, "recipe=mine/x", cwd=tmp_path, timeout_s=20)
+    assert ended.code == 2, ended.printed
+    assert f"mine/x.yaml is not plain YAML: {said}" in ended.last_line, ended.printed
+    assert "Traceback" not in ended.printed
+
+
+# command, words, parts of the last line; RUN stands for the folder of a finished run
+NONSENSE = {
+    "several folders of recipes": ("train", ["recipes_dir=a,b"], ["recipes_dir=a,b", "the name of one folder"]),
+    "a list of folders of recipes": ("train", ["recipes_dir=[a]"], ["recipes_dir=[a]", "the name of one folder"]),
+    "no folder of recipes": ("train", ["recipes_dir="], ["recipes_dir=", "the name of one folder"]),
+    "a mode of Hydra": ("train", ["hydra.mode=x"], ["hydra.mode", "'x'", "RUN, MULTIRUN"]),
+    "no sweep of Hydra": ("train", ["-m", "hydra.sweep=null", "seed=1,2"], ["hydra.sweep must not be null"]),
+    "no run of Hydra": ("train", ["hydra.run.dir=null"], ["hydra.run.dir must not be null"]),
+    "no launcher": ("train", ["-m", "hydra.launcher=null", "seed=1,2"], ["hydra.launcher must hold _target_", "None"]),
+    "a number as sweeper": ("train", ["-m", "hydra.sweeper=5", "seed=1,2"], ["hydra.sweeper must hold _target_", "5"]),
+    "a number as callback": ("train", ["hydra.callbacks.sweep_table=5"], ["hydra.callbacks.sweep_table must hold"]),
+    "batches of no job": (
+        "train",
+        ["-m", "hydra.sweeper.max_batch_size=0", "seed=1,2"],
+        ["hydra.sweeper.max_batch_size", "at least 1", "0"],
+    ),
+    "a number as verbosity": ("train", ["hydra.verbose=5"], ["hydra.verbose must be true, false", "5"]),
+    "another current folder": ("train", ["hydra.job.chdir=true"], ["hydra.job.chdir must be false"]),
+    "no such setting of Hydra": ("train", ["hydra.nothing=5"], ["hydra.nothing", "--cfg hydra shows all"]),
+    "no such choice of Hydra": ("train", ["hydra/output=x"], ["hydra/output/x", "default"]),
+    "a searchpath that is not there": ("train", ["hydra.searchpath=[nowhere]"], ["a list of folders that exist"]),
+    "a number as searchpath": ("train", ["hydra.searchpath=5"], ["a list of folders that exist"]),
+    "two searchpaths": ("train", ["hydra.searchpath=[.]", "hydra.searchpath=[/]"], ["give hydra.searchpath once"]),
+    "no such folder of configs": ("train", ["--config-dir=nowhere"], ["--config-dir: there is no folder 'nowhere'"]),
+    "a group removed and used": ("train", ["~data", "data.dir=x"], ["data"]),
+    "a group removed and made": ("train", ["~data", "+data.dir=x"], ["data.sampling_rate_hz"]),
+    "removed with another value": ("train", ["~seed=5"], ["'seed' is 1 and not 5"]),
+    "a sweep without -m": ("train", ["seed=1,2"], ["seed=1,2: several values are a sweep, which -m asks for"]),
+    "interpolations in interpolations": (
+        "train",
+        ["seed=" + "${" * 3000 + "x" + "}" * 3000],
+        ["seed", "deeper than 50"],
+    ),
+    "lists in lists": ("train", ["seed=" + "[" * 3000 + "]" * 3000], ["seed", "deeper than 50"]),
+    "lists that do not end": ("train", ["seed=" + "[" * 3000], ["seed", "deeper than 50"]),
+    "a long value": ("train", [f"seed={'a' * 100_000}"], ["seed", "100000 characters", "at most 50000"]),
+    "a long choice": ("train", [f"optimizer={'a' * 40_000}"], ["optimizer=aaa", "Allowed", "adamw"]),
+    "a long key": ("train", [f"{'a' * 100_000}=1"], ["a key of 100000 characters"]),
+    "a long flag": ("train", [f"--{'a' * 100_000}"], ["a key of 100002 characters"]),
+    "many words": ("train", ["seed=1"] * 3000, ["3000 words", "at most 2000"]),
+    "a quote that does not end": ("train", ["run_dir='a b"], ["run_dir='a b", "cannot be read as KEY=VALUE"]),
+    "a list as run": ("evaluate", ["run=[a]"], ["run must be", "['a']"]),
+    "a mapping as run": ("transcribe", ["run={a:1}", "audio=x"], ["run must be", "{'a': 1}"]),
+    "null as run": ("evaluate", ["run=null"], ["run must be", "None"]),
+    "nothing as run": ("evaluate", ["run="], ["run must be", "''"]),
+    "a number as run": ("evaluate", ["run=5"], ["run: '5' is neither"]),
+    "no run": ("evaluate", [], ["run must be given: run=…"]),
+    "a list as name": ("evaluate", ["run=RUN", "name=[a]"], ["name must be", "['a']"]),
+    "a path as name": ("evaluate", ["run=RUN", "name=../x"], ["name must be", "'../x'"]),
+    "a list as manifest": ("evaluate", ["run=RUN", "manifest=[a]"], ["manifest must be", "['a']"]),
+    "a truth as manifest": ("evaluate", ["run=RUN", "manifest=true"], ["manifest must be", "True"]),
+    "text as seconds": (
+        "evaluate",
+        ["run=RUN", "batch_duration_s=x"],
+        ["batch_duration_s must be a finite number", "'x'"],
+    ),
+    "endless seconds": ("evaluate", ["run=RUN", "batch_duration_s=inf"], ["batch_duration_s must be a finite number"]),
+    "a truth as seconds": ("evaluate", ["run=RUN", "batch_duration_s=true"], ["batch_duration_s must be a finite"]),
+    "text as workers": ("transcribe", ["run=RUN", "audio=x", "num_workers=x"], ["num_workers must be a whole", "'x'"]),
+    "a mapping as audio": ("transcribe", ["run=RUN", "audio={a:1}"], ["audio must be", "{'a': 1}"]),
+    "null in audio": ("transcribe", ["run=RUN", "audio=[a,null]"], ["audio must be", "['a', None]"]),
+    "a truth as output": ("transcribe", ["run=RUN", "audio=x", "output=true"], ["output must be", "True"]),
+    "a list as baseline": ("compare", ["runs=RUN", "baseline=[a]"], ["baseline must be a name, or null", "['a']"]),
+    "a mapping as baseline": (
+        "compare",
+        ["runs=RUN", "baseline={a:1}"],
+        ["baseline must be a name, or null", "{'a': 1}"],
+    ),
+    "a number as baseline": ("compare", ["runs=RUN", "baseline=5"], ["baseline must be a name, or null", "5"]),
+    "a truth as sweep": ("compare", ["sweep=true"], ["sweep must be", "True"]),
+    "a number as sweep": ("compare", ["sweep=5"], ["sweep: there is no folder 'runs/5'"]),
+    "lists in runs": ("compare", ["runs=[[a]]"], ["runs must be", "[['a']]"]),
+    "a number as logger": ("compare", ["runs=RUN", "+logger.wandb=5"], ["logger must be", "{'wandb': 5}"]),
+    "a list as run_dir": ("prepare", ["run_dir=[a]"], ["run_dir must be", "['a']"]),
+}
+
+
+@pytest.mark.parametrize(("command", "words", "parts"), NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_is_refused_in_one_line(small_run, tmp_path, command, words, parts):
+    words = [word.replace("RUN", str(small_run.run_dir)) if word.endswith("=RUN") else word for word in words]
+    ended = small_run.programs.run(command, *words, cwd=tmp_path, timeout_s=20)
+    assert ended.code == 2, ended.printed
+    lines = [line for line in ended.printed.splitlines() if "HYDRA_FULL_ERROR=1 shows" not in line]
+    assert len(lines) == 1, ended.printed
+    assert lines[0].startswith(f"asr-{command}: ")
+    assert len(lines[0]) < 2000
+    for part in parts:
+        assert part in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_key_of_a_command_for_decoding_or_comparing_has_a_kind():
+    # these say themselves what they allow
+    own = {"weights", "average_since", "torch_threads"}
+    for command in ("evaluate", "transcribe", "compare"):
+        config = yaml.safe_load((config_folder(command) / f"{command}.yaml").read_text(encoding="utf-8"))
+        groups = {key for item in config["defaults"] if isinstance(item, dict) for key in item if " " not in key}
+        assert (config.keys() | groups) - {"defaults", "hydra"} - own == KINDS[command].keys()
 
 
 def test_children_import_nothing_from_the_current_folder(programs, tmp_path):

@@ -1,0 +1,124 @@
+"""What Hydra, OmegaConf and the operating system refuse, in one line: what, where, what was given and is allowed."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import re
+from pathlib import Path
+
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+from lightning.pytorch import Trainer
+from omegaconf.errors import OmegaConfBaseException
+
+from asr.cli.errors import did_you_mean
+from asr.cli.help import choices, known_keys
+from asr.cli.rehearsal import REFUSED
+
+# configs that Hydra's plugins bring along
+PLUGINS = {
+    f"hydra/launcher/{name}": f"hydra/launcher: the plugin for {name} is not installed: pip install 'werdict[{extra}]'"
+    for name, extra in (("joblib", "joblib"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm"), ("ray", "ray"))
+}
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+
+
+def config_folder(config_name: str) -> Path:
+    """Return the folder with a command's config and groups; one of its own where a key has the name of a group."""
+    own = CONFIGS / config_name
+    return own if own.is_dir() else CONFIGS
+
+
+def explain_os_error(error: OSError) -> tuple[str, int]:
+    """Return what the operating system refused, in a line, and the exit code.
+
+    1 where the machine's state is to blame, 2 where another name on the command line would help.
+    """
+    where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    told = f"{error.strerror or error}" + (f": {where}" if where else "")
+    if not where and error.errno == errno.ENOENT:
+        return "the current folder no longer exists; change to one that does", 2
+    if not where and error.errno == errno.ENOSPC:
+        told += " (standard output, or a file that the system does not name)"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"{told}; free some space, then run the same command again, or resume=RUN for a run that had begun", 1
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
+        return f"{told}; name another file or folder", 2
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{told}; it may not be written or read here: name another folder, or change its permissions", 1
+    if error.errno == errno.EPIPE:
+        return "the program that read the output has ended", 1
+    return f"{told}; the machine could not do it", 1
+
+
+def explain(error: Exception, config_name: str) -> str:
+    """Return what was wrong, what was given and what is allowed."""
+    if isinstance(error, OverrideParseException):
+        return _explain_grammar(error)
+    if isinstance(error, MissingConfigException):
+        wanted = error.missing_cfg_file or ""
+        # names of recipes hold slashes, as groups of Hydra's do
+        group, _, choice = wanted.rpartition("/") if wanted.startswith("hydra/") else wanted.partition("/")
+        explained = PLUGINS.get(wanted) or explain_choice(group, choice, config_folder(config_name))
+        return explained or _in_one_line(str(error).partition("Config search path")[0])
+    text = _first_line(error) if isinstance(error, OmegaConfBaseException) else _in_one_line(str(error))
+    if ambiguous := re.match(r"Ambiguous value for argument '(.*?)' 1\. ", text):
+        return (
+            f"{ambiguous[1]}: several values are a sweep, which -m asks for; a list is [a,b], a text with commas 'a,b'"
+        )
+    override = re.search(r"Could not override '([^']+)'", text)
+    if isinstance(error, ConfigCompositionException) and override:
+        return _explain_key(override.group(1), config_name)
+    if isinstance(error.__cause__, OmegaConfBaseException):
+        merged = re.match(r"Error merging override (.*)", text)
+        text = f"{merged[1] if merged else text}: {_first_line(error.__cause__)}"
+    missing = re.search(r"Missing mandatory value: (\S+)", text)
+    if missing:
+        return f"{missing.group(1)} must be given: {missing.group(1)}=…"
+    return text
+
+
+def _first_line(error: OmegaConfBaseException) -> str:
+    """Return what OmegaConf says, with the key in front, and without its lines about types of its own."""
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    text = re.sub(r"^field '(.+)' is not Optional$", r"\1 must not be null", text)
+    key = getattr(error, "full_key", None)
+    return f"{key}: {text}" if key and str(key) not in text else text
+
+
+def _explain_grammar(error: OverrideParseException) -> str:
+    said = [line for line in error.message.splitlines() if not line.startswith(("See https", "Error parsing override"))]
+    return (
+        f"{error.override}: this cannot be read as KEY=VALUE: {_in_one_line(' '.join(said))}; "
+        "a value with spaces or signs is quoted, as in 'KEY=\"a, b\"'"
+    )
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def explain_choice(group: str, choice: str, folder: Path) -> str:
+    """Return that a group has no such choice, and what there is; nothing where there is no such group."""
+    known = list(choices(folder, group)) if "/" in group or (folder / group).is_dir() else []
+    if not known:
+        return ""
+    return f"{group}={choice}: there is no such {group}.{did_you_mean(choice, known)} Allowed: {', '.join(known)}."
+
+
+def _explain_key(key: str, config_name: str) -> str:
+    parent, _, name = key.rpartition(".")
+    if key.startswith("hydra."):
+        return f"{key}: Hydra has no such setting; --cfg hydra shows all"
+    known = known_keys(config_name, config_folder(config_name), parent)
+    if known is None:
+        return _explain_key(parent, config_name) if parent else f"{key}: there is no such key"
+    if parent == "trainer" and name in inspect.signature(Trainer).parameters:
+        if name in REFUSED:
+            return f"{key} cannot be given: {REFUSED[name]}"
+        return f"{key}: an option of Lightning's Trainer that the config does not list; +{key}=… adds it"
+    where = f"in {parent}" if parent else "at the top level"
+    return (
+        f"{key}: there is no key {name!r} {where}.{did_you_mean(name, known)} Allowed: {', '.join(known)}. "
+        f"(+{key}=… would add it.)"
+    )

@@ -1,0 +1,105 @@
+"""The keys of each command's own config: what kind of value each takes, checked before the command looks at any."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import Container, DictConfig, OmegaConf
+
+from asr.cli.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of value.
+
+    Attributes:
+        wanted: what it is called in a message.
+        fits: whether a plain value is of this kind.
+    """
+
+    wanted: str
+    fits: Callable[[Any], object]
+
+    def or_null(self) -> Kind:
+        """Return this kind, with null allowed too."""
+        return Kind(f"{self.wanted}, or null", lambda value: value is None or self.fits(value))
+
+
+def _is_place(value: Any) -> bool:
+    # a folder may be called 2024, which Hydra reads as a number
+    return isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip() != ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+NAME = Kind("a name", lambda value: isinstance(value, str) and value.strip() != "")
+FILE_NAME = Kind(
+    "a name without / or a dot in front", lambda v: _is_place(v) and "/" not in str(v) and str(v)[0] != "."
+)
+PLACE = Kind("the name of a file or folder", _is_place)
+PLACES = Kind(
+    "the name of a file or folder, a pattern, or a list of them",
+    lambda value: all(map(_is_place, value)) if isinstance(value, list) else _is_place(value),
+)
+NUMBER = Kind("a finite number", _is_number)
+COUNT = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+OPTIONS = Kind("a choice of its group", lambda value: isinstance(value, Mapping))
+LOGGERS = Kind(
+    "a choice of its group, with options for each",
+    lambda value: isinstance(value, Mapping) and all(isinstance(node, Mapping | None) for node in value.values()),
+)
+
+DECODING = {
+    "run": PLACE,
+    "batch_duration_s": NUMBER,
+    "num_workers": COUNT,
+    "decoder": OPTIONS.or_null(),
+}
+TRAINING = {"run_dir": PLACE.or_null(), "resume": PLACE.or_null(), "recipes_dir": PLACE.or_null()}
+KINDS: dict[str, dict[str, Kind]] = {
+    "train": TRAINING,
+    "prepare": TRAINING,
+    "evaluate": {
+        **DECODING,
+        "manifest": PLACE.or_null(),
+        "name": FILE_NAME.or_null(),
+        "output_dir": PLACE.or_null(),
+    },
+    "transcribe": {**DECODING, "audio": PLACES, "output": PLACE.or_null()},
+    "compare": {
+        "sweep": PLACE.or_null(),
+        "runs": PLACES.or_null(),
+        "baseline": NAME.or_null(),
+        "target_wer": NUMBER.or_null(),
+        "level": NUMBER,
+        "out": PLACE.or_null(),
+        "logger": LOGGERS.or_null(),
+    },
+}
+
+
+def check_options(command: str, config: DictConfig) -> None:
+    """Refuse a value that is not of the kind that its key takes.
+
+    Args:
+        command: whose config it is.
+        config: composed.
+
+    Raises:
+        ConfigError: names the key, what was given and what is allowed.
+        OmegaConfBaseException: a key refers to something that is not there.
+    """
+    for key, kind in KINDS[command].items():
+        if OmegaConf.is_missing(config, key):
+            raise ConfigError(f"{key} must be given: {key}=…")
+        value = config.get(key)  # a group of which nothing is chosen has no key
+        if isinstance(value, Container):
+            value = OmegaConf.to_container(value, resolve=True)
+        if not kind.fits(value):
+            raise ConfigError(f"{key} must be {kind.wanted}, given {value!r}")

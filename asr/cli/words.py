@@ -1,0 +1,131 @@
+"""The words of a command line, checked before Hydra composes with them: bounds, keys, choices, sweeps, places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
+
+from asr.cli.errors import ConfigError
+from asr.cli.explanations import explain_choice
+
+MAX_WORDS = 2000
+MAX_WORD = 50_000  # characters; a list of some hundred files has as many
+MAX_KEY = 200
+MAX_NESTED = 50  # Hydra's parser calls itself for each
+MAX_SWEPT = 10_000  # values of one key
+SEARCHPATH = "hydra.searchpath="
+LINKED_RECIPES = "werdict-recipes-"  # how temporary folders that lead to recipes begin
+ADDED = ("command-line", "hydra.searchpath in command-line")  # how Hydra names who has added a folder of configs
+
+
+def check_bounds(words: Sequence[str]) -> None:
+    """Refuse words that parsing would take minutes for, or all of the stack.
+
+    Raises:
+        ConfigError: names the word, shortened, and the bound.
+    """
+    if len(words) > MAX_WORDS:
+        raise ConfigError(f"the command line has {len(words)} words; at most {MAX_WORDS} are read")
+    for word in words:
+        key = word.partition("=")[0]
+        if len(key) > MAX_KEY:
+            raise ConfigError(f"{key[:50]}…: a key of {len(key)} characters; at most {MAX_KEY} are read")
+        if len(word) > MAX_WORD:
+            raise ConfigError(f"{key}: a value of {len(word) - len(key) - 1} characters; at most {MAX_WORD} are read")
+        depth = 0
+        for mark in re.findall(r"[\[({\])}]", word):
+            depth += 1 if mark in "[({" else -1
+            if depth > MAX_NESTED:
+                raise ConfigError(f"{key}: the value is nested deeper than {MAX_NESTED}")
+
+
+def check_words(words: Sequence[str], folder: Path) -> None:
+    """Refuse a word without a key, and one that chooses a number or a mapping where a file of a group is chosen.
+
+    Args:
+        words: overrides of the command line.
+        folder: of the configs.
+
+    Raises:
+        ConfigError: names the word and what is allowed.
+    """
+    for override in OverridesParser.create().parse_overrides(list(words)):
+        if not override.key_or_group:
+            raise ConfigError(f"{override.input_line!r} names no key")
+        if override.is_delete():
+            continue
+        if override.is_sweep_override():
+            _check_sweep(override)
+            continue
+        value = override.value()
+        names = value if isinstance(value, list) else [value]
+        if not all(isinstance(name, str) and len(name) <= MAX_KEY for name in names):
+            explained = explain_choice(override.key_or_group, str(value), folder)
+            if explained:
+                raise ConfigError(explained)
+
+
+def _check_sweep(override: Override) -> None:
+    """Refuse a sweep that Hydra could never list, and one over the folders that jobs get by themselves."""
+    value, key = override.value(), override.key_or_group
+    if isinstance(value, RangeSweep):
+        start, stop, step = value.start or 0, value.stop, value.step
+        if stop is None or step == 0 or (stop - start) / step > MAX_SWEPT:
+            raise ConfigError(f"{override.input_line}: at most {MAX_SWEPT} values of a key are swept")
+    if isinstance(value, ChoiceSweep) and len(value.list) > MAX_SWEPT:
+        raise ConfigError(f"{key}: {len(value.list)} values; at most {MAX_SWEPT} of a key are swept")
+    if key in ("run_dir", "resume"):
+        raise ConfigError(f"{override.input_line}: jobs of a sweep get folders of their own, below runs/<sweep.name>")
+
+
+def typed_places(words: Sequence[str]) -> list[str]:
+    """Return the folders of configs that ``hydra.searchpath=`` names.
+
+    Raises:
+        ConfigError: it is given twice, of which Hydra would obey one, or names something else.
+    """
+    typed = [word for word in words if word.startswith(SEARCHPATH)]
+    if len(typed) > 1:
+        raise ConfigError(f"{' '.join(typed)}: give hydra.searchpath once, as a list of folders")
+    if not typed:
+        return []
+    value = OverridesParser.create().parse_overrides(typed)[0].value()
+    places = [str(place) for place in value] if isinstance(value, list) else None
+    if places is None or not all(_folder(place).is_dir() for place in places):
+        raise ConfigError(f"{typed[0]}: it must be a list of folders that exist, such as {SEARCHPATH}[file:///home/me]")
+    return [str(_folder(place)) for place in places]
+
+
+def _folder(place: str) -> Path:
+    return Path(place.removeprefix("file://")).resolve()
+
+
+def searchpath(folders: Sequence[str]) -> str:
+    """Return the word that adds folders of configs, whatever characters their names have."""
+    quoted = ("'" + re.sub(r"(\\*)('|$)", _escape, f"file://{folder}") + "'" for folder in folders)
+    return f"{SEARCHPATH}[{','.join(quoted)}]"
+
+
+def _escape(found: re.Match[str]) -> str:
+    # in Hydra's grammar a backslash is special in front of a quote alone
+    return 2 * found[1] + (f"\\{found[2]}" if found[2] else "")
+
+
+def words_for_jobs(sources: Sequence[Any]) -> list[str]:
+    """Return what a job of a sweep, a fresh process, must be told to find the configs that were typed for it.
+
+    Args:
+        sources: ``hydra.runtime.config_sources`` of the job.
+    """
+    added = [
+        str(source.path)
+        for source in sources
+        # jobs are told recipes_dir, and link the recipes themselves
+        if source.provider in ADDED and not Path(str(source.path)).name.startswith(LINKED_RECIPES)
+    ]
+    return [searchpath(added)] if added else []
