@@ -13,7 +13,7 @@ from omegaconf import DictConfig, ListConfig
 from asr.cli.app import run_app
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.restore import restore
-from asr.console import PlainConsole
+from asr.console import PlainConsole, printable
 from asr.data.audio_files import audio_cuts, find_audio
 from asr.data.features import Features
 from asr.safe_io import write_new
@@ -103,7 +103,7 @@ def _print(lines: str) -> None:
     if sys.stdout is None:
         raise TrainingFailed("the transcripts could not be printed: standard output is closed; say output=FILE")
     try:
-        sys.stdout.write(lines)
+        sys.stdout.write(printable(lines) if sys.stdout.isatty() else lines)  # a terminal obeys what a name says
         sys.stdout.flush()
     except OSError as error:
         # Python would try to write the rest once more when it ends

@@ -6,7 +6,9 @@ import io
 
 import pytest
 
+from asr.cli import transcribe
 from asr.console import PlainConsole, printable
+from asr.evaluation.comparison import wording
 
 # what is given, what is shown
 SHOWN = {
@@ -36,3 +38,16 @@ def test_what_reorders_or_hides_is_shown_as_an_escape(given, shown):
     file = io.StringIO()
     PlainConsole(file=file, width=200).print(given, soft_wrap=True)
     assert file.getvalue().expandtabs() == f"{shown}\n".expandtabs()
+
+
+def test_reports_replace_what_reorders():
+    assert wording.printable("gpj.\u202eexe") == "gpj.�exe"
+
+
+@pytest.mark.parametrize(("is_terminal", "shown"), [(True, "\\x1b]0;a.wav\tone\n"), (False, "\x1b]0;a.wav\tone\n")])
+def test_transcripts_are_what_files_are_called_but_on_a_terminal(monkeypatch, is_terminal, shown):
+    file = io.StringIO()
+    monkeypatch.setattr(file, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stdout", file)
+    transcribe._print("\x1b]0;a.wav\tone\n")
+    assert file.getvalue() == shown

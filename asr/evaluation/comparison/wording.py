@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import unicodedata
 
+from asr.console import ESCAPES
+
 UNKNOWN = "–"
 
 
@@ -70,8 +72,8 @@ def count(amount: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text that any file holds: characters without a shape, and halves of others, become ``�``."""
-    return "".join("�" if unicodedata.category(char) in ("Cc", "Cs") else char for char in text)
+    """Return text that any file holds: characters without a shape, those that reorder, and halves become ``�``."""
+    return "".join("�" if ord(char) in ESCAPES or unicodedata.category(char) in ("Cc", "Cs") else char for char in text)
 
 
 def shortened(text: str, length: int) -> str:
