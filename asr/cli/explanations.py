@@ -119,6 +119,6 @@ def _explain_key(key: str, config_name: str) -> str:
         return f"{key}: an option of Lightning's Trainer that the config does not list; +{key}=… adds it"
     where = f"in {parent}" if parent else "at the top level"
     return (
-        f"{key}: there is no key {name!r} {where}.{did_you_mean(name, known)} Allowed: {', '.join(known)}. "
+        f"{key}: there is no key {name!r} {where}.{did_you_mean(name, known)} Allowed: {', '.join(known) or 'none'}. "
         f"(+{key}=… would add it.)"
     )

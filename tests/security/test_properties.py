@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from asr.cli.app import CONFIGS, run_app
+from asr.cli.app import run_app
+from asr.cli.explanations import CONFIGS
 from asr.cli.parts import build_recogniser
 from asr.cli.parts import plain as plain_config
 from asr.cli.rehearsal import rehearse
