@@ -25,6 +25,19 @@ MAX_DIGITS = 100  # characters of a number in YAML: those of base 60 take quadra
 TEMPORARY = ".tmp"  # after the name of a file that is being written
 
 
+def named_path(given: object) -> Path:
+    """Return the path that a user names, ``~`` and ``~user`` expanded.
+
+    Raises:
+        ValueError: there is no such user.
+    """
+    try:
+        return Path(str(given)).expanduser()
+    except RuntimeError:
+        user = str(given).partition("/")[0]
+        raise ValueError(f"{str(given)!r}: no user is called {user[1:]!r}; write ./{user} for a file") from None
+
+
 def check_regular_file(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> None:
     """Refuse what is no regular file, or too large a one; a pipe or a device would be read without end.
 
@@ -60,16 +73,16 @@ def read_yaml(path: Path) -> Any:
         raise ValueError(f"{path} is not plain YAML: {first_line(error, 200)}") from None
 
 
-def check_yaml(path: Path) -> None:
-    """Refuse a YAML file that is too large, nested too deeply, or has aliases.
+def checked_scalars(path: Path) -> list[str]:
+    """Return the keys and values of a YAML file; refuse one that is too large, nested too deeply, or has aliases.
 
     Raises:
         ValueError: it is.
     """
     check_regular_file(path, MAX_BYTES)
     try:
-        for _ in _bounded_events(path.read_text(encoding="utf-8")):
-            pass
+        events = _bounded_events(path.read_text(encoding="utf-8"))
+        return [event.value for event in events if isinstance(event, yaml.ScalarEvent)]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not plain YAML: {_where_and_why(error, path)}") from None
 
@@ -93,14 +106,10 @@ def _refuse_event(event: yaml.Event) -> None:
     tag = getattr(event, "tag", None)
     if tag is not None:
         raise yaml.YAMLError(f"it has the tag {tag!r:.80}; only untagged values are allowed")
-    if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and len(event.value) > MAX_DIGITS:
-        kind = yaml.resolver.Resolver().resolve(yaml.ScalarNode, event.value, (True, False))
-        if kind != yaml.resolver.Resolver.DEFAULT_SCALAR_TAG:
-            raise yaml.YAMLError(f"it has a number of {len(event.value)} characters; {MAX_DIGITS} are allowed")
 
 
 def _bounded_events(text: str) -> Iterator[yaml.Event]:
-    """Yield the events of a YAML text that neither has aliases nor is nested too deeply."""
+    """Yield the events of a YAML text without aliases, deep nesting and endless numbers."""
     depth = 0
     for event in yaml.parse(text, LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -108,6 +117,10 @@ def _bounded_events(text: str) -> Iterator[yaml.Event]:
             raise yaml.YAMLError("it has aliases")
         if depth > MAX_DEPTH:
             raise yaml.YAMLError(f"it is nested deeper than {MAX_DEPTH}")
+        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and len(event.value) > MAX_DIGITS:
+            kind = yaml.resolver.Resolver().resolve(yaml.ScalarNode, event.value, (True, False))
+            if kind != yaml.resolver.Resolver.DEFAULT_SCALAR_TAG:
+                raise yaml.YAMLError(f"it has a number of {len(event.value)} characters; {MAX_DIGITS} are allowed")
         yield event
 
 

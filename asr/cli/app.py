@@ -31,6 +31,7 @@ from asr.cli.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_v
 from asr.cli.words import LINKED_RECIPES, SEARCHPATH, check_bounds, check_words, searchpath, typed_places
 from asr.console import printable
 from asr.error_text import first_line, is_out_of_memory
+from asr.safe_io import named_path
 from asr.training.errors import TrainingFailed
 from asr.training.lost_workers import hush_freed_workers
 from asr.training.processes import is_first_process
@@ -171,7 +172,7 @@ def _external_recipes(argv: list[str]) -> Iterator[None]:
         return
     if not PLACE.fits(given):
         raise ConfigError(f"{words[-1]}: recipes_dir must be the name of one folder")
-    path = Path(str(given)).expanduser().resolve()
+    path = named_path(given).resolve()
     if not path.is_dir():
         raise ConfigError(f"recipes_dir: there is no folder {str(path)!r}")
     if is_first_process():

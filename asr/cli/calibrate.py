@@ -10,7 +10,6 @@ import lightning.pytorch as pl
 import torch
 from rich.table import Table
 
-from asr.cli.errors import ConfigError
 from asr.cli.parts import data_parts
 from asr.cli.rehearsal import build_trainer
 from asr.console import PlainConsole
@@ -32,17 +31,6 @@ ALONE: dict[str, Any] = {
 }
 
 console = PlainConsole(quiet=not is_first_process())
-
-
-def is_asked_for(value: object) -> bool:
-    """Return what ``calibrate`` says.
-
-    Raises:
-        ConfigError: it is neither true nor false.
-    """
-    if not isinstance(value, bool):
-        raise ConfigError(f"calibrate must be true or false, given {value!r}")
-    return value
 
 
 def calibrate_batches(config: Mapping[str, Any], cuts: Iterable[Any], reading: Reading, module: TrainingModule) -> None:

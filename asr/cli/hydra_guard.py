@@ -6,6 +6,7 @@ variables and logging from it, and can unpickle a former job. A recipe or a past
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,13 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from asr.cli.errors import ConfigError
-from asr.cli.words import SEARCHPATH, searchpath, typed_places
-from asr.safe_io import check_yaml
+from asr.cli.options import resolved
+from asr.cli.words import LINKED_RECIPES, SEARCHPATH, searchpath, typed_places
+from asr.safe_io import checked_scalars
 
 # of Hydra, of its plugins, and of ours; optuna is what Hydra's sweeper of that name is configured with
 TARGETS = (
@@ -31,6 +34,10 @@ TARGETS = (
 )
 # logging of the standard library builds anything that "()" or "class" names, and opens files
 LOGGING = ("job_logging", "hydra_logging")
+# keys of all commands that say where files go; numbers go where the node logger says
+DESTINATIONS = ("run_dir", "resume", "data.dir", "sweep.name", "output_dir", "output", "out")
+# an interpolation that calls a function, such as ${oc.env:NAME}, or whose name is made by another
+RESOLVER = re.compile(r"\$\{[^{}]*(:|\$\{)")
 # flags that read code or another config, and why they are refused
 REFUSED_FLAGS = {
     "experimental_rerun": "it unpickles a file, which can run anything; resume=RUN resumes a run",
@@ -75,27 +82,32 @@ def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
     """
     parsed = OverridesParser.create().parse_overrides(list(words))
     single = [str(override.input_line) for override in parsed if not override.is_sweep_override()]
-    is_foreign = any(word.startswith(SEARCHPATH) for word in words)
     typed = {override.key_or_group for override in parsed}
-    for override in parsed if is_foreign else ():
-        if override.key_or_group == "hydra.searchpath":
-            _check_yamls(override.value())
-    for chosen in ((), *_swept_choices(parsed, folder)) if is_foreign else ((),):
+    places = [str(place) for word in words if word.startswith(SEARCHPATH) for place in typed_places([word])]
+    strangers = [place for place in places if not Path(place).name.startswith(LINKED_RECIPES)]
+    for place in places:
+        _check_yamls(Path(place), may_resolve=place not in strangers)
+    own = _composed(config_name, folder, _own_words(parsed, folder)) if places else None
+    for chosen in ((), *_swept_choices(parsed, folder)) if places else ((),):
         composed = _composed(config_name, folder, [*single, *chosen])
-        _check_node(composed, typed)
-        if is_foreign:
-            _refuse_foreign_changes(config_name, folder, single, composed, chosen)
+        _check_node(composed["hydra"], typed)
+        if own is not None:
+            _refuse_changes(own["hydra"], composed["hydra"], "hydra.", chosen)
+        if own is not None and strangers:
+            _refuse_changes(_destinations(own), _destinations(composed), "", chosen)
 
 
-def _check_yamls(places: Any) -> None:
-    """Refuse a folder of configs with a yaml that would be read, or resolved, without end."""
-    for place in places if isinstance(places, list) else []:
-        folder = Path(str(place).removeprefix("file://"))
-        if folder.is_dir():
-            # recipes are linked into a folder of their own
-            for root in (folder, *(link for link in folder.iterdir() if link.is_symlink() and link.is_dir())):
-                for path in root.resolve().rglob("*.yaml"):
-                    check_yaml(path)
+def _check_yamls(folder: Path, may_resolve: bool) -> None:
+    """Refuse a folder of configs with a yaml that would be read without end, or read the user's environment."""
+    # recipes are linked into a folder of their own
+    for root in (folder, *(link for link in folder.iterdir() if link.is_symlink() and link.is_dir())):
+        for path in root.resolve().rglob("*.yaml"):
+            for value in checked_scalars(path):
+                if not may_resolve and RESOLVER.search(value):
+                    raise ConfigError(
+                        f"{path}: {value[:100]!r} is not allowed: the configs of --config-dir hold values, and "
+                        "references to keys by name, alone; recipes_dir is for configs that you trust"
+                    )
 
 
 def _check_node(composed: Mapping[str, Any], typed: Collection[str]) -> None:
@@ -123,17 +135,36 @@ def _check_node(composed: Mapping[str, Any], typed: Collection[str]) -> None:
             raise ConfigError(f"hydra.job.env_set.{name}: only a command line may set variables of the environment")
 
 
-def _refuse_foreign_changes(
-    config_name: str, folder: Path, words: Sequence[str], composed: Mapping[str, Any], chosen: Sequence[str]
-) -> None:
-    """Refuse a yaml from another folder that changes what Hydra does; the user's own words and our sweeps may."""
-    own = [word for word in words if word.startswith(("hydra.", "+hydra.", "++hydra."))]
-    own += [word for word in words if word.startswith("sweep=") and _is_ours(folder / "sweep", word[6:])]
-    allowed = _composed(config_name, folder, own)
-    for key in sorted(composed.keys() | allowed.keys()):
-        if composed.get(key) != allowed.get(key):
+def _own_words(parsed: Sequence[Override], folder: Path) -> list[str]:
+    """Return the words that say what Hydra does, and where numbers and files go, without a yaml of another folder."""
+    return [
+        str(override.input_line)
+        for override in parsed
+        if not override.is_sweep_override()
+        and (key := override.key_or_group) != "hydra.searchpath"
+        # a choice of a group is ours, or it is a file of the other folder
+        and (key.startswith(("hydra.", "logger.")) or key in DESTINATIONS or key in ("sweep", "logger"))
+        and (not (folder / key).is_dir() or _is_ours(folder / key, str(override.value())))
+    ]
+
+
+def _destinations(composed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where a command writes, and where it sends numbers."""
+    config = composed["config"]
+    values = {key: config.get(key) for key in ("logger", *DESTINATIONS) if "." not in key}
+    inner = (key.split(".") for key in DESTINATIONS if "." in key)
+    return values | {f"{group}.{key}": (config.get(group) or {}).get(key) for group, key in inner}
+
+
+def _refuse_changes(own: Mapping[str, Any], composed: Mapping[str, Any], prefix: str, chosen: Sequence[str]) -> None:
+    """Refuse a yaml from another folder that changes what only the user's own words, and our configs, may."""
+    for key in sorted(composed.keys() | own.keys()):
+        if composed.get(key) != own.get(key):
             which = f"{' '.join(chosen)}: " if chosen else ""
-            raise ConfigError(f"{which}a yaml of another folder changes hydra.{key}, which only a command line may")
+            raise ConfigError(
+                f"{which}a yaml of another folder changes {prefix}{key}, which only a command line may"
+                + ("" if prefix else ", or recipes_dir=…, for configs that you trust")
+            )
 
 
 def _is_ours(group: Path, name: str) -> bool:
@@ -154,18 +185,21 @@ def _swept_choices(parsed: Sequence[Override], folder: Path) -> Iterator[tuple[s
 
 
 def _composed(config_name: str, folder: Path, words: list[str]) -> dict[str, Any]:
-    """Return the node ``hydra``, without what only repeats the command line."""
+    """Return the config, and the node ``hydra`` without what only repeats the command line."""
     with initialize_config_dir(str(folder), version_base="1.3"):
         try:
             config = compose(config_name, overrides=words, return_hydra_config=True)
         # what Hydra raises where an override reaches into a list, say
         except (TypeError, KeyError, IndexError, AttributeError) as error:
             raise ConfigError(f"the command line cannot be composed: {' '.join(words)}: {error}") from error
-    node = OmegaConf.to_container(config.hydra if isinstance(config, DictConfig) else config, resolve=False)
-    assert isinstance(node, dict)
+    with contextlib.suppress(OmegaConfBaseException):  # some values are known to a running job alone
+        resolved(config)
+    container = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(container, dict)
+    node = container.pop("hydra")
     job = {key: value for key, value in node["job"].items() if key != "override_dirname"}
-    kept = {str(key): value for key, value in node.items() if key not in ("overrides", "runtime", "job")}
-    return {**kept, "job": job}
+    kept = {str(key): value for key, value in node.items() if key not in ("overrides", "runtime", "job", "searchpath")}
+    return {"hydra": {**kept, "job": job}, "config": container}
 
 
 def _targets(node: Any, key: str) -> Iterator[tuple[str, Any]]:

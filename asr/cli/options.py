@@ -9,7 +9,11 @@ from typing import Any
 
 from omegaconf import Container, DictConfig, OmegaConf
 
+from asr.cli.bounds import bounded
 from asr.cli.errors import ConfigError
+
+MAX_RESOLVED_BYTES = 2**29
+MOST_SEED = 2**63 - 1  # what torch takes
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _is_seed(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_SEED
+
+
+YES_OR_NO = Kind("true or false", lambda value: isinstance(value, bool))
 NAME = Kind("a name", lambda value: isinstance(value, str) and value.strip() != "")
 FILE_NAME = Kind(
     "a name without / or a dot in front", lambda v: _is_place(v) and "/" not in str(v) and str(v)[0] != "."
@@ -61,7 +70,18 @@ DECODING = {
     "num_workers": COUNT,
     "decoder": OPTIONS.or_null(),
 }
-TRAINING = {"run_dir": PLACE.or_null(), "resume": PLACE.or_null(), "recipes_dir": PLACE.or_null()}
+TRAINING = {
+    "seed": Kind(f"a whole number of at least 0 and at most {MOST_SEED}", _is_seed),
+    "run_dir": PLACE.or_null(),
+    "resume": PLACE.or_null(),
+    "resume_anyway": YES_OR_NO,
+    "resume_logger": YES_OR_NO,
+    "recipes_dir": PLACE.or_null(),
+    "decode_test": YES_OR_NO,
+    "calibrate": YES_OR_NO,
+    "weights": NAME,
+}
+GROUPS = ("decoder", "logger")  # of which nothing may be chosen
 KINDS: dict[str, dict[str, Kind]] = {
     "train": TRAINING,
     "prepare": TRAINING,
@@ -95,11 +115,23 @@ def check_options(command: str, config: DictConfig) -> None:
         ConfigError: names the key, what was given and what is allowed.
         OmegaConfBaseException: a key refers to something that is not there.
     """
+    values = resolved(config)
     for key, kind in KINDS[command].items():
+        if key not in values and key not in GROUPS:
+            raise ConfigError(f"{key} is missing in the config: it cannot be removed")
         if OmegaConf.is_missing(config, key):
             raise ConfigError(f"{key} must be given: {key}=…")
-        value = config.get(key)  # a group of which nothing is chosen has no key
-        if isinstance(value, Container):
-            value = OmegaConf.to_container(value, resolve=True)
+        value = values.get(key)
         if not kind.fits(value):
             raise ConfigError(f"{key} must be {kind.wanted}, given {value!r}")
+
+
+def resolved(config: Container) -> Any:
+    """Return a config as plain values, within bounds: few lines may refer to each other a thousand million times.
+
+    Raises:
+        ConfigError: they do.
+        OmegaConfBaseException: a key refers to something that is not there.
+    """
+    with bounded("the values of the config refer to each other without end: write them out", MAX_RESOLVED_BYTES):
+        return OmegaConf.to_container(config, resolve=True)

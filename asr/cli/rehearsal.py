@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 
+from asr.cli.bounds import MAX_CPU_S, bounded
 from asr.cli.errors import ConfigError
 from asr.cli.instantiate import Configured, instantiate
 from asr.cli.parts import build_recogniser, data_parts, part, update_parts
@@ -20,10 +18,12 @@ from asr.training.processes import is_started_as_rank
 from asr.training.run_folder import free_folder, num_threads, usable_folder
 from asr.training.weights import check_kind
 
-MOST = 2**63 - 1  # what torch takes as a seed
-MAX_SECONDS = 5  # of matching patterns to names, which takes milliseconds
+MOST_UPDATES = 2**63 - 1  # that Lightning and torch count
 MOST_EPOCHS = 10_000  # each is planned to count its updates
 ACCELERATORS = ("cpu", "gpu", "cuda", "auto")
+# others share out the weights, or start processes in which a run cannot be resumed
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
+BACKENDS = (None, "gloo", "nccl")
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 GIVEN = {"run_dir", "config"}  # what the program itself hands to loggers and callbacks
 # options of Lightning's Trainer that would break what this program promises, and what to use instead
@@ -45,12 +45,6 @@ REFUSED = {
 
 def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
     """Build everything once with a small vocabulary; return the trainer, which has not started anything."""
-    _check_whole(config.get("seed"), "seed", 0)
-    if not isinstance(config.get("decode_test"), bool):
-        raise ConfigError(f"decode_test must be true or false, given {config.get('decode_test')!r}")
-    for name in ("resume_anyway", "resume_logger"):
-        if not isinstance(config.get(name), bool):
-            raise ConfigError(f"{name} must be true or false, given {config.get(name)!r}")
     num_threads(config.get("torch_threads"), 0)
     trainer = build_trainer(config, loggers=[], callbacks=[])
     if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):
@@ -70,33 +64,10 @@ def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
     zeros, ones = [0.0] * features.num_features, [1.0] * features.num_features
     recogniser = build_recogniser(config, 8, zeros, ones)
     parts = update_parts(config)
-    with _time_limit("parameter_rules: a pattern takes longer than {} s on the names of parameters; simplify it"):
+    with bounded(f"parameter_rules: a pattern takes longer than {MAX_CPU_S} s on the names of parameters; simplify it"):
         optimizer = parts.optimizer_factory(recogniser.named_parameters())
     parts.schedule_factory(optimizer)
     return trainer
-
-
-@contextlib.contextmanager
-def _time_limit(message: str) -> Iterator[None]:
-    """Refuse what takes too long; Python's regular expressions look for signals while they search.
-
-    Raises:
-        ConfigError: it does.
-    """
-
-    def stop(*_: object) -> None:
-        raise ConfigError(message.format(MAX_SECONDS))
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(MAX_SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _check_weights(config: Mapping[str, Any]) -> None:
@@ -118,10 +89,10 @@ def _check_folders(config: Mapping[str, Any], resumed: bool) -> None:
         free_folder(config["run_dir"], "run_dir")
 
 
-def _check_whole(value: Any, key: str, least: int, most: int = MOST) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+def _check_count(value: Any, key: str, most: int = MOST_UPDATES) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         at_most = f" and at most {most}" if isinstance(value, int) and value > most else ""
-        raise ConfigError(f"{key} must be a whole number of at least {least}{at_most}, given {value!r}")
+        raise ConfigError(f"{key} must be a whole number of at least 1{at_most}, given {value!r}")
 
 
 def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any], **own: Any) -> Trainer:
@@ -140,9 +111,9 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         raise ConfigError(f"trainer.{name} cannot be given: {REFUSED[name]}")
     node = {**config["trainer"], **own}
     for name in ("max_steps", "val_check_interval", "accumulate_grad_batches", "log_every_n_steps"):
-        _check_whole(node.get(name), f"trainer.{name}", 1)
+        _check_count(node.get(name), f"trainer.{name}")
     if node.get("max_epochs") not in (None, -1):
-        _check_whole(node["max_epochs"], "trainer.max_epochs", 1, MOST_EPOCHS)
+        _check_count(node["max_epochs"], "trainer.max_epochs", MOST_EPOCHS)
     if node.get("check_val_every_n_epoch") is not None:
         raise ConfigError("trainer.check_val_every_n_epoch must be null: validations are counted in updates")
     node["max_epochs"] = -1
@@ -151,6 +122,7 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         raise ConfigError(
             f"trainer.accelerator must be one of {', '.join(ACCELERATORS)}, given {node.get('accelerator')!r}"
         )
+    _check_strategy(node.get("strategy", "auto"))
     # Lightning takes 16 for 16-mixed, and other names for other precisions
     if node.get("precision") not in PRECISIONS:
         raise ConfigError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, given {node.get('precision')!r}")
@@ -160,6 +132,23 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
     _check_processes(trainer)
     return trainer
+
+
+def _check_strategy(given: Any) -> None:
+    if not isinstance(given, Mapping):
+        if given not in STRATEGIES:
+            raise ConfigError(f"trainer.strategy must be one of {', '.join(STRATEGIES)}, given {given!r}")
+        return
+    if given.get("process_group_backend") not in BACKENDS:
+        raise ConfigError(
+            "trainer.strategy.process_group_backend must be gloo, nccl, or null, given "
+            f"{given['process_group_backend']!r}"
+        )
+    if given.get("start_method", "popen") != "popen":
+        raise ConfigError(
+            f"trainer.strategy.start_method must be 'popen', given {given['start_method']!r}: forked processes "
+            "cannot be resumed"
+        )
 
 
 def _check_processes(trainer: Trainer) -> None:

@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.app import run_app
-from asr.cli.calibrate import calibrate_batches, is_asked_for
+from asr.cli.calibrate import calibrate_batches
 from asr.cli.data import prepare_data
 from asr.cli.errors import ConfigError
 from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
@@ -65,7 +65,7 @@ def train(config: DictConfig) -> float | None:
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:
         return _run_job(config, job)
-    calibrating = is_asked_for(config.get("calibrate"))
+    calibrating = config["calibrate"]
     resumed = None if config.resume is None else run_folder(config.resume)
     launched = _launched_for()
     trainer = build_trainer(plain(config), [], []) if launched else rehearse(plain(config), resumed is not None)
