@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import re
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlparse
@@ -13,6 +14,8 @@ import wandb
 from asr.safe_io import check_regular_file
 
 MAX_SETTINGS_BYTES = 2**16
+# settings that send nothing elsewhere; the project is always given
+HARMLESS = {"mode", "disabled", "project", "console", "quiet", "silent"}
 FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
 INIT_TIMEOUT_S = 30
 
@@ -35,39 +38,38 @@ def chosen_mode(mode: Mode) -> Mode:
     """Return what ``auto`` stands for: the variable WANDB_MODE, else online where there is an API key.
 
     Raises:
-        ValueError: numbers and the key would go to a server that only the current folder names.
+        ValueError: numbers and the key would go where only a file of the current folder says.
     """
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE") or ("online" if has_api_key() else "offline")  # type: ignore[assignment]
-    if mode != "offline":
-        _refuse_server_of_folder()
+    refuse_settings_of_folder()
     return mode
 
 
-def _refuse_server_of_folder() -> None:
-    """Refuse a server that the current folder names: it may be somebody else's, and would be sent the API key.
+def refuse_settings_of_folder() -> None:
+    """Refuse a server, proxy or account that the current folder names: it may be somebody else's.
 
-    wandb reads ``wandb/settings`` of the current folder without a word.
+    wandb reads ``wandb/settings`` of the current folder without a word, and would send the API key there.
 
     Raises:
-        ValueError: the file names a server, and the environment does not.
+        ValueError: the file says more than what is harmless, or cannot be read.
     """
     folder = Path(os.environ.get("WANDB_DIR", "."))
-    paths = [path for name in ("wandb", ".wandb") if os.path.lexists(path := folder / name / "settings")]
-    if os.environ.get("WANDB_BASE_URL") or not paths:
-        return
-    path = paths[0]
-    try:
-        check_regular_file(path, MAX_SETTINGS_BYTES)
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError) as error:
-        raise ValueError(f"wandb would read {path.resolve()}: {error}; remove it") from error
-    found = [line.strip() for line in text.splitlines() if "url" in line.lower()]
-    if found:
-        raise ValueError(
-            f"{path.resolve()} names the server of wandb: {found[0][:200]!r}; remove the file, or confirm the server "
-            "with the variable WANDB_BASE_URL"
-        )
+    for path in (folder / name / "settings" for name in ("wandb", ".wandb")):
+        if not os.path.lexists(path):
+            continue
+        try:
+            check_regular_file(path, MAX_SETTINGS_BYTES)
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"wandb would read {path.resolve()}: {error}; remove it") from error
+        known = HARMLESS | ({"base_url"} if os.environ.get("WANDB_BASE_URL") else set())
+        for line in filter(None, map(str.strip, text.splitlines())):
+            if line[0] not in "#;[" and re.split("[=:]", line)[0].strip().lower() not in known:
+                raise ValueError(
+                    f"{path.resolve()} says where wandb sends numbers, or how: {line[:200]!r}; remove the file, and "
+                    "use logger.wandb.entity=… or the variables of wandb (WANDB_BASE_URL, HTTPS_PROXY) instead"
+                )
 
 
 def reason(error: Exception) -> str:
