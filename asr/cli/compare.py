@@ -20,6 +20,7 @@ from asr.evaluation.comparison.reading import read_runs
 from asr.evaluation.comparison.result import Comparison
 from asr.evaluation.comparison.saving import write_json
 from asr.evaluation.comparison.terminal import tables
+from asr.safe_io import named_path
 from asr.training.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.training.wandb_access import has_api_key
 from asr.training.wandb_comparison import log_comparison
@@ -76,7 +77,7 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
 
 
 def _sweep_folder(name: str) -> Path:
-    for folder in (RUNS / name, Path(name).expanduser()):
+    for folder in (RUNS / name, named_path(name)):
         if name.strip(" .") and folder.is_dir():
             return folder.resolve()
     known = sorted({path.parent.parent.name for path in RUNS.glob("*/*/config.yaml")})

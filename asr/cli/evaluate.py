@@ -12,6 +12,7 @@ from asr.cli.app import run_app
 from asr.cli.restore import Restored, restore
 from asr.console import PlainConsole
 from asr.data.manifests import evaluation_cuts
+from asr.safe_io import named_path
 from asr.training.report import NothingRead, decoded_with, evaluate_set
 from asr.training.run_folder import claim_run_folder, create_run_folder
 
@@ -48,7 +49,7 @@ def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list
     if options.manifest is None:
         prepared = restored.prepared()
         return {name: prepared.cuts(name) for name in prepared.names("test")}, list(prepared.notes)
-    path = Path(str(options.manifest)).expanduser()
+    path = named_path(options.manifest)
     cuts, dropped = evaluation_cuts(path, restored.text, restored.reading.features)
     for item in dropped[:NUM_LEFT_OUT]:
         console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)

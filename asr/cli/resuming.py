@@ -16,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.cli.errors import ConfigError
-from asr.safe_io import at, check_plain, read_yaml
+from asr.safe_io import at, check_plain, named_path, read_yaml
 from asr.training.run_folder import check_run_folder
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
@@ -70,7 +70,7 @@ def run_folder(given: object) -> Path:
     Raises:
         ConfigError: it is none, or no run is in it, or a symbolic link in it leads out of it.
     """
-    folder = Path(str(given)).expanduser().resolve()
+    folder = named_path(given).resolve()
     if not (folder / "overrides.yaml").is_file() or not (folder / "config.yaml").is_file():
         raise ConfigError(f"resume: {str(folder)!r} is not the folder of a run; give one with config.yaml, as in runs/")
     check_run_folder(folder)

@@ -16,7 +16,7 @@ from asr.cli.restore import restore
 from asr.console import PlainConsole, printable
 from asr.data.audio_files import audio_cuts, find_audio
 from asr.data.features import Features
-from asr.safe_io import write_new
+from asr.safe_io import named_path, write_new
 from asr.training.errors import TrainingFailed
 from asr.training.session import decode_all
 
@@ -66,7 +66,7 @@ def _output_file(output: object) -> Path | None:
         return None
     if not isinstance(output, str | int):
         raise ConfigError(f"output must be the name of a file, or null, given {output!r}")
-    path = Path(str(output)).expanduser()
+    path = named_path(output)
     try:
         if os.path.lexists(path):
             raise ConfigError(f"output: {str(path)!r} exists; name another file, or remove it")

@@ -10,6 +10,7 @@ from lhotse import CutSet, Recording
 from lhotse.cut import Cut
 
 from asr.data.audio_checks import audio_problem, too_long
+from asr.safe_io import named_path
 
 
 def find_audio(patterns: Sequence[str]) -> list[Path]:
@@ -22,7 +23,7 @@ def find_audio(patterns: Sequence[str]) -> list[Path]:
         raise ValueError("audio: the list is empty; give a file, a pattern like 'calls/*.wav', or a list of them")
     found: dict[Path, None] = {}
     for pattern in patterns:
-        expanded = str(Path(pattern).expanduser())
+        expanded = str(named_path(pattern))
         # a file may have a name that looks like a pattern
         names = [expanded] if Path(expanded).is_file() else sorted(glob.glob(expanded, recursive=True))
         files = [Path(name) for name in names if Path(name).is_file()]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.data.source_files import SourceFiles, refuse_special, visible_files
+from asr.safe_io import named_path
 
 MAX_HASHED_BYTES = 2**28
 
@@ -31,7 +32,7 @@ def describe_source(source: str | None, source_files: SourceFiles = visible_file
     """
     if source is None:
         return None
-    path = Path(source).expanduser()
+    path = named_path(source)
     refuse_special(path, "data.source")
     if not path.is_dir():
         return {"name": path.name, **_content(path)}

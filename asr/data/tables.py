@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from asr.console import track
-from asr.data.source_files import MAX_LINE_CHARS, read_lines, refuse_long_text
+from asr.data.source_files import read_lines, refuse_long_text
 
 MAX_COLUMNS = 1000
 REQUIRED = ("audio", "text")
@@ -21,7 +21,6 @@ SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": 
 
 # a table may have millions of rows; if this many name no file, none will
 NUM_LOOKED_FOR = 10_000
-csv.field_size_limit(MAX_LINE_CHARS)  # lines are bounded already, and told of with more words
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from asr.text.vocabulary import (
 
 MIN_COVERAGE = 0.98  # sentencepiece's own limit
 MIN_VOCAB_SIZE = NUM_SPECIAL + 2  # a space and one character
+MAX_VOCAB_SIZE = 1_000_000
 PROBE_PIECES = 10_000  # how far the message about a vocabulary that is too small looks for the upper limit
 RESERVED = "\u2585"  # sentencepiece drops training lines that hold this character
 
@@ -126,6 +127,10 @@ class SentencePieceTrainer:
     def __post_init__(self) -> None:
         if self.model_type not in ("bpe", "unigram"):
             raise ValueError(f"tokenizer: model_type={self.model_type!r} is not one of bpe, unigram; choose one")
+        if self.vocab_size > MAX_VOCAB_SIZE:
+            raise ValueError(
+                f"tokenizer: vocab_size={self.vocab_size} is more than {MAX_VOCAB_SIZE}; give a smaller one"
+            )
         if self.vocab_size < MIN_VOCAB_SIZE:
             raise ValueError(
                 f"tokenizer: vocab_size={self.vocab_size} leaves no room for text; "

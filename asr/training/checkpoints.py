@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from asr.error_text import is_out_of_memory
+from asr.safe_io import named_path
 from asr.training.checkpoint_checks import (
     check_averages,
     check_contents,
@@ -60,7 +61,7 @@ class LoadedCheckpoint:
 
 def checkpoint_file(run: str) -> Path:
     """Return the checkpoint that ``run=`` names: a file, or the best (else the last) of a run's folder."""
-    path = Path(run).expanduser()
+    path = named_path(run)
     if path.is_file():
         return path
     for name in ("best", "last"):

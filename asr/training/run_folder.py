@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from asr.safe_io import check_inside, open_inside, refuse_links_outside, write_whole
+from asr.safe_io import check_inside, named_path, open_inside, refuse_links_outside, write_whole
 
 MAX_THREADS = 1024  # torch starts them all
 PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
@@ -90,7 +90,7 @@ def usable_folder(given: object, key: str) -> Path:
     """
     if not isinstance(given, str | int | Path) or isinstance(given, bool) or not str(given).strip():
         raise ValueError(f"{key} must name a folder, given {given!r}")
-    folder = Path(str(given)).expanduser().resolve()
+    folder = named_path(given).resolve()
     nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not nearest.is_dir():
         raise ValueError(f"{key}: {str(folder)!r} cannot be made: {str(nearest)!r} is no folder; name another")

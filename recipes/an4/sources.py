@@ -20,7 +20,7 @@ from asr.data.archives import extract
 from asr.data.fingerprint import describe_source, fingerprint
 from asr.data.numpy_files import load_npz
 from asr.data.source_files import read_lines, visible_files
-from asr.safe_io import check_regular_file
+from asr.safe_io import check_regular_file, named_path
 
 HOME = "http://www.speech.cs.cmu.edu/databases/an4/"
 MAX_BYTES, MAX_MEMBERS = 2**27, 5000  # it unpacks to 1100 files of 15 MB
@@ -62,7 +62,7 @@ def find_utterances(source: str, work: Path) -> list[Utterance]:
     Raises:
         ValueError: there are no such utterances at ``source``, or what describes them contradicts.
     """
-    folder = Path(source).expanduser()
+    folder = named_path(source)
     if not folder.is_dir():
         unpacked = work / f"unpacked-{fingerprint(describe_source(source))}"
         folder = extract(folder, unpacked, max_bytes=MAX_BYTES, max_members=MAX_MEMBERS)

@@ -12,6 +12,7 @@ from asr.data.corpus import Corpus, Dropped, Manifests, Source
 from asr.data.manifests import UNSPLIT, Brought, manifest_files, read_brought
 from asr.data.seeding import seed_for
 from asr.data.source_files import reads
+from asr.safe_io import named_path
 
 MIN_SPEAKERS = 3  # one for each of train, dev and test
 
@@ -45,7 +46,7 @@ def prepare_custom(
     for name, fraction in (("dev_fraction", dev_fraction), ("test_fraction", test_fraction)):
         if not 0 < fraction < 0.5:
             raise ValueError(f"data.prepare.{name} must be between 0 and 0.5, given {fraction}")
-    brought = read_brought(Path(source).expanduser())
+    brought = read_brought(named_path(source))
     _refuse_useless(source, brought)
     segments = {split: list(manifests.supervisions) for split, manifests in brought.splits.items()}
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from asr.data.archives import download, extract
 from asr.data.fingerprint import describe_source, fingerprint
 from asr.data.source_files import read_lines, visible_files
+from asr.safe_io import named_path
 
 # the tag with all six speakers; the branch may grow
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
@@ -114,7 +115,7 @@ def _indexes(folder: Path) -> list[Path]:
 
 
 def _folder(source: str | None, work: Path) -> Path:
-    path = Path(source).expanduser() if source else download(URL, work / "original.tar.gz")
+    path = named_path(source) if source else download(URL, work / "original.tar.gz")
     if path.is_dir():
         return path
     unpacked = work / f"unpacked-{fingerprint(describe_source(str(path)))}"
