@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from asr.cli.calibrate import _conclusion, is_asked_for
-from asr.cli.errors import ConfigError
+from asr.cli.calibrate import _conclusion
 from asr.training.calibrate import Bucket, Calibration, Measured
 from tests.cli.conftest import TINY
 
@@ -24,14 +23,6 @@ def test_it_measures_proposes_and_leaves_without_a_run(trained):
     assert "approximate" in printed
     assert "Warning" not in printed
     assert "run folder" not in printed
-
-
-def test_neither_true_nor_false_is_refused():
-    assert is_asked_for(True)
-    assert not is_asked_for(False)
-    for value in ("maybe", None, 1):
-        with pytest.raises(ConfigError, match="calibrate must be true or false, given"):
-            is_asked_for(value)
 
 
 @pytest.mark.parametrize(

@@ -137,4 +137,4 @@ def test_a_name_that_is_not_one_line_is_left_out_of_the_transcripts(small_run, t
 @pytest.mark.parametrize("audio", ["[]", "null", "[[]]", "''", "nowhere"])
 def test_audio_that_names_no_file_is_refused(small_run, audio):
     ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={audio}")
-    assert (ended.code, ended.last_line.startswith("asr-transcribe: audio: ")) == (2, True), ended.printed
+    assert (ended.code, ended.last_line.startswith("asr-transcribe: audio")) == (2, True), ended.printed

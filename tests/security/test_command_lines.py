@@ -120,6 +120,12 @@ FOREIGN = {
     "the environment": ("hydra: {job: {env_set: {PYTHONPATH: evil}}}", "hydra.job.env_set.PYTHONPATH"),
     "a run folder of Hydra": ("hydra: {job: {chdir: true}}", "a yaml of another folder changes hydra.job"),
     "a callback": ("hydra: {callbacks: {x: {_target_: os.mkdir, path: hacked}}}", HYDRA),
+    "where data are made": ("data: {dir: elsewhere}", "a yaml of another folder changes data.dir"),
+    "where a sweep is written": ("sweep: {name: ../x}", "a yaml of another folder changes sweep.name"),
+    "an account": ("logger: {wandb: {entity: evil}}", "a yaml of another folder changes logger"),
+    "a secret": ("seed: ${oc.env:HOME}", "'${oc.env:HOME}' is not allowed"),
+    "a secret with an escape": ('seed: "\\x24{oc.env:HOME}"', "'${oc.env:HOME}' is not allowed"),
+    "a secret by a name that is made": ("seed: ${${decoder}:HOME}", "'${${decoder}:HOME}' is not allowed"),
 }
 
 
@@ -133,8 +139,8 @@ def write_group(folder: Path, group: str, content: str) -> None:
 @pytest.mark.parametrize("flag", ["--config-dir theirs", "hydra.searchpath=[file://theirs]"])
 def test_a_yaml_of_an_added_folder_does_not_change_hydra(programs, tmp_path, case, flag):
     content, expected = FOREIGN[case]
-    write_group(tmp_path / "theirs", "optimizer", content)
-    ended = programs.run("train", *flag.split(" "), "optimizer=mine", cwd=tmp_path, timeout_s=20)
+    write_group(tmp_path / "theirs", "recipe", content)
+    ended = programs.run("train", *flag.split(" "), "recipe=mine", cwd=tmp_path, timeout_s=20)
     assert ended.code == 2, ended.printed
     assert expected in ended.last_line, ended.printed
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
@@ -144,6 +150,17 @@ ENDLESS = {
     "aliases": ("a: &a [1,1]\nb: &b [*a,*a]\nseed: 1", "it has aliases"),
     "depth": ("seed: " + "[" * 500 + "]" * 500, "nested deeper than 50"),
     "itself": ("defaults: [_self_, mine]", ""),
+    "references": (
+        "\n".join(["data: {corpus: x}", "a0: xxxxxxxx"] + [f"a{i}: ${{a{i - 1}}}${{a{i - 1}}}" for i in range(1, 30)]),
+        "without end",
+    ),
+    "references that grow": (
+        "\n".join(
+            ["data: {corpus: x}", f"a0: {'x' * 2**19}"] + [f"a{i}: ${{a{i - 1}}}${{a{i - 1}}}" for i in range(1, 14)]
+        ),
+        "without end",
+    ),
+    "a number": ("seed: " + "59:" * 2**16 + "59", "it has a number of"),
 }
 
 
@@ -349,16 +366,28 @@ def test_a_variable_of_the_launcher_is_not_obeyed_from_elsewhere(programs, tmp_p
 @pytest.mark.parametrize("name", ["wandb/settings", ".wandb/settings"])
 def test_a_server_that_the_current_folder_names_is_not_sent_the_key(tmp_path, monkeypatch, name):
     (tmp_path / name).parent.mkdir()
-    (tmp_path / name).write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+    (tmp_path / name).write_text("[default]\nmode = online\nbase_url = http://127.0.0.1:9\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.delenv("WANDB_BASE_URL", raising=False)
-    with pytest.raises(ValueError, match="names the server of wandb"):
+    with pytest.raises(ValueError, match="says where wandb sends numbers, or how: 'base_url = "):
         chosen_mode("auto")
-    assert chosen_mode("offline") == "offline"
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     assert chosen_mode("auto") == "online"
+
+
+@pytest.mark.parametrize(
+    "line", ["entity: evil", "https_proxy=http://evil", "insecure_disable_ssl = true", "root_dir=/"]
+)
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_an_account_or_proxy_that_the_current_folder_names_is_not_used(tmp_path, monkeypatch, line, mode):
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "settings").write_text(f"; a comment\n[default]\n{line}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    with pytest.raises(ValueError, match=f"says where wandb sends numbers, or how: '{line}'"):
+        chosen_mode(mode)
 
 
 def test_code_in_recipes_dir_is_announced_first(programs, recipes, tmp_path):
