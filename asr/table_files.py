@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import math
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ MAX_LINES = 12_000_000
 MAX_POINTS = 5_000_000  # of all curves together, kept in memory
 MAX_CURVES = 1000
 MAX_STEP = 2**62
+SMALLEST, LARGEST = 1e-30, 1e15  # values, without their sign
 
 Points = tuple["array[int]", "array[float]"]  # steps and values, as they were logged
 
@@ -75,6 +77,7 @@ def _add_point(points: dict[str, Points], step: str, name: str, value: str) -> b
         if abs(update) < MAX_STEP:
             steps, values = points.setdefault(name, (array("q"), array("d")))
             steps.append(update)
-            values.append(number)
+            # beyond these no axis can be drawn; what is no number is left out of curves
+            values.append(number if number == 0 or SMALLEST <= abs(number) <= LARGEST else math.nan)
             return True
     return False

@@ -37,7 +37,10 @@ from asr.training.lost_workers import hush_freed_workers
 from asr.training.processes import is_first_process
 
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are
-EXPLAINED = (ValueError, TrainingFailed, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError)
+EXPLAINED = (
+    *(ValueError, TrainingFailed, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError),
+    ModuleNotFoundError,  # of a callback of Lightning's that needs a package more
+)
 MAX_MESSAGE = 5000  # characters; a file may hold names without end
 LONGEST = 400  # characters without a space that are shown whole
 
@@ -121,7 +124,7 @@ def _told(error: Exception, config_name: str) -> tuple[str, int]:
         return f"out of memory: {first_line(error)}; {MORE_MEMORY}", 1
     if isinstance(error, OSError):
         return explain_os_error(error)
-    return str(error), 1 if isinstance(error, TrainingFailed) else 2
+    return str(error), 1 if isinstance(error, TrainingFailed | ModuleNotFoundError) else 2
 
 
 def _leave(config_name: str, message: str, code: int = 2) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -38,6 +39,14 @@ def test_a_callback_that_misses_a_logger_is_refused_with_a_line(small_run, tmp_p
     callback = f"+callbacks.stats={{{LIGHTNING}.DeviceStatsMonitor}}"
     ended = small_run.run("train", *TINY, callback, "logger=none", f"run_dir={tmp_path / 'run'}")
     assert (ended.code, "Cannot use `DeviceStatsMonitor`" in ended.last_line) == (2, True), ended.printed
+
+
+@pytest.mark.skipif(find_spec("psutil") is not None, reason="psutil, which the callback needs, is installed")
+def test_a_callback_that_misses_a_package_ends_with_a_line(small_run, tmp_path):
+    callback = f"+callbacks.stats={{{LIGHTNING}.DeviceStatsMonitor}}"
+    ended = small_run.run("train", *TINY, callback, "logger=csv", f"run_dir={tmp_path / 'run'}")
+    assert (ended.code, "psutil" in ended.last_line) == (1, True), ended.printed
+    assert "Traceback" not in ended.printed
 
 
 @pytest.mark.parametrize("seconds", [0, -5])

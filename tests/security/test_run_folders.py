@@ -258,6 +258,7 @@ METRICS = {
     "a field of a million characters": "step,name,value\n1,val/wer," + "9" * 1_000_000,
     "no numbers": "step,name,value\na,val/wer,b\n",
     "infinite": "step,name,value\n1,val/wer,inf\n2,val/wer,nan\n3,val/wer,1e999\n",
+    "wild": "step,name,value\n1,val/wer,1e308\n2,val/wer,-1e308\n3,val/wer,5e-324\n",
     "other columns": "a,b\n1,2\n",
     "empty": "",
     "no text": "\udcff\udcfe",

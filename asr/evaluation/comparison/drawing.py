@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +73,9 @@ def draw(name: str, height_in: float, fill: Callable[[Figure], None]) -> tuple[b
         height_in: of the picture in inches.
         fill: draws on the figure.
     """
-    with matplotlib.style.context(["default", STYLE | {"svg.hashsalt": name}]):
+    with matplotlib.style.context(["default", STYLE | {"svg.hashsalt": name}]), warnings.catch_warnings():
+        # names may be of any script; the SVG, which the report shows, leaves their letters to the browser
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         fill(figure)
         png, svg = io.BytesIO(), io.StringIO()

@@ -174,6 +174,12 @@ def test_names_are_text_whatever_they_hold():
     assert {f" {name}" for name in shown} <= set(texts(course_of(comparison).svg))
 
 
+@pytest.mark.filterwarnings("error")
+def test_names_of_any_script_are_drawn_without_a_word():
+    names = ("日本語 lr=1", "العربية", "עברית", "हिन्दी")
+    assert set(names) <= set(texts(wers_of(made_comparison(4, 1, names=names)).svg))
+
+
 def test_a_long_legend_name_keeps_both_ends():
     name = "eve " + "x" * 100 + " #2"
     _, svg = draw("made", 2, lambda figure: add_legend(figure, figure.add_subplot().plot([1]), [name]))
