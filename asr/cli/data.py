@@ -60,9 +60,9 @@ def prepare_data(
         | {"frames": lengths, "layout": LAYOUT}
     )
     options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
-    make_corpus = part(config, "data.prepare", source=data["source"])
+    make_corpus = part(config, "data.prepare", source=data.get("source"))
     source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
-    corpus_name = fingerprint({"prepare": options, "source": describe_source(data["source"], source_files)})
+    corpus_name = fingerprint({"prepare": options, "source": describe_source(data.get("source"), source_files)})
     prepared = prepare(folder, corpus_name, make_corpus, view, view_name, may_prepare)
     if not quiet and is_first_process():
         print_table(prepared, PlainConsole())
