@@ -132,12 +132,14 @@ def serve(jobs: Iterator[str]) -> None:
 def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
     """Be the command, in a process that never returns."""
     import resource
+    import tempfile
 
     code = 70
     try:
         os.setsid()  # so that it can be killed with all that it has started
         os.chdir(job["cwd"])
         os.environ.update(job["environment"])
+        tempfile.tempdir = None  # which the forking process has looked up
         for name in (1, 2):
             os.dup2(descriptor, name)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

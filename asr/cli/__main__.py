@@ -2,38 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import re
 import signal
 import sys
 
 from asr.error_text import first_line, is_out_of_memory
+from asr.signals import TRY_AGAIN, listen, restored_handlers
 
 INTERRUPTED = 130  # what a shell counts for SIGINT
+RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
+READ_BY_LIBRARIES = ("MPL", "TORCH", "PYTORCH", "KMP_", "OMP_", "CUDA_")
 MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
 
 
 def start(command: str) -> None:
     """Import a command and run it."""
 
-    def leave(*_: object) -> None:
-        os.write(sys.stderr.fileno(), f"asr-{command}: interrupted\n".encode())
-        os._exit(INTERRUPTED)
+    def leave(number: int, _: object) -> None:
+        line, code = "interrupted", INTERRUPTED
+        if number != signal.SIGINT:
+            line = f"ended by {signal.Signals(number).name}{advice_at_start(command)}"
+            code = ended_code(command, number)
+        # of several processes the first one speaks; a closed terminal can be told nothing
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            with contextlib.suppress(OSError):
+                os.write(2, f"asr-{command}: {line}\n".encode())
+        os._exit(code)
 
     # Importing torch takes seconds, and a KeyboardInterrupt in them is a traceback, or is lost: some modules catch
     # whatever their own imports raise. Nothing is made yet that would have to be cleared away.
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # shells let background jobs ignore it
         signal.signal(signal.SIGINT, leave)
-    try:
-        module = importlib.import_module(f"asr.cli.{command}")
-    except Exception as error:
-        if "HYDRA_FULL_ERROR" in os.environ or not is_out_of_memory(error):
-            raise
-        print(f"asr-{command}: out of memory while starting: {first_line(error)}; {MORE_MEMORY}", file=sys.stderr)
-        raise SystemExit(1) from None
-    signal.signal(signal.SIGINT, before)
-    module.main()
+    with restored_handlers():
+        listen(leave)
+        try:
+            module = importlib.import_module(f"asr.cli.{command}")
+        except Exception as error:
+            if "HYDRA_FULL_ERROR" in os.environ:
+                raise
+            told, code = explain_import(error)
+            print(f"asr-{command}: {told}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)", file=sys.stderr)
+            raise SystemExit(code) from None
+        signal.signal(signal.SIGINT, before)
+        module.main()
+
+
+def explain_import(error: Exception) -> tuple[str, int]:
+    """Return why libraries cannot be imported, and the exit code."""
+    if is_out_of_memory(error):
+        return f"out of memory while starting: {first_line(error)}; {MORE_MEMORY}", 1
+    # libraries read variables of their own, and some name the value alone
+    words = re.findall(r"[^\s'\",;]+", first_line(error))
+    known = [name for name, value in os.environ.items() if name.startswith(READ_BY_LIBRARIES) and value in words]
+    told = f"a library cannot be imported: {type(error).__name__}: {first_line(error)}"
+    if known:
+        return f"{told}; correct or unset the variable {' or '.join(known)}", 2
+    return f"{told}; install the packages of this project anew, or see the variables of the environment", 1
+
+
+def ended_code(command: str, number: int) -> int:
+    """Return the exit code after a signal: nothing is lost of a run, which may be started again."""
+    return TRY_AGAIN if command == "train" else 128 + number
+
+
+def advice_at_start(command: str) -> str:
+    """Return what the line about a signal goes on with, before there is any work that could be lost."""
+    if command != "train":
+        return ""
+    run_dir = os.environ.get(RUN_DIR_VARIABLE)
+    return (
+        f"; to resume: asr-train resume={run_dir}" if run_dir else " before training began; run the same command again"
+    )
 
 
 def prepare() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import signal
@@ -21,7 +22,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import asr.recipes
-from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY
+from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, advice_at_start, ended_code
 from asr.cli.errors import ConfigError
 from asr.cli.explanations import config_folder, explain, explain_os_error
 from asr.cli.help import command_help
@@ -32,6 +33,7 @@ from asr.cli.words import LINKED_RECIPES, SEARCHPATH, check_bounds, check_words,
 from asr.console import printable
 from asr.error_text import first_line, is_out_of_memory
 from asr.safe_io import named_path
+from asr.signals import Terminated, end_with, restored_handlers
 from asr.training.errors import TrainingFailed
 from asr.training.lost_workers import hush_freed_workers
 from asr.training.processes import is_first_process
@@ -42,6 +44,7 @@ EXPLAINED = (
     ModuleNotFoundError,  # of a callback of Lightning's that needs a package more
 )
 MAX_MESSAGE = 5000  # characters; a file may hold names without end
+TOLERANCE = "LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE"  # which lhotse reads at each recording
 LONGEST = 400  # characters without a space that are shown whole
 
 
@@ -49,9 +52,22 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
     """Compose the config named ``config_name`` with the command line, and call ``task`` with it.
 
     Exits with 2 and a message if the command line or a file is wrong, with 1 and a message if the machine or the
-    training cannot continue, and with 130 when interrupted.
+    training cannot continue, with 130 when interrupted, and after a signal that asks for an end with 75 where the
+    same can be started again, else with what a shell counts for it.
     """
     quieten()
+    with restored_handlers():
+        end_with(lambda: advice_at_start(config_name))
+        try:
+            _run_explained(config_name, task)
+        except Terminated as ended:
+            code = ended_code(config_name, ended.signal)
+            if not is_first_process():
+                raise SystemExit(code) from None
+            _leave(config_name, f"ended by {ended.signal.name}{ended.advice()}", code)
+
+
+def _run_explained(config_name: str, task: Callable[[DictConfig], object]) -> None:
     full, begun = FULL_ERROR in os.environ, False
 
     def guarded(config: DictConfig) -> object:
@@ -95,6 +111,7 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
 
 
 def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> None:
+    _check_environment()
     # no child may import from the current folder, which may be somebody else's
     os.environ["PYTHONSAFEPATH"] = "1"
     with _raw_errors(), _external_recipes(sys.argv):
@@ -113,6 +130,14 @@ def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> 
             primary = CONFIG_NAME
         check_hydra(primary, folder, words)
         hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
+
+
+def _check_environment() -> None:
+    given = os.environ.get(TOLERANCE, "0.5")
+    with contextlib.suppress(ValueError):
+        if math.isfinite(float(given)):
+            return
+    raise ConfigError(f"the variable {TOLERANCE} must be a number of seconds, given {given!r}; correct or unset it")
 
 
 def _told(error: Exception, config_name: str) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from asr.cli.app import run_app
+from asr.cli.errors import ConfigError
 from asr.cli.restore import Restored, restore
 from asr.console import PlainConsole
 from asr.data.manifests import evaluation_cuts
@@ -28,6 +29,8 @@ def main() -> None:
 
 def evaluate(options: DictConfig) -> None:
     """Decode the sets, write hypotheses and error rates, and print them."""
+    if options.name is not None and options.manifest is None:
+        raise ConfigError(f"name={options.name} names the set of a manifest; add manifest=PATH, or leave name out")
     restored = restore(options)
     sets, notes = _sets(options, restored)
     output = _output_folder(options, restored.checkpoint.path)

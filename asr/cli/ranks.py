@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 
 from asr.children import die_with_parent
+from asr.signals import listen
 
 POLL_S = 0.1
 GRACE_S = 5.0  # for the others to say what they know about the death of one
@@ -20,7 +21,7 @@ GRACE_S = 5.0  # for the others to say what they know about the death of one
 def run_ranks(command: str, overrides: Sequence[str], num_processes: int, environment: dict[str, str]) -> int:
     """Run a command in one process per device, and wait for all.
 
-    Signals that ask for an end (SIGTERM, SIGUSR1) are handed on. When a process fails, the others are ended within
+    Signals that ask for an end are handed on. When a process fails, the others are ended within
     seconds: without it they would wait for it for ever.
 
     Args:
@@ -40,8 +41,7 @@ def run_ranks(command: str, overrides: Sequence[str], num_processes: int, enviro
         subprocess.Popen(words, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=die_with_this)
         for rank in range(num_processes)
     ]
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda received, _: _hand_on(ranks, received))
+    listen(lambda received, _: _hand_on(ranks, received))
     try:
         return _wait(ranks)
     finally:

@@ -19,6 +19,7 @@ from asr.training.run_folder import free_folder, num_threads, usable_folder
 from asr.training.weights import check_kind
 
 MOST_UPDATES = 2**63 - 1  # that Lightning and torch count
+MOST_MICRO_BATCHES = 10_000  # of an update
 MOST_EPOCHS = 10_000  # each is planned to count its updates
 ACCELERATORS = ("cpu", "gpu", "cuda", "auto")
 # others share out the weights, or start processes in which a run cannot be resumed
@@ -110,8 +111,9 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     for name in REFUSED.keys() & config["trainer"].keys():
         raise ConfigError(f"trainer.{name} cannot be given: {REFUSED[name]}")
     node = {**config["trainer"], **own}
-    for name in ("max_steps", "val_check_interval", "accumulate_grad_batches", "log_every_n_steps"):
+    for name in ("max_steps", "val_check_interval", "log_every_n_steps"):
         _check_count(node.get(name), f"trainer.{name}")
+    _check_count(node.get("accumulate_grad_batches"), "trainer.accumulate_grad_batches", MOST_MICRO_BATCHES)
     if node.get("max_epochs") not in (None, -1):
         _check_count(node["max_epochs"], "trainer.max_epochs", MOST_EPOCHS)
     if node.get("check_val_every_n_epoch") is not None:

@@ -27,6 +27,7 @@ from asr.cli.resuming import FREE, flat, override_key
 from asr.console import PlainConsole
 from asr.evaluation.curves import read_metrics
 from asr.safe_io import check_inside, open_inside, read_json, write_whole
+from asr.signals import TRY_AGAIN, Terminated
 from asr.training.run_folder import check_run_folder
 
 NAME = re.compile(r"\w[\w.+-]*")
@@ -160,7 +161,8 @@ def run_job(
 ) -> float:
     """Run a job, go on with it where it was interrupted, or leave it alone where it is finished.
 
-    A job that fails does not stop the others: it is recorded as failed.
+    A job that fails does not stop the others: it is recorded as failed. A signal that asks this process for an end is
+    handed on to the job, which is waited for.
 
     Args:
         command: what to run, such as ``train``.
@@ -175,6 +177,7 @@ def run_job(
 
     Raises:
         ValueError: links lead out of the sweep's folder.
+        Terminated: a signal has asked for an end.
     """
     name = job_name(overrides, config)
     check_inside(sweep_dir / name, sweep_dir)
@@ -196,21 +199,36 @@ def run_job(
         with _output(sweep_dir / RECORDS / f"{name}.log" if to_file else None) as output:
             code = _run(command, words, config.get("sweep", {}).get("gpus_per_job"), output)
     finally:
-        status = "interrupted" if code is None else "finished" if code == 0 and is_finished(folder) else "failed"
+        status = _status(code, folder)
         JobRecord(name, list(overrides), status, code, round(time.monotonic() - start, 1)).save(sweep_dir)
     print(f"{name}: {status}" + (f" with exit code {code}" if code else ""), flush=True)
     return best_dev_wer(folder)
 
 
+def _status(code: int | None, folder: Path) -> str:
+    if not code and is_finished(folder):
+        return "finished"
+    return "interrupted" if code in (None, TRY_AGAIN) else "failed"
+
+
 def _run(command: str, words: Sequence[str], num_gpus: int | None, output: IO[str] | None) -> int:
     with claimed_gpus(num_gpus) as environment:
-        return subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", "asr.cli", command, *words],
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
             preexec_fn=functools.partial(die_with_parent, os.getpid()),
-        ).returncode
+        )
+        try:
+            return process.wait()
+        except Terminated as ended:
+            process.send_signal(ended.signal)
+            process.wait()  # for its checkpoint: it would die with this process
+            raise
+        finally:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager

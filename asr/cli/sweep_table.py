@@ -15,6 +15,7 @@ from asr.cli.errors import ConfigError
 from asr.cli.sweep_jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, records
 from asr.console import PlainConsole, printable
 from asr.safe_io import at, number_at, read_json
+from asr.signals import end_by_default, end_with
 
 console = PlainConsole()
 
@@ -23,7 +24,7 @@ class SweepTable(Callback):
     """Checks a sweep's name before it starts, and says at its end how every job stands."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a name that is none, and folders that jobs get by themselves.
+        """Refuse a name that is none, and folders that jobs get by themselves; listen for signals.
 
         Hydra turns errors of callbacks into warnings, so that the program is left.
         """
@@ -35,6 +36,10 @@ class SweepTable(Callback):
         except ValueError as error:
             print(f"asr-train: {printable(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
+        if config.hydra.launcher._target_.endswith(".BasicLauncher"):
+            end_with(lambda: resume_line(Path(config.hydra.sweep.dir)))
+        else:
+            end_by_default()  # the jobs belong to processes that the launcher ends in its own way
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Print the table, and leave with 1 where a job is not finished."""
@@ -81,6 +86,15 @@ def last_line(sweep_dir: Path, found: list[JobRecord]) -> str:
         logs = f" (logs in {sweep_dir / RECORDS})" if any((sweep_dir / RECORDS).glob("*.log")) else ""
         return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}; the same command again goes on with them"
     return f"{line}. To compare them: asr-compare sweep={sweep_dir.name}"
+
+
+def resume_line(sweep_dir: Path) -> str:
+    """Return how the jobs stand of a sweep that a signal has ended, and how to resume it."""
+    found = records(sweep_dir)
+    again = f"to resume: the same command again, with sweep.name={sweep_dir.name}"
+    ended = ", ".join(record.name for record in found if not record.failed) or "none"
+    others = ", ".join(record.name for record in found if record.failed) or "none"
+    return f"; {again}; finished jobs: {ended}; not finished: {others}"
 
 
 def _status(record: JobRecord) -> str:

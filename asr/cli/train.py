@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from asr.cli.__main__ import RUN_DIR_VARIABLE
 from asr.cli.app import run_app
 from asr.cli.calibrate import calibrate_batches
 from asr.cli.data import prepare_data
@@ -25,11 +26,13 @@ from asr.cli.resuming import changes, override_key, recorded_overrides, refuse_c
 from asr.cli.sweep_jobs import name_sweep, run_job
 from asr.cli.words import words_for_jobs
 from asr.console import PlainConsole
-from asr.data.prepared import PreparedData
+from asr.data.prepared import INDEX, PreparedData
 from asr.data.reading import Reading
 from asr.safe_io import write_whole
+from asr.signals import Terminated
 from asr.training.checkpoints import FORMAT, LoadedCheckpoint, newest_good_checkpoint
 from asr.training.cost import measured_cost
+from asr.training.errors import TrainingFailed
 from asr.training.module import TrainingModule
 from asr.training.processes import agree, is_first_process, is_started_as_rank
 from asr.training.report import report_training
@@ -49,7 +52,6 @@ from asr.training.stopping import check_monitors, why_early
 from asr.training.unreadable import max_unreadable
 
 LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # and which process that is
-RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
 
 console = PlainConsole(quiet=not is_first_process())
 
@@ -80,17 +82,21 @@ def train(config: DictConfig) -> float | None:
         calibrate_batches(resolved, prepared.cuts("train"), reading, module)
         return None
     if launched:
-        _run(resolved, prepared, Path(launched))
+        with _saying_how_to_resume(Path(launched), prepared):
+            _run(resolved, prepared, Path(launched))
         return None
     if trainer.world_size == 1 or is_started_as_rank(trainer):
         run_dir = agree(trainer, lambda: resumed or _new_run_folder(resolved, job))
-        with hold(run_dir) if is_first_process() else contextlib.nullcontext(), _naming_the_run(run_dir):
+        with (
+            hold(run_dir) if is_first_process() else contextlib.nullcontext(),
+            _saying_how_to_resume(run_dir, prepared),
+        ):
             if is_first_process():
                 _record_start(resolved, run_dir, resumed, prepared, job)
             _run(resolved, prepared, run_dir)
             return None
     run_dir = resumed or _new_run_folder(resolved, job)
-    with hold(run_dir), _naming_the_run(run_dir):
+    with hold(run_dir), _saying_how_to_resume(run_dir, prepared):
         _record_start(resolved, run_dir, resumed, prepared, job)
         environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
         sys.exit(run_ranks("train", job.overrides.task, trainer.num_devices, environment))
@@ -109,12 +115,22 @@ def _launched_for() -> str | None:
 
 
 @contextlib.contextmanager
-def _naming_the_run(run_dir: Path) -> Iterator[None]:
-    """Let a Ctrl-C say how to resume."""
+def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[None]:
+    """Name the run after a Ctrl-C, after a signal before or after the updates, and where its data are removed."""
     try:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"to resume from its last checkpoint: asr-train resume={run_dir}") from None
+    except (OSError, ValueError, TrainingFailed) as error:
+        if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
+            raise
+        again = f"asr-train resume={run_dir} data.dir={prepared.folder.parent.parent}"
+        raise TrainingFailed(
+            f"the prepared data in {prepared.folder} were removed while the run read them; {again} prepares them "
+            "again and continues after the last checkpoint"
+        ) from error
+    except Terminated as ended:
+        raise Terminated(ended.signal, lambda: f"; to resume: asr-train resume={run_dir}") from None
 
 
 def _run_job(config: DictConfig, job: Any) -> float:

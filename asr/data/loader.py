@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from asr.data.worker_signals import obey_parent_alone
 # each is a process of its own; more than a few per core only wait for each other
 MAX_WORKERS = max(64, 4 * (os.cpu_count() or 1))
 MAX_BATCHES = 1024  # micro-batches in memory
+MAX_SOCKET_PATH = 107  # bytes, of a socket that workers send tensors through
+SOCKET_NAME = "/pymp-12345678/listener-12345678"  # which multiprocessing gives it below TMPDIR
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Workers:
         for name, least, most in (("num_workers", 0, MAX_WORKERS), ("prefetch", 1, MAX_BATCHES)):
             if not least <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be at least {least} and at most {most}, given {getattr(self, name)}")
+        if self.num_workers:
+            _check_temporary_folder(tempfile.gettempdir())
         if self.num_workers * self.prefetch > MAX_BATCHES:
             raise ValueError(
                 f"num_workers × prefetch must be at most {MAX_BATCHES}, the micro-batches in memory, given "
@@ -80,6 +85,15 @@ def read(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> Iterator[B
         pin_memory=torch.cuda.is_available(),
     )
     return _received(_started(loader)) if workers.num_workers else iter(loader)
+
+
+def _check_temporary_folder(folder: str) -> None:
+    num_bytes, most = len(os.fsencode(folder)), MAX_SOCKET_PATH - len(SOCKET_NAME)
+    if num_bytes > most:
+        raise ValueError(
+            f"TMPDIR={folder}: this path has {num_bytes} bytes, more than the {most} that processes that read data can "
+            "use; let TMPDIR name a folder with a shorter path, as in TMPDIR=/tmp"
+        )
 
 
 def _started(loader: DataLoader) -> Iterator[Batch]:

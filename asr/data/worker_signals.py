@@ -17,7 +17,7 @@ CANNOT_SEND = 3  # exit code
 
 
 def obey_parent_alone(parent: int, worker: int) -> None:
-    """Ignore SIGINT, and SIGTERM and SIGUSR1 that do not come from the parent process, and end with it.
+    """Ignore signals that ask for an end, except a SIGTERM that comes from the parent process, and end with it.
 
     A scheduler that takes a machine away signals every process of a job. A reader that died of it would end the
     training with an error before its checkpoint is written. A reader that outlives a killed training would keep its
@@ -28,8 +28,9 @@ def obey_parent_alone(parent: int, worker: int) -> None:
         worker: number of the reader, as a ``worker_init_fn`` is given it.
     """
     die_with_parent(parent)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group, and the parent ends this one
+    # a Ctrl-C reaches the whole group, and the parent ends this one
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU):
+        signal.signal(number, signal.SIG_IGN)
     # torch sends a batch in threads, whose errors are printed and forgotten, and the parent would wait for ever
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end)  # type: ignore[attr-defined]
     threading.excepthook = lambda failed: _end_unless_connection_lost(failed.exc_type, failed.exc_value, None)

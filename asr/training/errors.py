@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +19,16 @@ def explaining_failed_writes(run_dir: Path) -> Iterator[None]:
     """Say what could not be written of a run, why, and what is left of it.
 
     Raises:
-        TrainingFailed: the disk is full, a quota is used up, or writing is not allowed.
+        TrainingFailed: the disk is full, a quota is used up, writing is not allowed, or the run's folder is gone.
     """
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ENOENT and not (run_dir / "config.yaml").is_file():
+            raise TrainingFailed(
+                f"{run_dir}, the folder of this run, was removed or renamed while it was in use, and nothing can be "
+                "written to it; give a folder that was renamed its name back, or start a new run"
+            ) from error
         newest = newest_update(run_dir / "checkpoints")
         left = (
             f"continues from update {newest}" if newest is not None else "begins again: no checkpoint was written yet"

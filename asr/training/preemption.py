@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -12,11 +11,11 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Checkpoint
 
+from asr.signals import ENDING, TRY_AGAIN, heeded, leave_closed_terminal
 from asr.training.boundaries import ends_update, is_last_update, validates_next
 from asr.training.saving import Checkpoints
 
-EXIT_CODE = os.EX_TEMPFAIL  # 75, "try again later", which no error and no signal gives
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+EXIT_CODE = TRY_AGAIN
 
 
 class Preempted(SystemExit):
@@ -27,7 +26,7 @@ class Preempted(SystemExit):
 
 
 class Preemption(Checkpoint):
-    """Ends training after SIGTERM or SIGUSR1: behind the update in hand, with a checkpoint and exit code 75.
+    """Ends training after a signal of ``ENDING``: behind the update in hand, with a checkpoint and exit code 75.
 
     With several processes, one that was told is enough: all ask each other at the end of every update. A validation is
     left at once, and begun again by who resumes; only several processes, which validate at different speeds, end it
@@ -37,6 +36,7 @@ class Preemption(Checkpoint):
     """
 
     def __init__(self) -> None:
+        self.heeded = heeded()
         self.received: signal.Signals | None = None
         self.leaving = False
         self.written: Path | None = None
@@ -47,10 +47,11 @@ class Preemption(Checkpoint):
         It puts back the handlers of before at the end of the training.
         """
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                signal.signal(number, self._note)
+            for number in ENDING:
+                signal.signal(number, self._note if number in self.heeded else signal.SIG_IGN)
 
     def _note(self, number: int, _: Any) -> None:
+        leave_closed_terminal()
         self.received = signal.Signals(number)
 
     def on_train_batch_end(

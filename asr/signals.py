@@ -1,0 +1,86 @@
+"""Signals that ask a command to end: a scheduler's notice, a closed terminal, a limit of CPU time.
+
+Known without torch, because they may arrive while it is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+# clusters send the first two before they take a machine away
+ENDING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU)
+TRY_AGAIN = os.EX_TEMPFAIL  # 75, which no error and no signal gives
+
+
+class Terminated(SystemExit):
+    """A signal has asked this process to end; not an error, so that nothing on the way out takes it for one.
+
+    Attributes:
+        signal: that was received.
+        advice: returns what to do next, asked for when all is cleared away.
+    """
+
+    def __init__(self, number: int, advice: Callable[[], str]) -> None:
+        self.signal = signal.Signals(number)
+        self.advice = advice
+        super().__init__(128 + number)
+
+
+def heeded(signals: Iterable[signal.Signals] = ENDING) -> list[signal.Signals]:
+    """Return those signals that this process was not started to ignore, as ``nohup`` starts it."""
+    return [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def listen(handler: Callable[[int, Any], object]) -> None:
+    """Call ``handler`` when a signal asks for an end, unless it is ignored; only the main thread can be told."""
+    if threading.current_thread() is threading.main_thread():
+        for number in heeded():
+            signal.signal(number, handler)
+
+
+def end_with(advice: Callable[[], str]) -> None:
+    """Raise ``Terminated`` at the first signal; later ones, which would interrupt the clearing away, are ignored."""
+
+    def end(number: int, _: object) -> None:
+        leave_closed_terminal()
+        listen(lambda *_: None)
+        raise Terminated(number, advice)
+
+    listen(end)
+
+
+def end_by_default() -> None:
+    """Let a signal end this process as if nobody listened."""
+    if threading.current_thread() is threading.main_thread():
+        for number in heeded():
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def restored_handlers() -> Iterator[None]:
+    """Put the handlers of before back at the end."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                if handler is not None:  # one that Python did not install
+                    signal.signal(number, handler)
+
+
+def leave_closed_terminal() -> None:
+    """Send output nowhere that went to a terminal which is closed: writing there fails, and would end a run."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if stream.fileno() in _terminals and not os.isatty(stream.fileno()):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+_terminals = {descriptor for descriptor in (1, 2) if os.isatty(descriptor)}

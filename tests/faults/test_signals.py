@@ -1,0 +1,141 @@
+"""A signal that asks for an end, at any moment, ends a command in one line; a run or a sweep can be resumed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from asr.cli.sweep_jobs import records
+from asr.signals import TRY_AGAIN
+from tests.cli.test_resume import wait_for_update
+from tests.faults.test_interrupts import start
+from tests.small_runs import TINY
+
+AGAIN = "before training began; run the same command again"
+LONG = (
+    *(word for word in TINY if "trainer." not in word),
+    "trainer.max_steps=50000",
+    "trainer.val_check_interval=50000",
+)
+
+
+def ended(process: subprocess.Popen[str], folder: Path, number: signal.Signals) -> tuple[int, str, str]:
+    """Signal one process; return its exit code, its last line, and all that was printed."""
+    process.send_signal(number)
+    code = process.wait(timeout=60)
+    printed = (folder / "log.txt").read_text()
+    assert "Traceback" not in printed, printed
+    lines = [line for line in printed.splitlines() if line.strip()]
+    return code, lines[-1] if lines else "", printed
+
+
+def wait_for_cpu(process: subprocess.Popen[str], cpu_s: float) -> None:
+    while True:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        if (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") >= cpu_s:
+            return
+        assert process.poll() is None
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "cpu_s", "code", "said"),
+    [
+        ("train", signal.SIGTERM, 0.5, TRY_AGAIN, f"asr-train: ended by SIGTERM {AGAIN}"),
+        ("train", signal.SIGUSR1, 1.5, TRY_AGAIN, f"asr-train: ended by SIGUSR1 {AGAIN}"),
+        ("train", signal.SIGHUP, 0.5, TRY_AGAIN, f"asr-train: ended by SIGHUP {AGAIN}"),
+        ("compare", signal.SIGTERM, 0.5, 143, "asr-compare: ended by SIGTERM"),
+    ],
+)
+def test_a_signal_at_start_up_is_one_line(tmp_path, command, number, cpu_s, code, said):
+    process = start(tmp_path, command, *(LONG if command == "train" else ("sweep=none",)))
+    wait_for_cpu(process, cpu_s)
+    assert ended(process, tmp_path, number)[::2] == (code, f"{said}\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [("train", TRY_AGAIN, f"asr-train: ended by SIGUSR1 {AGAIN}"), ("prepare", 138, "asr-prepare: ended by SIGUSR1")],
+)
+def test_a_signal_in_preparation_is_one_line(tmp_path, command, code, said):
+    process = start(tmp_path, command, *TINY, "data.prepare.num_train=3000")
+    while not list(tmp_path.glob("data/digits/*/*")):
+        assert process.poll() is None, (tmp_path / "log.txt").read_text()
+        time.sleep(0.02)
+    assert ended(process, tmp_path, signal.SIGUSR1)[:2] == (code, said)
+    assert not list(tmp_path.glob("data/digits/*/*/prepared.json"))
+
+
+@pytest.mark.parametrize(("number", "options"), [(signal.SIGXCPU, ()), (signal.SIGHUP, ("trainer.devices=2",))])
+def test_a_closed_terminal_and_a_limit_of_time_leave_a_checkpoint(tmp_path, number, options):
+    process = start(tmp_path, "train", *LONG, "data.workers.num_workers=1", "run_dir=run", *options)
+    wait_for_update(tmp_path / "run", 2, process)
+    os.killpg(process.pid, number)
+    code, line, printed = ended(process, tmp_path, number)
+    assert code == TRY_AGAIN, printed
+    assert f"received {number.name}: left behind update" in printed
+    assert line.endswith(f"asr-train resume={tmp_path / 'run'}")
+    assert list((tmp_path / "run" / "checkpoints").glob("update-*.ckpt"))
+
+
+def test_a_terminal_that_is_closed_in_training_leaves_a_checkpoint(tmp_path):
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, "-m", "asr.cli", "train", *LONG, "run_dir=run"])
+    metrics, deadline = tmp_path / "run" / "metrics.csv", time.monotonic() + 60
+    os.set_blocking(terminal, False)
+    while not (metrics.exists() and "\n2,train/loss" in metrics.read_text()):
+        assert time.monotonic() < deadline
+        try:
+            os.read(terminal, 65536)
+        except BlockingIOError:
+            time.sleep(0.02)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == TRY_AGAIN
+    assert list((tmp_path / "run" / "checkpoints").glob("update-*.ckpt"))
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        process = start(tmp_path, "train", *LONG, "run_dir=run")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_for_cpu(process, 0.5)
+    process.send_signal(signal.SIGHUP)
+    wait_for_update(tmp_path / "run", 2, process)
+    process.send_signal(signal.SIGHUP)
+    wait_for_update(tmp_path / "run", 10, process)
+    assert ended(process, tmp_path, signal.SIGTERM)[0] == TRY_AGAIN
+    assert "SIGHUP" not in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(("number", "whole_group"), [(signal.SIGTERM, False), (signal.SIGUSR1, True)])
+def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(tmp_path, number, whole_group):
+    words = ("train", "-m", *LONG[:-2], LONG[-1], "sweep.name=s", "trainer.max_steps=2,50000")
+    process = start(tmp_path, *words)
+    sweep_dir = tmp_path / "runs" / "s"
+    while len(records(sweep_dir)) < 2:
+        assert process.poll() is None, (tmp_path / "log.txt").read_text()
+        time.sleep(0.05)
+    finished, interrupted = sorted(records(sweep_dir), key=lambda record: not record.status.startswith("finished"))
+    wait_for_update(sweep_dir / interrupted.name, 2, process)
+    if whole_group:
+        os.killpg(process.pid, number)
+    code, line, printed = ended(process, tmp_path, number)
+    assert code == TRY_AGAIN, printed
+    assert f"received {number.name}: left behind update" in printed
+    assert line == (
+        f"asr-train: ended by {number.name}; to resume: the same command again, with sweep.name=s; finished jobs: "
+        f"{finished.name}; not finished: {interrupted.name}"
+    )
+    assert list((sweep_dir / interrupted.name / "checkpoints").glob("update-*.ckpt"))
+    assert [record.status for record in records(sweep_dir) if record.name == interrupted.name] == ["interrupted"]

@@ -1,0 +1,97 @@
+"""Variables of the environment and folders that vanish: each answered with a line that names them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.faults.test_interrupts import start
+from tests.small_runs import TINY
+
+IMPORTS = {
+    "a backend of matplotlib": ("compare", {"MPLBACKEND": "bogus"}, "Key backend: 'bogus' is not a valid value"),
+    "logs of torch": ("train", {"TORCH_LOGS": "bogus"}, "correct or unset the variable TORCH_LOGS"),
+}
+
+
+@pytest.mark.parametrize(("command", "variable", "said"), IMPORTS.values(), ids=IMPORTS)
+def test_a_variable_that_a_library_refuses_at_its_import_is_named(tmp_path, command, variable, said):
+    done = subprocess.run(
+        [sys.executable, "-m", "asr.cli", command],
+        cwd=tmp_path,
+        env={**os.environ, **variable},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"asr-{command}: a library cannot be imported: "), done.stderr
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("value", ["x", "nan"])
+def test_a_tolerance_of_lhotse_that_is_no_number_is_named(small_run, tmp_path, value):
+    variable = {"LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE": value}
+    ended = small_run.run("train", *TINY, f"run_dir={tmp_path / 'run'}", environment=variable)
+    assert ended.code == 2, ended.printed
+    assert f"LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE must be a number of seconds, given '{value}'" in ended.last_line
+
+
+@pytest.mark.parametrize(("length", "code"), [(76, 2), (75, 0)])
+def test_a_folder_for_temporary_files_with_a_long_path_is_named(small_run, tmp_path, length, code):
+    with_room = f"/tmp/{'d' * (length - len('/tmp/'))}"
+    os.mkdir(with_room)
+    words = (*TINY, "data.workers.num_workers=1", f"run_dir={tmp_path / 'run'}")
+    try:
+        ended = small_run.run("train", *words, environment={"TMPDIR": with_room})
+    finally:
+        shutil.rmtree(with_room)
+    assert ended.code == code, ended.printed
+    assert (f"TMPDIR={with_room}: this path has 76 bytes" in ended.last_line) == (code == 2)
+
+
+REMOVED = {
+    "the run's folder": ("run", "{here}/run, the folder of this run, was removed or renamed while it was in use"),
+    "the data": ("data", "were removed while the run read them; asr-train resume={here}/run data.dir={here}/data"),
+}
+
+
+@pytest.mark.parametrize(("folder", "said"), REMOVED.values(), ids=REMOVED)
+def test_a_folder_that_is_removed_while_training_is_named(tmp_path, folder, said):
+    words = (*TINY, "trainer.max_steps=600", "trainer.val_check_interval=40", "data.dir=data", "run_dir=run")
+    process = start(tmp_path, "train", *words)
+    metrics = tmp_path / "run" / "metrics.csv"
+    while not (metrics.exists() and "\n2,train/loss" in metrics.read_text()):
+        assert process.poll() is None, (tmp_path / "log.txt").read_text()
+        time.sleep(0.02)
+    shutil.rmtree(tmp_path / folder, ignore_errors=True)
+    assert process.wait(timeout=60) == 1, (tmp_path / "log.txt").read_text()
+    line = [line for line in (tmp_path / "log.txt").read_text().splitlines() if line.startswith("asr-train: ")][-1]
+    assert said.format(here=tmp_path) in line
+    assert ("resume" in line) == (folder == "data")
+
+
+REFUSED = {
+    "a name of the run's own sets": (
+        "evaluate",
+        ("name=mine",),
+        "name=mine names the set of a manifest; add manifest=",
+    ),
+    "an update that never ends": (
+        "train",
+        (*TINY, f"trainer.accumulate_grad_batches={2**63 - 1}"),
+        "trainer.accumulate_grad_batches must be a whole number of at least 1 and at most 10000",
+    ),
+}
+
+
+@pytest.mark.parametrize(("command", "words", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_would_have_no_effect_is_refused(small_run, tmp_path, command, words, said):
+    place = f"run={small_run.run_dir}" if command == "evaluate" else f"run_dir={tmp_path / 'run'}"
+    ended = small_run.run(command, *words, place)
+    assert (ended.code, said in ended.last_line) == (2, True), ended.printed
