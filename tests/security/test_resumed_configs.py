@@ -302,7 +302,7 @@ def test_a_disk_without_room_for_a_config_leaves_the_one_that_was(programs, trai
 @pytest.mark.parametrize("anyway", [(), ("resume_anyway=true",)])
 def test_a_config_is_bounded_by_the_weights_of_its_checkpoints(programs, trained, tmp_path, anyway):
     folder = shutil.copytree(trained.run_dir, tmp_path / "run")
-    made = changed(encoder__num_layers=1000, encoder__d_feedforward=4000)(read_yaml(folder / "config.yaml"))
+    made = changed(encoder__num_layers=500, encoder__d_feedforward=3000)(read_yaml(folder / "config.yaml"))
     (folder / "config.yaml").write_text(yaml.safe_dump(made))
     data_dir = f"data.dir={trained.folder}/data/digits"
     ended = programs.run("train", "resume=run", "logger=csv", data_dir, *anyway, cwd=tmp_path, timeout_s=20)
