@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -34,7 +35,8 @@ def _refuse_huge_numbers(node: Any, key: str = "") -> None:
     if isinstance(node, Mapping | list):
         for name, value in node.items() if isinstance(node, Mapping) else enumerate(node):
             _refuse_huge_numbers(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(node, int | float) and abs(node) > MAX_NUMBER:
+    # what is infinite the parts refuse themselves
+    elif isinstance(node, int | float) and MAX_NUMBER < abs(node) < math.inf:
         # of thousands of digits Python prints none
         number = f"{node:.3g}" if isinstance(node, float) or abs(node) < 10**300 else "a number of more than 300 digits"
         raise ConfigError(f"{key}={number} is more than {MAX_NUMBER}, which no recogniser needs")
