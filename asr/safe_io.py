@@ -70,7 +70,7 @@ def read_yaml(path: Path) -> Any:
         raise
     # PyYAML's constructors raise whatever Python does with values that only look right, such as a 99th month
     except Exception as error:
-        raise ValueError(f"{path} is not plain YAML: {first_line(error, 200)}") from None
+        raise ValueError(f"{path} is not plain YAML: {_where_and_why(error, path)}") from None
 
 
 def checked_scalars(path: Path) -> list[str]:
@@ -114,14 +114,19 @@ def _bounded_events(text: str) -> Iterator[yaml.Event]:
     for event in yaml.parse(text, LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError("it has aliases")
+            raise _refusal(event, "it has aliases")
         if depth > MAX_DEPTH:
-            raise yaml.YAMLError(f"it is nested deeper than {MAX_DEPTH}")
+            raise _refusal(event, f"it is nested deeper than {MAX_DEPTH}")
         if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and len(event.value) > MAX_DIGITS:
             kind = yaml.resolver.Resolver().resolve(yaml.ScalarNode, event.value, (True, False))
             if kind != yaml.resolver.Resolver.DEFAULT_SCALAR_TAG:
-                raise yaml.YAMLError(f"it has a number of {len(event.value)} characters; {MAX_DIGITS} are allowed")
+                problem = f"it has a number of {len(event.value)} characters; {MAX_DIGITS} are allowed"
+                raise _refusal(event, problem)
         yield event
+
+
+def _refusal(event: Any, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 def read_json(path: Path, max_bytes: int = MAX_BYTES, max_values: int = 2 * MAX_NODES) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,16 +91,32 @@ def build_recogniser(
     config: Mapping[str, Any], vocab_size: int, mean: Sequence[float], std: Sequence[float]
 ) -> Recogniser:
     """Build the recogniser with fresh weights that depend on ``config["seed"]`` and the shapes alone."""
-    torch.manual_seed(config["seed"])
-    encoder = build_encoder(config, len(mean))
-    head = part(config, "head", d_model=encoder.d_model, vocab_size=vocab_size)
-    normalise, augment = GlobalNorm(mean, std), part(config, "augment.features")
-    try:
-        recogniser = Recogniser(encoder, head, normalise, augment)
-    except ValueError as error:
-        raise ConfigError(f"head: {error}") from error
+    recogniser = _uninitialised(config, vocab_size, GlobalNorm(mean, std), contextlib.nullcontext())
     initialise(recogniser)
     return recogniser
+
+
+def outline_recogniser(config: Mapping[str, Any], vocab_size: int, num_features: int) -> Recogniser:
+    """Build the recogniser with weights that have shapes and no values: it takes no memory, and no time to fill it."""
+    normalise = GlobalNorm([0.0] * num_features, [1.0] * num_features)
+    return _uninitialised(config, vocab_size, normalise, torch.device("meta"))
+
+
+def _uninitialised(
+    config: Mapping[str, Any],
+    vocab_size: int,
+    normalise: GlobalNorm,
+    place: torch.device | contextlib.nullcontext[None],
+) -> Recogniser:
+    torch.manual_seed(config["seed"])
+    with place:
+        encoder = build_encoder(config, len(normalise.mean))
+        head = part(config, "head", d_model=encoder.d_model, vocab_size=vocab_size)
+    augment = part(config, "augment.features")
+    try:
+        return Recogniser(encoder, head, normalise, augment)
+    except ValueError as error:
+        raise ConfigError(f"head: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from asr.cli.bounds import MAX_CPU_S, bounded
 from asr.cli.errors import ConfigError
 from asr.cli.instantiate import Configured, instantiate
-from asr.cli.parts import build_recogniser, data_parts, part, update_parts
+from asr.cli.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
+from asr.cli.parts import data_parts, outline_recogniser, part, update_parts
 from asr.training.processes import is_started_as_rank
 from asr.training.run_folder import free_folder, num_threads, usable_folder
 from asr.training.weights import check_kind
@@ -62,8 +63,9 @@ def rehearse(config: Mapping[str, Any], resumed: bool = False) -> Trainer:
     _check_folders(config, resumed)
     part(config, "data.prepare")
     features = data_parts(config).features
-    zeros, ones = [0.0] * features.num_features, [1.0] * features.num_features
-    recogniser = build_recogniser(config, 8, zeros, ones)
+    refuse_huge_numbers(config)
+    with no_more_than_this_machine_holds():
+        recogniser = outline_recogniser(config, 8, features.num_features)
     parts = update_parts(config)
     with bounded(f"parameter_rules: a pattern takes longer than {MAX_CPU_S} s on the names of parameters; simplify it"):
         optimizer = parts.optimizer_factory(recogniser.named_parameters())

@@ -10,13 +10,10 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
+from torch import Tensor
 
 from asr.cli.errors import ConfigError, shortened
+from asr.cli.model_size import no_more_parameters_than, refuse_huge_numbers
 from asr.cli.parts import build_recogniser, part
 from asr.data.loader import Workers
 from asr.data.prepared import INDEX, PreparedData
@@ -32,10 +29,6 @@ from asr.training.module import Decoder
 from asr.training.run_folder import num_threads
 from asr.training.session import default_device
 from asr.training.weights import check_kind, choose_weights
-
-BUILT = ("encoder", "head", "augment", "decoder", "features")  # of a checkpoint's config, for decoding
-MAX_NUMBER = 1_000_000  # in these
-SPARE_PARAMETERS, SPARE_BYTES = 1000, 2**22  # that a recogniser may register beside those of its checkpoint
 
 
 @dataclass(frozen=True)
@@ -87,8 +80,8 @@ def recogniser_of(checkpoint: LoadedCheckpoint) -> Recogniser:
         if mean is None or mean.dim() != 1:
             raise ConfigError("it has no statistics of features, normalise.mean")
         count_at(checkpoint.config, "seed")
-        _refuse_huge_numbers({key: checkpoint.config.get(key) for key in BUILT})
-        with _no_more_parameters_than(weights):
+        refuse_huge_numbers(checkpoint.config)
+        with no_more_parameters_than(weights):
             recogniser = build_recogniser(checkpoint.config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
         _refuse_other_weights(recogniser.state_dict(), weights)
         recogniser.load_state_dict(weights)
@@ -107,48 +100,6 @@ def _naming(path: Path) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ConfigError(f"{path}: its config cannot be built: {type(error).__name__}: {first_line(error)}") from error
-
-
-def _refuse_huge_numbers(node: Any, key: str = "") -> None:
-    """Refuse widths and counts that would take all memory before a single parameter is made."""
-    if isinstance(node, Mapping | list):
-        for name, value in node.items() if isinstance(node, Mapping) else enumerate(node):
-            _refuse_huge_numbers(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(node, int | float) and abs(node) > MAX_NUMBER:
-        # of thousands of digits Python prints none
-        number = f"{node:.3g}" if isinstance(node, float) or abs(node) < 10**300 else "a number of more than 300 digits"
-        raise ConfigError(f"{key}={number} is more than {MAX_NUMBER}, which no recogniser needs")
-
-
-@contextlib.contextmanager
-def _no_more_parameters_than(weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Stop building a recogniser as soon as it has clearly more parameters than a checkpoint.
-
-    A config is short, whatever number of layers it asks for. Some parameters are registered twice (shared or replaced
-    ones), and some buffers are not saved.
-    """
-    storages = {weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes() for weight in weights.values()}
-    most, most_bytes = 2 * len(weights) + SPARE_PARAMETERS, 2 * sum(storages.values()) + SPARE_BYTES
-    seen = seen_bytes = 0
-
-    def count(module: nn.Module, name: str, value: Tensor | None) -> None:
-        nonlocal seen, seen_bytes
-        if value is None:
-            return
-        # called before anything is written to the memory
-        seen, seen_bytes = seen + 1, seen_bytes + value.nbytes
-        if seen > most or seen_bytes > most_bytes:
-            raise ConfigError(
-                f"its weights do not fit its config, which describes more than {seen - 1} parameters, or than "
-                f"{most_bytes} bytes of them; the file has {len(weights)} of {sum(storages.values())} bytes"
-            )
-
-    hooks = register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _refuse_other_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

@@ -19,6 +19,7 @@ from asr.cli.app import run_app
 from asr.cli.calibrate import calibrate_batches
 from asr.cli.data import prepare_data
 from asr.cli.errors import ConfigError
+from asr.cli.model_size import no_more_parameters_than
 from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
 from asr.cli.ranks import run_ranks
 from asr.cli.rehearsal import attachments, build_trainer, rehearse
@@ -28,6 +29,7 @@ from asr.cli.words import words_for_jobs
 from asr.console import PlainConsole
 from asr.data.prepared import INDEX, PreparedData
 from asr.data.reading import Reading
+from asr.models.recogniser import Recogniser
 from asr.safe_io import write_whole
 from asr.signals import Terminated
 from asr.training.checkpoints import FORMAT, LoadedCheckpoint, newest_good_checkpoint
@@ -205,8 +207,8 @@ def _refuse_other_training(config: Mapping[str, Any], folder: Path, prepared: Pr
 def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> None:
     """Train in this process, alone or as one of several."""
     watch = Stopwatch()
-    reading, module = _reading(config, prepared), _module(config, prepared)
     checkpoint = None if config["resume"] is None else newest_good_checkpoint(run_dir)
+    reading, module = _reading(config, prepared), _module(config, prepared, checkpoint)
     _announce(module, config, run_dir, checkpoint)
     first = is_first_process()
     loggers = attachments(config, "logger", run_dir) if first else []
@@ -253,7 +255,9 @@ def _announce(
         console.print("the run has no checkpoint yet: it begins again")
 
 
-def _module(config: Mapping[str, Any], prepared: PreparedData) -> TrainingModule:
+def _module(
+    config: Mapping[str, Any], prepared: PreparedData, checkpoint: LoadedCheckpoint | None = None
+) -> TrainingModule:
     updates = update_parts(config)
     num_cuts = int(prepared.splits["train"]["num_utterances"])
     data = {
@@ -262,7 +266,7 @@ def _module(config: Mapping[str, Any], prepared: PreparedData) -> TrainingModule
         "notes": list(prepared.notes),
     }
     return TrainingModule(
-        build_recogniser(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std),
+        _recogniser(config, prepared, checkpoint),
         prepared.tokenizer,
         updates.decoder,
         updates.optimizer_factory,
@@ -277,6 +281,18 @@ def _module(config: Mapping[str, Any], prepared: PreparedData) -> TrainingModule
         },
         max_unreadable=max_unreadable(config["data"].get("max_unreadable", 0), num_cuts),
     )
+
+
+def _recogniser(config: Mapping[str, Any], prepared: PreparedData, checkpoint: LoadedCheckpoint | None) -> Recogniser:
+    """Build the recogniser, which the checkpoint that will fill it bounds."""
+    shapes = prepared.tokenizer.vocab_size, prepared.mean, prepared.std
+    if checkpoint is None:
+        return build_recogniser(config, *shapes)
+    try:
+        with no_more_parameters_than(checkpoint.weights):
+            return build_recogniser(config, *shapes)
+    except ConfigError as error:
+        raise ConfigError(f"resume: {checkpoint.path}: {error}") from error
 
 
 def _close(loggers: list[Any], exit_code: int) -> None:

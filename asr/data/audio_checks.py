@@ -94,7 +94,10 @@ def too_long(cut: Cut, target_rate_hz: int = 0) -> str | None:
         return f"longer than {MAX_DECODED_S} s; cut it into parts"
     # the channels of a file are read together
     num_channels = max(len(source.channels) for source in cut.recording.sources)
-    steps = list(_resampling(cut.recording, target_rate_hz))
+    try:
+        steps = list(_resampling(cut.recording, target_rate_hz))
+    except (TypeError, ValueError, OverflowError) as error:  # of what a manifest says, such as a speed of 1e308
+        return f"impossible transforms: {error}"
     if num_channels * cut.duration * max(cut.recording.sampling_rate, *map(max, steps), 0) > MAX_DECODED_SAMPLES:
         return f"more than {MAX_DECODED_SAMPLES} samples in all channels; cut it into parts"
     return _wild_transforms(cut.recording, steps)

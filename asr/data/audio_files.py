@@ -11,6 +11,7 @@ from lhotse.cut import Cut
 
 from asr.data.audio_checks import audio_problem, too_long
 from asr.safe_io import named_path
+from asr.text.normalise import SURROGATE
 
 
 def find_audio(patterns: Sequence[str]) -> list[Path]:
@@ -45,6 +46,9 @@ def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[
     for file in files:
         if len(str(file).splitlines()) != 1 or "\t" in str(file):
             unreadable.append((repr(str(file)), "transcripts are lines of path, tab and text; rename the file"))
+            continue
+        if SURROGATE.search(str(file)):
+            unreadable.append((repr(str(file)), "its name is not UTF-8, which transcripts are; rename the file"))
             continue
         try:
             recording = Recording.from_file(file, recording_id=str(file))

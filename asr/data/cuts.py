@@ -70,7 +70,10 @@ def check_cuts(
     source = SourceCheck(features)
     for cut in cuts:
         supervision = cut.supervisions[0]
-        text = normalise(supervision.text or "")
+        try:
+            text = normalise(supervision.text or "")
+        except ValueError as error:
+            raise ValueError(f"{split}: {cut.id}: {error}") from error
         reason = source(cut) or _unusable(split, cut, text, limits)
         if reason:
             checked.dropped.append(Dropped(split, cut.id, reason))

@@ -92,7 +92,14 @@ class LogMel:
             return cut.load_features()
         if cut.sampling_rate != self.sampling_rate_hz:
             cut = cut.resample(self.sampling_rate_hz)
-        return self.extractor.extract(cut.load_audio()[0], self.sampling_rate_hz)
+        audio = cut.load_audio()[0]
+        # lhotse (1.33) mirrors half a window at each end, and fails where there is less
+        window_s = self.extractor.config.frame_length
+        if len(audio) < window_s / 2 * self.sampling_rate_hz:
+            raise ValueError(
+                f"too short: {len(audio)} samples at {self.sampling_rate_hz} Hz; features need {window_s / 2 * 1000} ms"
+            )
+        return self.extractor.extract(audio, self.sampling_rate_hz)
 
 
 class StoredFeatures:

@@ -21,7 +21,7 @@ from asr.console import track
 from asr.data.audio_checks import MAX_CHANNELS, MAX_TRANSFORMS, refuse_foreign_sources
 from asr.data.corpus import Dropped, Manifests
 from asr.data.feature_storage import refuse_foreign_storage
-from asr.data.source_files import read_lines, refuse_long_text
+from asr.data.source_files import read_lines, refuse_unspeakable
 
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 Type = type | tuple[type, ...]
@@ -54,6 +54,17 @@ SUPERVISION_OPTIONAL: dict[str, Type] = {
 }
 CUT: dict[str, Type] = {"id": str, "start": NUMBER}
 CUT_OPTIONAL: dict[str, Type] = {"recording": dict, "supervisions": list}
+# what numbers of any recording lie between; beyond, lhotse's arithmetic fails, or finds segments without an extent.
+# What is zero or negative contradicts something else, and is looked at with that.
+RANGES = {
+    "sampling_rate": (1, 10**9),
+    "num_samples": (1, 10**13),
+    "duration": (1e-6, 1e9),
+    "start": (0, 1e9),
+    "num_frames": (1, 10**12),
+    "num_features": (1, 10**6),
+    "frame_shift": (1e-6, 1e6),
+}
 READABLE_CUTS = ("MonoCut", "MultiCut")
 MAX_SUPERVISIONS = 20_000  # of a cut; a day of speech has fewer
 
@@ -184,6 +195,9 @@ def _fields(where: str, data: Any, required: dict[str, Type], optional: dict[str
         if not isinstance(value, kinds) or isinstance(value, bool):
             names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
             raise ValueError(f"{where}: field {name!r} must be {names}, given {str(value)[:60]!r}")
+        least, most = RANGES.get(name, (0, 0))
+        if most and isinstance(value, int | float) and value != 0 and not least <= abs(value) <= most:
+            raise ValueError(f"{where}: field {name!r} must be from {least:g} to {most:g}, given {str(value)[:60]}")
     return {name: data[name] for name in (*required, *optional) if data.get(name) is not None}
 
 
@@ -229,7 +243,7 @@ def _features(where: str, data: Any) -> Features:
 
 def _supervision(where: str, data: Any) -> SupervisionSegment:
     fields = _fields(where, data, SUPERVISION, SUPERVISION_OPTIONAL)
-    refuse_long_text(where, fields.get("text", ""))
+    refuse_unspeakable(where, fields.get("text", ""))
     if isinstance(fields.get("channel"), list) and len(fields["channel"]) > MAX_CHANNELS:
         raise ValueError(f"{where}: the supervision has more than {MAX_CHANNELS} channels")
     # an empty name would count as a speaker

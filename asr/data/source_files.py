@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from asr.safe_io import check_regular_file
-from asr.text.normalise import SURROGATE
+from asr.text.normalise import SURROGATE, refuse_stacked_marks
 
 MAX_MANIFEST_BYTES = 2**33
 MAX_LINE_CHARS = 2**24
@@ -93,8 +93,8 @@ def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
         yield line
 
 
-def refuse_long_text(where: str, text: str) -> None:
-    """Refuse a transcript that nobody can have spoken in the hour that is decoded at once.
+def refuse_unspeakable(where: str, text: str) -> None:
+    """Refuse a transcript that nobody can have spoken in the hour that is decoded at once, or that no script writes.
 
     Raises:
         ValueError: it is.
@@ -104,3 +104,7 @@ def refuse_long_text(where: str, text: str) -> None:
             f"{where}: the transcript has {len(text)} characters; at most {MAX_TEXT_CHARS} are read. Cut the recording "
             "into utterances with transcripts of their own."
         )
+    try:
+        refuse_stacked_marks(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from asr.console import track
-from asr.data.source_files import read_lines, refuse_long_text
+from asr.data.source_files import read_lines, refuse_unspeakable
 
 MAX_COLUMNS = 1000
 REQUIRED = ("audio", "text")
@@ -116,7 +116,7 @@ def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
     audio = Path(os.path.expanduser(fields["audio"].strip()))  # leaves a user that is not known as it is
     if not audio.name:
         raise ValueError(f"{path}, line {number}: no audio is named; give a path relative to the table, or absolute")
-    refuse_long_text(f"{path}, line {number}", fields["text"])
+    refuse_unspeakable(f"{path}, line {number}", fields["text"])
     return Row(
         line=number,
         id=fields.get("id", "").strip() or str(Path(fields["audio"].strip()).with_suffix("")),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
+from asr.error_text import first_line
 from asr.text.normalise import collapse_spaces
 from asr.text.vocabulary import (
     BLANK_ID,
@@ -163,7 +164,7 @@ class SentencePieceTrainer:
         except RuntimeError as error:
             # sentencepiece stops like this when there are more characters than pieces
             self._refuse_if_too_small(lines, error)
-            raise
+            raise ValueError(self._failure(error)) from error
         if tokenizer.vocab_size < self.vocab_size:
             raise ValueError(self._refusal(_num_required(tokenizer), str(tokenizer.vocab_size)))
         return tokenizer
@@ -196,10 +197,20 @@ class SentencePieceTrainer:
 
     def _refuse_if_too_small(self, lines: list[str], cause: RuntimeError) -> None:
         most = len(set().union(*lines)) + PROBE_PIECES
-        tokenizer = self._fit(lines, most)
+        try:
+            tokenizer = self._fit(lines, most)
+        except RuntimeError as error:
+            raise ValueError(self._failure(error)) from error
         highest = f"{most} or more" if tokenizer.vocab_size == most else str(tokenizer.vocab_size)
         if self.vocab_size < _num_required(tokenizer):
             raise ValueError(self._refusal(_num_required(tokenizer), highest)) from cause
+
+    def _failure(self, error: RuntimeError) -> str:
+        return (
+            f"tokenizer: sentencepiece cannot learn model_type={self.model_type!r} from this text "
+            f"({first_line(error)}); check that its words are parted by spaces, or train one token per character with "
+            "tokenizer=char"
+        )
 
     def _refusal(self, lowest: int, highest: str) -> str:
         needed = f"{lowest} (blank, unknown and {lowest - NUM_SPECIAL} characters, the space among them)"

@@ -78,6 +78,15 @@ def test_audio_that_would_fill_memory_is_not_decoded(small_run, tmp_path, write,
     assert max(ended.peak_mb, evaluated.peak_mb) < 500
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (10, 1), (99, 1), (20, 1024)])
+def test_audio_without_a_whole_frame_is_too_short(small_run, tmp_path, shape):
+    soundfile.write(tmp_path / "short.wav", np.ones(shape), 8000)
+    words = f"run={small_run.run_dir}", f"audio={tmp_path / 'short.wav'}"
+    ended = small_run.run("transcribe", *words)
+    assert ended.code == 1, ended.printed
+    assert f"could not read {tmp_path / 'short.wav'}: ValueError: too short: " in ended.last_line
+
+
 def test_a_part_of_a_long_recording_is_decoded(tmp_path):
     silence(tmp_path / "a.flac", 7200)
     whole = Recording.from_file(tmp_path / "a.flac").to_cut()
@@ -95,6 +104,10 @@ TRANSFORMS = {
     "a rate of a million": ([Resample(8000, 1_000_003), Resample(1_000_003, 8000)], "to 1000003 Hz, allowed are"),
     "a rate of 0": ([Resample(0, 8000)], "resampling from 0 to 8000 Hz, allowed are"),
     "a negative speed": ([Speed(-1.0)], "resampling from -8000 to 8000 Hz, allowed are"),
+    "a speed without end": ([Speed(1e308)], "impossible transforms: "),
+    "a speed that is none": ([Speed(float("nan"))], "impossible transforms: "),
+    "a speed in words": ([Speed("fast")], "impossible transforms: "),
+    "a rate of 10^40": ([Resample(8000, 10**40)], "more than 172800000 samples"),
     "a speed that is nearly 1": ([Speed(1.000_125)], "resampling from 8001 to 8000 Hz takes a filter"),
     "a hundred speeds": ([Speed(0.9)] * 100, "impossible transforms: 100, allowed are 20"),
 }
@@ -131,6 +144,17 @@ def test_a_name_that_is_not_one_line_is_left_out_of_the_transcripts(small_run, t
     for name in (r"a\tb.wav", r"a\nb\x1b[31m.wav"):
         assert f"could not read '{tmp_path}/{name}': " in ended.printed
     assert "rename the file" in ended.last_line
+    assert f"\n{tmp_path}/good.wav\t" in f"\n{ended.printed}"
+
+
+def test_a_name_that_is_not_utf_8_is_left_out_of_the_transcripts(small_run, tmp_path):
+    write_audio(tmp_path / "good.wav")
+    (tmp_path / "good.wav").rename(tmp_path / "b\udcff.wav")
+    write_audio(tmp_path / "good.wav")
+    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={tmp_path}/*.wav")
+    assert ended.code == 1, ended.printed
+    name = rf"'{tmp_path}/b\udcff.wav'"
+    assert ended.last_line == f"could not read {name}: its name is not UTF-8, which transcripts are; rename the file"
     assert f"\n{tmp_path}/good.wav\t" in f"\n{ended.printed}"
 
 

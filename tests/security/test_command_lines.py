@@ -160,7 +160,21 @@ ENDLESS = {
         ),
         "without end",
     ),
-    "a number": ("seed: " + "59:" * 2**16 + "59", "it has a number of"),
+    **{
+        kind: (content, "mine.yaml is not plain YAML: line 2: it has a number of")
+        for kind, content in {
+            "a number of base 60": "seed: " + "59:" * 2**16 + "59",
+            "a number": "seed: " + "1" * 5000,
+            "a number in a list": "data: {limits: [1, " + "1" * 5000 + "]}",
+            "a hexadecimal number": "seed: 0x" + "f" * 5000,
+            "a number with underscores": "seed: " + "1_" * 5000 + "1",
+            "a fraction": "seed: " + "1" * 5000 + ".5e+3",
+            "a day": "seed: 2026-01-01 00:00:00." + "1" * 5000,
+            "a number as a key": "? " + "1" * 5000 + "\n: 1",
+        }.items()
+    },
+    "a number in quotes": ("seed: '" + "1" * 5000 + "'", ""),
+    "a number with an exponent": ("seed: " + "1" * 5000 + "e5", ""),
 }
 
 

@@ -175,6 +175,46 @@ SOURCES = {
         manifest_of(CUT, CUT | {"supervisions": [SEGMENT | {"text": "a " * 60_000}]}),
         "line 2: the transcript has 120000 characters",
     ),
+    "a tower of marks": (
+        text("a.tsv", "audio\ttext\na.wav\ta\nb.wav\ta" + "\u0315\u0300" * 49_000),
+        "a.tsv, line 3: the transcript has more than 30 combining marks in a row, before character 32",
+    ),
+    "a tower of marks in a manifest": (
+        manifest_of(CUT, CUT | {"supervisions": [SEGMENT | {"text": "a" + "\u0f73" * 90_000}]}),
+        "line 2: the transcript has more than 30 combining marks in a row",
+    ),
+    "a tower of marks with what is never seen between them": (
+        text("a.tsv", "audio\ttext\na.wav\ta" + ("\u0300" * 20 + "\u200e") * 4000),
+        "a.tsv, line 2: the transcript has more than 30 combining marks in a row",
+    ),
+    **{
+        f"{field} of {str(value)[:9]}": (
+            manifests({"sources": [FILE], **changed}),
+            f"recordings.jsonl, line 1: field '{field}' must be from",
+        )
+        for field, value, changed in [
+            ("num_samples", 10**30, {"num_samples": 10**30, "duration": 10**30 / 8000}),
+            ("num_samples", -(10**30), {"num_samples": -(10**30)}),
+            ("sampling_rate", 10**30, {"sampling_rate": 10**30}),
+            ("duration", 1e-300, {"duration": 1e-300}),
+            ("duration", 1e300, {"duration": 1e300}),
+            ("duration", float("inf"), {"duration": float("inf")}),
+            ("duration", float("nan"), {"duration": float("nan")}),
+            ("duration", 10**4000, {"duration": 10**4000}),
+        ]
+    },
+    **{
+        f"a supervision with {field} of {str(value)[:9]}": (
+            manifest_of(CUT, CUT | {"supervisions": [SEGMENT | {field: value}]}),
+            f"cuts.jsonl, line 2: field '{field}' must be from",
+        )
+        for field, value in [("duration", 1e-300), ("duration", -1e300), ("start", 1e300), ("start", float("nan"))]
+    },
+    "a cut that starts at 1e300": (
+        manifest_of(CUT | {"start": 1e300}),
+        "line 1: field 'start' must be from 0 to 1e+09",
+    ),
+    "a duration of minus zero": (manifests({"sources": [FILE], "duration": -0.0}), "brought"),
     "half of a surrogate pair": (
         manifest_of(CUT, CUT | {"supervisions": [SEGMENT | {"text": "a\ud800"}]}),
         r"line 2: this is no jsonl manifest: it holds '\ud800', half of a surrogate pair",

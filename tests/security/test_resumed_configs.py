@@ -194,6 +194,9 @@ CONFIGS = {
     "an unknown key": (changed(foo={"_target_": "os.system"}), "there is no key 'foo' at the top level"),
     "data elsewhere": (changed(data__dir="theirs"), "the data of the run are not in"),
     "data without end": (changed(data__prepare__num_train=10**9), "the data of the run are not in"),
+    "layers without end": (changed(encoder__num_layers=100_000), "more than 10000 tensors of weights"),
+    "layers a kilometer wide": (changed(encoder__d_model=10**6), "half of this machine's memory"),
+    "a width without end": (changed(encoder__d_feedforward=10**9), "encoder.d_feedforward=1e+09 is more than"),
     "text for callbacks": (changed(callbacks="none"), "callbacks must hold options, given 'none'"),
 }
 
@@ -206,6 +209,8 @@ def test_a_strangers_config_builds_nothing_but_what_its_places_may_hold(programs
     assert ended.code == 2, ended.printed
     assert expected in ended.last_line, ended.printed
     assert "Traceback" not in ended.printed
+    assert ended.seconds < 10
+    assert ended.peak_mb < 1000
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "overrides.yaml"]
 
@@ -292,6 +297,20 @@ def test_a_disk_without_room_for_a_config_leaves_the_one_that_was(programs, trai
     ended = programs.run("train", *OTHER_SEED, data_dir, cwd=tmp_path, limits={"RLIMIT_FSIZE": 2500})
     assert (ended.code, "File too large" in ended.last_line) == (1, True), ended.printed
     assert (folder / "config.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("anyway", [(), ("resume_anyway=true",)])
+def test_a_config_is_bounded_by_the_weights_of_its_checkpoints(programs, trained, tmp_path, anyway):
+    folder = shutil.copytree(trained.run_dir, tmp_path / "run")
+    made = changed(encoder__num_layers=500, encoder__d_feedforward=3000)(read_yaml(folder / "config.yaml"))
+    (folder / "config.yaml").write_text(yaml.safe_dump(made))
+    data_dir = f"data.dir={trained.folder}/data/digits"
+    ended = programs.run("train", "resume=run", "logger=csv", data_dir, *anyway, cwd=tmp_path, timeout_s=20)
+    assert ended.code == 2, ended.printed
+    assert "its weights do not fit its config" in ended.last_line, ended.printed
+    assert ended.last_line.startswith(f"asr-train: resume: {folder}/checkpoints/")
+    assert ended.seconds < 10
+    assert ended.peak_mb < 1000
 
 
 def test_a_resumed_run_keeps_its_recipe(programs, config, tmp_path):

@@ -22,6 +22,13 @@ KEPT = [
     ("keeps Hindi and Persian joiners", "र\u094d\u200dक می\u200cخواهم", "र\u094d\u200dक می\u200cخواهم"),
 ]
 
+KEPT += [
+    ("keeps pointed Hebrew", "בְּרֵאשִׁית בָּרָא", unicodedata.normalize("NFC", "בְּרֵאשִׁית בָּרָא")),
+    ("keeps Tibetan stacks", "བསྒྲུབས", "བསྒྲུབས"),
+    ("keeps as many marks as a stream-safe text has", "a" + "\u0316" * 30, "a" + "\u0316" * 30),
+    ("keeps long lines of punctuation", "." * 90 + "\u0301", "." * 90 + "\u0301"),
+]
+
 STRIPPED = [
     ("keeps the apostrophe", "Don't stop, NOW!", "Don't stop NOW"),
     ("removes symbols", "5 + 5 = £10 ©", "5 5 10"),

@@ -147,3 +147,13 @@ def test_a_cut_off_model_is_refused(keep):
     state = {"kind": "sentencepiece", "model": base64.b64encode(model[: int(len(model) * keep)]).decode()}
     with pytest.raises(ValueError, match=r"no sentencepiece model|pieces"):
         tokenizer_from_state(state)
+
+
+def test_text_that_sentencepiece_fails_on_is_named(monkeypatch):
+    # as on words of 100,000 letters, whose scores are no longer finite
+    def fail(**options):
+        raise RuntimeError("INTERNAL: [std::isfinite(score)]\nand more")
+
+    monkeypatch.setattr(sentencepiece.SentencePieceTrainer, "train", fail)
+    with pytest.raises(ValueError, match=r"\(INTERNAL: \[std::isfinite\(score\)\]\); check that its words are parted"):
+        SentencePieceTrainer(50, "unigram").train(["a b"])
