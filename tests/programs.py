@@ -44,6 +44,37 @@ class Ended:
         return lines[-1] if lines else ""
 
 
+@dataclass(frozen=True)
+class Started:
+    """A command at work, in a process group of its own; used as a ``subprocess.Popen`` is.
+
+    Attributes:
+        programs: that have started it.
+        pid: of its process, and of its group.
+    """
+
+    programs: Programs
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it is at work."""
+        code: int | None = self.programs.ask({"poll": self.pid})["code"]
+        return code
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code; a command that is at work after some seconds is killed."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                os.killpg(self.pid, signal.SIGKILL)
+            time.sleep(0.02)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Signal its process alone."""
+        os.kill(self.pid, number)
+
+
 class Programs:
     """Starts commands of this project in processes of their own.
 
@@ -90,14 +121,23 @@ class Programs:
             "limits": dict(limits or {}),
             "environment": dict(environment or {}),
         }
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        print(json.dumps(job), file=self.server.stdin, flush=True)
-        answer = json.loads(self.server.stdout.readline())
+        answer = self.ask(job)
         printed = Path(answer.pop("printed"))
         ended = Ended(printed=printed.read_text(encoding="utf-8", errors="replace"), **answer)
         printed.unlink()
         return ended
+
+    def start(self, command: str, *words: str, cwd: Path) -> Started:
+        """Start ``asr-<command>``, which prints to ``log.txt`` in its folder, and do not wait for it."""
+        job = {"command": command, "words": words, "cwd": str(cwd), "limits": {}, "environment": {}}
+        return Started(self, self.ask(job | {"log": str(cwd / "log.txt")})["pid"])
+
+    def ask(self, job: Mapping[str, Any]) -> Any:
+        """Have the forking process do something, and return its answer."""
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        print(json.dumps(job), file=self.server.stdin, flush=True)
+        return json.loads(self.server.stdout.readline())
 
     def close(self) -> None:
         """End the forking process; children of the tests may hold its input open, so that closing it is not enough."""
@@ -114,14 +154,25 @@ def serve(jobs: Iterator[str]) -> None:
     tasks = {name: importlib.import_module(f"asr.cli.{name}") for name in COMMANDS}
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    codes: dict[int, int] = {}
     for line in jobs:
         job = json.loads(line)
-        descriptor, printed = tempfile.mkstemp(prefix="werdict-printed-")
+        if "poll" in job:
+            ended, status = (0, 0) if job["poll"] in codes else os.waitpid(job["poll"], os.WNOHANG)
+            if ended:
+                codes[ended] = os.waitstatus_to_exitcode(status)
+            print(json.dumps({"code": codes.get(job["poll"])}), file=answers, flush=True)
+            continue
+        printed = job.get("log") or tempfile.mkstemp(prefix="werdict-printed-")[1]
+        descriptor = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         start = time.monotonic()
         child = os.fork()
         if child == 0:
             _be(job, tasks[job["command"]], descriptor)
         os.close(descriptor)
+        if "log" in job:
+            print(json.dumps({"pid": child}), file=answers, flush=True)
+            continue
         base = _resident_mb()
         code, peak_mb = _wait(child, start + job["timeout_s"])
         seconds = round(time.monotonic() - start, 2)
@@ -134,9 +185,12 @@ def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
     import resource
     import tempfile
 
+    from asr.children import die_with_parent
+
     code = 70
     try:
         os.setsid()  # so that it can be killed with all that it has started
+        die_with_parent(os.getppid())
         os.chdir(job["cwd"])
         os.environ.update(job["environment"])
         tempfile.tempdir = None  # which the forking process has looked up

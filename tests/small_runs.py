@@ -23,6 +23,12 @@ TINY_MODEL = (
     "torch_threads=1",
 )
 TINY = ("data.prepare.num_train=24", "data.prepare.num_dev=4", "data.prepare.num_test=4", *TINY_MODEL)
+# long enough to be interrupted
+LONG = (
+    *(word for word in TINY if "trainer." not in word),
+    "trainer.max_steps=50000",
+    "trainer.val_check_interval=50000",
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,11 @@ class SmallRun:
     def run(self, command: str, *words: str, **options) -> Ended:
         """Run a command."""
         return self.programs.run(command, *words, cwd=self.folder, **options)
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the data of ``TINY`` and ``LONG`` are prepared."""
+        return self.folder / "data" / "digits"
 
     def copy(self, to: Path) -> Path:
         """Return a copy of the finished run."""

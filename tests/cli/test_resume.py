@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.cli.conftest import TINY, Workplace
+from tests.programs import Started
 from tests.training.runs import same
 
 OPTIONS = (*TINY, "data.batch.max_duration_s=10", "logger=csv")
@@ -28,7 +29,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
         )
 
 
-def wait_for_update(run_dir: Path, update: int, process: subprocess.Popen[str]) -> None:
+def wait_for_update(run_dir: Path, update: int, process: subprocess.Popen[str] | Started) -> None:
     metrics = run_dir / "metrics.csv"
     while not (metrics.exists() and f"\n{update},train/loss" in metrics.read_text()):
         assert process.poll() is None, (run_dir.parent / "log.txt").read_text()

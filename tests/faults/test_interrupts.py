@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TINY
 from tests.cli.test_resume import wait_for_update
+from tests.programs import Started
+from tests.small_runs import LONG
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -28,7 +29,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
         )
 
 
-def interrupted(process: subprocess.Popen[str], folder: Path) -> list[str]:
+def interrupted(process: subprocess.Popen[str] | Started, folder: Path) -> list[str]:
     os.killpg(process.pid, signal.SIGINT)
     code = process.wait(timeout=120)
     printed = (folder / "log.txt").read_text()
@@ -37,8 +38,9 @@ def interrupted(process: subprocess.Popen[str], folder: Path) -> list[str]:
     return printed.splitlines()
 
 
-@pytest.mark.parametrize("command", ["train", "compare"])
-@pytest.mark.parametrize("cpu_s", [0.3, 0.8, 1.5, 2.2])
+@pytest.mark.parametrize(
+    ("command", "cpu_s"), [("train", 0.3), ("train", 0.8), ("train", 1.5), ("train", 2.2), ("compare", 0.8)]
+)
 def test_an_interrupt_at_start_up_is_one_line(tmp_path, command, cpu_s):
     process = start(tmp_path, command, "trainer.max_steps=0" if command == "train" else "sweep=none")
     ticks = os.sysconf("SC_CLK_TCK")
@@ -53,9 +55,9 @@ def test_an_interrupt_at_start_up_is_one_line(tmp_path, command, cpu_s):
 
 
 @pytest.mark.parametrize("options", [(), ("trainer.devices=2",)], ids=["one process", "two processes"])
-def test_an_interrupted_training_says_how_to_resume(tmp_path, options):
-    words = (*TINY, "trainer.max_steps=5000", "trainer.val_check_interval=5000", "logger=csv", "run_dir=run", *options)
-    process = start(tmp_path, "train", *words)
+def test_an_interrupted_training_says_how_to_resume(small_run, tmp_path, options):
+    words = (*LONG, f"data.dir={small_run.data_dir}", "run_dir=run", *options)
+    process = small_run.programs.start("train", *words, cwd=tmp_path)
     wait_for_update(tmp_path / "run", 2, process)
     lines = interrupted(process, tmp_path)
     assert [line for line in lines if line.startswith("asr-train: interrupted")] == [
@@ -63,8 +65,8 @@ def test_an_interrupted_training_says_how_to_resume(tmp_path, options):
     ]
 
 
-def test_an_interrupted_preparation_leaves_nothing_half_made(tmp_path):
-    process = start(tmp_path, "prepare", *TINY, "data.prepare.num_train=3000")
+def test_an_interrupted_preparation_leaves_nothing_half_made(programs, tmp_path):
+    process = programs.start("prepare", *LONG, "data.prepare.num_train=3000", cwd=tmp_path)
     while not list(tmp_path.glob("data/digits/*/*")):
         assert process.poll() is None, (tmp_path / "log.txt").read_text()
         time.sleep(0.02)

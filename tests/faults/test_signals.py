@@ -16,17 +16,13 @@ from asr.cli.sweep_jobs import records
 from asr.signals import TRY_AGAIN
 from tests.cli.test_resume import wait_for_update
 from tests.faults.test_interrupts import start
-from tests.small_runs import TINY
+from tests.programs import Started
+from tests.small_runs import LONG
 
 AGAIN = "before training began; run the same command again"
-LONG = (
-    *(word for word in TINY if "trainer." not in word),
-    "trainer.max_steps=50000",
-    "trainer.val_check_interval=50000",
-)
 
 
-def ended(process: subprocess.Popen[str], folder: Path, number: signal.Signals) -> tuple[int, str, str]:
+def ended(process: subprocess.Popen[str] | Started, folder: Path, number: signal.Signals) -> tuple[int, str, str]:
     """Signal one process; return its exit code, its last line, and all that was printed."""
     process.send_signal(number)
     code = process.wait(timeout=60)
@@ -64,8 +60,8 @@ def test_a_signal_at_start_up_is_one_line(tmp_path, command, number, cpu_s, code
     ("command", "code", "said"),
     [("train", TRY_AGAIN, f"asr-train: ended by SIGUSR1 {AGAIN}"), ("prepare", 138, "asr-prepare: ended by SIGUSR1")],
 )
-def test_a_signal_in_preparation_is_one_line(tmp_path, command, code, said):
-    process = start(tmp_path, command, *TINY, "data.prepare.num_train=3000")
+def test_a_signal_in_preparation_is_one_line(programs, tmp_path, command, code, said):
+    process = programs.start(command, *LONG, "data.prepare.num_train=3000", cwd=tmp_path)
     while not list(tmp_path.glob("data/digits/*/*")):
         assert process.poll() is None, (tmp_path / "log.txt").read_text()
         time.sleep(0.02)
@@ -74,8 +70,9 @@ def test_a_signal_in_preparation_is_one_line(tmp_path, command, code, said):
 
 
 @pytest.mark.parametrize(("number", "options"), [(signal.SIGXCPU, ()), (signal.SIGHUP, ("trainer.devices=2",))])
-def test_a_closed_terminal_and_a_limit_of_time_leave_a_checkpoint(tmp_path, number, options):
-    process = start(tmp_path, "train", *LONG, "data.workers.num_workers=1", "run_dir=run", *options)
+def test_a_closed_terminal_and_a_limit_of_time_leave_a_checkpoint(small_run, tmp_path, number, options):
+    words = (*LONG, f"data.dir={small_run.data_dir}", "data.workers.num_workers=1", "run_dir=run", *options)
+    process = small_run.programs.start("train", *words, cwd=tmp_path)
     wait_for_update(tmp_path / "run", 2, process)
     os.killpg(process.pid, number)
     code, line, printed = ended(process, tmp_path, number)
@@ -85,11 +82,12 @@ def test_a_closed_terminal_and_a_limit_of_time_leave_a_checkpoint(tmp_path, numb
     assert list((tmp_path / "run" / "checkpoints").glob("update-*.ckpt"))
 
 
-def test_a_terminal_that_is_closed_in_training_leaves_a_checkpoint(tmp_path):
+def test_a_terminal_that_is_closed_in_training_leaves_a_checkpoint(small_run, tmp_path):
+    data = f"data.dir={small_run.data_dir}"
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
-        os.execv(sys.executable, [sys.executable, "-m", "asr.cli", "train", *LONG, "run_dir=run"])
+        os.execv(sys.executable, [sys.executable, "-m", "asr.cli", "train", *LONG, data, "run_dir=run"])
     metrics, deadline = tmp_path / "run" / "metrics.csv", time.monotonic() + 60
     os.set_blocking(terminal, False)
     while not (metrics.exists() and "\n2,train/loss" in metrics.read_text()):
@@ -103,10 +101,10 @@ def test_a_terminal_that_is_closed_in_training_leaves_a_checkpoint(tmp_path):
     assert list((tmp_path / "run" / "checkpoints").glob("update-*.ckpt"))
 
 
-def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        process = start(tmp_path, "train", *LONG, "run_dir=run")
+        process = start(tmp_path, "train", *LONG, f"data.dir={small_run.data_dir}", "run_dir=run")
     finally:
         signal.signal(signal.SIGHUP, before)
     wait_for_cpu(process, 0.5)
@@ -119,9 +117,9 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "whole_group"), [(signal.SIGTERM, False), (signal.SIGUSR1, True)])
-def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(tmp_path, number, whole_group):
-    words = ("train", "-m", *LONG[:-2], LONG[-1], "sweep.name=s", "trainer.max_steps=2,50000")
-    process = start(tmp_path, *words)
+def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp_path, number, whole_group):
+    words = (*LONG[:-2], LONG[-1], f"data.dir={small_run.data_dir}", "sweep.name=s", "trainer.max_steps=2,50000")
+    process = small_run.programs.start("train", "-m", *words, cwd=tmp_path)
     sweep_dir = tmp_path / "runs" / "s"
     while len(records(sweep_dir)) < 2:
         assert process.poll() is None, (tmp_path / "log.txt").read_text()

@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from tests.faults.test_interrupts import start
 from tests.small_runs import TINY
 
 IMPORTS = {
@@ -62,9 +61,10 @@ REMOVED = {
 
 
 @pytest.mark.parametrize(("folder", "said"), REMOVED.values(), ids=REMOVED)
-def test_a_folder_that_is_removed_while_training_is_named(tmp_path, folder, said):
+def test_a_folder_that_is_removed_while_training_is_named(small_run, tmp_path, folder, said):
+    shutil.copytree(small_run.data_dir, tmp_path / "data")
     words = (*TINY, "trainer.max_steps=600", "trainer.val_check_interval=40", "data.dir=data", "run_dir=run")
-    process = start(tmp_path, "train", *words)
+    process = small_run.programs.start("train", *words, cwd=tmp_path)
     metrics = tmp_path / "run" / "metrics.csv"
     while not (metrics.exists() and "\n2,train/loss" in metrics.read_text()):
         assert process.poll() is None, (tmp_path / "log.txt").read_text()
