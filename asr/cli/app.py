@@ -122,7 +122,7 @@ def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> 
         if {"-sc", "--shell-completion"} & set(sys.argv[1:]):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
             return
-        words = typed_overrides(sys.argv)
+        words = typed_overrides(sys.argv, may_sweep=config_name == "train")
         check_words(words, folder)
         resumed = resumed_folder(words) if config_name == "train" else None
         if resumed is not None:

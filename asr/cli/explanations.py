@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import re
+import unicodedata
 from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
@@ -88,8 +89,11 @@ def _first_line(error: OmegaConfBaseException) -> str:
 
 def _explain_grammar(error: OverrideParseException) -> str:
     said = [line for line in error.message.splitlines() if not line.startswith(("See https", "Error parsing override"))]
+    # a no-break space, which chats and web pages put in, looks like any other
+    odd = [unicodedata.name(char, repr(char)) for char in str(error.override) if char.isspace() and char != " "]
+    why = f"it holds the character {odd[0]}" if odd else _in_one_line(" ".join(said))
     return (
-        f"{error.override}: this cannot be read as KEY=VALUE: {_in_one_line(' '.join(said))}; "
+        f"{error.override}: this cannot be read as KEY=VALUE: {why}; "
         "a value with spaces or signs is quoted, as in 'KEY=\"a, b\"'"
     )
 

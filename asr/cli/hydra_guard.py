@@ -46,17 +46,19 @@ REFUSED_FLAGS = {
 }
 
 
-def typed_overrides(argv: Sequence[str]) -> list[str]:
+def typed_overrides(argv: Sequence[str], may_sweep: bool) -> list[str]:
     """Return the overrides of a command line as Hydra sees them, an added folder of configs included.
 
     Raises:
-        ConfigError: a flag of Hydra would read code or another config.
+        ConfigError: a flag of Hydra would read code or another config, or start a sweep of a command without any.
     """
     # Hydra's own parser, because argparse takes shortened flags and values in several forms
     arguments = get_args_parser().parse_args(argv[1:])
     for name, why in REFUSED_FLAGS.items():
         if getattr(arguments, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} is not used here: {why}")
+    if arguments.multirun and not may_sweep:
+        raise ConfigError("-m is for sweeps of asr-train; this command runs once")
     words: list[str] = list(arguments.overrides)
     places = typed_places(words)
     if arguments.config_dir is not None:

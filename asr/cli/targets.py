@@ -115,7 +115,12 @@ ALLOWED: dict[str, Allowed] = {
     "parameter_rules.rules": (*OPTIMIZERS, *TRANSFORMS),
     "schedule": (
         Subclasses("torch.optim.lr_scheduler.LRScheduler", "optim"),
-        Subclasses("torch.optim.lr_scheduler.LRScheduler", "torch.optim.lr_scheduler"),
+        # those whose state is plain numbers, which alone a checkpoint gives back, and that follow updates alone
+        *_named(
+            "torch.optim.lr_scheduler",
+            *("ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR"),
+            *("LinearLR", "OneCycleLR", "PolynomialLR", "StepLR"),
+        ),
     ),
     "trainer": _named("lightning.pytorch", "Trainer"),
     "trainer.strategy": _named("lightning.pytorch.strategies", "DDPStrategy", "SingleDeviceStrategy"),

@@ -26,8 +26,8 @@ set_current_audio_backend(READER)
 TOLERATED_S = 0.01
 # telephones to ultrasound; a header that says something else would have seconds resampled to hours
 RATES_HZ = (4_000, 768_000)
-# audio is decoded whole, and resampled, before its features are computed: at most 0.7 GB
-MAX_DECODED_S = 3600
+# audio is decoded whole, resampled, and encoded in one piece, which takes time and memory that grow with its square
+MAX_DECODED_S = 900
 MAX_DECODED_SAMPLES = MAX_DECODED_S * 48_000
 MAX_CHANNELS = 1024  # of libsndfile
 MAX_TRANSFORMS = 20

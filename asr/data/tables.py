@@ -90,8 +90,8 @@ def _columns(path: Path, header: list[str]) -> tuple[list[str], list[str]]:
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         raise ValueError(
-            f"{path}, line 1: the header lacks {' and '.join(missing)}; it reads {header}. The first line names the "
-            f"columns, parted by tabs: {', '.join(REQUIRED)}, and if you like {', '.join(OPTIONAL)}."
+            f"{path}, line 1: the header lacks {' and '.join(missing)}; it reads {str(header)[:200]}. The first line "
+            f"names the columns, parted by tabs: {', '.join(REQUIRED)}, and if you like {', '.join(OPTIONAL)}."
         )
     repeated = sorted({name for name in columns if columns.count(name) > 1})
     if repeated:

@@ -193,7 +193,7 @@ def check_werdict(part: Mapping[str, Any]) -> None:
 
 
 def check_weights(weights: Mapping[str, Any], where: str) -> None:
-    """Refuse what holds more than tensors by their names.
+    """Refuse what holds more than tensors by their names, and weights that no recogniser can use.
 
     Raises:
         ValueError: names the first that is none.
@@ -201,6 +201,8 @@ def check_weights(weights: Mapping[str, Any], where: str) -> None:
     for name, weight in weights.items():
         if not isinstance(name, str) or not isinstance(weight, torch.Tensor):
             raise ValueError(f"{where}.{name} is not a weight but a {type(weight).__name__}")
+        if weight.is_floating_point() and not weight.isfinite().all():
+            raise ValueError(f"{where}.{name} holds numbers that are not finite: the model has diverged")
 
 
 def check_averages(state: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from asr.console import PlainConsole
 from asr.data.batch import Batch
+from asr.training.checkpoint_checks import count_at
 from asr.training.errors import TrainingFailed
 
 MAX_CONSECUTIVE_SKIPS = 50
@@ -121,7 +122,7 @@ class UpdateGuard:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on counting."""
-        self.counts.update({name: int(state[name]) for name in self.counts})
+        self.counts.update({name: count_at(state, name) for name in self.counts})
 
 
 def _chosen(ids: tuple[str, ...], mask: Tensor) -> list[str]:

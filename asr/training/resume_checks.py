@@ -27,7 +27,9 @@ def check_resumable(state: Mapping[str, Any]) -> None:
         parts = state.get(key)
         if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], Mapping):
             raise ValueError(f"{key} must be a list of one mapping, and is {type(parts).__name__}")
-    mapping_at(state, "callbacks")
+    for key, value in _leaves(mapping_at(state, "callbacks"), "callbacks"):
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError(f"{key} is not a number")
     updates, epoch = count_at(state, "global_step"), count_at(state, "epoch")
     loop = mapping_at(mapping_at(state, "loops"), "fit_loop")
     _check_counts(loop, (updates + 1) * MAX_PER_UPDATE)
@@ -94,6 +96,11 @@ def check_optimizer(optimizer: Optimizer) -> None:
     keeps_state = not isinstance(optimizer, torch.optim.SGD) and type(optimizer).__name__ != "Chain"
     if keeps_state and not optimizer.state:
         raise ValueError("the optimizer's state is empty, although updates were made: its moments would begin again")
+    for moments in optimizer.state.values():
+        for key, value in moments.items():
+            is_one = isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_floating_point()
+            if (is_one or isinstance(value, float)) and not math.isfinite(value):
+                raise ValueError(f"the optimizer's {key} is {float(value)}, which must be finite")
     # ours look at what they are given, and may have moments of rows and columns
     if not type(optimizer).__module__.startswith("torch.optim."):
         return

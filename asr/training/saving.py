@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from asr.training.boundaries import ends_update, is_last_update, mark_ended, mark_validating, validates_next
+from asr.training.checkpoint_checks import count_at
 from asr.training.checkpoint_files import (
     DurableFiles,
     duplicate,
@@ -121,6 +122,7 @@ class Checkpoints(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with the best so far."""
-        saved, best = state_dict["saved_update"], state_dict["best_update"]
-        self.saved_update, self.best_update = None if saved is None else int(saved), None if best is None else int(best)
+        self.saved_update, self.best_update = (
+            None if state_dict[name] is None else count_at(state_dict, name) for name in ("saved_update", "best_update")
+        )
         self.best_wer = float(state_dict["best_wer"])

@@ -6,6 +6,7 @@ from typing import Any
 
 from asr.console import PlainConsole
 from asr.data.batch import Batch
+from asr.training.checkpoint_checks import count_at
 from asr.training.errors import TrainingFailed
 from asr.training.processes import gather
 
@@ -97,4 +98,4 @@ class UnreadableCuts:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue to count."""
-        self.counts.update({name: int(state[name]) for name in self.counts})
+        self.counts.update({name: count_at(state, name) for name in self.counts})

@@ -35,14 +35,14 @@ class ClipByMedianNorm(Transform):
 
     Args:
         clipping_scale: how far above the median a norm may be, above 0; None for no clipping.
-        clipping_update_period: number of steps between estimates of the threshold, at least 1.
+        clipping_update_period: number of steps between estimates of the threshold, 1 to 100,000, whose norms are kept.
         scalar_lr_scale: weight of parameters of one element, at least 0.
         name: see `Transform`.
     """
 
     allowed: ClassVar = {
         "clipping_scale": "(0, inf)" + OR_NONE,
-        "clipping_update_period": "[1, inf)" + WHOLE,
+        "clipping_update_period": "[1, 100000]" + WHOLE,
         "scalar_lr_scale": "[0, inf)",
     }
 

@@ -141,7 +141,7 @@ def _indexed(index: Path, line: int, row: Mapping[str, str]) -> Digit:
             id=row["id"],
             digit=DIGITS.index(row["text"]),
             speaker=row["speaker"],
-            index=int(row["id"].rsplit("_", 1)[1]),
+            index=int(row["id"].rpartition("_")[2]),
             path=index.parent / Path(row["file"]).name,
             start=int(row["start"]),
             end=int(row["end"]),

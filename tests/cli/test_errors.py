@@ -113,6 +113,13 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("~encoder", ["encoder is missing"]),
         ("~optimizer", ["optimizer is missing"]),
         ("~seed", ["seed is missing", "cannot be removed"]),
+        ("schedule._target_=torch.optim.lr_scheduler.MultiStepLR", ["MultiStepLR' is not allowed here", "StepLR"]),
+        ("schedule._target_=torch.optim.lr_scheduler.ReduceLROnPlateau", ["is not allowed here", "CosineAnnealingLR"]),
+        (
+            "optimizer=scaled_adam optimizer.clipping_update_period=600000000",
+            ["clipping_update_period must be", "100000", "600000000"],
+        ),
+        ("optimizer=adamw\u00a0:", ["it holds the character NO-BREAK SPACE"]),
         ("~weights", ["weights is missing", "cannot be removed"]),
         ("calibrate=maybe", ["calibrate must be true or false, given 'maybe'"]),
         ("run_dir='~nobody-knows/x'", ["'~nobody-knows/x': no user is called 'nobody-knows'"]),

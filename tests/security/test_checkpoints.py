@@ -80,6 +80,12 @@ def shared(depth: int) -> list[Any]:
     return node
 
 
+def diverge(state: State) -> None:
+    for weight in state["state_dict"].values():
+        if weight.is_floating_point():
+            weight.fill_(float("nan"))
+
+
 FIRST = "encoder.subsampling.convolutions.0.weight"
 MEAN, WEIGHT = "state_dict/recogniser.normalise.mean", f"state_dict/recogniser.{FIRST}"
 CONFIG = "werdict/config"
@@ -100,6 +106,7 @@ PARTS = {
         put("werdict/tokenizer/pieces", ["<blk>", "<unk>", "\ud800"]),
         r"pieces ['\ud800'] are halves of surrogate pairs",
     ),
+    "weights that have diverged": (diverge, "holds numbers that are not finite: the model has diverged"),
     "pieces missing": (put("werdict/tokenizer/pieces", ["<blk>", "<unk>", "a"]), "its weights do not fit its config"),
     "a broken model of pieces": (
         put("werdict/tokenizer", {"kind": "sentencepiece", "model": "AAAA"}),
@@ -461,6 +468,23 @@ def test_a_hostile_file_is_refused_before_it_is_read(small_run, tmp_path, change
 
 
 DONE = "loops/fit_loop/epoch_loop.batch_progress"
+
+
+def change_state(callback: str, key: str, value: object) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        state["callbacks"][callback][key] = value
+
+    return change
+
+
+def change_steps(value: float) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        for moments in state["optimizer_states"][0]["state"].values():
+            moments["step"] = torch.tensor(value)
+
+    return change
+
+
 RESUMED = {
     "optimizer states a mapping": put("optimizer_states", {}),
     "no optimizer states": drop("optimizer_states"),
@@ -498,6 +522,11 @@ RESUMED = {
     "timings as text": put("callbacks/TrainingCost", {"seconds": 1.0, "updates": ["x"], "steps": []}),
     "what was watched": put("callbacks/DeadRuns", {"trend": {"window": "x"}}),
     "the best as text": put("callbacks/Checkpoints/best_wer", "x"),
+    "counts below 0": put("guard", {"skipped_updates": -1, "consecutive_skips": 0, "too_short": 0}),
+    "a count in digits": put("guard", {"skipped_updates": "9", "consecutive_skips": 0, "too_short": 0}),
+    "no lowest error rate": change_state("Checkpoints", "best_wer", float("nan")),
+    "a best update below 0": change_state("Checkpoints", "best_update", -5),
+    "steps that are no number": change_steps(float("nan")),
     "counts as text": put("guard", {"skipped_updates": "x", "consecutive_skips": 0, "too_short": 0}),
     "counts a list": put("guard", [1]),
     "a clock that is none": put("audio_clock", {}),
