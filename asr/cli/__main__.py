@@ -20,6 +20,12 @@ MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the sa
 
 def start(command: str) -> None:
     """Import a command and run it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        # torch's libraries end the process without it
+        print(f"asr-{command}: the current folder no longer exists; change to one that does", file=sys.stderr)
+        raise SystemExit(2) from None
 
     def leave(number: int, _: object) -> None:
         line, code = "interrupted", INTERRUPTED

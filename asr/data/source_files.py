@@ -18,7 +18,7 @@ MAX_LINE_CHARS = 2**24
 MAX_RATIO = 100
 FREE_BYTES = 2**24
 MAX_BLANK_LINES = 10_000  # in a row
-MAX_TEXT_CHARS = 100_000  # of a transcript; an hour of fast speech has 70,000
+MAX_TEXT_CHARS = 20_000  # of a transcript; the quarter of an hour that is decoded at once has 17,500 of fast speech
 
 Prepare = TypeVar("Prepare", bound=Callable[..., Any])
 SourceFiles = Callable[[Path], Iterable[Path]]
@@ -94,7 +94,7 @@ def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
 
 
 def refuse_unspeakable(where: str, text: str) -> None:
-    """Refuse a transcript that nobody can have spoken in the hour that is decoded at once, or that no script writes.
+    """Refuse a transcript that nobody can have spoken in the time that is decoded at once, or that no script writes.
 
     Raises:
         ValueError: it is.

@@ -95,3 +95,14 @@ def test_what_would_have_no_effect_is_refused(small_run, tmp_path, command, word
     place = f"run={small_run.run_dir}" if command == "evaluate" else f"run_dir={tmp_path / 'run'}"
     ended = small_run.run(command, *words, place)
     assert (ended.code, said in ended.last_line) == (2, True), ended.printed
+
+
+def test_a_current_folder_that_is_gone_is_named(tmp_path):
+    (tmp_path / "gone").mkdir()
+    command = f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && exec {sys.executable} -m asr.cli transcribe"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "asr-transcribe: the current folder no longer exists; change to one that does\n",
+    )
