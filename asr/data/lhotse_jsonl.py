@@ -209,8 +209,10 @@ def _recording(where: str, data: Any) -> Recording:
     try:
         recording = Recording.from_dict(fields)
         refuse_foreign_sources([recording])
-    except Exception as error:  # lhotse lets pass whatever goes wrong inside
+    except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+    except Exception as error:  # lhotse lets pass whatever goes wrong inside
+        raise ValueError(f"{where}: this recording cannot be read: {type(error).__name__}: {error}") from error
     for source in recording.sources:
         # prepared data must not depend on where a command is started
         source.source = os.path.abspath(source.source)

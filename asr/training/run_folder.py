@@ -104,6 +104,10 @@ def free_folder(given: object, key: str) -> Path:
     """Return the absolute folder that ``key`` names, without making it; refuse one that holds something."""
     folder = usable_folder(given, key)
     if folder.exists() and any(folder.iterdir()):
+        if (folder / ".lock").is_file():
+            # what is at work there must not be removed
+            with hold(folder):
+                pass
         raise ValueError(f"{key}: {folder} exists and is not empty; name another folder, or remove it")
     return folder
 

@@ -265,9 +265,10 @@ def test_two_processes_do_not_train_in_one_folder(small_run, tmp_path):
     run_dir = small_run.interrupted(tmp_path / "run")
     before = contents(run_dir / "checkpoints")
     with hold(run_dir):
-        ended = small_run.run("train", f"resume={run_dir}")
-    assert ended.code == 2
-    assert f"another process is training in {run_dir}; wait for its end, or end it" in ended.last_line
+        for words in ((f"resume={run_dir}",), (*TINY, f"run_dir={run_dir}")):
+            ended = small_run.run("train", *words)
+            assert ended.code == 2
+            assert f"another process is training in {run_dir}; wait for its end, or end it" in ended.last_line
     assert contents(run_dir / "checkpoints") == before
 
 
