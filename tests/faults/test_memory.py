@@ -38,7 +38,7 @@ def test_a_command_that_cannot_be_loaded_says_that_memory_ran_out(tmp_path, num_
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (num_mb * MB,) * 2),
     )
     assert ended.returncode == 1, ended.stderr
-    assert ended.stderr.splitlines()[-1].startswith("asr-train: out of memory while starting: "), ended.stderr
+    assert ended.stderr.splitlines()[-2].startswith("asr-train: out of memory while starting: "), ended.stderr
     assert "Traceback" not in ended.stderr
 
 

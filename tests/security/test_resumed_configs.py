@@ -230,7 +230,7 @@ YAML = {
     "a number as a key": ("1" * 5000 + ": 1", "a number of 5000 characters"),
     "a month that is none": ("seed: 2026-99-01", "month must be in 1..12"),
     "a default": ("seed: =", "could not determine a constructor"),
-    "a list as a key": ("? [1]\n: 1", "while constructing a mapping"),
+    "a list as a key": ("? [1]\n: 1", "line 1: found unhashable key"),
 }
 
 

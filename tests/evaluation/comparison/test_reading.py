@@ -166,7 +166,7 @@ def test_damaged_errors_name_the_line(tmp_path, text, complaint):
     ("file", "text", "complaint"),
     [
         ("config.yaml", "!!python/object/apply:os.system [touch hacked]", "is not plain YAML"),
-        ("config.yaml", "a: &a [x, x]\nb: [*a, *a]", "is not plain YAML: it has aliases"),
+        ("config.yaml", "a: &a [x, x]\nb: [*a, *a]", "is not plain YAML: line 2: it has aliases"),
         ("config.yaml", "a: [", "is not plain YAML"),
         ("config.yaml", "[" * 5000, "is not plain YAML"),
         ("config.yaml", "- a", "is not a mapping"),
