@@ -163,8 +163,10 @@ def serve(jobs: Iterator[str]) -> None:
                 codes[ended] = os.waitstatus_to_exitcode(status)
             print(json.dumps({"code": codes.get(job["poll"])}), file=answers, flush=True)
             continue
-        printed = job.get("log") or tempfile.mkstemp(prefix="werdict-printed-")[1]
-        descriptor = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        if "log" in job:
+            descriptor, printed = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), job["log"]
+        else:
+            descriptor, printed = tempfile.mkstemp(prefix="werdict-printed-")
         start = time.monotonic()
         child = os.fork()
         if child == 0:

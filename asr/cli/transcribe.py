@@ -68,7 +68,7 @@ def _output_file(output: object) -> Path | None:
         raise ConfigError(f"output must be the name of a file, or null, given {output!r}")
     path = named_path(output)
     try:
-        if os.path.lexists(path) and not path.is_file():
+        if path.exists() and not path.is_file() and not path.is_dir():
             raise ConfigError(f"output: {str(path)!r} is no file; name one, or leave output out to print")
         if os.path.lexists(path):
             raise ConfigError(f"output: {str(path)!r} exists; name another file, or remove it")
