@@ -64,8 +64,6 @@ def _output_file(output: object) -> Path | None:
     """Return the file to write, which can be made as far as is known before the work."""
     if output is None:
         return None
-    if not isinstance(output, str | int):
-        raise ConfigError(f"output must be the name of a file, or null, given {output!r}")
     path = named_path(output)
     try:
         if path.exists() and not path.is_file() and not path.is_dir():

@@ -6,10 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
+from tests.cli.test_resume import wait_for_update
 from tests.small_runs import TINY
 
 IMPORTS = {
@@ -65,10 +65,7 @@ def test_a_folder_that_is_removed_while_training_is_named(small_run, tmp_path, f
     shutil.copytree(small_run.data_dir, tmp_path / "data")
     words = (*TINY, "trainer.max_steps=600", "trainer.val_check_interval=40", "data.dir=data", "run_dir=run")
     process = small_run.programs.start("train", *words, cwd=tmp_path)
-    metrics = tmp_path / "run" / "metrics.csv"
-    while not (metrics.exists() and "\n2,train/loss" in metrics.read_text()):
-        assert process.poll() is None, (tmp_path / "log.txt").read_text()
-        time.sleep(0.02)
+    wait_for_update(tmp_path / "run", 2, process)
     shutil.rmtree(tmp_path / folder, ignore_errors=True)
     assert process.wait(timeout=60) == 1, (tmp_path / "log.txt").read_text()
     line = [line for line in (tmp_path / "log.txt").read_text().splitlines() if line.startswith("asr-train: ")][-1]
