@@ -29,7 +29,7 @@ from asr.cli.help import command_help
 from asr.cli.hydra_guard import check_hydra, typed_overrides
 from asr.cli.options import PLACE, check_options
 from asr.cli.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_value
-from asr.cli.words import LINKED_RECIPES, SEARCHPATH, check_bounds, check_words, searchpath, typed_places
+from asr.cli.words import SEARCHPATH, check_bounds, check_words, searchpath, typed_places
 from asr.console import printable
 from asr.error_text import first_line, is_out_of_memory
 from asr.safe_io import named_path
@@ -206,7 +206,7 @@ def _external_recipes(argv: list[str]) -> Iterator[None]:
     if is_first_process():
         print(f"recipes_dir: runs the Python code in {printable(str(path))}; name only what you trust", flush=True)
     asr.recipes.__path__.append(str(path))
-    with tempfile.TemporaryDirectory(prefix=LINKED_RECIPES) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "recipe").symlink_to(path)
         # Hydra obeys one list of places alone
         places = [folder, *typed_places(argv[1:])]

@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from asr.cli.errors import ConfigError
 from asr.cli.options import resolved
-from asr.cli.words import LINKED_RECIPES, SEARCHPATH, searchpath, typed_places
+from asr.cli.words import SEARCHPATH, leads_to_recipes, searchpath, typed_places
 from asr.safe_io import checked_scalars
 
 # of Hydra, of its plugins, and of ours; optuna is what Hydra's sweeper of that name is configured with
@@ -86,7 +86,7 @@ def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
     single = [str(override.input_line) for override in parsed if not override.is_sweep_override()]
     typed = {override.key_or_group for override in parsed}
     places = [str(place) for word in words if word.startswith(SEARCHPATH) for place in typed_places([word])]
-    strangers = [place for place in places if not Path(place).name.startswith(LINKED_RECIPES)]
+    strangers = [place for place in places if not leads_to_recipes(Path(place))]
     for place in places:
         _check_yamls(Path(place), may_resolve=place not in strangers)
     own = _composed(config_name, folder, _own_words(parsed, folder)) if places else None

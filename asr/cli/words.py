@@ -10,6 +10,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 
+import asr.recipes
 from asr.cli.errors import ConfigError
 from asr.cli.explanations import explain_choice
 
@@ -19,7 +20,6 @@ MAX_KEY = 200
 MAX_NESTED = 50  # Hydra's parser calls itself for each
 MAX_SWEPT = 10_000  # values of one key
 SEARCHPATH = "hydra.searchpath="
-LINKED_RECIPES = "werdict-recipes-"  # how temporary folders that lead to recipes begin
 ADDED = ("command-line", "hydra.searchpath in command-line")  # how Hydra names who has added a folder of configs
 
 
@@ -121,6 +121,13 @@ def _escape(found: re.Match[str]) -> str:
     return 2 * found[1] + (f"\\{found[2]}" if found[2] else "")
 
 
+def leads_to_recipes(place: Path) -> bool:
+    """Return whether a folder holds a link to the recipes of ``recipes_dir=``, and nothing else."""
+    trusted = {Path(path).resolve() for path in asr.recipes.__path__}
+    entries = [path.resolve() for path in place.iterdir()]
+    return len(entries) == 1 and entries[0] in trusted
+
+
 def words_for_jobs(sources: Sequence[Any]) -> list[str]:
     """Return what a job of a sweep, a fresh process, must be told to find the configs that were typed for it.
 
@@ -131,6 +138,6 @@ def words_for_jobs(sources: Sequence[Any]) -> list[str]:
         str(source.path)
         for source in sources
         # jobs are told recipes_dir, and link the recipes themselves
-        if source.provider in ADDED and not Path(str(source.path)).name.startswith(LINKED_RECIPES)
+        if source.provider in ADDED and not leads_to_recipes(Path(str(source.path)))
     ]
     return [searchpath(added)] if added else []

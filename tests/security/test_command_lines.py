@@ -146,6 +146,18 @@ def test_a_yaml_of_an_added_folder_does_not_change_hydra(programs, tmp_path, cas
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
+def test_a_folder_made_to_look_like_the_links_to_recipes_is_trusted_no_more(programs, recipes, tmp_path):
+    """Links to ``recipes_dir`` are made in a temporary folder, which a stranger's cannot pass for."""
+    (recipes / "x.yaml").write_text(RECIPE.format(name="mine", more=""))
+    write_group(tmp_path / "real", "recipe", FOREIGN["where data are made"][0])
+    linked = tmp_path / "werdict-recipes-linked"
+    linked.mkdir()
+    (linked / "recipe").symlink_to(tmp_path / "real" / "recipe")
+    words = ("--config-dir=werdict-recipes-linked", "recipes_dir=theirs", "recipe=mine")
+    ended = programs.run("train", *words, cwd=tmp_path, timeout_s=20)
+    assert (ended.code, FOREIGN["where data are made"][1] in ended.last_line) == (2, True), ended.printed
+
+
 ENDLESS = {
     "aliases": ("a: &a [1,1]\nb: &b [*a,*a]\nseed: 1", "it has aliases"),
     "depth": ("seed: " + "[" * 500 + "]" * 500, "nested deeper than 50"),
