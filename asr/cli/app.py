@@ -100,8 +100,8 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object]) -> No
             _leave(config_name, *_told(error, config_name))
         if begun:
             raise
-        # what Hydra raises where its own settings are nonsense can be anything
-        _leave(config_name, f"Hydra cannot start with what was typed: {first_line(error)}; see --cfg hydra")
+        # what Hydra raises where an override reaches into a list, or its own settings are nonsense, can be anything
+        _leave(config_name, f"what was typed cannot be composed: {first_line(error)}; see --cfg all")
     except KeyboardInterrupt as error:
         # a second Ctrl-C would interrupt the clearing away
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -163,7 +163,7 @@ def _leave(config_name: str, message: str, code: int = 2) -> NoReturn:
 
 
 def quieten() -> None:
-    """Silence what libraries say about choices that are made on purpose, and what the last line says in its words."""
+    """Silence what libraries say about choices made on purpose, and what the last line says; wait less for wandb."""
     hush_freed_workers()
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -172,6 +172,7 @@ def quieten() -> None:
     # every process logs the same numbers: they were gathered before
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
     os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("WANDB_INIT_TIMEOUT", "30")  # seconds; a server that is away is said before training
 
 
 @contextlib.contextmanager

@@ -71,6 +71,7 @@ def typed_overrides(argv: Sequence[str], may_sweep: bool) -> list[str]:
 def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
     """Compose, and refuse what Hydra would build or run beyond its own.
 
+    Nothing is composed where all configs are our own, and no word says anything to Hydra.
     Where configs come from other folders too, every choice of a sweep is composed: Hydra sets logging and environment
     variables of a job before the job can look at them.
 
@@ -86,6 +87,9 @@ def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
     single = [str(override.input_line) for override in parsed if not override.is_sweep_override()]
     typed = {override.key_or_group for override in parsed}
     places = [str(place) for word in words if word.startswith(SEARCHPATH) for place in typed_places([word])]
+    is_own = not places and (folder / f"{config_name}.yaml").is_file()
+    if is_own and not any(re.match(r"hydra([./@]|$)", key) for key in typed):
+        return
     strangers = [place for place in places if not leads_to_recipes(Path(place))]
     for place in places:
         _check_yamls(Path(place), may_resolve=place not in strangers)
@@ -189,11 +193,7 @@ def _swept_choices(parsed: Sequence[Override], folder: Path) -> Iterator[tuple[s
 def _composed(config_name: str, folder: Path, words: list[str]) -> dict[str, Any]:
     """Return the config, and the node ``hydra`` without what only repeats the command line."""
     with initialize_config_dir(str(folder), version_base="1.3"):
-        try:
-            config = compose(config_name, overrides=words, return_hydra_config=True)
-        # what Hydra raises where an override reaches into a list, say
-        except (TypeError, KeyError, IndexError, AttributeError) as error:
-            raise ConfigError(f"the command line cannot be composed: {' '.join(words)}: {error}") from error
+        config = compose(config_name, overrides=words, return_hydra_config=True)
     with contextlib.suppress(OmegaConfBaseException):  # some values are known to a running job alone
         resolved(config)
     container = OmegaConf.to_container(config, resolve=False)

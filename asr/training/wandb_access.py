@@ -17,7 +17,6 @@ MAX_SETTINGS_BYTES = 2**16
 # settings that send nothing elsewhere; the project is always given
 HARMLESS = {"mode", "disabled", "project", "console", "quiet", "silent"}
 FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
-INIT_TIMEOUT_S = 30
 
 Mode = Literal["auto", "online", "offline"]
 

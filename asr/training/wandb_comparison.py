@@ -10,7 +10,7 @@ from typing import Any
 import wandb
 
 from asr.evaluation.comparison.result import Comparison, Difference, SetComparison
-from asr.training.wandb_access import INIT_TIMEOUT_S, Mode, chosen_mode, reason
+from asr.training.wandb_access import Mode, chosen_mode, reason
 
 COLUMNS = (
     *("contestant", "seeds", "wer_mean", "wer_sd", "low", "high", "over"),
@@ -60,7 +60,7 @@ def log_comparison(
             dir=folder,
             mode="online" if online else "offline",
             config={"title": comparison.title, "level": comparison.level, "problems": list(comparison.problems)},
-            settings=wandb.Settings(init_timeout=INIT_TIMEOUT_S, silent=True, console="off"),
+            settings=wandb.Settings(silent=True, console="off"),
         )
     except wandb.errors.Error as error:
         raise ValueError(

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from asr.evaluation.wer import ScoredUtterance
 from asr.safe_io import MAX_BYTES, check_regular_file, open_inside, write_whole
-from asr.training.wandb_access import INIT_TIMEOUT_S, Mode, chosen_mode, reason
+from asr.training.wandb_access import Mode, chosen_mode, reason
 
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -77,7 +77,7 @@ class WandbTracking(WandbLogger):
             tags=list(tags),
             offline=mode != "online",
             config=dict(config),
-            settings=wandb.Settings(init_timeout=INIT_TIMEOUT_S, silent=True, console="off"),
+            settings=wandb.Settings(silent=True, console="off"),
         )
         # wandb warns of an option that Lightning always passes on
         self._wandb_init.pop("anonymous", None)
