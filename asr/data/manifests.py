@@ -25,6 +25,7 @@ from asr.data.tables import SPLIT_ALIASES, Row, read_table
 
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
+ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 KINDS = ("recordings", "features", "supervisions", "cuts")
 
 
@@ -59,6 +60,8 @@ def read_brought(path: Path) -> Brought:
         _read_folder(path, brought)
     elif path.name.endswith(SUFFIXES):
         _read_cuts(path, _split_of(path, brought.notes), brought)
+    elif path.name.endswith(ARCHIVES):
+        raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
     else:
         _read_tsv(path, brought)
     for split, manifests in brought.splits.items():

@@ -125,6 +125,7 @@ SOURCES = {
     "a line of 40 million characters": (text("a.tsv", "audio\ttext\n" + "a" * 4 * 10**7), "line 2: a line has more"),
     "a table of NUL bytes": (text("a.tsv", b"\0" * 1000), "a.tsv, line 1"),
     "a table that is a picture": (text("a.tsv", b"\x89PNG\r\n\x1a\n" + bytes(range(256))), "not UTF-8"),
+    "an archive": (text("corpus.tar.xz", b"\xfd7zXZ"), "corpus.tar.xz is an archive; unpack it"),
     "a table without rows": (text("a.tsv", "audio\ttext\n"), "a header and no rows"),
     "a table without columns": (text("a.tsv", "\n\n"), "the header lacks audio and text"),
     "a table of a pipe": (text("a.tsv", "audio\ttext\n/dev/stdin\ta\ntouch hacked |\tb\n"), "can be used"),
