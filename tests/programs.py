@@ -151,7 +151,13 @@ def serve(jobs: Iterator[str]) -> None:
     import importlib
     import tempfile
 
+    from hydra import compose, initialize_config_dir
+
+    from asr.cli.explanations import config_folder
+
     tasks = {name: importlib.import_module(f"asr.cli.{name}") for name in COMMANDS}
+    with initialize_config_dir(str(config_folder("train")), version_base="1.3"):
+        compose("train")  # so that no child looks for Hydra's plugins, and builds its parser, again
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     codes: dict[int, int] = {}

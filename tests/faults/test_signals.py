@@ -15,7 +15,7 @@ import pytest
 from asr.cli.sweep_jobs import records
 from asr.signals import TRY_AGAIN
 from tests.cli.test_resume import wait_for_update
-from tests.faults.test_interrupts import start
+from tests.faults.test_interrupts import start, wait_for_cpu
 from tests.programs import Started
 from tests.small_runs import LONG
 
@@ -32,15 +32,6 @@ def ended(process: subprocess.Popen[str] | Started, folder: Path, number: signal
     return code, lines[-1] if lines else "", printed
 
 
-def wait_for_cpu(process: subprocess.Popen[str], cpu_s: float) -> None:
-    while True:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        if (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") >= cpu_s:
-            return
-        assert process.poll() is None
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize(
     ("command", "number", "cpu_s", "code", "said"),
     [
@@ -52,7 +43,7 @@ def wait_for_cpu(process: subprocess.Popen[str], cpu_s: float) -> None:
 )
 def test_a_signal_at_start_up_is_one_line(tmp_path, command, number, cpu_s, code, said):
     process = start(tmp_path, command, *(LONG if command == "train" else ("sweep=none",)))
-    wait_for_cpu(process, cpu_s)
+    assert wait_for_cpu(process, cpu_s)
     assert ended(process, tmp_path, number)[::2] == (code, f"{said}\n")
 
 
@@ -107,7 +98,7 @@ def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
         process = start(tmp_path, "train", *LONG, f"data.dir={small_run.data_dir}", "run_dir=run")
     finally:
         signal.signal(signal.SIGHUP, before)
-    wait_for_cpu(process, 0.5)
+    assert wait_for_cpu(process, 0.5)
     process.send_signal(signal.SIGHUP)
     wait_for_update(tmp_path / "run", 2, process)
     process.send_signal(signal.SIGHUP)
@@ -116,24 +107,24 @@ def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
     assert "SIGHUP" not in (tmp_path / "log.txt").read_text()
 
 
-@pytest.mark.parametrize(("number", "whole_group"), [(signal.SIGTERM, False), (signal.SIGUSR1, True)])
-def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp_path, number, whole_group):
-    words = (*LONG[:-2], LONG[-1], f"data.dir={small_run.data_dir}", "sweep.name=s", "trainer.max_steps=2,50000")
+@pytest.mark.parametrize(("number", "steps"), [(signal.SIGTERM, "50000"), (signal.SIGUSR1, "2,50000")])
+def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp_path, number, steps):
+    words = (*LONG[:-2], LONG[-1], f"data.dir={small_run.data_dir}", "sweep.name=s", f"trainer.max_steps={steps}")
     process = small_run.programs.start("train", "-m", *words, cwd=tmp_path)
     sweep_dir = tmp_path / "runs" / "s"
-    while len(records(sweep_dir)) < 2:
+    while len(records(sweep_dir)) <= steps.count(","):
         assert process.poll() is None, (tmp_path / "log.txt").read_text()
         time.sleep(0.05)
-    finished, interrupted = sorted(records(sweep_dir), key=lambda record: not record.status.startswith("finished"))
+    *finished, interrupted = sorted(records(sweep_dir), key=lambda record: not record.status.startswith("finished"))
     wait_for_update(sweep_dir / interrupted.name, 2, process)
-    if whole_group:
-        os.killpg(process.pid, number)
+    if finished:
+        os.killpg(process.pid, number)  # as a terminal signals the job too
     code, line, printed = ended(process, tmp_path, number)
     assert code == TRY_AGAIN, printed
     assert f"received {number.name}: left behind update" in printed
     assert line == (
         f"asr-train: ended by {number.name}; to resume: the same command again, with sweep.name=s; finished jobs: "
-        f"{finished.name}; not finished: {interrupted.name}"
+        f"{', '.join(record.name for record in finished) or 'none'}; not finished: {interrupted.name}"
     )
     assert list((sweep_dir / interrupted.name / "checkpoints").glob("update-*.ckpt"))
     assert [record.status for record in records(sweep_dir) if record.name == interrupted.name] == ["interrupted"]

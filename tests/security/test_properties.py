@@ -210,7 +210,7 @@ def weights() -> dict[str, torch.Tensor]:
     return {f"recogniser.{name}": tensor for name, tensor in built.state_dict().items()}
 
 
-@examples(300)
+@examples(340)
 @given(parts=spoiled(PARTS))
 def test_the_plain_parts_of_a_checkpoint_are_used_or_refused(fuzzing, weights, parts):
     _, find = fuzzing
@@ -277,7 +277,7 @@ def words(draw) -> str:
     return mark + word[:at] + draw(st.text(max_size=3)) + word[at + draw(st.integers(0, 2)) :]
 
 
-@examples(80)
+@examples(40)
 @given(typed=st.lists(words(), min_size=1, max_size=2))
 def test_a_command_line_is_composed_or_refused(typed):
     num_threads, random_state = torch.get_num_threads(), torch.get_rng_state()
