@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from asr.error_text import first_line
 from asr.text.normalise import collapse_spaces
 from asr.text.vocabulary import (
     BLANK_ID,
     NUM_SPECIAL,
+    SPACE_PIECE,
     SPECIAL_PIECES,
     UNKNOWN_ID,
     UNKNOWN_SURFACE,
@@ -25,6 +27,7 @@ from asr.text.vocabulary import (
 MIN_COVERAGE = 0.98  # sentencepiece's own limit
 MIN_VOCAB_SIZE = NUM_SPECIAL + 2  # a space and one character
 MAX_VOCAB_SIZE = 1_000_000
+MAX_PIECE = 100  # characters; sentencepiece makes at most 16 unless told otherwise
 PROBE_PIECES = 10_000  # how far the message about a vocabulary that is too small looks for the upper limit
 RESERVED = "\u2585"  # sentencepiece drops training lines that hold this character
 
@@ -45,7 +48,8 @@ class SubwordTokenizer:
         """Load a serialized sentencepiece model.
 
         Raises:
-            ValueError: it is no such model, or its first pieces are not ``<blk>`` and ``<unk>``.
+            ValueError: it is no such model, its first pieces are not ``<blk>`` and ``<unk>``, or a piece is no text or
+                too long.
         """
         if not model:
             raise ValueError("the sentencepiece model is empty")
@@ -55,12 +59,33 @@ class SubwordTokenizer:
             raise ValueError(f"{len(model)} bytes are no sentencepiece model: {error}") from error
         self._model = model
         self._pieces = tuple(self._processor.id_to_piece(list(range(self._processor.vocab_size()))))
+        self._surfaces = tuple(map(self._surface, range(self.vocab_size)))
         special = self._processor.is_control(BLANK_ID) and self._processor.unk_id() == UNKNOWN_ID
         if self._pieces[:NUM_SPECIAL] != SPECIAL_PIECES or not special:
             raise ValueError(
                 f"the sentencepiece model starts with pieces {list(self._pieces[:NUM_SPECIAL])}; {SPECIAL_PIECES[0]} "
                 f"(control) and {SPECIAL_PIECES[1]} (unknown) are needed. Train it with SentencePieceTrainer."
             )
+        spec = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+        if spec.normalizer_spec.precompiled_charsmap or spec.denormalizer_spec.precompiled_charsmap:
+            # a stranger's rules could turn a character into megabytes
+            raise ValueError(
+                "the sentencepiece model rewrites characters; transcripts are normalised before, so train it with "
+                "normalization_rule_name=identity"
+            )
+
+    def _surface(self, token: int) -> str:
+        """Return the text of a piece by itself."""
+        piece = self._pieces[token]
+        if len(piece) > MAX_PIECE or self._processor.is_byte(token):
+            kind = "a byte" if self._processor.is_byte(token) else f"{len(piece)} characters long"
+            raise ValueError(
+                f"piece {token} of the sentencepiece model, {piece[:20]!r}, is {kind}; pieces are text of at most "
+                f"{MAX_PIECE} characters"
+            )
+        if token == UNKNOWN_ID:
+            return UNKNOWN_SURFACE
+        return "" if self._processor.is_control(token) else piece.replace(SPACE_PIECE, " ")
 
     @property
     def vocab_size(self) -> int:
@@ -82,7 +107,8 @@ class SubwordTokenizer:
         Raises:
             ValueError: an id lies outside the vocabulary.
         """
-        return collapse_spaces(self._processor.decode(without_blanks(ids, self.vocab_size)))
+        # sentencepiece's own decoding follows the model, where a stranger can give <unk> megabytes of text
+        return collapse_spaces("".join(self._surfaces[token] for token in without_blanks(ids, self.vocab_size)))
 
     def state(self) -> TokenizerState:
         """Return everything needed to rebuild the tokenizer, as JSON-able data."""

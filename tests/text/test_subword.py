@@ -120,6 +120,56 @@ def test_impossible_options_are_refused_before_training(options, complaint):
         SentencePieceTrainer(**options)
 
 
+def own_model(**options):
+    """A model whose special pieces are ours."""
+    model = io.BytesIO()
+    special = {"pad_id": 0, "pad_piece": "<blk>", "unk_id": 1, "bos_id": -1, "eos_id": -1, "unk_surface": "?"}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS),
+        model_writer=model,
+        **(
+            {"model_type": "bpe", "vocab_size": 40, "minloglevel": 2, "normalization_rule_name": "identity"}
+            | special
+            | options
+        ),
+    )
+    return model.getvalue()
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_decoding_equals_sentencepieces_own(model_type):
+    tokenizer = SentencePieceTrainer(26, model_type).train(TEXTS)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=base64.b64decode(tokenizer.state()["model"]))
+    for ids in (range(1, 26), [1, 1, 5, 1], *([token] for token in range(26)), tokenizer.encode("the sea q cats")):
+        assert tokenizer.decode(ids) == processor.decode(list(ids)).strip()
+
+
+def test_an_unknown_piece_has_no_other_text_than_ours():
+    assert SubwordTokenizer(own_model(unk_surface="x" * 1000)).decode([1]) == "\u2047"
+
+
+REFUSED = {
+    "a long piece": (
+        {"user_defined_symbols": ["x" * 101]},
+        r"piece 2 .*'x{20}', is 101 characters long; .*at most 100",
+    ),
+    "bytes": ({"byte_fallback": True, "vocab_size": 300}, "piece 2 .*'<0x00>', is a byte; pieces are text"),
+    "rules": ({"normalization_rule_name": "nmt_nfkc"}, "rewrites characters.*normalization_rule_name=identity"),
+    "rules of decoding": (
+        {"denormalization_rule_tsv": "rules.tsv"},
+        "rewrites characters.*normalization_rule_name=identity",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_model_that_makes_more_of_a_piece_than_its_text_is_refused(tmp_path, monkeypatch, options, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules.tsv").write_text("61\t" + "62 " * 100 + "\n")
+    with pytest.raises(ValueError, match=said):
+        SubwordTokenizer(own_model(**options))
+
+
 @pytest.mark.parametrize(
     ("options", "first_pieces"),
     [
