@@ -48,13 +48,14 @@ def chosen_mode(mode: Mode) -> Mode:
 def refuse_settings_of_folder() -> None:
     """Refuse a server, proxy or account that the current folder names: it may be somebody else's.
 
-    wandb reads ``wandb/settings`` of the current folder without a word, and would send the API key there.
+    wandb (0.31) reads ``wandb/settings`` of the current folder without a word, also where WANDB_DIR names another one,
+    and would send the API key there.
 
     Raises:
         ValueError: the file says more than what is harmless, or cannot be read.
     """
-    folder = Path(os.environ.get("WANDB_DIR", "."))
-    for path in (folder / name / "settings" for name in ("wandb", ".wandb")):
+    folders = dict.fromkeys((Path(), Path(os.environ.get("WANDB_DIR", "."))))
+    for path in (folder / name / "settings" for folder in folders for name in ("wandb", ".wandb")):
         if not os.path.lexists(path):
             continue
         try:
