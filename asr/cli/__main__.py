@@ -67,6 +67,8 @@ def explain_import(error: Exception) -> tuple[str, int]:
     told = f"a library cannot be imported: {type(error).__name__}: {first_line(error)}"
     if known:
         return f"{told}; correct or unset the variable {' or '.join(known)}", 2
+    if os.path.lexists("matplotlibrc"):
+        return f"{told}; remove the file matplotlibrc from the current folder, which a library reads", 2
     return f"{told}; install the packages of this project anew, or see the variables of the environment", 1
 
 

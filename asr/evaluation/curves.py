@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
+import matplotlib.style
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -42,9 +43,9 @@ def plot_curves(metrics: Path, folder: Path) -> list[Path]:
         "wer": (wer, "WER on dev (%)", "log"),
         "lr": ({"lr": curves["train/lr"]} if "train/lr" in curves else {}, "learning rate", "linear"),
     }
-    return [
-        _plot(folder / f"{name}.png", drawn, label, scale) for name, (drawn, label, scale) in plots.items() if drawn
-    ]
+    # a file matplotlibrc in the current folder may be somebody else's, and ask for TeX
+    with matplotlib.style.context("default"):
+        return [_plot(folder / f"{name}.png", drawn, *axis) for name, (drawn, *axis) in plots.items() if drawn]
 
 
 def _plot(path: Path, curves: Mapping[str, Curve], label: str, scale: str) -> Path:

@@ -33,6 +33,36 @@ def test_a_variable_that_a_library_refuses_at_its_import_is_named(tmp_path, comm
     assert len(done.stderr.splitlines()) == 2
 
 
+def test_a_matplotlibrc_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "matplotlibrc").write_bytes(b"\xff\xfe\n")
+    command = [sys.executable, "-m", "asr.cli", "compare"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "remove the file matplotlibrc from the current folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_matplotlibrc_of_the_current_folder_does_not_run_tex(tmp_path):
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\ntext.latex.preamble: theirs\n")
+    (tmp_path / "latex").write_text("#!/bin/sh\ntouch started\nexit 1\n")
+    (tmp_path / "latex").chmod(0o755)
+    (tmp_path / "metrics.csv").write_text("step,name,value\n1,train/loss,2.0\n2,train/loss,1.0\n")
+    code = (
+        "import matplotlib, pathlib, asr.evaluation.curves as c; assert matplotlib.rcParams['text.usetex']; "
+        "print(c.plot_curves(pathlib.Path('metrics.csv'), pathlib.Path('drawn')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "loss.png" in done.stdout) == (0, True), done.stderr
+    assert not (tmp_path / "started").exists()
+
+
 @pytest.mark.parametrize("value", ["x", "nan"])
 def test_a_tolerance_of_lhotse_that_is_no_number_is_named(small_run, tmp_path, value):
     variable = {"LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE": value}
