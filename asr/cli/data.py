@@ -21,7 +21,7 @@ from asr.training.unreadable import check_share
 
 # lengths whose subsampled lengths tell one encoder from another
 PROBED_FRAMES = range(512)
-LAYOUT = 2  # of the files of prepared data
+LAYOUT = 3  # of the files of prepared data
 # options of prepare functions that change how fast, not what
 SPEED_ONLY = ("num_jobs",)
 

@@ -18,6 +18,7 @@ from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 INDEX = "prepared.json"
 DROPPED = "dropped.tsv"
 MAX_INDEX_BYTES = 2**26  # a vocabulary of sentencepiece is part of it
+MOST_STATISTIC = 1e15  # of features; as float32 a network could still compute with them
 COUNTS = ("num_utterances", "hours", "num_speakers", "num_dropped")
 
 
@@ -78,6 +79,7 @@ class PreparedData:
             "notes": self.notes,
             "files": {path.name: _describe(path) for path in _files(self.folder, self.splits)},
         }
+        index["sha256"] = _digest(index)
         write_whole(self.folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1))
 
     @classmethod
@@ -92,6 +94,8 @@ class PreparedData:
             prepared = cls(folder, **_checked(index))
             for path in _files(folder, prepared.splits):
                 _refuse_changed(path, index["files"].get(path.name))
+            if index.get("sha256") != _digest(index):
+                raise ValueError(f"{INDEX} is not as it was written: its SHA-256 differs")
         except ValueError as error:
             raise DamagedData(f"the prepared data in {folder} cannot be used: {error}") from error
         return prepared
@@ -100,6 +104,12 @@ class PreparedData:
 def _files(folder: Path, splits: Mapping[str, Any]) -> list[Path]:
     names = [f"cuts_{split}.{suffix}" for split in splits for suffix in ("jsonl", "npz")]
     return [folder / name for name in (*names, DROPPED)]
+
+
+def _digest(index: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of everything else in an index."""
+    written = {key: value for key, value in index.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
 
 
 def _describe(path: Path) -> dict[str, Any]:
@@ -128,8 +138,8 @@ def _checked(index: Any) -> dict[str, Any]:
         if not isinstance(index.get(name), Mapping):
             raise ValueError(f"{name!r} of {INDEX} is {str(index.get(name))[:60]!r}, not a mapping")
     mean, std = (_numbers(index, name) for name in ("mean", "std"))
-    if len(mean) != len(std) or min(std) <= 0:
-        raise ValueError(f"'mean' and 'std' of {INDEX} are not as many, or a deviation is not positive")
+    if len(mean) != len(std) or min(std) < 1 / MOST_STATISTIC or max(map(abs, mean + std)) > MOST_STATISTIC:
+        raise ValueError(f"'mean' and 'std' of {INDEX} are not as many, or hold what no features have")
     notes = index.get("notes")
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise ValueError(f"'notes' of {INDEX} is {str(notes)[:60]!r}, not a list of sentences")
