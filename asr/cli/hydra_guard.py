@@ -36,6 +36,7 @@ TARGETS = (
 LOGGING = ("job_logging", "hydra_logging")
 # keys of all commands that say where files go; numbers go where the node logger says
 DESTINATIONS = ("run_dir", "resume", "data.dir", "sweep.name", "output_dir", "output", "out")
+MAX_FILES = 10_000  # of a folder of configs
 # an interpolation that calls a function, such as ${oc.env:NAME}, or whose name is made by another
 RESOLVER = re.compile(r"\$\{[^{}]*(:|\$\{)")
 # flags that read code or another config, and why they are refused
@@ -92,7 +93,7 @@ def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
         return
     strangers = [place for place in places if not leads_to_recipes(Path(place))]
     for place in places:
-        _check_yamls(Path(place), may_resolve=place not in strangers)
+        _check_yamls(Path(place), trusted=place not in strangers)
     own = _composed(config_name, folder, _own_words(parsed, folder)) if places else None
     for chosen in ((), *_swept_choices(parsed, folder)) if places else ((),):
         composed = _composed(config_name, folder, [*single, *chosen])
@@ -103,17 +104,28 @@ def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
             _refuse_changes(_destinations(own), _destinations(composed), "", chosen)
 
 
-def _check_yamls(folder: Path, may_resolve: bool) -> None:
-    """Refuse a folder of configs with a yaml that would be read without end, or read the user's environment."""
-    # recipes are linked into a folder of their own
-    for root in (folder, *(link for link in folder.iterdir() if link.is_symlink() and link.is_dir())):
-        for path in root.resolve().rglob("*.yaml"):
-            for value in checked_scalars(path):
-                if not may_resolve and RESOLVER.search(value):
-                    raise ConfigError(
-                        f"{path}: {value[:100]!r} is not allowed: the configs of --config-dir hold values, and "
-                        "references to keys by name, alone; recipes_dir is for configs that you trust"
-                    )
+def _check_yamls(folder: Path, trusted: bool) -> None:
+    """Refuse a folder of configs with a yaml that would be read without end, or read the user's environment.
+
+    Args:
+        folder: that Hydra searches.
+        trusted: it holds a link to the recipes of ``recipes_dir=``, and nothing else.
+    """
+    root = next(folder.iterdir()).resolve() if trusted else folder
+    for number, path in enumerate(root.rglob("*")):
+        if number >= MAX_FILES:
+            raise ConfigError(f"{root} holds more than {MAX_FILES} files; name a folder of configs alone")
+        # Hydra follows links, and the search above does not
+        if path.is_symlink() and not trusted and not path.resolve().is_relative_to(root):
+            raise ConfigError(f"{path} leads out of the folder of configs, to {path.resolve()}; remove it")
+        if path.suffix != ".yaml":
+            continue
+        for value in checked_scalars(path):
+            if not trusted and RESOLVER.search(value):
+                raise ConfigError(
+                    f"{path}: {value[:100]!r} is not allowed: the configs of --config-dir hold values, and "
+                    "references to keys by name, alone; recipes_dir is for configs that you trust"
+                )
 
 
 def _check_node(composed: Mapping[str, Any], typed: Collection[str]) -> None:

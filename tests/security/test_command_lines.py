@@ -155,7 +155,24 @@ def test_a_folder_made_to_look_like_the_links_to_recipes_is_trusted_no_more(prog
     (linked / "recipe").symlink_to(tmp_path / "real" / "recipe")
     words = ("--config-dir=werdict-recipes-linked", "recipes_dir=theirs", "recipe=mine")
     ended = programs.run("train", *words, cwd=tmp_path, timeout_s=20)
-    assert (ended.code, FOREIGN["where data are made"][1] in ended.last_line) == (2, True), ended.printed
+    assert (ended.code, "recipe leads out of the folder of configs" in ended.last_line) == (2, True), ended.printed
+
+
+@pytest.mark.parametrize("depth", ["", "optimizer/"])
+def test_a_folder_of_configs_with_a_link_out_of_it_is_refused(programs, tmp_path, depth):
+    (tmp_path / "theirs" / depth).mkdir(parents=True)
+    for number in range(100):
+        (tmp_path / "theirs" / depth / f"x{number}").symlink_to("/usr")
+    ended = programs.run("train", "--config-dir=theirs", "seed=1", cwd=tmp_path, timeout_s=20)
+    assert (ended.code, "leads out of the folder of configs, to /usr; remove it" in ended.last_line) == (2, True)
+
+
+def test_a_folder_that_is_no_folder_of_configs_is_not_read_for_minutes(programs, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    for number in range(10_001):
+        (tmp_path / "theirs" / f"{number}.txt").touch()
+    ended = programs.run("train", "--config-dir=theirs", "seed=1", cwd=tmp_path, timeout_s=20)
+    assert (ended.code, "holds more than 10000 files" in ended.last_line) == (2, True), ended.printed
 
 
 ENDLESS = {
@@ -390,9 +407,14 @@ def test_a_variable_of_the_launcher_is_not_obeyed_from_elsewhere(programs, tmp_p
     )
 
 
-@pytest.mark.parametrize("name", ["wandb/settings", ".wandb/settings"])
-def test_a_server_that_the_current_folder_names_is_not_sent_the_key(tmp_path, monkeypatch, name):
-    (tmp_path / name).parent.mkdir()
+@pytest.mark.parametrize("name", ["wandb/settings", ".wandb/settings", "elsewhere/wandb/settings"])
+@pytest.mark.parametrize("folder", [None, "elsewhere"])
+def test_a_server_that_the_current_folder_names_is_not_sent_the_key(tmp_path, monkeypatch, name, folder):
+    (tmp_path / name).parent.mkdir(parents=True)
+    if folder is None and name.startswith("elsewhere"):
+        pytest.skip("wandb reads nothing there")
+    if folder is not None:
+        monkeypatch.setenv("WANDB_DIR", str(tmp_path / folder))
     (tmp_path / name).write_text("[default]\nmode = online\nbase_url = http://127.0.0.1:9\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
