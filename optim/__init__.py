@@ -1,14 +1,14 @@
 """Optimizers and learning-rate schedules for PyTorch, each checked against its reference."""
 
 from optim.adafactor import Adafactor, AdafactorSchedule
-from optim.batch import Batch, Update
 from optim.cain import Cain
-from optim.chain import Chain, chain
 from optim.combined import Combined
+from optim.engine.batch import ParamBatch, Update
+from optim.engine.chain import Chain, chain
+from optim.engine.transform import FusedTransform, Transform
 from optim.eve import Eve
-from optim.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.health import Health
-from optim.learned_gradient import LearnedGradient
+from optim.learned_gradient.optimizer import LearnedGradient
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
 from optim.scaled_adam import ScaledAdam
@@ -20,13 +20,12 @@ from optim.schedules.noam import Noam
 from optim.schedules.warmup_cosine import WarmupCosine
 from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
-from optim.t5x_adafactor import T5XAdafactor
-from optim.transform import Mover, Transform
+from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
+from optim.t5x_adafactor.optimizer import T5XAdafactor
 
 __all__ = [
     "Adafactor",
     "AdafactorSchedule",
-    "Batch",
     "Cain",
     "Chain",
     "Combined",
@@ -35,12 +34,13 @@ __all__ = [
     "Eden2",
     "Eve",
     "FactorDim",
+    "FusedTransform",
     "HParamMap",
     "Health",
     "LearnedGradient",
     "MaxFactor",
-    "Mover",
     "Noam",
+    "ParamBatch",
     "ScaledAdam",
     "T5XAdafactor",
     "Transform",

@@ -1,42 +1,33 @@
-"""Adafactor as Hugging Face and fairseq know it: factored second moments, steps relative to the parameter's size."""
+"""Adafactor as in Hugging Face and fairseq: factored second moments, steps relative to the parameter's size."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from optim.batch import Group
-from optim.chain import Chain
-from optim.options import OR_NONE, check_range
+from optim.engine.batch import Group, ParamBatch, Scalar, Update, at_least
+from optim.engine.chain import Chain
+from optim.engine.options import OR_NONE, SWITCH, check_range
+from optim.engine.transform import Transform
 from optim.transforms.clip_by_rms import ClipByRms
 from optim.transforms.factored import FactoredMoments
 from optim.transforms.momentum import Momentum
-from optim.transforms.relative_step import RelativeStep, base_step
 
 
 class Adafactor(Chain):
     """Adam with a second moment of one number per row and column, clipped updates and, by default, a step of its own.
 
-    For a parameter p with gradient g at its own step t = 1, 2, …, with rms(x) = √(mean of x²):
-
-        a = lr,  or with relative_step  min(10⁻², 1/√t)  (10⁻⁶ t in place of 10⁻² with warmup_init)
-        a ← max(eps₂, rms(p)) · a                                       with scale_parameter
-        b = 1 − t^decay_rate                                            (0 at t = 1)
-        s = g² + eps₁
-        two axes or more:  r ← b r + (1 − b) mean of s over columns,   c ← b c + (1 − b) mean of s over rows
-                           u = g ⊙ (r / mean r)^-½ ⊙ c^-½               (last two axes; others are a batch)
-        else:              v ← b v + (1 − b) s,   u = g v^-½
-        u ← a u / max(1, rms(u)/clip_threshold)
-        m ← beta1 m + (1 − beta1) u,   u = m                            with beta1; no bias correction
-        p ← p − weight_decay · a · p − u
+    In order: `FactoredMoments` divides the gradient by its averaged size, `ClipByRms` limits the update, `RelativeStep`
+    chooses its length and decays the weights, and `Momentum` averages it, with beta1.
 
     Means and rms are over the whole tensor. For convolutions (out, in, k) the last two axes are factored.
 
-    State: r and c (``row``, ``col``), or v (``exp_avg_sq``); m (``exp_avg``) with beta1.
+    State: averages of g² per row and column (``row``, ``col``), or per element (``exp_avg_sq``); the momentum
+    (``exp_avg``) with beta1.
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
@@ -45,9 +36,9 @@ class Adafactor(Chain):
         clip_threshold: rms of the update above which it is scaled down.
         decay_rate: exponent of the averages' weight, at most 0.
         beta1: decay of the momentum, in [0, 1); None for none.
-        weight_decay: times a, the fraction taken off per step.
+        weight_decay: times the step that lr or `RelativeStep` chooses, the fraction taken off per step.
         scale_parameter: make the step relative to rms(p).
-        relative_step: choose the step by t instead of lr; torch's schedules cannot set it then.
+        relative_step: choose the step by the count of steps instead of lr; a schedule cannot set it then.
         warmup_init: begin the relative step at 10⁻⁶.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
@@ -60,10 +51,8 @@ class Adafactor(Chain):
         Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, algorithms 4 to 6; options and details of
         transformers.optimization.Adafactor.
         Differs: impossible combinations are refused at construction; nothing waits for the device; the state keeps its
-        type.
+        dtype.
     """
-
-    lr_allowed = "[0, inf)" + OR_NONE
 
     def __init__(
         self,
@@ -84,16 +73,74 @@ class Adafactor(Chain):
         transforms = [
             FactoredMoments(decay_rate, eps),
             ClipByRms(clip_threshold),
-            RelativeStep(eps, weight_decay, scale_parameter, relative_step, warmup_init),
+            RelativeStep(
+                eps=eps,
+                weight_decay=weight_decay,
+                scale_parameter=scale_parameter,
+                relative_step=relative_step,
+                warmup_init=warmup_init,
+            ),
             Momentum(beta1),
         ]
         super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
 
 
-class AdafactorSchedule(LRScheduler):
-    """Reports the steps that an `Adafactor` with ``relative_step`` chooses, where a training wants a schedule.
+class RelativeStep(Transform):
+    """Multiplies by lr, or by a step of its own, and by the size of the parameter; weight decay uses the same step.
 
-    It sets nothing. ``get_last_lr`` gives, for each group, the step of its first parameter that was updated, or
+    With rms(p) = √(mean of p²), at the parameter's own step t = 1, 2, …:
+
+        a = lr,  or with relative_step  min(10⁻², 1/√t)  (10⁻⁶ t in place of 10⁻² with warmup_init)
+        a ← max(eps₂, rms(p)) · a                           with scale_parameter
+        p ← p − weight_decay · a · p,   u ← a u
+
+    Reference:
+        Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, sections 8 and 9.
+    """
+
+    allowed: ClassVar = {
+        "lr": "[0, inf)" + OR_NONE,
+        "eps": ("[0, inf)", "[0, inf)"),
+        "weight_decay": "[0, inf)",
+        "scale_parameter": SWITCH,
+        "relative_step": SWITCH,
+        "warmup_init": SWITCH,
+    }
+
+    def check(self, group: Group) -> None:
+        """Refuse an lr that would be ignored, and a step that nothing chooses."""
+        if (group["lr"] is None) != group["relative_step"]:
+            raise ValueError(
+                f"Adafactor takes its step either from lr or from relative_step, given lr={group['lr']} and "
+                f"relative_step={group['relative_step']}; set lr with relative_step=False, or neither"
+            )
+        if group["warmup_init"] and not group["relative_step"]:
+            raise ValueError("warmup_init=True begins a relative step; it needs relative_step=True and no lr")
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Decay the parameter, and return the update times the step."""
+        group, step_size = batch.group, base_step(batch.group, batch.step)
+        if group["scale_parameter"]:
+            # measured before the decay changes the parameter
+            step_size = at_least(batch.rms(batch.param), group["eps"][1]) * step_size
+        if group["weight_decay"] != 0:
+            batch.param.mul_(1 - group["weight_decay"] * step_size)
+        # a factor of the update, multiplied when the parameter moves: no pass over the elements
+        return update.times(step_size)
+
+
+def base_step(group: Group, step: int) -> Scalar:
+    """Return a before it is made relative to the parameter."""
+    if not group["relative_step"]:
+        lr: Scalar = group["lr"]
+        return lr
+    return min(1e-6 * step if group["warmup_init"] else 1e-2, step**-0.5)
+
+
+class AdafactorSchedule(LRScheduler):
+    """Reports the steps that an `Adafactor` with ``relative_step`` chooses, for trainers that want a schedule.
+
+    It sets nothing. ``get_last_lr`` returns, for each group, the step of its first parameter that was updated, or
     ``initial_lr`` before that.
 
     Args:
@@ -105,13 +152,14 @@ class AdafactorSchedule(LRScheduler):
 
     Reference:
         transformers.optimization.AdafactorSchedule.
-        Differs: does not need a gradient to be there when it is asked.
+        Differs: needs no gradient when it is asked.
     """
 
     def __init__(self, optimizer: Optimizer, initial_lr: float = 0.0) -> None:
         if not isinstance(optimizer, Adafactor):
             raise ValueError(f"AdafactorSchedule reports the steps of Adafactor, given {type(optimizer).__name__}")
         check_range("initial_lr", initial_lr, "[0, inf)")
+        # not super().__init__: it would read the groups' lr, which is None, and wrap optimizer.step
         self.optimizer, self.reported = optimizer, initial_lr
         self.base_lrs, self.last_epoch = [initial_lr] * len(optimizer.param_groups), 0
 
@@ -130,6 +178,7 @@ class AdafactorSchedule(LRScheduler):
     def _group_step(self, group: Group) -> float:
         for param in group["params"]:
             if state := self.optimizer.state.get(param):
+                # one parameter stands for its group: the reference reports the same one
                 scale = (
                     max(group["eps"][1], float(torch.linalg.vector_norm(param.detach())) / param.numel() ** 0.5)
                     if group["scale_parameter"]

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Hashable
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from optim.chain import Chain
-from optim.transforms.axis_sizes import AxisSizes
-from optim.transforms.change_momentum import ChangeMomentum
+from optim.engine.batch import Group, ParamBatch, State, Update, state_dtype, zero_per_axes, zeros
+from optim.engine.chain import Chain
+from optim.engine.options import SWITCH
+from optim.engine.transform import Transform
 from optim.transforms.clamp import Clamp
-from optim.transforms.fading_rms import FadingRms
-from optim.transforms.tensor_scale import TensorScale
+
+BETAS = ("[0, 1)", "[0, 1)")
+REFRESH_EVERY = 1000  # steps after which the sizes are estimated anew
+CLAMP_EVERY = 10  # steps
+REFERENCE_SCALE_SPEED = 0.05  # the reference uses it whatever scale_speed it is given
 
 
 class Cain(Chain):
     """Adam in units of the parameter's own rows and columns, with momentum on the parameter's change.
 
-    For a parameter p of N elements with gradient g at its own step k = 0, 1, …:
-
-        δ ← β₁ δ
-        N > 1:  D = ⟨p, g⟩,   z ← β₂ z + (1 − β₂) D²
-                δ ← δ − lr · scale_speed · (1 − β₁) √(1 − β₂ᵏ⁺¹) · D/(√z + eps) · p       (the size of the tensor)
-                v ← β₂ v + (1 − β₂) g²
-                δ ← δ − lr (1 − β₁)(1 − β₂ᵏ) · g/(√v + eps) ⊙ P                            (its direction)
-        N = 1:  v likewise;   δ ← δ − lr (1 − β₁) √(1 − β₂ᵏ) · g/(√v + eps)
-        p ← p + δ;   every tenth step p is clamped to ±param_max
-
-    P is the estimated size of each element: a product of one factor per axis. At k mod 1000 = 0 it starts from 1 and
-    every axis is fitted in order, else axis k mod ndim: with q = max(p², rms_eps²)/P², the factor of the axis is
-    multiplied by √(mean of q over all other axes), or by √(mean of q) where N ≤ 2 · size of the axis.
+    In order, at the parameter's own step k = 0, 1, … with N elements: `FadingRms` divides the gradient by its averaged
+    size, `AxisSizes` multiplies it by the size of the parameter's rows and columns, `TensorScale` adds what changes the
+    size of the whole tensor, `ChangeMomentum` averages lr times that, and `Clamp` bounds p every tenth step.
 
     Everything is multiplicative in p: tensors that start at zero need hundreds of steps to leave it.
 
@@ -40,19 +37,19 @@ class Cain(Chain):
         lr: learning rate relative to the parameter's size, at least 0; a 0-dimensional tensor is allowed.
         betas: decay of the momentum and of the averages of squares, each in [0, 1).
         eps: added to the roots, at least 0.
-        scale_speed: how fast the size of a tensor is learnt, relative to its direction, in (0, 1).
+        scale_speed: how fast the size of a tensor is learned, relative to its direction, in (0, 1).
         rms_eps: floor of the estimated sizes, in (0, 0.1).
         param_max: clamp of the parameter, in (0.1, 1e4]; between two clamps it may be exceeded.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
-        quirks: ignore ``scale_speed`` and use 0.05, as the reference does.
+        reference_bugs: ignore ``scale_speed`` and use 0.05, as the reference does.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
         icefall, egs/librispeech/ASR/pruned_transducer_stateless7/optim.py at commit 41368f6b6, class Cain; no paper.
-        Differs: ``scale_speed`` is honoured; P is kept as its factors, not as a tensor.
+        Differs: ``scale_speed`` is obeyed; P is kept as its factors, not as a tensor.
     """
 
     def __init__(
@@ -67,13 +64,145 @@ class Cain(Chain):
         *,
         maximize: bool = False,
         skip_nonfinite: bool = False,
-        quirks: bool = False,
+        reference_bugs: bool = False,
     ) -> None:
         transforms = [
-            FadingRms(betas, eps),
-            AxisSizes(rms_eps),
-            TensorScale(betas, eps, scale_speed, quirks),
-            ChangeMomentum(betas),
-            Clamp(param_max),
+            FadingRms(betas=betas, eps=eps),
+            AxisSizes(rms_eps=rms_eps),
+            TensorScale(betas=betas, eps=eps, scale_speed=scale_speed, reference_bugs=reference_bugs),
+            ChangeMomentum(betas=betas),
+            Clamp(param_max, "param_max", "(0.1, 1e4]", every=CLAMP_EVERY),
         ]
         super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
+
+
+class FadingRms(Transform):
+    """Divides by the root of the averaged square, which starts at zero; instead of a correction the factor fades in.
+
+    v ← β₂ v + (1 − β₂) u²
+    u ← (1 − β₂ᵏ) · u/(√v + eps)          with √(1 − β₂ᵏ) if N = 1
+    """
+
+    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return an average of zero."""
+        return {"exp_avg_sq": zeros(param)}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update over the root of its averaged square."""
+        u, beta2 = update.value(), batch.group["betas"][1]
+        v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
+        # k counts from 0: the first step is multiplied by zero, as in the reference
+        faded = 1 - beta2 ** (batch.step - 1)
+        scale = faded if batch.numel > 1 else faded**0.5
+        root = v.sqrt().add_(batch.group["eps"])
+        # u may be the gradient, so the quotient overwrites the root
+        return Update(torch.div(u, root, out=root), scale, free=True)
+
+
+class AxisSizes(Transform):
+    """Multiplies each element by its estimated size P, a product of one factor per axis; single elements pass.
+
+        u ← u ⊙ P
+
+    If k mod 1000 = 0, P starts from 1 and every axis is fitted in order; else only axis k mod ndim is. With
+    q = max(p², rms_eps²)/P², the factor of the axis is multiplied by √(mean of q over all other axes), or by
+    √(mean of q) if N ≤ 2 · size of the axis.
+    """
+
+    allowed: ClassVar = {"rms_eps": "(0, 0.1)"}
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return sizes of one."""
+        if param.numel() <= 1:
+            return {}
+        shapes = [[size if i == axis else 1 for i in range(param.dim())] for axis, size in enumerate(param.shape)]
+        return {f"size_{i}": param.new_ones(shape, dtype=state_dtype(param)) for i, shape in enumerate(shapes)}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Fit the sizes that are due, and return the update in units of them."""
+        if batch.numel <= 1:
+            return update
+        sizes = [batch.state[f"size_{axis}"] for axis in range(len(batch.shape))]
+        k = batch.step - 1
+        axes = [k % len(sizes)]
+        if k % REFRESH_EVERY == 0:
+            # each fit depends on the former ones: from 1 again, rounding and old sizes do not pile up
+            axes = list(range(len(sizes)))
+            for size in sizes:
+                size.fill_(1)
+        for axis in axes:
+            _fit_axis(sizes, axis, batch)
+        direction = update.direction if update.free else update.direction.clone()
+        for size in sizes:
+            direction.mul_(size)
+        return Update(direction, update.scale, free=True)
+
+
+def _fit_axis(sizes: list[Tensor], axis: int, batch: ParamBatch) -> None:
+    # made anew for each axis: memory that is overwritten costs less than memory that is kept
+    floor = batch.group["rms_eps"]
+    square = (batch.param * batch.param).clamp_(min=floor * floor)
+    pooled = batch.numel <= 2 * batch.shape[axis]
+    for other, size in enumerate(sizes):
+        if pooled or other != axis:
+            square.mul_(size.square().reciprocal_())
+    if pooled:
+        # few elements per index: the mean over all of them is the safer estimate
+        sizes[axis].mul_(batch.mean(square) ** 0.5)
+        return
+    others = tuple(i - len(sizes) for i in range(len(sizes)) if i != axis)
+    count = math.prod(batch.shape[i] for i in others)
+    # the axis' own factor cancels: it divides q, and is multiplied
+    torch.sqrt(square.sum(others, keepdim=True).mul_(1 / count), out=sizes[axis])
+
+
+class TensorScale(Transform):
+    """Adds an update along the parameter itself, by Adam's rule: the derivative over the root of its averaged square.
+
+    If N > 1:
+
+        D = ⟨p, g⟩,   z ← β₂ z + (1 − β₂) D²
+        u ← u + scale_speed · √(1 − β₂ᵏ⁺¹) · D/(√z + eps) · p
+    """
+
+    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "scale_speed": "(0, 1)", "reference_bugs": SWITCH}
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return an average of zero."""
+        return {"scale_exp_avg_sq": zero_per_axes(param, ())} if param.numel() > 1 else {}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update with what changes the tensor's size."""
+        if batch.numel <= 1:
+            return update
+        # of the gradient, not of the update that arrives: D is a derivative
+        beta2, derivative = batch.group["betas"][1], batch.dot(batch.param, batch.grad)
+        average = batch.state["scale_exp_avg_sq"].mul_(beta2).add_((1 - beta2) * derivative * derivative)
+        speed = REFERENCE_SCALE_SPEED if batch.group["reference_bugs"] else batch.group["scale_speed"]
+        change = derivative / (batch.read(average.sqrt()) + batch.group["eps"])
+        change = change * (speed * (1 - beta2**batch.step) ** 0.5)
+        u = update.writable()
+        along = u.addcmul_(batch.param, change) if isinstance(change, Tensor) else u.add_(batch.param, alpha=change)
+        return Update(along, free=True)
+
+
+class ChangeMomentum(Transform):
+    """Averages lr times the update, so that a changed lr acts with the same delay as a changed gradient.
+
+    δ ← β₁ δ + (1 − β₁) lr u,   u ← δ
+    """
+
+    allowed: ClassVar = {"betas": BETAS}
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return a change of zero."""
+        return {"delta": zeros(param)}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the averaged change."""
+        beta1 = batch.group["betas"][0]
+        delta = batch.state["delta"].mul_(beta1)
+        # not free: the direction that leaves is the statistic itself
+        return Update(update.times((beta1 - 1) * batch.group["lr"]).subtract_from(delta))

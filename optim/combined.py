@@ -1,4 +1,4 @@
-"""Several optimizers behind one: each has its own parameters, and trainers see a single optimizer."""
+"""Several optimizers as one: each has its own parameters, and trainers see a single optimizer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optim.chain import Chain
-from optim.finite import all_finite
+from optim.engine.chain import Chain
+from optim.engine.finite import all_finite
 
 
 class Combined(Optimizer):
     """Steps several optimizers together.
 
-    Its groups are the members' own, in the members' order, and so is its state: a schedule, a logger or a checkpoint
-    need not know about the members. If any member was built with ``skip_nonfinite``, all skip together.
+    Its groups and its state are the members' own, in the members' order: schedules, loggers and checkpoints need not
+    know about the members. If any member was built with ``skip_nonfinite``, all skip together.
 
     Args:
         optimizers: at least one; no two share a parameter.
@@ -34,8 +34,12 @@ class Combined(Optimizer):
         self._join()
 
     def _join(self) -> None:
-        """Make the members' groups and states this optimizer's own."""
+        """Make the members' groups and states this optimizer's own.
+
+        The same objects and not copies: a schedule sets the lr in these groups, and members read it there.
+        """
         self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        # one state for all: what a member adds in its first step then appears here too
         state: defaultdict[Tensor, Any] = defaultdict(dict)
         for optimizer in self.optimizers:
             state.update(optimizer.state)
@@ -43,6 +47,7 @@ class Combined(Optimizer):
         self.state = state
 
     def __getstate__(self) -> dict[str, Any]:
+        # groups and state are pickled once: references within one pickle stay shared
         return {**super().__getstate__(), "optimizers": self.optimizers}
 
     @torch.no_grad()
@@ -58,6 +63,7 @@ class Combined(Optimizer):
                 loss = closure()
         chains = [optimizer for optimizer in self.optimizers if isinstance(optimizer, Chain)]
         gradients = [param.grad for group in self.param_groups for param in group["params"] if param.grad is not None]
+        # before any member steps: half an update would be worse than none
         if any(chain.skip_nonfinite for chain in chains) and not all_finite(gradients):
             for chain in chains:
                 chain.count("skipped_steps")
@@ -67,17 +73,18 @@ class Combined(Optimizer):
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: nobody could say which member the group is for.
+        """Refuse, because the member that the group is for is unknown.
 
         Raises:
-            ValueError: always, once the optimizer is made.
+            ValueError: always, after construction.
         """
+        # torch's constructor calls this method too
         if hasattr(self, "optimizers"):
-            raise ValueError("add the group to one of `optimizers`, then combine them anew")
+            raise ValueError("add the group to one of `optimizers`, then combine them again")
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Give every member its part of what `state_dict` returned.
+        """Load into every member its part of what `state_dict` returned.
 
         Raises:
             ValueError: the number of groups differs, or a member refuses its part.
@@ -87,7 +94,8 @@ class Combined(Optimizer):
             raise ValueError(f"the saved state has {len(groups)} groups, this optimizer has {len(self.param_groups)}")
         for optimizer in self.optimizers:
             own, groups = groups[: len(optimizer.param_groups)], groups[len(optimizer.param_groups) :]
+            # torch numbers the parameters of all groups in order, and a member must find only its own
             places = {place for group in own for place in group["params"]}
             state = {place: value for place, value in state_dict["state"].items() if place in places}
             optimizer.load_state_dict({"state": state, "param_groups": own})
-        self._join()
+        self._join()  # loading has replaced the members' groups and states by new objects

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from optim.chain import Chain
+from optim.engine.batch import ParamBatch, Update
+from optim.engine.chain import Chain
+from optim.engine.transform import Transform
 from optim.transforms.adam import FusedAdam
-from optim.transforms.shrink_above import ShrinkAbove
 
 
 class Eve(Chain):
-    """Adam whose weight decay stops where a tensor's RMS has come down to ``target_rms``.
+    """Adam whose weight decay stops once a tensor's RMS has come down to ``target_rms``.
 
-    Made for networks that hardly depend on the scale of their matrices. For a parameter p of N elements with
-    gradient g at its own step t = 1, 2, …, with rms(p) = ‖p‖₂/√N:
+    Made for networks that hardly depend on the scale of their matrices: `ShrinkAbove`, then `FusedAdam`. The decay is
+    not multiplied by lr, so a schedule does not anneal it.
 
-        p ← p (1 − weight_decay)     if N > 1 and rms(p) > target_rms         `ShrinkAbove`
-        m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²                       `FusedAdam`
-        p ← p − lr/(1 − β₁ᵗ) · m / (√v/√(1 − β₂ᵗ) + eps)
-
-    The decay is not multiplied by lr: a schedule does not anneal it.
-
-    State: m (``exp_avg``) and v (``exp_avg_sq``).
+    State: Adam's averages (``exp_avg``, ``exp_avg_sq``).
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
@@ -57,3 +52,33 @@ class Eve(Chain):
     ) -> None:
         transforms = [ShrinkAbove(weight_decay, target_rms), FusedAdam(betas, eps)]
         super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
+
+
+class ShrinkAbove(Transform):
+    """Shrinks every tensor whose RMS is above a target; single elements and the update are left alone.
+
+        p ← p (1 − weight_decay)     if N > 1 and rms(p) > target_rms
+
+    Args:
+        weight_decay: fraction per step, not multiplied by lr, in [0, 0.1].
+        target_rms: in (0, 10].
+        name: see `Transform`.
+    """
+
+    allowed: ClassVar = {"weight_decay": "[0, 0.1]", "target_rms": "(0, 10]"}
+
+    def __init__(self, weight_decay: float, target_rms: float, *, name: str = "") -> None:
+        super().__init__(name=name, weight_decay=weight_decay, target_rms=target_rms)
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Shrink the parameters."""
+        fraction = batch.group["weight_decay"]
+        if fraction > 0 and batch.numel > 1:
+            norm, limit = batch.norm(batch.param), batch.group["target_rms"] * batch.numel**0.5
+            if isinstance(norm, Tensor):
+                # decided on the device, in the parameter's dtype: bool times float would have the default one
+                batch.param.mul_(1 - fraction * (norm > limit).to(batch.param.dtype))
+            elif norm > limit:
+                # on a CPU the norm is a number: most tensors are small enough and cost no pass over the elements
+                batch.param.mul_(1 - fraction)
+        return update

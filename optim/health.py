@@ -1,4 +1,4 @@
-"""What one looks at when a training goes wrong: how far the parameters of each group move, and what holds them back."""
+"""What to look at when a run goes wrong: how far the parameters of each group move, and what limits them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optim.batch import Group, Scalar, state_dtype
-from optim.chain import Chain
 from optim.combined import Combined
-from optim.options import WHOLE, check_range
+from optim.engine.batch import Group, Scalar, state_dtype
+from optim.engine.chain import Chain
+from optim.engine.options import WHOLE, check_range
 
 
 class Health:
-    """Measures every n-th step of any torch optimizer, from outside: the steps themselves stay what they were.
+    """Measures every n-th step of any torch optimizer, from outside: the steps themselves do not change.
 
-    A measured step costs a copy of the parameters and one read of the device; the steps between only count. Nothing is
+    A measured step costs a copy of the parameters and one read from the device; the other steps only count. Nothing is
     saved in checkpoints, and a copy of the optimizer is not measured.
 
-    For each group, called by its ``name`` or else its number, there are then, over all its elements:
+    It reports for each group, labeled by its ``name`` or else its number, over all its elements:
 
     - ``health/GROUP/param_rms`` before the step, ``update_rms`` of what the step changed, ``grad_rms``;
     - ``update_ratio``: update_rms / param_rms; a change of exactly zero is a ratio of 0;
-    - ``effective_lr``: update_rms / grad_rms, what lr plain gradient descent would have needed to move as far;
-    - ``largest_update_ratio`` of one parameter, and where names are known ``largest/NAME``, the same number again;
-    - ``clipped_share``: of the parameters that the optimizer's own clipping has looked at, those it has limited; only
-      for a `Chain` that clips, alone or in a `Combined`.
+    - ``effective_lr``: update_rms / grad_rms, the lr that plain gradient descent would have needed to move as far;
+    - ``largest_update_ratio`` of one parameter, and if names are known ``largest/NAME``, the same number again;
+    - ``clipped_share``: the share of parameters that the optimizer's own clipping limited, among those that it checked;
+      only for a `Chain` that clips, alone or in a `Combined`.
 
-    A parameter without gradient counts as one whose gradient is zero. What is not finite is reported as it is.
+    A parameter without gradient counts as one whose gradient is zero. Values that are not finite are reported as such.
 
     Args:
         optimizer: to be measured until `remove` is called.
-        every: measure one step in so many, at least 1.
-        num_steps: already made, where a training goes on.
+        every: measure one step in ``every``, at least 1.
+        num_steps: steps already made, if a run resumes.
 
     Raises:
         ValueError: a number is out of range.
@@ -50,13 +50,14 @@ class Health:
         self.chains = [member for member in _members(optimizer) if isinstance(member, Chain)]
         self.before: list[list[Tensor]] | None = None
         self.numbers: dict[str, float] = {}
+        # hooks and not a wrapper: the trainer and its checkpoints keep the optimizer itself
         self.hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
 
     def take(self) -> dict[str, float]:
-        """Return the numbers of the last measured step, and forget them; nothing where there is none since."""
+        """Return the numbers of the last measured step, once; empty if none was measured since the last call."""
         numbers, self.numbers = self.numbers, {}
         return numbers
 
@@ -73,7 +74,7 @@ class Health:
 
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        # a closure may have left the last step by an exception
+        # if a closure raised in the last step, `_after_step` was not called
         self._forget()
         self.num_steps += 1
         if self.num_steps % self.every:
@@ -86,6 +87,7 @@ class Health:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self.before is None:
             return
+        # everything stays on the device until `_read`, so that the step is waited for once
         groups, tensors = optimizer.param_groups, []
         notes = [note for chain in self.chains for note in chain.limited or ()]
         limited = [[_limited(batch) for owner, batch in notes if owner is group and batch] for group in groups]
@@ -107,24 +109,25 @@ def _members(optimizer: Optimizer) -> Sequence[Optimizer]:
 
 
 def _labels(groups: Sequence[Group]) -> list[str]:
-    """Return the names of the groups; their numbers, where they have none or share one."""
+    """Return the names of the groups; all numbers if two would share a label."""
     labels = [str(group.get("name", place)) for place, group in enumerate(groups)]
     return labels if len(set(labels)) == len(labels) else [str(place) for place in range(len(groups))]
 
 
 def _norms(param: Tensor, old: Tensor) -> Tensor:
     """Return the norms of a parameter's change, of what it was, and of its gradient."""
+    # in float32: the difference of two bfloat16 numbers, and the squares of float16 ones, lose too much
     dtype, grad = state_dtype(param), param.grad
     if grad is None:
         grad = param.new_zeros(())
-    elif grad.is_sparse:
+    elif grad.is_sparse:  # values of one index add up, so the norm needs them coalesced
         grad = grad.coalesce().values()
     change = param.to(dtype) - old.to(dtype)
     return torch.stack([torch.linalg.vector_norm(x, dtype=dtype) for x in (change, old, grad)])
 
 
 def _limited(notes: Sequence[tuple[Scalar, int]]) -> Tensor:
-    """Return for each parameter of a batch whether any clipping that has looked at it has limited it."""
+    """Return for each parameter of a batch whether any clipping limited it."""
     limited: bool | Tensor = False
     for factor, _ in notes:
         limited = limited | (factor < 1)
@@ -132,7 +135,7 @@ def _limited(notes: Sequence[tuple[Scalar, int]]) -> Tensor:
 
 
 def _read(tensors: Sequence[Tensor]) -> list[list[float]]:
-    """Return the elements of each, having waited for the device once."""
+    """Return the elements of each tensor; waits for the device once."""
     if not tensors:
         return []
     values = iter(torch.cat([x.to(tensors[0].device) for x in tensors]).tolist())
@@ -141,6 +144,7 @@ def _read(tensors: Sequence[Tensor]) -> list[list[float]]:
 
 def _report(group: Group, rows: Sequence[Sequence[float]]) -> dict[str, float]:
     """Return the numbers of a group, given the three norms of each of its parameters."""
+    # hypot of many norms, unlike a sum of squares, does not overflow
     root = math.sqrt(max(1, sum(param.numel() for param in group["params"])))
     update, param, grad = (math.hypot(*(row[i] for row in rows)) / root for i in range(3))
     ratios = [_ratio(row[0], row[1]) for row in rows]
@@ -152,7 +156,7 @@ def _report(group: Group, rows: Sequence[Sequence[float]]) -> dict[str, float]:
         "grad_rms": grad,
     }
     if ratios:
-        # where there is a NaN, it is that one
+        # a NaN compares as neither larger nor smaller: look for it first
         place = max(range(len(ratios)), key=lambda i: (math.isnan(ratios[i]), ratios[i]))
         found["largest_update_ratio"] = ratios[place]
         if "param_names" in group:
@@ -162,5 +166,5 @@ def _report(group: Group, rows: Sequence[Sequence[float]]) -> dict[str, float]:
 
 def _ratio(change: float, size: float) -> float:
     if change == 0:
-        return 0.0
+        return 0.0  # also of a parameter of zeros
     return change / size if size != 0 else change * math.inf

@@ -1,33 +1,27 @@
-"""MaxFactor: factored second moments, normalised by their maximum, and one step length per row."""
+"""MaxFactor: factored second moments, normalized by their maximum, and one step length per row."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from optim.chain import Chain
-from optim.transforms.bounded_relative_step import BoundedRelativeStep
-from optim.transforms.max_factored import MaxFactoredRows
+from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, at_least, constant, zero_per_axes, zeros
+from optim.engine.chain import Chain
+from optim.engine.options import SWITCH
+from optim.engine.transform import Transform
+from optim.transforms.weight_decay import DecoupledDecay
+
+EPS = ("(0, inf)", "[0, inf)")
 
 
 class MaxFactor(Chain):
-    """Moves every element of a matrix's row by the row's largest normalised gradient, against the gradient's sign.
+    """Moves every element of a matrix's row by the row's largest normalized gradient, against the gradient's sign.
 
-    For a parameter p of N elements with gradient g at its own step t = 1, 2, …, with rms(x) = ‖x‖₂/√N:
-
-        w = clamp(t^beta2_decay, 0.001, 0.999)
-        ρ = max(min_lr, min(lr, 1/√t)),   α = max(eps₂, rms(p)) ρ          (p before decay)
-        p ← p (1 − lr · weight_decay)
-        matrices:  R ← R + w (Σ_columns g²/(m + eps₁) − R),   C ← C + w (Σ_rows g²/(n + eps₁) − C),   V = R C / max R
-        others:    v ← γ v + (1 − γ) g²,   V = v
-        N = 1:     p ← p − α · scalar_boost · g/(√V + eps₁)
-        else:      u = g/√max(V, eps₁²),   u ← u/max(max|u|, eps₁),   D = max(1, rms(u)/d)
-                   matrices:  p ← p − α/D · sign(u) ⊙ max over the row of |u|
-                   others:    p ← p − α/D · u
-
-    A matrix is what has two axes or more; the last two are rows and columns, others are a batch. ``max_norm=False``
-    leaves out both maxima. At the default d = 1 the clipping by D never acts, for u is at most 1.
+    In order: `MaxFactoredRows` finds the direction, `BoundedRelativeStep` its length, and `DecoupledDecay` shrinks the
+    parameter.
 
     State: R (``row``) and C (``col``) of a matrix, v (``exp_avg_sq``) of anything else; matrices have no full average.
 
@@ -36,7 +30,7 @@ class MaxFactor(Chain):
         lr: upper bound of the relative step ρ, and the factor of weight decay; a 0-dimensional tensor is allowed.
         beta2_decay: exponent of the weight of the newest sample, at most 0.
         eps: floor of statistics, and floor of rms(p).
-        d: rms of the normalised update above which it is scaled down.
+        d: rms of the normalized update above which it is scaled down.
         weight_decay: times lr, the fraction taken off per step.
         gamma: decay of v.
         max_norm: divide by the row maximum, and move a row as one.
@@ -44,8 +38,9 @@ class MaxFactor(Chain):
         scalar_boost: factor of the step of single elements.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
-        quirks: do what the reference does to parameters of less than two axes: square the gradient before it is the
-            direction, so that they always decrease, and keep the normalised update in place of v.
+        reference_bugs: treat parameters of less than two axes as the reference does: square the gradient before it
+            becomes the direction, so that they always decrease, and store the normalized update in place of v. The
+            reference squares the gradient, and normalizes its state, in place.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -53,7 +48,7 @@ class MaxFactor(Chain):
     Reference:
         github.com/sine2pi/Maxfactor, README; no paper.
         Differs: steps every group (the reference only the first); keeps no second moment that it does not use; state in
-        float32 for half precision, else in the parameter's type; never waits for the device.
+        float32 for half precision, else in the parameter's dtype; never waits for the device.
     """
 
     def __init__(
@@ -71,14 +66,148 @@ class MaxFactor(Chain):
         *,
         maximize: bool = False,
         skip_nonfinite: bool = False,
-        quirks: bool = False,
+        reference_bugs: bool = False,
     ) -> None:
         transforms = [
-            MaxFactoredRows(beta2_decay=beta2_decay, gamma=gamma, eps=eps, d=d, max_norm=max_norm, quirks=quirks),
-            BoundedRelativeStep(eps, weight_decay, min_lr, scalar_boost),
+            MaxFactoredRows(
+                beta2_decay=beta2_decay, gamma=gamma, eps=eps, d=d, max_norm=max_norm, reference_bugs=reference_bugs
+            ),
+            BoundedRelativeStep(eps=eps, min_lr=min_lr, scalar_boost=scalar_boost),
+            # last: the step is relative to the parameter before its decay
+            DecoupledDecay(weight_decay),
         ]
         super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
 
     def _get_lr(self) -> dict[int, float]:
         """Return each group's lr by the group's place, as the reference does."""
         return {place: float(group["lr"]) for place, group in enumerate(self.param_groups)}
+
+
+class MaxFactoredRows(Transform):
+    """The direction of MaxFactor, whose largest element is 1.
+
+    At the parameter's own step t = 1, 2, … with N elements; w = clamp(t^beta2_decay, 0.001, 0.999) is the weight of the
+    newest sample, and (m, n) the size of a matrix:
+
+        matrices:  R ← R + w (Σ_columns u²/(n + eps₁) − R),   C ← C + w (Σ_rows u²/(m + eps₁) − C),   V = R C / max R
+        others:    v ← γ v + (1 − γ) u²,   V = v
+        N = 1:     u ← u/(√V + eps₁)
+        else:      u ← u/√max(V, eps₁²),   u ← u/max(max|u|, eps₁),   D = max(1, rms(u)/d)
+                   matrices:  u ← sign(u) ⊙ max over the row of |u| / D
+                   others:    u ← u/D
+
+    A matrix is anything with two axes or more; the last two are rows and columns, others are a batch. If d ≥ 1, D is
+    always 1, because u is at most 1. ``max_norm=False`` leaves out max R and the maximum over the row.
+    """
+
+    allowed: ClassVar = {
+        "beta2_decay": "(-inf, 0]",
+        "gamma": "[0, 1)",
+        "eps": EPS,
+        "d": "(0, inf)",
+        "max_norm": SWITCH,
+        "reference_bugs": SWITCH,
+    }
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return zero statistics."""
+        if param.dim() < 2:
+            return {"exp_avg_sq": zeros(param)}
+        leading = tuple(range(-param.dim(), -2))
+        return {"row": zero_per_axes(param, (*leading, -2)), "col": zero_per_axes(param, (*leading, -1))}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update in units of its largest element."""
+        if len(batch.shape) >= 2:
+            return _matrix(update.value(), batch)
+        u, group, eps, average = update.value(), batch.group, batch.group["eps"][0], batch.state["exp_avg_sq"]
+        square = u * u
+        average.mul_(group["gamma"]).add_(square, alpha=1 - group["gamma"])
+        numerator = square if group["reference_bugs"] else u
+        if batch.numel == 1:
+            return Update(numerator / average.sqrt().add_(eps), free=True)
+        # clamp and not clamp_: the average is kept
+        direction = numerator / average.clamp(min=eps * eps).sqrt_()
+        factor = 1 / at_least(batch.maximum(direction.abs()), eps)
+        if group["reference_bugs"]:
+            average.copy_(direction * factor)
+        return _clipped(Update(direction, factor, free=True), batch)
+
+
+def _matrix(grad: Tensor, batch: ParamBatch) -> Update:
+    group, eps = batch.group, batch.group["eps"][0]
+    square = grad * grad
+    row, col = _averages(square, batch, eps)
+    if group["max_norm"]:
+        row = row / row.amax(-2, keepdim=True).clamp_(min=eps)
+    if batch.numel == 1:
+        return Update(grad / (row * col).sqrt_().add_(eps), free=True)
+    if group["max_norm"] and group["d"] >= 1 and _above_floor(row, col, eps, batch):
+        # max over the row of u²/(R C), and one root per row instead of one per element
+        rows = square.div_(col).amax(-1, keepdim=True).div_(row).sqrt_()
+        return Update(torch.sign(grad, out=square), _over_maximum(rows, batch), free=True, rows=rows)
+    # 1/√max(R C, eps²) = min(R^-½ C^-½, 1/eps); the squares are not needed again: their memory takes it
+    u = torch.mul(row.rsqrt(), col.rsqrt(), out=square).clamp_(max=1 / eps).mul_(grad)
+    # amax and amin read u without a copy of its magnitudes
+    rows = torch.maximum(u.amax(-1, keepdim=True), u.amin(-1, keepdim=True).neg_())
+    clipped = _clipped(Update(u, _over_maximum(rows, batch), free=True), batch)
+    if not group["max_norm"]:
+        return clipped
+    # D has been measured on u; only now may the signs overwrite it
+    return Update(u.sign_(), clipped.scale, free=True, rows=rows)
+
+
+def _averages(square: Tensor, batch: ParamBatch, eps: float) -> tuple[Tensor, Tensor]:
+    """Update R and C with the squares, and return them."""
+    weight = min(0.999, max(0.001, batch.step ** batch.group["beta2_decay"]))
+    num_rows, num_cols = square.shape[-2:]
+    # zero + total/n: a call with tensors alone takes a third of the time of one with a number
+    zero = constant(0.0, square)
+    row = torch.add(zero, square.sum(-1, keepdim=True), alpha=1 / (num_cols + eps))
+    col = torch.add(zero, square.sum(-2, keepdim=True), alpha=1 / (num_rows + eps))
+    return batch.state["row"].lerp_(row, weight), batch.state["col"].lerp_(col, weight)
+
+
+def _above_floor(row: Tensor, col: Tensor, eps: float, batch: ParamBatch) -> bool:
+    """Return whether R C is nowhere below eps², as far as that can be read without waiting.
+
+    Then max|u| over a row needs no u, which saves four of seven passes over the elements.
+    """
+    lowest = batch.minimum(row) * batch.minimum(col)
+    return not isinstance(lowest, Tensor) and lowest >= eps * eps
+
+
+def _over_maximum(rows: Tensor, batch: ParamBatch) -> Scalar:
+    return 1 / at_least(batch.maximum(rows), batch.group["eps"][0])
+
+
+def _clipped(update: Update, batch: ParamBatch) -> Update:
+    """Divide by D."""
+    d: float = batch.group["d"]
+    if d >= 1:
+        return update  # saves the pass over the elements that rms needs
+    factor = 1 / at_least(batch.rms_of(update) / d, 1.0)
+    batch.note_limit(factor)
+    return update.times(factor)
+
+
+class BoundedRelativeStep(Transform):
+    """Multiplies by a step that is relative to the size of the parameter and falls with the step count.
+
+    ρ = max(min_lr, min(lr, 1/√t)),   α = max(eps₂, rms(p)) ρ
+    u ← α u,   or α · scalar_boost · u  of a single element
+    """
+
+    allowed: ClassVar = {"eps": EPS, "min_lr": "[0, inf)", "scalar_boost": "(0, inf)"}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update times the step."""
+        group, lr, latest = batch.group, batch.group["lr"], batch.step**-0.5
+        if isinstance(lr, Tensor):
+            # min() and max() of tensors would read them, and wait for the device
+            bounded: Scalar = lr.clamp(max=latest).clamp_(min=group["min_lr"])
+        else:
+            bounded = max(group["min_lr"], min(lr, latest))
+        # not batch.rms: the reference adds 1e-12 to √N
+        alpha = at_least(batch.norm(batch.param) / (batch.numel**0.5 + 1e-12), group["eps"][1]) * bounded
+        return update.times(alpha * group["scalar_boost"] if batch.numel == 1 else alpha)

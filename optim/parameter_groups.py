@@ -1,4 +1,4 @@
-"""Regex rules on parameter names, turned into an optimizer's parameter groups."""
+"""Parameter groups from rules: regular expressions on parameter names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from optim.combined import Combined
-from optim.options import check_names, check_range, did_you_mean
+from optim.engine.options import check_names, check_range, did_you_mean
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 Factory = Callable[[Any], Optimizer]
@@ -21,7 +21,7 @@ RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are hyper-paramet
 
 @dataclass(frozen=True)
 class Rule:
-    """What holds for the parameters whose name a regular expression finds."""
+    """Options for the parameters in whose name a regular expression is found."""
 
     pattern: re.Pattern[str]
     lr_scale: float
@@ -32,23 +32,24 @@ class Rule:
 def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Callable[[NamedParameters], Optimizer]:
     """Return a function that builds the optimizer with one parameter group per rule.
 
-    Rules are tried in their order, and the first whose pattern `re.search` finds in a parameter's name decides
-    about it. Without rules there is one group. Parameters that need no gradient are left out.
+    Rules are tried in order; the first whose pattern `re.search` finds in a parameter's name decides. Without rules
+    there is one group. Parameters that need no gradient are left out.
 
     Args:
         optimizer: makes an optimizer of parameters or groups, such as ``functools.partial(Eve, lr=3e-3)``.
         rules: mappings with ``pattern``, optionally ``optimizer``, another one for these parameters, and ``lr_scale``,
             which multiplies the optimizer's lr, and any of the optimizer's hyper-parameters, which replace its own.
-            No weight decay may be asked of an optimizer that has none. Rules that are given the same object as
-            ``optimizer`` share it; where there is more than one, the result is a `Combined`.
+            ``weight_decay=0`` is allowed for an optimizer that has no weight decay. Rules with the same object as
+            ``optimizer`` share one optimizer; with more than one optimizer the result is a `Combined`.
 
     Returns:
         A function of (name, parameter) pairs; its groups carry ``param_names``.
 
     Raises:
-        ValueError: a rule is malformed. The function raises it when no parameter needs a gradient, a rule names
-            an unknown hyper-parameter, a rule decides about no parameter, or a parameter has no rule.
+        ValueError: a rule is malformed. The function raises it if no parameter needs a gradient, a rule names an
+            unknown hyper-parameter, a rule decides about no parameter, or a parameter has no rule.
     """
+    # both are iterable, and would fail later with a message about a single character or key
     if isinstance(rules, Mapping | str):
         raise ValueError(f"rules must be a list of mappings, given {type(rules).__name__} {rules!r}")
     return partial(_build, optimizer, [_parse(i, rule) for i, rule in enumerate(rules)])
@@ -75,7 +76,7 @@ def _parse(place: int, rule: Mapping[str, Any]) -> Rule:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a config's own list type into a tuple, so that checkpoints hold nothing but plain values."""
+    """Turn a config's list type into a tuple, so that checkpoints hold plain values only."""
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
@@ -88,13 +89,13 @@ def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedPar
         return optimizer(trainable)
     owners = _assign(rules, [name for name, _ in named])
     _refuse_uncovered([name for name, _ in trainable], owners)
-    # by optimizer, in the order of the rules that name it first
+    # by optimizer, in the order in which rules name it first: checkpoints depend on the order of groups
     groups: dict[Factory, list[dict[str, Any]]] = {}
     for place, rule in enumerate(rules):
         params = [(name, parameter) for name, parameter in trainable if owners[name] == place]
         factory = rule.optimizer or optimizer
         if params:
-            # an optimizer without rules shows which hyper-parameters there are, and the lr to scale
+            # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
             options = _options(rule, factory(params).defaults)
             groups.setdefault(factory, []).append({"params": params, **options})
     optimizers = [factory(members) for factory, members in groups.items()]
@@ -117,7 +118,7 @@ def _options(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _assign(rules: Sequence[Rule], names: Sequence[str]) -> dict[str, int]:
-    """Return the place of the first rule that matches, by name; refuse a rule that decides about none."""
+    """Return the index of the first rule that matches, by name; refuse a rule that decides about no parameter."""
     owners: dict[str, int] = {}
     for place, rule in enumerate(rules):
         matched = [name for name in names if rule.pattern.search(name)]
@@ -128,7 +129,7 @@ def _assign(rules: Sequence[Rule], names: Sequence[str]) -> dict[str, int]:
                 f"parameter rule {pattern!r} matches no parameter{did_you_mean(pattern, names)}; "
                 f"names look like {', '.join(names[:3])}. Correct or remove the rule."
             )
-        # a rule that matches everything stands last to cover the rest, even where there is no rest
+        # a last rule that matches everything covers the rest, and the rest may be empty
         if len(matched) == len(taken) < len(names):
             raise ValueError(
                 f"parameter rule {pattern!r} decides about no parameter: earlier rules take all it matches, "

@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from optim.chain import Chain
-from optim.transforms.clamp_scalars import ClampScalars
+from optim.engine.batch import (
+    Group,
+    ParamBatch,
+    Scalar,
+    State,
+    Update,
+    at_least,
+    at_most,
+    constant,
+    state_dtype,
+    zero_per_axes,
+    zeros,
+)
+from optim.engine.chain import Chain
+from optim.engine.options import WHOLE
+from optim.engine.transform import Transform
+from optim.transforms.clamp import Clamp
 from optim.transforms.clip_by_median_norm import ClipByMedianNorm
-from optim.transforms.learn_size import LearnSize
-from optim.transforms.scaled_change import ScaledChange
-from optim.transforms.tensor_size import TensorSize
+
+CORRECTED_BELOW = 0.99  # if 1 − β₂ᵗ is less, the averaged square is corrected for its start at zero
+LARGEST_CHANGE = 0.1  # of the logarithm of the size, before momentum
+SMALLEST_RATE = 1e-100  # below it 1/rate could overflow
+TINY = 1e-30  # keeps quotients finite if tensors of zeros have no gradient
 
 
 class ScaledAdam(Chain):
     """Adam in units of the parameter's size, with momentum on the parameter's change.
 
-    For a parameter p of N elements with gradient g at step t = 1, 2, …, with rms(x) = √(mean of x²):
+    In order: `ClipByMedianNorm` limits the gradients of a group, `ScaledChange` makes a change of the parameter and of
+    its size of them, and `Clamp` bounds parameters of one element. A gradient that is None counts as zero.
 
-        g ← min(1, T/‖w g‖) g                          norm over the group          `ClipByMedianNorm`
-
-        N > 1, in periods of P = size_update_period steps:                         `TensorSize`
-        D = ⟨p, g⟩,   S = sum of D in this period,   z ← β₂ᴾ z + (1 − β₂ᴾ) mean of D² in this period
-        r = rms(p)                                     at t = 1, and at the end of every period
-
-        v ← β₂ v + (1 − β₂) g²,   c = 1 − β₂ᵗ where that is below 0.99, else 1     `ScaledChange`
-        a = max(r, param_min_rms),   or scalar_lr_scale where N = 1
-        δ ← β₁ δ − (1 − β₁) lr · a · g/(√(v/c) + eps)
-
-        N > 1, at the end of every period:                                         `LearnSize`
-        s = −lr · scalar_lr_scale · √(1 − β₂ᵗ) · S/(√z + eps)                      0 where r < param_min_rms
-        δ ← δ + (1 − β₁) min(clamp(s, ±0.1), (param_max_rms − r)/r) p
-
-        p ← p + δ;   clamped to ±scalar_max where N = 1                            `ClampScalars`
-
-    T is clipping_scale times the median of the norms of the last clipping_update_period steps, where w is r, or
-    scalar_lr_scale where N = 1; first estimates, of twice that, come after 10, 20 and 40 steps. A gradient that is None
-    counts as zero.
-
-    State: δ (``delta``), v (``exp_avg_sq``), r (``param_rms``), S (``scale_grad``) and z (``scale_exp_avg_sq``); of
-    each group the recent norms and T.
+    State: δ (``delta``), v (``exp_avg_sq``), r (``param_rms``), S (``scale_grad``) and z (``scale_exp_avg_sq``); for
+    each group the recent norms and the threshold of clipping.
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
         lr: learning rate relative to the parameter's size, at least 0; a 0-dimensional tensor is allowed.
         clipping_scale: how many times the median norm a gradient may be, above 0; None for no clipping.
         betas: decay of the momentum and of the averages of squares, each in [0, 1).
-        scalar_lr_scale: of lr, what single elements and the sizes of tensors are learnt with, at least 0.
+        scalar_lr_scale: times lr, the rate of single elements and of the sizes of tensors, at least 0.
         eps: added to the roots, at least 0.
         param_min_rms: floor of the size that steps are relative to, at least 0.
         param_max_rms: size above which a tensor is shrunk, above 0.
@@ -65,11 +65,9 @@ class ScaledAdam(Chain):
     Reference:
         icefall, egs/librispeech/ASR/zipformer/optim.py, class ScaledAdam; Yao et al. 2024, "Zipformer",
         arXiv:2310.11230.
-        Differs: gradients are not modified where they are clipped; nothing is logged, and nothing waits for the device;
-        statistics of float64 parameters are float64.
+        Differs: gradients are not modified by clipping; nothing is logged, and nothing waits for the device; statistics
+        of float64 parameters are float64.
     """
-
-    missing_gradients_are_zero: ClassVar = True
 
     def __init__(
         self,
@@ -90,9 +88,181 @@ class ScaledAdam(Chain):
     ) -> None:
         transforms = [
             ClipByMedianNorm(clipping_scale, clipping_update_period, scalar_lr_scale),
-            TensorSize(betas, size_update_period),
-            ScaledChange(betas, eps, param_min_rms, scalar_lr_scale),
-            LearnSize(betas, eps, scalar_lr_scale, param_min_rms, param_max_rms, size_update_period),
-            ClampScalars(scalar_max),
+            ScaledChange(
+                betas=betas,
+                eps=eps,
+                scalar_lr_scale=scalar_lr_scale,
+                param_min_rms=param_min_rms,
+                param_max_rms=param_max_rms,
+                size_update_period=size_update_period,
+            ),
+            Clamp(scalar_max, "scalar_max", scalars_only=True),
         ]
         super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
+
+    def gradient_of(self, param: Tensor) -> Tensor:
+        """Return the gradient, or zeros: as in the reference, momentum and averages go on without one."""
+        return torch.zeros_like(param) if param.grad is None else param.grad
+
+
+class ScaledChange(Transform):
+    """Makes of a gradient the averaged change δ of the parameter, which changes its direction and its size.
+
+    At the parameter's own step t = 1, 2, …, with N elements and gradient u. If N > 1, in periods of
+    P = size_update_period steps, with D = ⟨p, u⟩, the derivative of the loss by the logarithm of the size:
+
+        S ← sum of D over the steps of this period
+        z ← β₂ᴾ z + (1 − β₂ᴾ) mean of D² over the steps of this period        with P = 1 from t = 2
+        r ← rms(p)                                                            at t = 1, and at the end of a period
+
+    Every step:
+
+        v ← β₂ v + (1 − β₂) u²,   c = 1 − β₂ᵗ if that is below 0.99, else 1
+        a = max(r, param_min_rms)      scalar_lr_scale if N = 1
+        δ ← β₁ δ − (1 − β₁) lr · a · u/(√v/√c + eps)
+
+    If N > 1, at the end of a period, from t = 2:
+
+        s = −lr · scalar_lr_scale · √(1 − β₂ᵗ) · S/(√z + eps)          0 if r < param_min_rms
+        s ← min(clamp(s, ±0.1), (param_max_rms − r)/r)
+        δ ← δ + (1 − β₁) s p
+    """
+
+    allowed: ClassVar = {
+        "betas": ("[0, 1)", "[0, 1)"),
+        "eps": "[0, inf)",
+        "scalar_lr_scale": "[0, inf)",
+        "param_min_rms": "[0, inf)",
+        "param_max_rms": "(0, inf)",
+        "size_update_period": "[1, inf)" + WHOLE,
+    }
+
+    def check(self, group: Group) -> None:
+        """Refuse an empty range of sizes."""
+        if group["param_max_rms"] < group["param_min_rms"]:
+            raise ValueError(
+                f"param_max_rms must be at least param_min_rms, given {group['param_max_rms']!r} and "
+                f"{group['param_min_rms']!r}"
+            )
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return averages, derivatives and a change of zero, and the parameter's size."""
+        state: State = {"exp_avg_sq": zeros(param), "delta": zeros(param)}
+        if param.numel() <= 1:
+            return state
+        # measured now and not at the first step: clipping weights the first gradients by it
+        norm = torch.linalg.vector_norm(param.detach(), dtype=state_dtype(param))
+        state["param_rms"] = (norm / param.numel() ** 0.5).reshape([1] * param.dim())
+        return {**state, "scale_grad": zero_per_axes(param, ()), "scale_exp_avg_sq": zero_per_axes(param, ())}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the negative change, because updates are subtracted."""
+        period_ends = batch.step % int(batch.group["size_update_period"]) == 0
+        if batch.numel > 1:
+            _measure(update, batch, period_ends)
+        u, rate = update.value(), _rate(batch)
+        if isinstance(rate, float) and rate > SMALLEST_RATE and _suits_kernel(u, batch):
+            _fused(u, rate, batch)
+        else:
+            _plain(u, rate, batch)
+        if batch.numel > 1 and batch.step > 1 and period_ends:
+            # an update is subtracted
+            growth = Update(batch.param, _growth(batch) * (batch.group["betas"][0] - 1))
+            growth.subtract_from(batch.state["delta"])
+        # only now, when δ is complete: the update that leaves is the statistic itself
+        return Update(batch.state["delta"], -1.0)
+
+
+def _measure(update: Update, batch: ParamBatch, period_ends: bool) -> None:
+    """Update S, z and r."""
+    state, period = batch.state, batch.group["size_update_period"]
+    direction = update.direction if update.rows is None else update.direction * update.rows
+    # the factor of clipping multiplies a number here, not every element
+    derivative = batch.dot(batch.param, direction) * update.scale
+    total, average = batch.read(state["scale_grad"]), batch.read(state["scale_exp_avg_sq"])
+    kept = batch.group["betas"][1] ** period
+    if (batch.step - 1) % period == 0:
+        total, average = 0.0, average * kept
+    _set(state["scale_grad"], total + derivative)
+    if batch.step > 1 or period > 1:
+        _set(state["scale_exp_avg_sq"], average + derivative * derivative * ((1 - kept) / period))
+    if period_ends:
+        _set(state["param_rms"], batch.rms(batch.param))
+
+
+def _set(target: Tensor, value: Scalar) -> None:
+    # fill_ takes one number, and a stack has N of them
+    if isinstance(value, Tensor):
+        target.copy_(value)
+    else:
+        target.fill_(value)
+
+
+def _rate(batch: ParamBatch) -> Scalar:
+    """Return (1 − β₁) lr · a."""
+    group = batch.group
+    size: Scalar = group["scalar_lr_scale"]
+    if batch.numel > 1:
+        size = at_least(batch.read(batch.state["param_rms"]), group["param_min_rms"])
+    rate: Scalar = size * (group["lr"] * (1 - group["betas"][0]))
+    return rate
+
+
+def _plain(u: Tensor, rate: Scalar, batch: ParamBatch) -> None:
+    (beta1, beta2), c = batch.group["betas"], _correction(batch)
+    v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
+    # u/(√v/√c + eps) = √c u/(√v + √c eps) saves a pass over the elements
+    direction = torch.div(u, v.sqrt().add_(c**0.5 * batch.group["eps"]))
+    Update(direction, rate * c**0.5).subtract_from(batch.state["delta"].mul_(beta1))
+
+
+def _correction(batch: ParamBatch) -> float:
+    c = 1 - float(batch.group["betas"][1]) ** batch.step
+    return c if c < CORRECTED_BELOW else 1.0
+
+
+def _suits_kernel(u: Tensor, batch: ParamBatch) -> bool:
+    """Return whether the kernel may walk through memory: on other devices its rate would have to be a number too."""
+    return u.device.type == "cpu" and u.stride() == batch.state["delta"].stride() == batch.state["exp_avg_sq"].stride()
+
+
+def _fused(u: Tensor, rate: float, batch: ParamBatch) -> None:
+    """Do the same as `_plain` in one pass over memory, by the kernel of torch's AdamW.
+
+    To the kernel δ is a parameter, which its decay multiplies by β₁ and its step, without momentum, moves by the rest.
+    """
+    beta1, beta2 = batch.group["betas"]
+    # the kernel corrects by 1 − β₂^count: an infinite count turns that off
+    count = float(batch.step) if _correction(batch) < 1 else float("inf")
+    # torch.optim.adamw.adamw calls this too, but takes as long for that as the kernel does for most tensors
+    torch._fused_adamw_(
+        [batch.state["delta"]],
+        [u],
+        [torch.zeros_like(u)],
+        [batch.state["exp_avg_sq"]],
+        [],
+        [constant(count, u)],
+        amsgrad=False,
+        beta1=0.0,
+        beta2=beta2,
+        lr=rate,
+        weight_decay=(1 - beta1) / rate,
+        eps=batch.group["eps"],
+        maximize=False,
+        grad_scale=None,
+        found_inf=None,
+    )
+
+
+def _growth(batch: ParamBatch) -> Scalar:
+    """Return s, the change of the logarithm of the size before momentum."""
+    group, read = batch.group, batch.read
+    root = read(batch.state["scale_exp_avg_sq"]) ** 0.5 + group["eps"]
+    corrected = (1 - group["betas"][1] ** batch.step) ** 0.5
+    s = read(batch.state["scale_grad"]) / at_least(root, TINY) * (-corrected * group["scalar_lr_scale"] * group["lr"])
+    rms = read(batch.state["param_rms"])
+    # a factor of True or False, since `if` would wait for the device
+    s = at_most(at_least(s * (rms >= group["param_min_rms"]), -LARGEST_CHANGE), LARGEST_CHANGE)
+    room = (group["param_max_rms"] - rms) / at_least(rms, TINY)
+    # torch.clamp takes a tensor as bound; min() takes numbers
+    return s.clamp(max=room) if isinstance(s, Tensor) else min(s, room)

@@ -1,4 +1,4 @@
-"""Learning rates that are a formula of how many updates and epochs are done."""
+"""Learning rates that are a formula of the number of updates and epochs done."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from optim.options import check_range
+from optim.engine.options import check_range
 
 
 def linear_warmup(batch: int, warmup_steps: int) -> float:
-    """Return the factor before the update that follows ``batch`` others: 1/(w + 1), 2/(w + 1), …, then 1."""
+    """Return the factor of the update after ``batch`` others: 1/(w + 1), 2/(w + 1), …, then 1."""
+    # w + 1 and not w: a first update with lr 0 would change nothing
     return min(1.0, (batch + 1) / (warmup_steps + 1))
 
 
@@ -21,7 +22,7 @@ def whole_steps(option: str, value: float, max_steps: int) -> int:
     """Return a number of updates: ``value`` itself, or, below 1, that share of ``max_steps``.
 
     Raises:
-        ValueError: it is negative, or leaves nothing of the training.
+        ValueError: it is negative, or at least ``max_steps``.
     """
     check_range(option, value, "[0, inf)")
     steps = round(value * max_steps) if value < 1 else round(value)
@@ -36,8 +37,8 @@ class ClosedFormSchedule(LRScheduler, ABC):
     """Sets lr = base lr · `factor` in every group; ``step()`` after each update, not after each epoch.
 
     The base is the group's lr when this schedule first sees it: at construction, or at the first step after
-    ``add_param_group``. The lr of the first update is set at construction. A tensor as lr is filled in place
-    after it was cloned once, since groups may share one tensor.
+    ``add_param_group``. The lr of the first update is set at construction. A tensor as lr is cloned once, because
+    groups may share one tensor, and then filled in place.
 
     Args:
         optimizer: whose learning rates to set.
@@ -53,7 +54,7 @@ class ClosedFormSchedule(LRScheduler, ABC):
                     f"{type(self).__name__} sets the lr, but group {i} of {type(optimizer).__name__} has none; "
                     "give the optimizer an lr, or train without a schedule"
                 )
-        self.epoch = 0
+        self.epoch = 0  # before super().__init__, which calls step and so needs a factor
         super().__init__(optimizer)
 
     @abstractmethod
@@ -72,13 +73,15 @@ class ClosedFormSchedule(LRScheduler, ABC):
 
     def _base_lr(self, group: dict[str, Any]) -> float:
         lr = group["lr"]
+        # initial_lr as a number marks a group that this class has seen; torch's constructor stores a tensor
         if isinstance(lr, Tensor) and not isinstance(group.get("initial_lr"), float):
             group["lr"] = lr.clone()
         group["initial_lr"] = float(group.get("initial_lr", lr))
         return float(group["initial_lr"])
 
     def get_last_lr(self) -> list[float | Tensor]:
-        """Return the learning rates in force, one number per group."""
+        """Return the current learning rates, one number per group."""
+        # computed and not stored: correct after loading and for groups added later, too
         return self.get_lr()
 
     def step_batch(self, batch: int | None = None) -> None:
@@ -100,18 +103,19 @@ class ClosedFormSchedule(LRScheduler, ABC):
 
     def _apply(self) -> None:
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
-            if isinstance(group["lr"], Tensor):
+            if isinstance(group["lr"], Tensor):  # in place: a captured CUDA graph reads this very tensor
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the base learning rates and the counts; the arguments come from the config, not from here."""
+        """Return the base learning rates and the counts; the arguments come from the config."""
+        # torch's own state_dict holds all attributes: a changed config would be ignored on resuming
         bases = [self._base_lr(group) for group in self.optimizer.param_groups]
         return {"base_lrs": bases, "epoch": self.epoch, "batch": self.batch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved state: set the counts, the bases and the learning rates.
+        """Resume from a saved state: set the counts, the bases and the learning rates.
 
         Raises:
             ValueError: the state has another number of groups than the optimizer.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from optim.options import check_range
+from optim.engine.options import check_range
 from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup
 
 

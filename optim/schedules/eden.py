@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from optim.options import check_range
+from optim.engine.options import check_range
 from optim.schedules.closed_form import ClosedFormSchedule
 
 
@@ -16,14 +16,14 @@ class Eden(ClosedFormSchedule):
         lr = base · ((b² + B²)/B²)^-¼ · ((e² + E²)/E²)^-¼ · warm-up
         warm-up = warmup_start + (1 − warmup_start) · b/warmup_batches     until b = warmup_batches, then 1
 
-    Whoever trains must also tell the epoch: ``step_epoch(epoch)`` at its start.
+    The trainer must also set the epoch: ``step_epoch(epoch)`` at its start.
 
     Args:
         optimizer: whose learning rates to set.
         lr_batches: updates after which the rate begins to fall.
-        lr_epochs: epochs after which it does.
+        lr_epochs: epochs after which the rate begins to fall.
         warmup_batches: updates of warm-up; 0 for none, 500 by default in the second reference.
-        warmup_start: the factor of the first update where there is a warm-up, in [0, 1].
+        warmup_start: the factor of the first update of a warm-up, in [0, 1].
 
     Raises:
         ValueError: an argument is out of its range.
@@ -52,6 +52,7 @@ class Eden(ClosedFormSchedule):
 
     def factor(self, batch: int, epoch: int) -> float:
         """Return the product of the class's docstring."""
+        # each of the two falls like 1/√ once its count is large: together lr falls like 1/updates
         decay = (1 + (batch / self.lr_batches) ** 2) ** -0.25 * (1 + (epoch / self.lr_epochs) ** 2) ** -0.25
         return decay * warmup_from(self.warmup_start, batch, self.warmup_batches)
 

@@ -1,10 +1,10 @@
-"""Eden2: Eden without epochs, for trainings that count updates only."""
+"""Eden2: Eden without epochs, for runs that count updates only."""
 
 from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from optim.options import check_range
+from optim.engine.options import check_range
 from optim.schedules.closed_form import ClosedFormSchedule
 from optim.schedules.eden import warmup_from
 
@@ -21,7 +21,7 @@ class Eden2(ClosedFormSchedule):
         optimizer: whose learning rates to set.
         lr_batches: updates after which the rate begins to fall.
         warmup_batches: updates of warm-up; 0 for none.
-        warmup_start: the factor of the first update where there is a warm-up, in [0, 1].
+        warmup_start: the factor of the first update of a warm-up, in [0, 1].
 
     Raises:
         ValueError: an argument is out of its range.
@@ -42,5 +42,6 @@ class Eden2(ClosedFormSchedule):
 
     def factor(self, batch: int, epoch: int) -> float:
         """Return the product of the class's docstring; the epoch does not matter."""
+        # -½ where Eden has -¼ twice: the same fall far beyond lr_batches, without epochs
         decay = (1 + (batch / self.lr_batches) ** 2) ** -0.5
         return decay * warmup_from(self.warmup_start, batch, self.warmup_batches)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from optim.options import check_range
+from optim.engine.options import check_range
 from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup
 
 
 class WarmupInverseSquareRoot(ClosedFormSchedule):
-    """Rise linearly to the base rate, then fall as 1/√: needs no horizon, so that a training may go on.
+    """Rise linearly to the base rate, then fall as 1/√: needs no horizon, so that a run can be extended.
 
     With b updates done and w = warmup_steps:
 

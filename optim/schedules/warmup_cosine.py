@@ -6,7 +6,7 @@ import math
 
 from torch.optim import Optimizer
 
-from optim.options import check_range
+from optim.engine.options import check_range
 from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup, whole_steps
 
 
@@ -20,7 +20,7 @@ class WarmupCosine(ClosedFormSchedule):
 
     Args:
         optimizer: whose learning rates to set.
-        max_steps: updates of the whole training T.
+        max_steps: updates T of the whole run.
         warmup_steps: updates w before the base rate is reached, fewer than ``max_steps``; a number below 1 is a share
             of ``max_steps``.
         min_lr_ratio: r, in [0, 1].
@@ -44,5 +44,6 @@ class WarmupCosine(ClosedFormSchedule):
         """Return the factor of the class's docstring; the epoch does not matter."""
         if batch <= self.warmup_steps:
             return linear_warmup(batch, self.warmup_steps)
+        # 1 from max_steps on: a run that is extended stays at the lowest rate, where the cosine would rise again
         done = min(1.0, (batch - self.warmup_steps) / (self.max_steps - self.warmup_steps))
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from optim.options import check_range
+from optim.engine.options import check_range
 from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup, whole_steps
 
 
@@ -18,7 +18,7 @@ class WarmupLinear(ClosedFormSchedule):
 
     Args:
         optimizer: whose learning rates to set.
-        max_steps: updates of the whole training T.
+        max_steps: updates T of the whole run.
         warmup_steps: updates w before the base rate is reached, fewer than ``max_steps``; a number below 1 is a share
             of ``max_steps``.
         min_lr_ratio: r, in [0, 1].
@@ -41,5 +41,6 @@ class WarmupLinear(ClosedFormSchedule):
         """Return the factor of the class's docstring; the epoch does not matter."""
         if batch <= self.warmup_steps:
             return linear_warmup(batch, self.warmup_steps)
+        # 1 from max_steps on: the line would make lr negative
         done = min(1.0, (batch - self.warmup_steps) / (self.max_steps - self.warmup_steps))
         return 1 - (1 - self.min_lr_ratio) * done

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from optim.options import check_range
+from optim.engine.options import check_range
 from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup, whole_steps
 
 
 class WarmupStableDecay(ClosedFormSchedule):
-    """Rise linearly to the base rate, stay there, and come down at the end with one minus a square root (WSD).
+    """Rise linearly to the base rate, stay there, and fall at the end with one minus a square root (WSD).
 
-    Every checkpoint of the stable part can be the start of a decay, so that one long training serves many lengths. With
+    Every checkpoint of the stable part can be the start of a decay, so that one long run serves many lengths. With
     b updates done, w = warmup_steps, T = max_steps, d = decay_steps, r = min_lr_ratio:
 
         b ≤ w:      lr = base · (b + 1)/(w + 1)
@@ -20,7 +20,7 @@ class WarmupStableDecay(ClosedFormSchedule):
 
     Args:
         optimizer: whose learning rates to set.
-        max_steps: updates of the whole training T.
+        max_steps: updates T of the whole run.
         warmup_steps: updates w before the base rate is reached; a number below 1 is a share of ``max_steps``.
         decay_steps: updates d of the decay; likewise. Warm-up and decay leave at least one update between them.
         min_lr_ratio: r, in [0, 1].
@@ -59,5 +59,6 @@ class WarmupStableDecay(ClosedFormSchedule):
         decay_start = self.max_steps - self.decay_steps
         if batch <= decay_start:
             return linear_warmup(batch, self.warmup_steps)
+        # without a decay this line is reached only beyond max_steps
         done = min(1.0, (batch - decay_start) / self.decay_steps) if self.decay_steps else 1.0
         return float(self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 - done**0.5))

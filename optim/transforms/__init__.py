@@ -1,1 +1,1 @@
-"""One idea of an update rule per file, to be joined by `optim.chain`."""
+"""Transforms that several optimizers share, one idea per file; `optim.chain` joins them."""

@@ -4,30 +4,49 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from optim.batch import Batch, Update
-from optim.transform import Transform
+from optim.engine.batch import Group, ParamBatch, Update
+from optim.engine.options import check_range
+from optim.engine.transform import Transform
 
 
 class Clamp(Transform):
-    """Clamps every element of the parameter to ±param_max, at every tenth step: at the first, the eleventh, ….
+    """Clamps parameters to ±limit after the step.
 
     Args:
-        param_max: in (0.1, 1e4]; between two clamps it may be exceeded.
+        limit: largest magnitude of an element.
+        option: name of the limit in the groups.
+        interval: what the limit may be, as in `optim.engine.options.check_range`.
+        every: clamp at the first step and at every n-th after it; in between the limit may be exceeded.
+        scalars_only: leave parameters of more than one element alone.
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"param_max": "(0.1, 1e4]"}
     acts_after_step: ClassVar = True
-    every: ClassVar = 10
 
-    def __init__(self, param_max: float, *, name: str = "") -> None:
-        super().__init__(name=name, param_max=param_max)
+    def __init__(
+        self,
+        limit: float,
+        option: str = "param_max",
+        interval: str = "(0, inf)",
+        *,
+        every: int = 1,
+        scalars_only: bool = False,
+        name: str = "",
+    ) -> None:
+        super().__init__(name=name, **{option: limit})
+        self.option, self.interval, self.every, self.scalars_only = option, interval, every, scalars_only
 
-    def __call__(self, update: Update, batch: Batch) -> Update:
-        """Leave the update as it is."""
+    def check(self, group: Group) -> None:
+        """Refuse a limit outside its interval."""
+        # not in `allowed`, which belongs to the class: optimizers name the option as their references do
+        check_range(self.option, group[self.option], self.interval)
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update unchanged."""
         return update
 
-    def after_step(self, batch: Batch) -> None:
-        """Clamp the parameters where it is due."""
-        if (batch.step - 1) % self.every == 0:
-            batch.param.clamp_(-batch.group["param_max"], batch.group["param_max"])
+    def after_step(self, batch: ParamBatch) -> None:
+        """Clamp the parameters if it is due."""
+        # after the step: the parameter that the next forward pass reads is the one that must be bounded
+        if (batch.step - 1) % self.every == 0 and (batch.numel == 1 or not self.scalars_only):
+            batch.param.clamp_(-batch.group[self.option], batch.group[self.option])

@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.batch import Batch, Group, Member, State, Update, state_dtype
-from optim.options import OR_NONE
-from optim.transform import Transform
+from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
+from optim.engine.options import OR_NONE
+from optim.engine.transform import Transform
 
 
 class ClipByGlobalNorm(Transform):
-    """Scales updates by one number for all parameters of the optimizer; stands before whatever changes a gradient.
+    """Scales updates by one factor for all parameters of the optimizer; must stand before transforms that change them.
 
         u ← u · min(1, global_norm_clip_threshold/‖all gradients‖₂)
 
@@ -36,27 +36,30 @@ class ClipByGlobalNorm(Transform):
         """Return a factor of one."""
         return {"gradient_scale": 1.0}
 
-    def before_step(self, groups: Sequence[tuple[Group, list[Member]]]) -> None:
+    def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Measure the gradients of all groups."""
         option, key = self.prefix + "global_norm_clip_threshold", self.prefix + "gradient_scale"
-        members = [member for _, members in groups for member in members]
-        if not members or not any(group[option] for group, _ in groups):
+        entries = [entry for _, entries in groups for entry in entries]
+        if not entries or not any(group[option] for group, _ in groups):
             return
-        norm = _norm_of_all(members)
+        norm = _norm_of_all(entries)
         for group, _ in groups:
             if group[option]:
+                # a tensor: `if norm > threshold` would wait for the device; a norm of zero gives inf, clamped to 1
                 group["shared_state"][key] = (group[option] / norm).clamp_(max=1.0)
 
-    def __call__(self, update: Update, batch: Batch) -> Update:
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""
         if not batch.group["global_norm_clip_threshold"]:
             return update
+        # parameters may be on other devices than the norm
         factor = batch.read(batch.group["shared_state"][self.prefix + "gradient_scale"].to(batch.param))
         batch.note_limit(factor)
         return update.times(factor)
 
 
-def _norm_of_all(members: Sequence[Member]) -> Tensor:
-    norms = [torch.linalg.vector_norm(member.grad, dtype=state_dtype(member.param)) for member in members]
+def _norm_of_all(entries: Sequence[ParamEntry]) -> Tensor:
+    # dtype: the squares of float16 gradients overflow above 256
+    norms = [torch.linalg.vector_norm(entry.grad, dtype=state_dtype(entry.param)) for entry in entries]
     widest = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device, widest) for norm in norms]))

@@ -8,18 +8,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.batch import Batch, Group, Member, State, Update, state_dtype
-from optim.options import OR_NONE, WHOLE
-from optim.transform import Transform
+from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
+from optim.engine.options import OR_NONE, WHOLE
+from optim.engine.transform import Transform
 
 EARLY_STEPS = (10, 20, 40)
 """Steps at which the threshold is estimated before a whole period has passed."""
 
 
 class ClipByMedianNorm(Transform):
-    """Scales the gradients of a group by one factor, whose threshold follows the norms that were usual of late.
+    """Scales the gradients of a group by one factor; the threshold follows the median norm of recent steps.
 
-    At step k = 0, 1, … of a group, with the weight w of a parameter its `TensorSize`, or scalar_lr_scale where N = 1:
+    At step k = 0, 1, … of a group; the weight w of a parameter is its statistic ``param_rms``, which another transform
+    of the chain keeps, or scalar_lr_scale if it has one element:
 
         n_k = √(Σ (w ‖g‖)²)  over the group
         k > 0 and k mod clipping_update_period = 0:   T = clipping_scale · median of the last period's norms
@@ -30,8 +31,8 @@ class ClipByMedianNorm(Transform):
     zero. Each group has norms and a threshold of its own, and all parameters of a group have made as many steps.
 
     Kept for a group: n (``recent_norms``), T (``clipping_threshold``) and the factor of this step
-    (``clipping_factor``). On a CPU a median that is not finite ends the training; elsewhere asking would mean to wait
-    for the device, so T stays as it was, and the gradients that are not finite go on counting as zeros.
+    (``clipping_factor``). On a CPU a median that is not finite raises. On other devices the check would wait for the
+    device: T keeps its value, and gradients that are not finite count as zeros.
 
     Args:
         clipping_scale: how far above the median a norm may be, above 0; None for no clipping.
@@ -62,7 +63,7 @@ class ClipByMedianNorm(Transform):
         )
 
     def new_shared_state(self, group: Group) -> State:
-        """Return norms of zero, and a threshold that nothing reaches."""
+        """Return norms of zero, and an infinite threshold."""
         params = group["params"]
         device = params[0].device if params else None
         wide = any(param.dtype == torch.float64 for param in params)
@@ -72,16 +73,16 @@ class ClipByMedianNorm(Transform):
         threshold = norms.new_full((), float("inf"))
         return {"recent_norms": norms, "clipping_threshold": threshold, "clipping_factor": 1.0}
 
-    def before_step(self, groups: Sequence[tuple[Group, list[Member]]]) -> None:
+    def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Find the factor of every group."""
-        for group, members in groups:
+        for group, entries in groups:
             own = self.own(group)
-            if own["clipping_scale"] is not None and members:
+            if own["clipping_scale"] is not None and entries:
                 shared = group["shared_state"]
                 mine = {key.removeprefix(self.prefix): x for key, x in shared.items() if key.startswith(self.prefix)}
-                shared[self.prefix + "clipping_factor"] = _factor(own, members, mine)
+                shared[self.prefix + "clipping_factor"] = _factor(own, entries, mine)
 
-    def __call__(self, update: Update, batch: Batch) -> Update:
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""
         if batch.group["clipping_scale"] is None:
             return update
@@ -93,35 +94,38 @@ class ClipByMedianNorm(Transform):
         return update.times(factor) if factor > 0 else Update(torch.zeros_like(update.direction), free=True)
 
 
-def _factor(group: Group, members: Sequence[Member], shared: State) -> float | Tensor:
-    """Take the norm of this step among the recent ones, and return what the gradients are to be multiplied by."""
-    step, period = members[0].state["step"], group["clipping_update_period"]
+def _factor(group: Group, entries: Sequence[ParamEntry], shared: State) -> float | Tensor:
+    """Store the norm of this step, and return the factor of the gradients."""
+    step, period = entries[0].state["step"], group["clipping_update_period"]
     if step == 0:
-        return 1.0
-    norm = _weighted_norm(members, group["scalar_lr_scale"])
+        return 1.0  # as in icefall, which has no state, and so no sizes, at its first step
+    norm = _weighted_norm(entries, group["scalar_lr_scale"])
     shared["recent_norms"][step % period] = norm
     threshold = shared["clipping_threshold"]
     if step % period == 0:
         _estimate(threshold, shared["recent_norms"], group["clipping_scale"])
     elif step in EARLY_STEPS and step < period:
-        # the norms of the first steps change fast: be generous
+        # norms change fast in the first steps: twice the scale
         _estimate(threshold, shared["recent_norms"][1 : step + 1], 2 * group["clipping_scale"])
     if step < min(*EARLY_STEPS, period):
         return 1.0
+    # 1e-20: a norm of zero under a threshold of zero would be NaN, which stands for a norm that is not finite
     factor = (threshold / (norm + 1e-20)).clamp(max=1.0).nan_to_num(nan=0.0)
     return factor.item() if factor.device.type == "cpu" else factor
 
 
-def _weighted_norm(members: Sequence[Member], scalar_weight: float) -> Tensor:
-    norms = torch.stack([torch.linalg.vector_norm(m.grad, dtype=state_dtype(m.param)) for m in members])
+def _weighted_norm(entries: Sequence[ParamEntry], scalar_weight: float) -> Tensor:
+    # steps are relative to a parameter's size, so its gradient counts in proportion to that size
+    norms = torch.stack([torch.linalg.vector_norm(x.grad, dtype=state_dtype(x.param)) for x in entries])
     one = norms.new_full((1,), scalar_weight)
-    weights = torch.cat([one if m.param.numel() == 1 else m.state["param_rms"].view(1) for m in members])
+    weights = torch.cat([one if x.param.numel() == 1 else x.state["param_rms"].view(1) for x in entries])
     return torch.linalg.vector_norm(norms * weights)
 
 
 def _estimate(threshold: Tensor, norms: Tensor, scale: float) -> None:
-    """Set the threshold by the median of norms."""
+    """Set the threshold from the median of norms, in place: it is saved with the group."""
     count = len(norms)
+    # sort and not median: icefall takes index 2 ⌊M/4⌋, and NaN and infinity sort last
     estimate = scale * norms.sort().values[min(count - 1, count // 4 * 2)]
     if estimate.device.type == "cpu" and not torch.isfinite(estimate):
         raise RuntimeError(

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from torch import Tensor
 
-from optim.batch import Batch, Update, at_least
-from optim.transform import Transform
+from optim.engine.batch import Group, ParamBatch, Update, at_least
+from optim.engine.options import OR_NONE, check_range
+from optim.engine.transform import Transform
+from optim.transforms.slices import slice_axes, slice_rms, times_slices
 
 
 class ClipByRms(Transform):
-    """Scales an update down to an RMS; one number per parameter.
+    """Scales an update down to an RMS: one factor per parameter, or per slice if the parameter has a `FactorPlan`.
 
         u ← u / max(1, rms(u)/clip_threshold)
 
     Args:
-        clip_threshold: above 0.
+        clip_threshold: above 0; None for no limit.
+        option: name of the threshold in the groups.
         name: see `Transform`.
 
     Reference:
         Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, section 6.
     """
 
-    allowed: ClassVar = {"clip_threshold": "(0, inf)"}
+    def __init__(self, clip_threshold: float | None = 1.0, *, option: str = "clip_threshold", name: str = "") -> None:
+        super().__init__(name=name, **{option: clip_threshold})
+        self.option = option
 
-    def __init__(self, clip_threshold: float = 1.0, *, name: str = "") -> None:
-        super().__init__(name=name, clip_threshold=clip_threshold)
+    def check(self, group: Group) -> None:
+        """Refuse a threshold that is not positive."""
+        check_range(self.option, group[self.option], "(0, inf)" + OR_NONE)
 
-    def __call__(self, update: Update, batch: Batch) -> Update:
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""
-        factor = 1 / at_least(batch.rms_of(update) / batch.group["clip_threshold"], 1.0)
-        batch.note_limit(factor)
-        return update.times(factor)
+        threshold = batch.group[self.option]
+        if threshold is None:
+            return update
+        # divide by at least 1 instead of multiplying by min(1, threshold/rms): an update of zeros stays finite
+        factor = 1 / at_least(slice_rms(update, batch) / threshold, 1.0)
+        # a parameter counts as limited if any of its slices is
+        whole = slice_axes(batch) is None
+        batch.note_limit(factor if whole or not isinstance(factor, Tensor) else batch.minimum(factor))
+        return times_slices(update, factor, batch)

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from optim.batch import Batch, Group, State, Update, constant, zero_per_axes, zeros
-from optim.transform import Transform
+from optim.engine.batch import Group, ParamBatch, State, Update, constant, zero_per_axes, zeros
+from optim.engine.transform import Transform
 
 Axes = tuple[int, ...]
 
 
-def factored_state(param: Tensor, rows: Axes, cols: Axes) -> State:
-    """Return averages of zero: ``row`` has size 1 on the column axes, ``col`` on the row axes."""
+class FactorPlan(NamedTuple):
+    """What an optimizer with rules per parameter decided about one; axes are counted from the end.
+
+    Attributes:
+        rows: axes that are rows of the factored second moment.
+        cols: axes that are columns; without rows and columns the moment is kept per element.
+        averaged: axes that the sizes of parameters and updates are averaged over, so that there is one size per slice
+            of the others; None for one size per parameter.
+        scaled: whether steps are relative to the parameter's size.
+    """
+
+    rows: Axes
+    cols: Axes
+    averaged: Axes | None
+    scaled: bool
+
+
+def moment_state(param: Tensor, rows: Axes, cols: Axes) -> State:
+    """Return averages of zero: ``row`` has size 1 on the column axes, ``col`` on the row axes; or ``exp_avg_sq``."""
+    if not rows and not cols:
+        return {"exp_avg_sq": zeros(param)}
     axes = range(-param.dim(), 0)
     return {
         "row": zero_per_axes(param, tuple(axis for axis in axes if axis not in cols)),
@@ -23,31 +42,41 @@ def factored_state(param: Tensor, rows: Axes, cols: Axes) -> State:
     }
 
 
-def factored_direction(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: float, eps: float) -> Update:
-    """Take a gradient into the averages, and return it over the root of what they say about each element.
+def over_moment(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: float, eps: float) -> Update:
+    """Update the averages with a gradient, and return it over the root of what they say about each element.
 
-        s = g² + eps,   r ← r + w (mean of s over columns − r),   c ← c + w (mean of s over rows − c)
-        u = g ⊙ (r / mean r)^-½ ⊙ c^-½
+        s = g² + eps
+        rows or columns:  r ← r + w (mean of s over columns − r),   c ← c + w (mean of s over rows − c)
+                          u = g ⊙ (r / mean of r over rows)^-½ ⊙ c^-½
+        else:             v ← v + w (s − v),   u = g v^-½
 
     Args:
         grad: any shape; not modified.
-        state: ``row`` and ``col`` as `factored_state` makes them, changed in place.
-        rows: axes that are rows, counted from the end; none stands for an axis without extent.
+        state: as `moment_state` returns it: r and c (``row``, ``col``), or v (``exp_avg_sq``); changed in place.
+        rows: axes that are rows, counted from the end.
         cols: axes that are columns.
-        weight: of this gradient, in [0, 1].
+        weight: w of this gradient, in [0, 1].
         eps: added to g².
+
+    Reference:
+        Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, algorithm 4.
     """
     square = grad * grad
-    row = _average_in(state["row"], square, cols, weight, eps)
-    col = _average_in(state["col"], square, rows, weight, eps)
+    if not rows and not cols:
+        # lerp_ and not mul_().add_(): one pass; rsqrt and not sqrt and div: no division per element
+        return Update(state["exp_avg_sq"].lerp_(square.add_(eps), weight).rsqrt().mul_(grad), free=True)
+    row = _average(state["row"], square, cols, weight, eps)
+    col = _average(state["col"], square, rows, weight, eps)
     total = row.sum(rows, keepdim=True) if rows else row
-    # the squares are done with: their memory takes the update
+    # two thin factors instead of their outer product; the squares are not needed again: their memory takes the update
     update = torch.mul(grad, row.div(total).rsqrt_(), out=square).mul_(col.rsqrt())
+    # dividing by the sum of the rows instead of their mean leaves a number, which costs no pass over the elements
     return Update(update, (row.numel() // total.numel()) ** -0.5, free=True)
 
 
-def _average_in(average: Tensor, square: Tensor, axes: Axes, weight: float, eps: float) -> Tensor:
+def _average(average: Tensor, square: Tensor, axes: Axes, weight: float, eps: float) -> Tensor:
     """Move an average towards eps plus the mean of the squares over some axes."""
+    # sum of no axes would be the sum of all
     total = square.sum(axes, keepdim=True) if axes else square
     # one call for eps + total/n: on a CPU the calls on rows and columns take longer than their arithmetic
     mean = torch.add(constant(eps, total), total, alpha=total.numel() / square.numel())
@@ -55,24 +84,17 @@ def _average_in(average: Tensor, square: Tensor, axes: Axes, weight: float, eps:
 
 
 class FactoredMoments(Transform):
-    """Divides by the root of a second moment that is the product of one average per row and one per column.
+    """Divides by the root of a second moment, factored over the last two axes of whatever has two or more.
 
-    With t = 1, 2, … and w = t^decay_rate, the weight of the newest sample:
-
-        s = u² + eps₁
-        two axes or more:  r ← r + w (mean of s over columns − r),   c ← c + w (mean of s over rows − c)
-                           u ← u ⊙ (r / mean r)^-½ ⊙ c^-½            (last two axes; others are a batch)
-        else:              v ← v + w (s − v),   u ← u v^-½
+    The equations are those of `over_moment`, with w = t^decay_rate at the parameter's own step t = 1, 2, …, and
+    earlier axes as a batch.
 
     State: r and c (``row``, ``col``), or v (``exp_avg_sq``).
 
     Args:
         decay_rate: exponent, at most 0.
-        eps: the first is added to u²; the second is another transform's.
+        eps: the first is added to g²; the second belongs to another transform.
         name: see `Transform`.
-
-    Reference:
-        Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, algorithm 4.
     """
 
     allowed: ClassVar = {"decay_rate": "(-inf, 0]", "eps": ("[0, inf)", "[0, inf)")}
@@ -80,13 +102,17 @@ class FactoredMoments(Transform):
     def __init__(self, decay_rate: float = -0.8, eps: tuple[float, float] = (1e-30, 1e-3), *, name: str = "") -> None:
         super().__init__(name=name, decay_rate=decay_rate, eps=eps)
 
-    def new_state(self, param: Tensor, group: Group, kind: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         """Return averages of zero."""
-        return factored_state(param, (-2,), (-1,)) if param.dim() >= 2 else {"exp_avg_sq": zeros(param)}
+        return moment_state(param, *_last_two(param.dim()))
 
-    def __call__(self, update: Update, batch: Batch) -> Update:
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update over the root of its averaged square."""
-        u, weight, eps = update.value(), batch.step ** batch.group["decay_rate"], batch.group["eps"][0]
-        if len(batch.shape) >= 2:
-            return factored_direction(u, batch.state, (-2,), (-1,), weight, eps)
-        return Update(batch.state["exp_avg_sq"].lerp_((u * u).add_(eps), weight).rsqrt().mul_(u), free=True)
+        # w = 1 at the first step: the averages need no correction of their start at zero
+        weight = batch.step ** batch.group["decay_rate"]
+        rows, cols = _last_two(len(batch.shape))
+        return over_moment(update.value(), batch.state, rows, cols, weight, batch.group["eps"][0])
+
+
+def _last_two(num_axes: int) -> tuple[Axes, Axes]:
+    return ((-2,), (-1,)) if num_axes >= 2 else ((), ())

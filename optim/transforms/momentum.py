@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from optim.batch import Batch, Group, State, Update, zeros
-from optim.options import OR_NONE
-from optim.transform import Transform
+from optim.engine.batch import Group, ParamBatch, State, Update, state_dtype
+from optim.engine.options import FLOAT_DTYPE, OR_NONE
+from optim.engine.transform import Transform
 
 
 class Momentum(Transform):
@@ -17,26 +18,47 @@ class Momentum(Transform):
 
         m ← beta1 m + (1 − beta1) u,   u ← m
 
+    If m is stored in another dtype than the update's, then beta1 and beta1 m are rounded to it too, and the new u
+    leaves before m is rounded.
+
     State: m (``exp_avg``), unless beta1 is None.
 
     Args:
-        beta1: decay, in [0, 1); None leaves the update as it is.
+        beta1: decay, in [0, 1); None leaves the update unchanged.
+        dtype_momentum: dtype of m, or its name; None for the dtype of the other statistics. Groups hold the name.
         name: see `Transform`.
+
+    Reference:
+        t5x.adafactor; the rounding is JAX's type promotion of a number times an array.
     """
 
-    allowed: ClassVar = {"beta1": "[0, 1)" + OR_NONE}
+    allowed: ClassVar = {"beta1": "[0, 1)" + OR_NONE, "dtype_momentum": FLOAT_DTYPE}
 
-    def __init__(self, beta1: float | None = 0.9, *, name: str = "") -> None:
-        super().__init__(name=name, beta1=beta1)
+    def __init__(
+        self, beta1: float | None = 0.9, dtype_momentum: torch.dtype | str | None = None, *, name: str = ""
+    ) -> None:
+        super().__init__(name=name, beta1=beta1, dtype_momentum=dtype_momentum)
 
-    def new_state(self, param: Tensor, group: Group, kind: Hashable) -> State:
-        """Return an average of zero, where there is one."""
-        return {} if group["beta1"] is None else {"exp_avg": zeros(param)}
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return an average of zero, or nothing without beta1."""
+        if group["beta1"] is None:
+            return {}
+        name = group["dtype_momentum"]
+        dtype = state_dtype(param) if name is None else getattr(torch, name)
+        # the layout of the parameter, so that lerp_ walks both in memory order
+        return {"exp_avg": torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)}
 
-    def __call__(self, update: Update, batch: Batch) -> Update | Tensor:
+    def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the average."""
         beta1 = batch.group["beta1"]
         if beta1 is None:
             return update
-        average: Tensor = batch.state["exp_avg"].lerp_(update.value(), 1 - beta1)
-        return average
+        average: Tensor = batch.state["exp_avg"]
+        if average.dtype == update.direction.dtype:
+            # the statistic itself leaves, not marked as free: later transforms must not write to it
+            return average.lerp_(update.value(), 1 - beta1)
+        # torch would multiply bfloat16 by the Python number with more digits than bfloat16 has, JAX rounds it first
+        decayed = average * torch.tensor(beta1, dtype=average.dtype).item()
+        new = update.writable().mul_(1 - beta1).add_(decayed)
+        average.copy_(new)
+        return Update(new, free=True)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from optim.batch import Batch, Update, at_least, at_most
-from optim.factor_plan import planned
-from optim.options import OR_NONE
-from optim.transform import Transform
+from optim.engine.batch import ParamBatch, Update, at_least, at_most
+from optim.engine.options import OR_NONE
+from optim.engine.transform import Transform
+from optim.transforms.factored import FactorPlan
 from optim.transforms.slices import slice_rms, times_slices
 
 
 class ParameterScale(Transform):
-    """Multiplies every slice of an update by the size of the same slice of the parameter, before it moves.
+    """Multiplies an update by the size of the parameter before the step, or of each slice if it has a `FactorPlan`.
 
-        u ← min(max(rms(p), epsilon2), max_parameter_scale) · u          where the parameter's `Plan` is scaled
+        u ← min(max(rms(p), epsilon2), max_parameter_scale) · u
 
     Args:
-        multiply_by_parameter_scale: for the optimizer, which makes plans of it: True, False, or pairs of a regular
-            expression and one of them.
+        multiply_by_parameter_scale: False leaves the update unchanged. An optimizer whose parameters have plans may
+            also take pairs of a regular expression and True or False.
         epsilon2: at least 0.
         max_parameter_scale: above 0; None for no limit.
         name: see `Transform`.
@@ -40,10 +40,13 @@ class ParameterScale(Transform):
         options = {"multiply_by_parameter_scale": multiply_by_parameter_scale, "epsilon2": epsilon2}
         super().__init__(name=name, **options, max_parameter_scale=max_parameter_scale)
 
-    def __call__(self, update: Update, batch: Batch) -> Update:
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update times the parameter's size."""
-        if not planned(batch.kind).scaled:
+        plan, group = batch.stacking_key, batch.group
+        # a plan has answered the regular expressions for this parameter; without one the option is the answer
+        if not (plan.scaled if isinstance(plan, FactorPlan) else group["multiply_by_parameter_scale"]):
             return update
-        size = at_least(slice_rms(batch.param, batch), batch.group["epsilon2"])
-        largest = batch.group["max_parameter_scale"]
+        # the floor lets parameters that start at zero move at all
+        size = at_least(slice_rms(batch.param, batch), group["epsilon2"])
+        largest = group["max_parameter_scale"]
         return times_slices(update, size if largest is None else at_most(size, largest), batch)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import optim
-from optim.chain import Chain
+from optim.engine.chain import Chain
 
 Options = dict[str, Any]
 
@@ -99,7 +99,7 @@ CASES = [
             ({"min_lr": -1.0}, "min_lr must be"),
             ({"scalar_boost": 0.0}, "scalar_boost must be"),
             ({"max_norm": 1}, "max_norm must be True or False"),
-            ({"quirks": 1}, "quirks must be True or False"),
+            ({"reference_bugs": 1}, "reference_bugs must be True or False"),
         ),
         golden="MaxFactor",
     ),
@@ -125,12 +125,12 @@ CASES = [
             ({"rms_eps": 0.1}, r"rms_eps must be a number in \(0, 0.1\)"),
             ({"param_max": 0.1}, "param_max must be"),
             ({"param_max": 1e5}, "param_max must be"),
-            ({"quirks": 1}, "quirks must be True or False"),
+            ({"reference_bugs": 1}, "reference_bugs must be True or False"),
         ),
         golden="Cain",
         golden_options=lambda hyper: {
             **{name: value for name, value in hyper.items() if name != "honor_scale_speed"},
-            "quirks": not hyper.get("honor_scale_speed", False),
+            "reference_bugs": not hyper.get("honor_scale_speed", False),
         },
         exceptions={
             "test_a_parameter_without_gradient_is_untouched_and_keeps_no_state": (

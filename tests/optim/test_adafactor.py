@@ -42,7 +42,7 @@ def test_only_adafactor_is_reported():
 
 
 def test_the_relative_step_falls_with_time_and_warms_up():
-    from optim.transforms.relative_step import base_step
+    from optim.adafactor import base_step
 
     group = Adafactor(params()).param_groups[0]
     warm = Adafactor(params(), warmup_init=True).param_groups[0]

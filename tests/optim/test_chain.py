@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from optim import Chain, Transform, Update, chain, grouped
+from optim.eve import ShrinkAbove
 from optim.transforms.adam import Adam, FusedAdam
 from optim.transforms.clip_by_rms import ClipByRms
-from optim.transforms.decoupled_decay import DecoupledDecay
 from optim.transforms.learning_rate import LearningRate
 from optim.transforms.momentum import Momentum
-from optim.transforms.shrink_above import ShrinkAbove
+from optim.transforms.weight_decay import DecoupledDecay
 from tests.optim.training import make_parameters, run, same, values
 
 

@@ -15,8 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 import optim
 from asr.cli.errors import ConfigError
 from asr.cli.instantiate import instantiate
-from optim.chain import Chain
 from optim.combined import Combined
+from optim.engine.chain import Chain
 from optim.schedules.closed_form import ClosedFormSchedule
 from tests.optim.cases import CASES
 
@@ -48,7 +48,7 @@ class Model(nn.Module):
         self.layer = nn.TransformerEncoderLayer(8, 2, 16)
         self.attention_norm = nn.LayerNorm(8)
         self.front = nn.Sequential(nn.Conv1d(4, 8, 3), nn.GELU())
-        self.normalise_more = nn.Linear(8, 8, bias=False)
+        self.normalize_more = nn.Linear(8, 8, bias=False)
 
 
 def defined(base):
@@ -71,7 +71,7 @@ def test_every_optimizer_has_a_row_a_config_and_a_public_name():
 
 
 def test_every_schedule_has_a_config_and_a_public_name():
-    # AdafactorSchedule reports and sets nothing: a training has it beside its schedule, not as one
+    # AdafactorSchedule reports and sets nothing: a run has it beside its schedule, not as one
     classes = defined(LRScheduler) - {optim.AdafactorSchedule}
     assert all(issubclass(cls, ClosedFormSchedule) and getattr(optim, cls.__name__) is cls for cls in classes)
     assert {OmegaConf.load(file)._target_ for file in FILES["schedule"]} == {f"optim.{cls.__name__}" for cls in classes}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from optim import FactorDim, HParamMap, standard_logical_factor_rules
-from optim.factor_plan import Plan, make_plan
-from optim.factor_rules import parse_rule, rule_of_logical_axes
+from optim.t5x_adafactor.factor_plan import make_plan
+from optim.t5x_adafactor.factor_rules import parse_rule, rule_of_logical_axes
+from optim.transforms.factored import FactorPlan
 
-WHOLE = Plan((), (), None, True)
+WHOLE = FactorPlan((), (), None, True)
 
 
 def plan(shape, rule, min_dim_size=4):
@@ -17,9 +18,9 @@ def plan(shape, rule, min_dim_size=4):
 
 @pytest.mark.parametrize("rule", ["heuristic", "matrices"])
 def test_the_heuristic_makes_the_smaller_axis_of_a_large_matrix_its_rows(rule):
-    assert plan((4, 5), rule) == Plan((-2,), (-1,), None, True)
-    assert plan((5, 4), rule) == Plan((-1,), (-2,), None, True)
-    assert plan((4, 4), rule) == Plan((-2,), (-1,), None, True)
+    assert plan((4, 5), rule) == FactorPlan((-2,), (-1,), None, True)
+    assert plan((5, 4), rule) == FactorPlan((-1,), (-2,), None, True)
+    assert plan((4, 4), rule) == FactorPlan((-2,), (-1,), None, True)
     assert plan((3, 500), rule) == plan((500,), rule) == plan((), rule) == WHOLE
 
 
@@ -28,19 +29,19 @@ def test_matrices_leaves_more_axes_alone_and_none_leaves_everything():
 
 
 def test_axes_are_what_a_rule_says_whatever_their_sizes():
-    assert plan((2, 3, 1), ("batch", "row", "column")) == Plan((-2,), (-1,), (-2, -1), True)
-    assert plan((2, 3, 1, 2), ("row", "batch", "col", "col")) == Plan((-4,), (-2, -1), (-4, -2, -1), True)
+    assert plan((2, 3, 1), ("batch", "row", "column")) == FactorPlan((-2,), (-1,), (-2, -1), True)
+    assert plan((2, 3, 1, 2), ("row", "batch", "col", "col")) == FactorPlan((-4,), (-2, -1), (-4, -2, -1), True)
 
 
 def test_an_axis_that_is_none_is_averaged_over_for_sizes_but_not_for_moments():
-    assert plan((2, 3, 1), ("row", "none", "column")) == Plan((-3,), (-1,), None, True)
-    assert plan((2, 3, 1), ("batch", "none", "none")) == Plan((), (), (-2, -1), True)
+    assert plan((2, 3, 1), ("row", "none", "column")) == FactorPlan((-3,), (-1,), None, True)
+    assert plan((2, 3, 1), ("batch", "none", "none")) == FactorPlan((), (), (-2, -1), True)
 
 
 def test_a_rule_for_a_matrix_counts_only_with_a_batch():
     assert plan((5, 4), ("row", "column")) == plan((5, 4), "heuristic")
-    assert plan((5, 4), ("batch", "row")) == Plan((-1,), (), (-1,), True)
-    assert plan((5,), ("batch",)) == Plan((), (), (), True)
+    assert plan((5, 4), ("batch", "row")) == FactorPlan((-1,), (), (-1,), True)
+    assert plan((5,), ("batch",)) == FactorPlan((), (), (), True)
 
 
 def test_a_rule_for_another_number_of_axes_is_refused():

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from optim import LearnedGradient
-from optim.batch import Batch
-from optim.transforms.axis_matrices import learn, meta_gradient, transformed
-from optim.transforms.mode_products import symmetric_product
+from optim.engine.batch import ParamBatch
+from optim.learned_gradient.axis_matrices import learn, meta_gradient, transformed
+from optim.learned_gradient.mode_products import symmetric_product
 
 SHAPE = (6, 5, 4)
 AXES = [-3, -2, -1]
@@ -28,23 +28,23 @@ def trained(steps: int = 25, shape=SHAPE, scale: float = 1.0, **options) -> tupl
     return param, optimizer
 
 
-def as_batch(param: nn.Parameter, optimizer: LearnedGradient) -> Batch:
+def as_batch(param: nn.Parameter, optimizer: LearnedGradient) -> ParamBatch:
     state = optimizer.state[param]
-    return Batch(param, param.grad, state, optimizer.param_groups[0], state["step"], param.shape)
+    return ParamBatch(param, param.grad, state, optimizer.param_groups[0], state["step"], param.shape)
 
 
 def matrices(param: nn.Parameter, optimizer: LearnedGradient) -> list[Tensor]:
     return [value for key, value in optimizer.state[param].items() if key.startswith("matrix")]
 
 
-def objective(batch: Batch, ms: list[Tensor]) -> Tensor:
+def objective(batch: ParamBatch, ms: list[Tensor]) -> Tensor:
     d = torch.einsum("abc,ai,bj,ck->ijk", batch.state["exp_avg"], *ms)
     cs = [batch.state[f"covariance_{i}"] for i in range(3)]
     c = torch.einsum("abc,ai,bj,ck->ijk", d, *(c / c.diagonal().mean() for c in cs))
     return (batch.grad * d).sum() / (d * c).mean().sqrt()
 
 
-def slopes(batch: Batch) -> list[Tensor]:
+def slopes(batch: ParamBatch) -> list[Tensor]:
     """Return the derivatives by the matrices that the closed form gives."""
     h = meta_gradient(batch.grad, transformed(batch.state["exp_avg"], AXES, batch), AXES, batch)
     ms = [batch.state[f"matrix_{i}"] for i in range(3)]

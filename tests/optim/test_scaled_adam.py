@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-import optim.transforms.scaled_change as scaled_change
-from optim import Batch, ScaledAdam, Update
-from optim.stacking import STACK_BELOW_NUMEL
+import optim.scaled_adam as scaled_adam
+from optim import ParamBatch, ScaledAdam, Update
+from optim.engine.stacking import STACK_BELOW_NUMEL
 from optim.transforms.clip_by_median_norm import ClipByMedianNorm
 from tests.optim.training import make_gradient, make_parameters, run, same, values
 
@@ -153,8 +153,8 @@ def test_stacks_do_the_same_as_parameters_one_by_one(monkeypatch):
 
 def test_numbers_that_stay_on_a_device_do_the_same_as_those_that_are_read(monkeypatch):
     results = []
-    for read in (Batch.read, Batch.per_parameter):
-        monkeypatch.setattr(Batch, "read", read)
+    for read in (ParamBatch.read, ParamBatch.per_parameter):
+        monkeypatch.setattr(ParamBatch, "read", read)
         params = make_parameters(torch.float64)
         run(ScaledAdam(params, size_update_period=3), params, range(8))
         results.append(values(params))
@@ -166,7 +166,7 @@ def test_a_factor_that_stays_on_a_device_does_the_same_as_one_that_is_read(facto
     param, grad = torch.ones(2), torch.full((2,), gradient)
     for kept in (factor, torch.tensor(factor)):
         group = {"clipping_scale": 2.0, "shared_state": {"clipping_factor": kept}}
-        batch = Batch(param, grad, {}, group, step=1, shape=param.shape)
+        batch = ParamBatch(param, grad, {}, group, step=1, shape=param.shape)
         assert torch.equal(ClipByMedianNorm()(Update(grad), batch).value(), torch.full((2,), wanted))
 
 
@@ -175,7 +175,7 @@ def test_the_kernel_does_the_same_as_the_equations(monkeypatch, betas):
     params, others = ([nn.Parameter(torch.randn(9, 7, generator=torch.Generator().manual_seed(0)))] for _ in range(2))
     optimizer = ScaledAdam(params, betas=betas)
     run(optimizer, params, range(12))
-    monkeypatch.setattr(scaled_change, "_suits_kernel", lambda *_: False)
+    monkeypatch.setattr(scaled_adam, "_suits_kernel", lambda *_: False)
     plain = ScaledAdam(others, betas=betas)
     run(plain, others, range(12))
     for key in ("delta", "exp_avg_sq"):

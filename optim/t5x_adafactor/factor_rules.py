@@ -1,4 +1,4 @@
-"""Rules that say which axes of a parameter are rows, columns or a batch, and how parameters are found by name."""
+"""Rules that say which axes of a parameter are rows, columns or a batch, and a search for them by name."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from optim.options import did_you_mean
+from optim.engine.options import did_you_mean
 
 Rule = tuple[str, ...] | str | None
 """One value of `FactorDim` per axis, `HEURISTIC`, `MATRICES`, or None for a second moment per element."""
 HEURISTIC = "heuristic"
 """The two axes of a matrix, if both are large enough; more axes are refused."""
 MATRICES = "matrices"
-"""`HEURISTIC` up to two axes, None beyond them."""
+"""`HEURISTIC` up to two axes, None for more."""
 
 
 class FactorDim(Enum):
-    """What an axis is to a factored second moment."""
+    """What an axis is for a factored second moment."""
 
     NONE = "none"
     """Kept in both factors, like a batch axis, but updates are clipped and scaled across it."""
     BATCH = "batch"
-    """Its slices are parameters of their own."""
+    """Each of its slices is treated as a parameter."""
     ROW = "row"
     COLUMN = "column"
 
 
 BATCH, ROW, COLUMN, NONE = (dim.value for dim in (FactorDim.BATCH, FactorDim.ROW, FactorDim.COLUMN, FactorDim.NONE))
+# plain strings in groups: weights_only loading refuses an enum
 _NAMES = {dim.value: dim.value for dim in FactorDim} | {"col": COLUMN, "unfactorized": NONE}
 
 
@@ -41,12 +42,12 @@ class HParamMap:
         rules: pairs of a regular expression and a value; or another map.
 
     Raises:
-        ValueError: the rules are no such pairs, or an expression is malformed. Looking up a name that no expression is
-            found in raises KeyError.
+        ValueError: the rules are not such pairs, or an expression is malformed. Looking up a name in which no
+            expression is found raises KeyError.
 
     Reference:
         t5x.adafactor.HParamMap.
-        Differs: knows torch's names too.
+        Differs: searches torch's names too.
     """
 
     def __init__(self, rules: HParamMap | Iterable[Sequence[Any]]) -> None:
@@ -59,7 +60,7 @@ class HParamMap:
         return tuple((pattern.pattern, value) for pattern, value in self._compiled)
 
     def __contains__(self, name: str) -> bool:
-        """Return whether there is a value for a name."""
+        """Return whether a name has a value."""
         return self._find(name) is not None
 
     def __getitem__(self, name: str) -> Any:
@@ -70,6 +71,7 @@ class HParamMap:
         return found[1]
 
     def _find(self, name: str) -> tuple[re.Pattern[str], Any] | None:
+        # rules written for T5X have slashes, where a pattern's dot would match any character
         path = name.replace(".", "/")
         found = (pair for pair in self._compiled if pair[0].search(path) or pair[0].search(name))
         return next(found, None)
@@ -85,7 +87,7 @@ def _compiled(pair: Any) -> tuple[re.Pattern[str], Any]:
 
 
 def standard_logical_factor_rules() -> dict[str, FactorDim]:
-    """Return what the usual logical axes of a transformer are to a factored second moment.
+    """Return what the usual logical axes of a transformer are for a factored second moment.
 
     Reference:
         t5x.adafactor.standard_logical_factor_rules.
@@ -99,7 +101,7 @@ def standard_logical_factor_rules() -> dict[str, FactorDim]:
 
 
 def parse_dim(value: Any) -> str:
-    """Return what an axis is, of a `FactorDim`, its name or an alias of it (``col``, ``unfactorized``)."""
+    """Return what an axis is, given a `FactorDim`, its name or an alias (``col``, ``unfactorized``)."""
     name = value.value if isinstance(value, FactorDim) else str(value).lower()
     if name not in _NAMES:
         raise ValueError(f"an axis must be {', '.join(map(repr, _NAMES))} or a FactorDim, given {value!r}")
@@ -107,7 +109,7 @@ def parse_dim(value: Any) -> str:
 
 
 def parse_rule(rule: Any) -> Rule:
-    """Return a rule in its plain form, which checkpoints can hold."""
+    """Return a rule as plain values, which checkpoints can hold."""
     if rule is None or rule in (HEURISTIC, MATRICES):
         return rule
     if not isinstance(rule, Sequence) or isinstance(rule, str):
@@ -119,14 +121,14 @@ def parse_rule(rule: Any) -> Rule:
 
 
 def parse_factor_map(given: Any) -> Any:
-    """Return one rule for all, or pairs of an expression and a rule, in plain form."""
+    """Return one rule for all, or pairs of an expression and a rule, as plain values."""
     if isinstance(given, HParamMap) or (isinstance(given, Sequence) and not isinstance(given, str)):
         return tuple((pattern, parse_rule(rule)) for pattern, rule in HParamMap(given).rules)
     return parse_rule(given)
 
 
 def parse_scale_map(given: Any) -> Any:
-    """Return whether steps are relative to the parameter's size: one answer for all, or pairs, in plain form."""
+    """Return whether steps are relative to the parameter's size: one answer for all, or pairs, as plain values."""
     if isinstance(given, bool):
         return given
     if not isinstance(given, HParamMap) and (not isinstance(given, Sequence) or isinstance(given, str)):
@@ -139,7 +141,7 @@ def parse_scale_map(given: Any) -> Any:
 
 
 def parse_logical_rules(given: Any) -> dict[str, str] | None:
-    """Return what each logical axis is, in plain form."""
+    """Return what each logical axis is, as plain values."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -150,10 +152,10 @@ def parse_logical_rules(given: Any) -> dict[str, str] | None:
 def rule_of_logical_axes(name: str, axes: Sequence[str], table: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the rule of a parameter whose axes have the given logical names.
 
-    Where not both of rows and columns are named, there is nothing to factor: what is named becomes ``none``.
+    Without both rows and columns there is nothing to factor: rows or columns alone become ``none``.
 
     Raises:
-        ValueError: an axis is unknown, or stands beside rows and columns without being any of the two or a batch.
+        ValueError: an axis is unknown, or is none of row, column and batch beside rows and columns.
     """
     for axis in axes:
         if axis not in table:

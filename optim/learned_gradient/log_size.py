@@ -1,4 +1,4 @@
-"""The size of a whole tensor, learnt as if it were the exponential of a parameter of its own."""
+"""The size of a whole tensor, learned as if it were the exponential of a parameter of its own."""
 
 from __future__ import annotations
 
@@ -8,32 +8,25 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.batch import Batch, Group, Scalar, State, Update, at_least, state_dtype, zero_per_axes
-from optim.transform import Transform
+from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, at_least, state_dtype, zero_per_axes
+from optim.engine.transform import Transform
 
 PERIOD = 4  # steps between two changes of a size
 
 
 class LogSize(Transform):
-    """Grows or shrinks the parameter itself every fourth step; the gradient passes as it is.
+    """Grows or shrinks the parameter itself every fourth step; the gradient passes unchanged.
 
     At the parameter's own step t = 0, 1, …, of more than one element, q[t mod 4] = ⟨p, g⟩. If t mod 4 = 3, with
     b_i = β_i⁴ and r̂ = rms(p):
 
         v ← b₂ v + (1 − b₂) mean(q²),   m ← b₁ m + (1 − b₁) mean(q)
         s = −4 lr size_lr_scale · √(1 − b₂^((t+1)/4)) · m/(√v + 10⁻¹⁰)
-        s = +4 lr size_lr_scale  where r̂ < param_min_rms,   −4 lr size_lr_scale  where r̂ > param_max_rms
+        s = +4 lr size_lr_scale  if r̂ < param_min_rms,   −4 lr size_lr_scale  if r̂ > param_max_rms
         r ← max(r̂, param_min_rms),   p ← p (1 + s)
 
     State: q (``scale_grads``), m and v (``scale_exp_avg``, ``scale_exp_avg_sq``), r (``param_rms``), which starts at
     max(rms(p), param_min_rms).
-
-    Args:
-        size_lr_scale: speed relative to lr, at least 0.
-        betas: decay per step of the two averages.
-        param_min_rms: smaller tensors are grown, above 0.
-        param_max_rms: larger tensors are shrunk.
-        name: see `Transform`.
     """
 
     allowed: ClassVar = {
@@ -43,20 +36,8 @@ class LogSize(Transform):
         "param_max_rms": "(0, inf)",
     }
 
-    def __init__(
-        self,
-        size_lr_scale: float,
-        betas: tuple[float, float],
-        param_min_rms: float,
-        param_max_rms: float,
-        *,
-        name: str = "",
-    ) -> None:
-        options = {"size_lr_scale": size_lr_scale, "betas": betas}
-        super().__init__(name=name, **options, param_min_rms=param_min_rms, param_max_rms=param_max_rms)
-
     def check(self, group: Group) -> None:
-        """Refuse a range of sizes without any, and averages of the wrong order."""
+        """Refuse an empty range of sizes, and averages of the wrong order."""
         if group["param_max_rms"] < group["param_min_rms"]:
             raise ValueError(
                 f"param_max_rms must be at least param_min_rms, given {group['param_max_rms']!r} and "
@@ -65,7 +46,7 @@ class LogSize(Transform):
         if not group["betas"][0] <= group["betas"][1]:
             raise ValueError(f"betas must rise, 0 < beta1 <= beta2 < 1, given {group['betas']!r}")
 
-    def new_state(self, param: Tensor, group: Group, kind: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         """Return the parameter's size, and derivatives of zero."""
         if param.numel() <= 1:
             return {}
@@ -77,11 +58,13 @@ class LogSize(Transform):
             "scale_exp_avg_sq": zero_per_axes(param, ()),
         }
 
-    def __call__(self, update: Update, batch: Batch) -> Update:
-        """Return the update as it is; change the size of the parameters where that is due."""
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update unchanged; change the size of the parameters if it is due."""
         if batch.numel > 1:
+            # one derivative per step; at the fourth, all of them change the size at once
             slot = (batch.step - 1) % PERIOD
             derivative = batch.dot(batch.param, batch.grad)
+            # a view: the last axis holds the four, also of a stack
             place = batch.state["scale_grads"].select(-1, slot)
             place.copy_(derivative.reshape(place.shape)) if isinstance(derivative, Tensor) else place.fill_(derivative)
             if slot == PERIOD - 1:
@@ -89,11 +72,12 @@ class LogSize(Transform):
         return update
 
 
-def _grow(batch: Batch) -> None:
+def _grow(batch: ParamBatch) -> None:
     group, state = batch.group, batch.state
     rms = batch.rms(batch.param)
     speed = PERIOD * group["size_lr_scale"] * group["lr"]
-    step = _learnt_step(batch)
+    step = _learned_step(batch)
+    # beyond the limits the full speed, whatever has been learned
     if isinstance(rms, Tensor):
         step = torch.where(rms < group["param_min_rms"], 1.0, step)
         step = torch.where(rms > group["param_max_rms"], -1.0, step)
@@ -104,9 +88,10 @@ def _grow(batch: Batch) -> None:
     batch.param.mul_(1 + speed * step)
 
 
-def _learnt_step(batch: Batch) -> Scalar:
+def _learned_step(batch: ParamBatch) -> Scalar:
     """Return the step of the size in units of its speed."""
     state, (beta1, beta2) = batch.state, (beta**PERIOD for beta in batch.group["betas"])
+    # one update for four steps: the decays are those of four
     derivatives = state["scale_grads"]
     shape = state["scale_exp_avg"].shape
     state["scale_exp_avg_sq"].lerp_(derivatives.square().mean(-1).reshape(shape), 1 - beta2)

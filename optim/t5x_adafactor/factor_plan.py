@@ -1,13 +1,13 @@
-"""What the rules of a group mean for each of its parameters."""
+"""Makes the plan of each parameter from the rules of its group."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from optim.batch import Group
-from optim.factor_rules import (
+from optim.engine.batch import Group
+from optim.t5x_adafactor.factor_rules import (
     BATCH,
     COLUMN,
     HEURISTIC,
@@ -19,42 +19,14 @@ from optim.factor_rules import (
     parse_logical_rules,
     parse_scale_map,
 )
+from optim.transforms.factored import Axes, FactorPlan
 
-Axes = tuple[int, ...]
-# a group that has found its rules asks for them once per parameter
+# a group looks its rules up once per parameter, and compiling the expressions takes longer than searching
 _map_of = lru_cache(maxsize=32)(HParamMap)
 
 
-class Plan(NamedTuple):
-    """What is done with a parameter; axes are counted from the end.
-
-    Attributes:
-        rows: axes that are rows of the factored second moment.
-        cols: axes that are columns; where there are neither, the moment is kept per element.
-        averaged: axes that the sizes of parameters and updates are taken over, so that there is one size per slice
-            of the others; None for one size per parameter.
-        scaled: whether steps are relative to the parameter's size.
-    """
-
-    rows: Axes
-    cols: Axes
-    averaged: Axes | None
-    scaled: bool
-
-    @property
-    def factored(self) -> bool:
-        """Whether the second moment is kept in factors."""
-        return bool(self.rows or self.cols)
-
-
-def planned(kind: Hashable) -> Plan:
-    """Return a kind as the plan that it is."""
-    assert isinstance(kind, Plan), "this transform needs an optimizer whose kinds are plans, such as T5XAdafactor"
-    return kind
-
-
 def parse_rules(group: Group) -> None:
-    """Bring a group's rules into their plain form, which checkpoints can hold.
+    """Replace a group's rules by plain values, which checkpoints can hold.
 
     Raises:
         ValueError: a rule is malformed, or ``factored`` contradicts it.
@@ -75,6 +47,7 @@ def check_rules(group: Group) -> None:
     for option in ("factor_map", "multiply_by_parameter_scale"):
         if isinstance(group[option], tuple):
             _check_found(option, group)
+    # every parameter now, so that a missing rule is an error at construction and not at a late first gradient
     plans = {name: plan_of(name, shape, group) for name, shape in _named_shapes(group)}
     if group["logical_factor_rules"] is None and (undecided := [name for name, plan in plans.items() if plan is None]):
         raise ValueError(
@@ -90,6 +63,7 @@ def _check_found(option: str, group: Group) -> None:
             f"{option} finds parameters by name, and these have none: give (name, parameter) pairs, such as "
             "model.named_parameters(), or one value for all"
         )
+    # no default for the rest: a typing error in a pattern would go unnoticed
     rules = _map_of(group[option])
     if left := [name for name in group["param_names"] if name not in rules]:
         raise ValueError(f"no pattern of {option} is found in {_some(left)}; end it with '.*' to cover the rest")
@@ -105,8 +79,8 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def plan_of(name: str, shape: Sequence[int], group: Group) -> Plan | None:
-    """Return what a group's rules mean for a parameter; None where the heuristic cannot decide."""
+def plan_of(name: str, shape: Sequence[int], group: Group) -> FactorPlan | None:
+    """Return what a group's rules mean for a parameter; None if the heuristic cannot decide."""
     rule, scaled = HEURISTIC if group["factored"] else None, group["multiply_by_parameter_scale"]
     if group["factor_map"] is not None:
         rule = _value(group["factor_map"], name)
@@ -119,30 +93,33 @@ def _value(given: Any, name: str) -> Any:
     return _map_of(given)[name] if isinstance(given, tuple) else given
 
 
-def make_plan(name: str, shape: Sequence[int], rule: Rule, min_dim_size: int, scaled: bool) -> Plan:
+def make_plan(name: str, shape: Sequence[int], rule: Rule, min_dim_size: int, scaled: bool) -> FactorPlan:
     """Return what a rule means for a shape.
 
-    Of a matrix the smaller axis becomes the rows, if it has at least ``min_dim_size`` elements. The same holds for a
-    rule of up to two axes without a batch, whatever it says.
+    The smaller axis of a matrix becomes the rows, if it has at least ``min_dim_size`` elements. The same holds for a
+    rule of up to two axes without a batch.
 
     Raises:
         ValueError: the rule is for another number of axes.
     """
     rank = len(shape)
     if rule is None or (rule == MATRICES and rank > 2):
-        return Plan((), (), None, scaled)
+        return FactorPlan((), (), None, scaled)
     if isinstance(rule, tuple) and len(rule) != rank:
         raise ValueError(f"{name} has {rank} axes, {tuple(shape)}, and its rule {len(rule)}: {rule}; give one for each")
+    # as in T5X, which ignores rules of up to two axes without a batch
     if isinstance(rule, str) or (rank <= 2 and BATCH not in rule):
-        return Plan(*_axes_by_size(shape, min_dim_size), None, scaled)
+        return FactorPlan(*_axes_by_size(shape, min_dim_size), None, scaled)
     rows, cols, batch = (_places(dim, rule) for dim in (ROW, COLUMN, BATCH))
+    # from the end, so that a stack's first axis needs no case of its own
     averaged = tuple(axis for axis in range(-rank, 0) if axis not in batch)
-    return Plan(rows, cols, averaged if batch else None, scaled)
+    return FactorPlan(rows, cols, averaged if batch else None, scaled)
 
 
 def _axes_by_size(shape: Sequence[int], min_dim_size: int) -> tuple[Axes, Axes]:
     if len(shape) < 2 or min(shape) < min_dim_size:
         return (), ()
+    # the ratio r / mean r is taken over the rows, and T5X sorts the axes by size
     return ((-2,), (-1,)) if shape[0] <= shape[1] else ((-1,), (-2,))
 
 

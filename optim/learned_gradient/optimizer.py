@@ -1,4 +1,4 @@
-"""LearnedGradient: the averaged gradient, preconditioned by matrices that are learnt from the loss itself."""
+"""LearnedGradient: the averaged gradient, preconditioned by matrices that are learned from the loss itself."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from typing import Any
 
 from torch import Tensor
 
-from optim.chain import Chain
-from optim.transforms.learned_axes import LearnedAxes
-from optim.transforms.log_size import LogSize
+from optim.engine.chain import Chain
+from optim.learned_gradient.learned_axes import LearnedAxes
+from optim.learned_gradient.log_size import LogSize
 
 
 class LearnedGradient(Chain):
-    """Steps of fixed relative length along a gradient that learnt matrices have turned and stretched.
+    """Steps of fixed relative length along an averaged gradient that learned matrices have turned and stretched.
 
-    For a parameter p with gradient g at its own step t = 0, 1, …; the equations stand with the transforms:
+    `LogSize` changes the size of the parameter every fourth step. `LearnedAxes` multiplies the averaged gradient by one
+    matrix per axis; every tenth step it moves the matrices in the direction that would have made the loss lower, per
+    unit of length, had they made the previous step.
 
-        every fourth step   p ← p (1 + s), its size learnt by Adam in log space                         `LogSize`
-        every tenth step    M_k ← A_k M_k A_kᵀ on each axis k: had other M_k made the previous step,
-                            would the loss now be lower, per unit of length?                            `LearnedAxes`
-        every step          d = ḡ ×₁ M₁ ×₂ M₂ …,   p ← p − lr · rms(p) · √((1−β₁)/(1+β₁)) · clip(d)/rms(d)
-
-    The rms of a step is fixed however small the gradient: a schedule that decays is not optional. Matrix products cost
-    nm(n + m) multiplications per step of an n×m matrix, and five times that, with n³ and m³, every tenth.
+    The rms of a step does not depend on the size of the gradient: use a schedule that decays. Matrix products cost
+    nm(n + m) multiplications per step of an n×m matrix, and five times that, with n³ and m³, every tenth step.
 
     State: ḡ, and for every axis a matrix and a covariance: 5 floats per element of a square matrix.
 
@@ -39,7 +36,7 @@ class LearnedGradient(Chain):
         max_step_scale: largest element of a step, in units of its rms.
         max_full_dim: longer axes have a diagonal in place of a matrix.
         meta_norm: how far one update moves a matrix: "frobenius", "rms" or "rms_squared".
-        identity_mix: pull of the matrices towards the identity, in [0, 1).
+        identity_mix: how much of the identity each update mixes into the matrices, in [0, 1).
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
 
@@ -49,9 +46,9 @@ class LearnedGradient(Chain):
     Reference:
         icefall, egs/librispeech/ASR/pruned_transducer_stateless7/optim.py at commit 41368f6b6, class LearnedGradient
         (Povey 2022, no paper), a draft that cannot take a step.
-        Differs: works. The update of M_k is the gradient of its stated objective in closed form, symmetrised, and moves
-        A_k by lr · meta_lr_scale in Frobenius norm; non-finite M_k are not taken; tensors without a learnt axis have
-        none; nothing random, nothing printed.
+        Differs: works. The update of M_k is the gradient of its stated objective in closed form, made symmetric, and
+        moves A_k by lr · meta_lr_scale in Frobenius norm; non-finite M_k are discarded; tensors without a learned axis
+        have no matrix; nothing is random or printed.
     """
 
     def __init__(
@@ -73,13 +70,21 @@ class LearnedGradient(Chain):
         maximize: bool = False,
         skip_nonfinite: bool = False,
     ) -> None:
+        # the size first: it keeps the rms that the step of this update is relative to
         transforms = [
-            LogSize(size_lr_scale, betas, param_min_rms, param_max_rms),
+            LogSize(size_lr_scale=size_lr_scale, betas=betas, param_min_rms=param_min_rms, param_max_rms=param_max_rms),
             LearnedAxes(
-                meta_lr_scale, betas, eps, lr_est_period, max_step_scale, max_full_dim, meta_norm, identity_mix
+                meta_lr_scale=meta_lr_scale,
+                betas=betas,
+                eps=eps,
+                lr_est_period=lr_est_period,
+                max_step_scale=max_step_scale,
+                max_full_dim=max_full_dim,
+                meta_norm=meta_norm,
+                identity_mix=identity_mix,
             ),
         ]
         super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
 
     def reset_speedup(self) -> None:
-        """Do nothing: the draft's own test calls this remnant of its predecessor."""
+        """Do nothing; the draft's own test calls this method of an earlier optimizer."""

@@ -1,23 +1,49 @@
-"""Weight decay that need not follow the learning rate."""
+"""Weight decay that is separate from the gradient: both transforms shrink the parameter and leave the update alone."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from optim.batch import Batch, Group, Update
-from optim.options import OR_NONE
-from optim.transform import Transform
+from optim.engine.batch import Group, ParamBatch, Update
+from optim.engine.options import OR_NONE
+from optim.engine.transform import Transform
+
+
+class DecoupledDecay(Transform):
+    """Shrinks the parameter by a fraction that follows lr.
+
+        p ← p (1 − lr · weight_decay)
+
+    Args:
+        weight_decay: at least 0.
+        name: see `Transform`.
+
+    Reference:
+        Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101, algorithm 2.
+    """
+
+    allowed: ClassVar = {"weight_decay": "[0, inf)"}
+
+    def __init__(self, weight_decay: float = 0.01, *, name: str = "") -> None:
+        super().__init__(name=name, weight_decay=weight_decay)
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Shrink the parameters."""
+        # a factor of exactly 1 would still cost a pass over the elements
+        if batch.group["weight_decay"] != 0:
+            batch.param.mul_(1 - batch.group["lr"] * batch.group["weight_decay"])
+        return update
 
 
 class AbsoluteDecay(Transform):
-    """Shrinks the parameter by a fraction, or by one that follows a power of lr; the update is untouched.
+    """Shrinks the parameter by a fixed fraction, or by one that follows a power of lr.
 
         p ← p (1 − weight_decay_rate),  or with weight_decay_rate_lr_exponent
         p ← p (1 − weight_decay_rate · lr^weight_decay_rate_lr_exponent)                     a rate of None counts as 1
 
     Args:
-        weight_decay_rate: None for none.
-        weight_decay_rate_lr_exponent: None, or 0, for none.
+        weight_decay_rate: None for no decay.
+        weight_decay_rate_lr_exponent: None or 0 for a fixed fraction.
         name: see `Transform`.
     """
 
@@ -37,7 +63,8 @@ class AbsoluteDecay(Transform):
         super().__init__(name=name, **options, weight_decay_rate_lr_exponent=weight_decay_rate_lr_exponent)
 
     def check(self, group: Group) -> None:
-        """Refuse a rate of zero that would decay."""
+        """Refuse a rate of zero with an exponent."""
+        # T5X tests `rate or 1`, so its 0 means 1: neither meaning is safe to guess
         if group["weight_decay_rate"] == 0 and group["weight_decay_rate_lr_exponent"]:
             raise ValueError(
                 f"weight_decay_rate=0 with weight_decay_rate_lr_exponent={group['weight_decay_rate_lr_exponent']} "
@@ -45,7 +72,7 @@ class AbsoluteDecay(Transform):
                 "rate to None or 1 for the second"
             )
 
-    def __call__(self, update: Update, batch: Batch) -> Update:
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Shrink the parameters."""
         rate, exponent = batch.group["weight_decay_rate"], batch.group["weight_decay_rate_lr_exponent"]
         if exponent:

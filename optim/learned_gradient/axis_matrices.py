@@ -1,4 +1,4 @@
-"""The matrices of `LearnedAxes`: how they are kept, applied and learnt."""
+"""The matrices of `LearnedAxes`: how they are kept, applied and learned. `LearnedAxes` explains the symbols."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from optim.batch import Batch, Group
-from optim.transforms.mode_products import inner, multiplied, symmetric_product, unfolded
+from optim.engine.batch import Group, ParamBatch
+from optim.learned_gradient.mode_products import inner, multiplied, symmetric_product, unfolded
 
 META_NORMS = ("frobenius", "rms", "rms_squared")
 TINY = 1e-20
@@ -17,32 +17,32 @@ TINY = 1e-20
 FLOAT64_BELOW_NUMEL = 4096
 
 
-def learned_axes(batch: Batch) -> list[int]:
+def learned_axes(batch: ParamBatch) -> list[int]:
     """Return the axes that have a matrix, counted from the end."""
     return [axis for axis in range(-len(batch.shape), 0) if _key("matrix", axis, batch) in batch.state]
 
 
-def matrix_of(axis: int, batch: Batch) -> Tensor:
+def matrix_of(axis: int, batch: ParamBatch) -> Tensor:
     """Return M_k, or the vector of its diagonal."""
     matrix: Tensor = batch.state[_key("matrix", axis, batch)]
     return matrix
 
 
-def covariance_of(axis: int, batch: Batch) -> Tensor:
+def covariance_of(axis: int, batch: ParamBatch) -> Tensor:
     """Return C_k, or the vector of its diagonal."""
     covariance: Tensor = batch.state[_key("covariance", axis, batch)]
     return covariance
 
 
-def _key(what: str, axis: int, batch: Batch) -> str:
+def _key(what: str, axis: int, batch: ParamBatch) -> str:
     return f"{what}_{axis + len(batch.shape)}"
 
 
-def _is_full(matrix: Tensor, batch: Batch) -> bool:
+def _is_full(matrix: Tensor, batch: ParamBatch) -> bool:
     return matrix.dim() - batch.stacked == 2
 
 
-def transformed(x: Tensor, axes: list[int], batch: Batch, but: int | None = None) -> Tensor:
+def transformed(x: Tensor, axes: list[int], batch: ParamBatch, but: int | None = None) -> Tensor:
     """Return x multiplied by the matrices of all axes but one."""
     for axis in axes:
         if axis != but:
@@ -50,30 +50,31 @@ def transformed(x: Tensor, axes: list[int], batch: Batch, but: int | None = None
     return x
 
 
-def learn(grad: Tensor, axes: list[int], batch: Batch) -> None:
-    """Take a gradient into the covariances, and let it improve the matrices; see `LearnedAxes` for the symbols."""
+def learn(grad: Tensor, axes: list[int], batch: ParamBatch) -> None:
+    """Update the covariances with a gradient, and improve the matrices by it."""
     for axis in axes:
         _cover(grad, axis, batch)
     if batch.step == 1 or not axes:
-        return  # nothing was averaged yet
+        return  # no average, and so no previous step to judge
     for axis, new in _improved(axes, _precise(batch, grad)).items():
         old = matrix_of(axis, batch)
-        # with a mean diagonal of 1, nothing but what is not finite makes such a sum
+        # with a mean diagonal of 1, only elements that are not finite make a sum that is not
         finite = new.sum((-2, -1) if _is_full(new, batch) else -1, keepdim=True).isfinite()
         torch.where(finite, new.to(old.dtype), old, out=old)
 
 
-def _precise(batch: Batch, grad: Tensor) -> Batch:
-    """Return the batch with this gradient, in float64 where that costs nothing."""
+def _precise(batch: ParamBatch, grad: Tensor) -> ParamBatch:
+    """Return the batch with this gradient, in float64 if that costs nothing."""
     if batch.numel >= FLOAT64_BELOW_NUMEL or grad.device.type != "cpu":
         return replace(batch, grad=grad)
     state = {key: value.double() for key, value in batch.state.items() if isinstance(value, Tensor)}
     return replace(batch, grad=grad.double(), state=state)
 
 
-def _improved(axes: list[int], batch: Batch) -> dict[int, Tensor]:
-    """Return the new M_k by axis; none where it is known that there is no derivative."""
+def _improved(axes: list[int], batch: ParamBatch) -> dict[int, Tensor]:
+    """Return the new M_k by axis; empty if it is known that there is no derivative."""
     rests = {axis: transformed(batch.state["exp_avg"], axes, batch, but=axis) for axis in axes}
+    # d from one of the rests by a single product, the cheapest
     shortest = min(axes, key=lambda axis: batch.shape[axis])
     direction = multiplied(rests[shortest], matrix_of(shortest, batch), shortest, batch.stacked)
     slope = meta_gradient(batch.grad, direction, axes, batch)
@@ -82,7 +83,7 @@ def _improved(axes: list[int], batch: Batch) -> dict[int, Tensor]:
     return {axis: _moved(axis, slope, rests[axis], direction, batch) for axis in axes}
 
 
-def _cover(grad: Tensor, axis: int, batch: Batch) -> None:
+def _cover(grad: Tensor, axis: int, batch: ParamBatch) -> None:
     """C_k ← β₂ C_k + G_(k) G_(k)ᵀ."""
     covariance = covariance_of(axis, batch)
     columns = unfolded(grad, axis, batch.stacked)
@@ -90,16 +91,17 @@ def _cover(grad: Tensor, axis: int, batch: Batch) -> None:
     covariance.mul_(batch.group["betas"][1]).add_(product)
 
 
-def meta_gradient(grad: Tensor, direction: Tensor, axes: list[int], batch: Batch) -> Tensor | None:
-    """Return h, the derivative of J by d; None where it is known that there is none.
+def meta_gradient(grad: Tensor, direction: Tensor, axes: list[int], batch: ParamBatch) -> Tensor | None:
+    """Return h, the derivative of J by d; None if it is known that there is none.
 
-    Where it cannot be read at no cost, h holds NaN in its place.
+    If that cannot be read without waiting for the device, h holds NaN instead.
     """
     covered = direction
     for axis in axes:
         covariance = covariance_of(axis, batch)
         full = _is_full(covariance, batch)
         diagonal = covariance.diagonal(dim1=-2, dim2=-1) if full else covariance
+        # over its mean: C is of the size of g², and a product over several axes could leave the range of float32
         mean = diagonal.mean(-1, keepdim=True).add_(TINY)
         covered = multiplied(covered, covariance / (mean.unsqueeze(-1) if full else mean), axis, batch.stacked)
     square = batch.dot(direction, covered) / batch.numel
@@ -112,7 +114,7 @@ def meta_gradient(grad: Tensor, direction: Tensor, axes: list[int], batch: Batch
     return grad / root - covered * along_direction
 
 
-def _moved(axis: int, slope: Tensor, rest: Tensor, direction: Tensor, batch: Batch) -> Tensor:
+def _moved(axis: int, slope: Tensor, rest: Tensor, direction: Tensor, batch: ParamBatch) -> Tensor:
     """Return M_k after one step along D_k, given h, ḡ ×_{j≠k} M_j and d."""
     matrix, mix = matrix_of(axis, batch), batch.group["identity_mix"]
     full = _is_full(matrix, batch)
@@ -121,19 +123,21 @@ def _moved(axis: int, slope: Tensor, rest: Tensor, direction: Tensor, batch: Bat
         step.diagonal(dim1=-2, dim2=-1).add_(1)
         new = symmetric_product(step @ matrix, step)
         diagonal = new.diagonal(dim1=-2, dim2=-1)
+        # J does not depend on the size of M_k: without this line it would drift
         new.div_(diagonal.mean(-1)[..., None, None])
     else:
         columns = unfolded(slope, axis, batch.stacked), unfolded(rest, axis, batch.stacked)
         step = _scaled((columns[0] * columns[1]).sum(-2).mul_(matrix), (-1,), batch.group)
         new = step.add_(1).square_().mul_(matrix)
         diagonal = new.div_(new.mean(-1, keepdim=True))
+    # diagonal is a view of new, so both lines write to one tensor
     if mix:
         new.mul_(1 - mix)
         diagonal.add_(mix)
     return new
 
 
-def _full_step(axis: int, slope: Tensor, rest: Tensor, direction: Tensor, batch: Batch) -> Tensor:
+def _full_step(axis: int, slope: Tensor, rest: Tensor, direction: Tensor, batch: ParamBatch) -> Tensor:
     """Return S_k = ½ (D_k + D_kᵀ) M_k."""
     matrix, stacked = matrix_of(axis, batch), batch.stacked
     if batch.shape[axis] ** 2 > 2 * batch.numel:
@@ -142,12 +146,13 @@ def _full_step(axis: int, slope: Tensor, rest: Tensor, direction: Tensor, batch:
         return inner(half, direction, axis, stacked) + inner(
             rest, multiplied(half, matrix, axis, stacked), axis, stacked
         )
+    # lerp with 0.5: (D + Dᵀ)/2 in one pass
     derivative = inner(slope, rest, axis, stacked)
     return torch.lerp(derivative, derivative.mT, 0.5) @ matrix
 
 
 def _scaled(step: Tensor, inner_axes: tuple[int, ...], group: Group) -> Tensor:
-    """Give a step the length that the matrices move by, in place."""
+    """Scale a step to the length that the matrices move by, in place."""
     norm, speed = group["meta_norm"], group["lr"] * group["meta_lr_scale"]
     length = torch.linalg.vector_norm(step, dim=inner_axes, keepdim=True)
     if norm != "frobenius":

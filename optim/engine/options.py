@@ -10,10 +10,11 @@ from typing import Any
 from torch import Tensor
 
 SWITCH = "True or False"
+FLOAT_DTYPE = "float16, bfloat16, float32, float64 or None"
 OR_NONE = " or None"
 WHOLE = " of whole numbers"
 Domain = str | tuple[str, ...]
-"""What an option may be: `SWITCH`, an interval as in `check_range`, or a tuple of intervals for a tuple of numbers."""
+"""What an option may be: `SWITCH`, `FLOAT_DTYPE`, an interval as in `check_range`, or a tuple of intervals."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -23,7 +24,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> None:
-    """Refuse option names that nobody reads.
+    """Refuse unknown option names.
 
     Raises:
         ValueError: a given name is not among the allowed ones.
@@ -38,43 +39,42 @@ def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> Non
 
 
 def check_range(option: str, value: object, interval: str, *, may_be_tensor: bool = False) -> None:
-    """Refuse a value that is no number, or lies outside an interval.
+    """Refuse a value that is not a number, or lies outside an interval.
 
     Args:
         option: name for the message.
         value: the value given.
-        interval: in mathematical notation, such as ``[0, 1)`` or ``(0, inf)``; infinity is never allowed. None is,
-            where ``or None`` follows. Where ``of whole numbers`` follows, 4.0 is not allowed either.
+        interval: in mathematical notation, such as ``[0, 1)`` or ``(0, inf)``; infinity is never allowed. Ends with
+            ``of whole numbers`` to refuse 4.0, and with ``or None`` to allow None.
         may_be_tensor: also accept a 0-dimensional tensor, which is read once.
 
     Raises:
         ValueError: the value is not allowed.
     """
     number = value.item() if may_be_tensor and isinstance(value, Tensor) and value.dim() == 0 else value
-    is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
+    is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)  # Python's bool is an int
     if interval.endswith(OR_NONE) and value is None:
         return
     if interval.endswith(WHOLE):
         is_number = is_number and isinstance(number, numbers.Integral)
     bounds = interval.removesuffix(OR_NONE).removesuffix(WHOLE)
     if not is_number or not _lies_in(bounds, float(number)):  # type: ignore[arg-type]
-        kind = "a number or a 0-dimensional tensor" if may_be_tensor else "a number"
-        raise ValueError(f"{option} must be {kind} in {interval}, given {value!r}")
+        wanted = "a number or a 0-dimensional tensor" if may_be_tensor else "a number"
+        raise ValueError(f"{option} must be {wanted} in {interval}, given {value!r}")
 
 
 def _lies_in(interval: str, number: float) -> bool:
     low, high = (float(bound) for bound in interval[1:-1].split(","))
     above = low <= number if interval[0] == "[" else low < number
     below = number <= high if interval[-1] == "]" else number < high
-    return above and below  # NaN is neither
+    return above and below  # both are false for NaN
 
 
 def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> None:
-    """Check hyper-parameters, and turn lists into tuples.
+    """Check hyper-parameters; turn lists into tuples and dtypes into their names.
 
     Args:
-        options: values by name; changed in place where a list stands for a tuple. Names beyond ``allowed`` are
-            left alone.
+        options: values by name, changed in place; names beyond ``allowed`` are left alone.
         allowed: by name; ``lr`` may also be a tensor.
 
     Raises:
@@ -83,12 +83,23 @@ def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> Non
     for option, domain in allowed.items():
         value = options[option]
         if domain == SWITCH:
+            # 1 and "no" are truthy: a config's typing error would switch the option on
             if not isinstance(value, bool):
                 raise ValueError(f"{option} must be {SWITCH}, given {value!r}")
+        elif domain == FLOAT_DTYPE:
+            options[option] = _dtype_name(option, value)
         elif isinstance(domain, str):
             check_range(option, value, domain, may_be_tensor=option == "lr")
         else:
             options[option] = _check_tuple(option, value, domain)
+
+
+def _dtype_name(option: str, value: Any) -> str | None:
+    """Return the name of a dtype: a group then holds plain values, and a config can write it."""
+    name = str(value).removeprefix("torch.")
+    if value is not None and name not in FLOAT_DTYPE.removesuffix(OR_NONE).split(", "):
+        raise ValueError(f"{option} must be {FLOAT_DTYPE}, given {value!r}")
+    return None if value is None else name
 
 
 def _check_tuple(option: str, value: object, intervals: tuple[str, ...]) -> tuple[Any, ...]:
@@ -96,4 +107,5 @@ def _check_tuple(option: str, value: object, intervals: tuple[str, ...]) -> tupl
         raise ValueError(f"{option} must be {len(intervals)} numbers, given {value!r}")
     for i, interval in enumerate(intervals):
         check_range(f"{option}[{i}]", value[i], interval)
+    # a config gives lists; checkpoints and comparisons with defaults need one type
     return tuple(value)

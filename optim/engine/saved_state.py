@@ -1,4 +1,4 @@
-"""Saved optimizer state: matched to parameters by name, checked before anything changes, restored in its own types."""
+"""Loading of optimizer state: matches parameters by name, checks before anything changes, restores the dtypes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optim.batch import Group, State
+from optim.engine.batch import Group, State
 
 Fresh = Callable[[str, Tensor, Group], State]
-"""Makes the state that a parameter of this name and group has before its first step."""
+"""Returns the state that a parameter of this name and group has before its first step."""
 
 
 def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]]:
-    """Yield every parameter with its name, or its place where it has none, and its group."""
+    """Yield every parameter with its name, or its place if it has no name, and its group."""
     for place, group in enumerate(optimizer.param_groups):
         names = group.get("param_names")
         for i, param in enumerate(group["params"]):
@@ -23,11 +23,12 @@ def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]
 
 
 def align(optimizer: Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return saved state whose parameters stand in the optimizer's order, wherever both sides know their names.
+    """Return saved state with its parameters in the optimizer's order, if both sides know their names.
 
     Raises:
         ValueError: a group holds other parameters than the one it was saved from.
     """
+    # not strict: torch itself refuses another number of groups, with its own message
     groups = [
         _align_group(i, saved, group)
         for i, (saved, group) in enumerate(zip(given["param_groups"], optimizer.param_groups, strict=False))
@@ -38,7 +39,7 @@ def align(optimizer: Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
 def _align_group(place: int, saved: Mapping[str, Any], group: Group) -> dict[str, Any]:
     names, saved_names = group.get("param_names"), saved.get("param_names")
     if names is None or saved_names is None:
-        return dict(saved)
+        return dict(saved)  # torch then matches parameters by their order, as for its own optimizers
     if set(names) != set(saved_names):
         ours, theirs = sorted(set(names) - set(saved_names)), sorted(set(saved_names) - set(names))
         raise ValueError(
@@ -57,17 +58,18 @@ def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
         ValueError: it does not fit.
     """
     owner = type(optimizer).__name__
-    # torch puts `differentiable` into the defaults of every optimizer it unpickles
+    # torch adds `differentiable` to the defaults of every optimizer that it unpickles
     options = (set(optimizer.defaults) - {"differentiable"}) | {"shared_state"}
     for i, group in enumerate(given["param_groups"]):
         if missing := sorted(options - set(group)):
             raise ValueError(f"this state is not {owner}'s: its group {i} lacks {', '.join(missing)}")
     for name, param, group, state in _saved_states(optimizer, given):
+        # on the meta device: a full set of fresh statistics would need the memory of a second optimizer
         want, have = _shapes(fresh(name, param.to("meta"), group)), _shapes(state)
         if want != have:
             raise ValueError(f"the state saved for {name} does not fit {owner}: expected {want}, given {have}")
     for i, (group, saved) in enumerate(zip(optimizer.param_groups, given["param_groups"], strict=False)):
-        # not their shapes: options decide about them, and are loaded with them
+        # names only: shapes depend on options, such as a period's length, that are loaded with this state
         wanted, given_names = sorted(group["shared_state"]), sorted(saved["shared_state"])
         if wanted != given_names:
             raise ValueError(
@@ -76,16 +78,18 @@ def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
 
 
 def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
-    """Take the saved tensors again, in the types of fresh ones and in memory of their own.
+    """Put the saved tensors back, with the dtypes of fresh ones and in memory of their own.
 
-    torch has just loaded them, and has cast every floating-point one to the type of its parameter.
+    torch has just loaded them, and has cast every floating-point one to the dtype of its parameter.
     """
     for name, param, group, saved in _saved_states(optimizer, given):
         expected = fresh(name, param.to("meta"), group)
         for key, value in saved.items():
             if isinstance(value, Tensor):
+                # copy=True: otherwise both optimizers would update one tensor, if a live state_dict is loaded
                 optimizer.state[param][key] = value.to(param.device, expected[key].dtype, copy=True)
     for group in optimizer.param_groups:
+        # torch moves the state of parameters to their device, but not what a group holds
         device = group["params"][0].device if group["params"] else None
         shared = group["shared_state"]
         for key, value in shared.items():
@@ -96,7 +100,7 @@ def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> Non
 def _saved_states(
     optimizer: Optimizer, given: Mapping[str, Any]
 ) -> Iterator[tuple[str, Tensor, Group, Mapping[str, Any]]]:
-    """Pair the parameters with the states saved for them, where there are any."""
+    """Yield the parameters for which a state was saved, with it."""
     places = [place for group in given["param_groups"] for place in group["params"]]
     for (name, param, group), place in zip(named_parameters(optimizer), places, strict=False):
         if place in given["state"]:

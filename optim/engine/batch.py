@@ -1,8 +1,8 @@
-"""What a transform sees: tensors of one shape that step together, and the update on its way to them."""
+"""What a transform sees: parameters of one shape that step together, and the update on its way to them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,31 +13,34 @@ from torch import Tensor
 State = dict[str, Any]
 Group = dict[str, Any]
 Scalar = float | Tensor
-"""One number per parameter: Python's for a single tensor on a CPU, where reading costs nothing; else a tensor that
-broadcasts against the parameters, so that nothing waits for the device."""
+"""One number per parameter: a Python number for a single tensor on a CPU, else a tensor that broadcasts against the
+parameters, so that nothing waits for the device."""
 
 HALF = (torch.float16, torch.bfloat16)
 
 
 def state_dtype(param: Tensor) -> torch.dtype:
-    """Return the type of statistics and arithmetic: float32 for half-precision parameters, else their own."""
+    """Return the dtype of statistics and arithmetic: float32 for half-precision parameters, else their own."""
     return torch.float32 if param.dtype in HALF else param.dtype
 
 
 def zeros(param: Tensor) -> Tensor:
-    """Return a statistic of zeros, shaped and laid out like the parameter."""
+    """Return a statistic of zeros, with the shape and memory layout of the parameter."""
+    # fused kernels walk through memory: a channels_last parameter needs statistics that are channels_last too
     return torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.preserve_format)
 
 
 def zero_per_axes(param: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return a statistic of zeros that keeps only the given axes; the others have size 1."""
+    # size 1, not squeezed: the statistic then broadcasts against the parameter without a reshape in every step
     kept = {axis % param.dim() for axis in axes}
     shape = [size if axis in kept else 1 for axis, size in enumerate(param.shape)]
     return param.new_zeros(shape, dtype=state_dtype(param))
 
 
 def constant(value: float, like: Tensor) -> Tensor:
-    """Return a number as a tensor of no axes: on a CPU, calls with tensors take a third of the time."""
+    """Return a number as a 0-dimensional tensor."""
+    # on a CPU, calls with tensors alone take a third of the time of those with a Python number
     return _constant(value, like.dtype, like.device)
 
 
@@ -48,6 +51,7 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def at_least(x: Scalar, floor: float) -> Scalar:
     """Return the larger of a number per parameter and a floor."""
+    # max() of a tensor would read it, and wait for the device
     return x.clamp(min=floor) if isinstance(x, Tensor) else max(x, floor)
 
 
@@ -56,24 +60,24 @@ def at_most(x: Scalar, ceiling: float) -> Scalar:
     return x.clamp(max=ceiling) if isinstance(x, Tensor) else min(x, ceiling)
 
 
-class Member(NamedTuple):
-    """A parameter that takes part in a step."""
+class ParamEntry(NamedTuple):
+    """A parameter that takes part in this step, with its gradient, its state and its `Chain.stacking_key`."""
 
     param: Tensor
     grad: Tensor
     state: State
-    kind: Hashable
+    stacking_key: Hashable
 
 
 class Update(NamedTuple):
-    """An update ``scale · rows · direction``, to be subtracted from the parameter.
+    """An update ``scale · rows · direction``, which is subtracted from the parameter.
 
     The factors are kept apart because a number per parameter, or per row, then costs no pass over the elements.
 
     Attributes:
-        direction: must not be modified, for it may be the gradient or a statistic, unless it is ``free``.
+        direction: must not be modified unless ``free``, because it may be the gradient or a statistic.
         scale: one number per parameter.
-        free: whether the direction's memory is nobody else's, so that the next transform may take it.
+        free: whether nothing else uses the memory of the direction, so that the next transform may overwrite it.
         rows: broadcasts against the direction, such as one number per row.
     """
 
@@ -87,16 +91,16 @@ class Update(NamedTuple):
         return Update(self.direction, self.scale * factor, self.free, self.rows)
 
     def value(self) -> Tensor:
-        """Return the update as one tensor, to be read only."""
+        """Return the update as one tensor, which must not be modified."""
         direction = self.direction if self.rows is None else self.direction * self.rows
-        return direction if self._is_plain() else direction * self.scale
+        return direction if self._has_unit_scale() else direction * self.scale
 
     def writable(self) -> Tensor:
-        """Return the update as one tensor that may be modified; the update itself must not be used any more."""
+        """Return the update as one tensor that may be modified; the update itself must not be used afterwards."""
         direction = self.direction if self.free else self.direction.clone()
         if self.rows is not None:
             direction.mul_(self.rows)
-        return direction if self._is_plain() else direction.mul_(self.scale)
+        return direction if self._has_unit_scale() else direction.mul_(self.scale)
 
     def subtract_from(self, target: Tensor) -> Tensor:
         """Subtract the update in place, in one pass over the elements, and return the target."""
@@ -105,29 +109,32 @@ class Update(NamedTuple):
             if self.rows is None:
                 return target.sub_(self.direction, alpha=scale)
             return target.addcmul_(self.direction, self.rows, value=-scale)
+        # alpha must be a Python number, which would be read from the device; addcmul_ takes the tensor itself
         return target.addcmul_(self.direction, scale if self.rows is None else self.rows * scale, value=-1)
 
-    def _is_plain(self) -> bool:
+    def _has_unit_scale(self) -> bool:
+        # a tensor is not compared: the answer would have to be read from the device
         return not isinstance(self.scale, Tensor) and self.scale == 1.0
 
 
 @dataclass(slots=True)
-class Batch:
+class ParamBatch:
     """One parameter, or N of equal shape stacked along a new first axis.
 
-    A transform reads and changes it in place. Axes are counted from the end, so that a stack needs no case of its
-    own; whatever is one number per parameter comes from `norm`, `mean` and `dot`.
+    A transform reads it and changes it in place. Count axes from the end: a stack then needs no case of its own.
+    `norm`, `rms`, `mean` and `dot` return one number per parameter.
 
     Attributes:
-        param: (*shape) or (N, *shape), in float32 where the parameter is stored in half precision.
-        grad: the gradient of the function to be minimised, laid out alike; must not be modified.
-        state: statistics by name, of this parameter or stacked likewise; to be changed in place.
+        param: (*shape) or (N, *shape), in float32 if the parameter is stored in half precision.
+        grad: gradient of the function to be minimized, with the same shape; must not be modified.
+        state: statistics by name, of this parameter or stacked likewise; changed in place.
         group: hyper-parameters; ``lr`` may be a tensor.
         step: number of this step of these parameters, from 1.
         shape: of one parameter.
-        stacked: whether there is a first axis of N.
-        kind: what `Chain.kind` said about these parameters.
-        limited: where the health of the optimizer is measured, what `note_limit` was told about this batch.
+        stacked: whether the first axis is N.
+        stacking_key: what `Chain.stacking_key` returned for these parameters.
+        entries: where the parameters and statistics are stored.
+        limited: while `Health` measures, what `note_limit` was told about this batch.
         numel: of one parameter.
     """
 
@@ -138,7 +145,8 @@ class Batch:
     step: int
     shape: torch.Size
     stacked: bool = False
-    kind: Hashable = None
+    stacking_key: Hashable = None
+    entries: Sequence[ParamEntry] = ()
     limited: list[tuple[Scalar, int]] | None = None
     numel: int = field(init=False)
 
@@ -146,14 +154,14 @@ class Batch:
         self.numel = self.shape.numel()
 
     def per_parameter(self, x: Tensor) -> Tensor:
-        """Shape N numbers, (N) or (), so that they broadcast against the parameters."""
+        """Reshape N numbers, (N) or (), so that they broadcast against the parameters."""
         return x.reshape(-1, *[1] * len(self.shape)) if self.stacked else x.reshape(())
 
     def read(self, x: Tensor) -> Scalar:
         """Return a tensor of one number per parameter as a `Scalar`."""
         if self.stacked:
             return self.per_parameter(x)
-        # on a CPU there is no device to wait for, and numbers are quicker than tensors of one element
+        # a CPU has no queue to wait for, and Python numbers are faster than tensors of one element
         return x.item() if x.device.type == "cpu" else x.reshape(())
 
     def norm(self, x: Tensor) -> Scalar:
@@ -168,6 +176,7 @@ class Batch:
 
     def rms_of(self, update: Update) -> Scalar:
         """Return the RMS of every parameter's update."""
+        # the scale is taken out: only the direction needs a pass over the elements
         direction = update.direction if update.rows is None else update.direction * update.rows
         scale = update.scale
         return self.rms(direction) * (scale.abs() if isinstance(scale, Tensor) else abs(scale))
@@ -188,9 +197,10 @@ class Batch:
         """Return the inner product of every parameter's parts of x and y."""
         if self.stacked:
             return self.read(torch.linalg.vecdot(x.reshape(len(x), -1), y.reshape(len(y), -1)))
+        # torch.dot sums without a temporary of x * y, but takes vectors only
         return self.read(torch.dot(x.reshape(-1), y.reshape(-1)))
 
     def note_limit(self, factor: Scalar) -> None:
-        """Tell the health report by which factor an update was limited; below 1 it was."""
+        """Tell `Health` by which factor an update was limited; below 1 means that it was."""
         if self.limited is not None:
             self.limited.append((factor, len(self.param) if self.stacked else 1))

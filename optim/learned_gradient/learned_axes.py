@@ -1,4 +1,4 @@
-"""Gradients multiplied on each axis by a matrix that is learnt, and steps of a fixed length."""
+"""Gradients multiplied on each axis by a matrix that is learned, and steps of a fixed length."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.batch import Batch, Group, Scalar, State, Update, state_dtype, zeros
-from optim.options import WHOLE
-from optim.transform import Transform
-from optim.transforms.axis_matrices import META_NORMS, learn, learned_axes, transformed
+from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
+from optim.engine.options import WHOLE
+from optim.engine.transform import Transform
+from optim.learned_gradient.axis_matrices import META_NORMS, learn, learned_axes, transformed
 
-SMALL = 5  # elements up to which a tensor is no matter of axes
+SMALL = 5  # elements up to which a tensor has no matrices
 
 
 class LearnedAxes(Transform):
-    """The averaged gradient, multiplied on each axis k by a learnt symmetric positive definite matrix M_k.
+    """The averaged gradient, multiplied on each axis k by a learned symmetric positive definite matrix M_k.
 
     At the parameter's own step t = 0, 1, …; x ×_k M multiplies x by M along axis k, G_(k) unfolds g along it. Axes
-    are learnt unless their size is 1 or that of the whole tensor; above ``max_full_dim``, M_k and C_k are diagonal.
+    are learned unless their size is 1 or that of the whole tensor; above ``max_full_dim``, M_k and C_k are diagonal.
     Every ``lr_est_period`` steps, with ḡ as it was after the previous step and μ = lr · meta_lr_scale:
 
         C_k ← β₂ C_k + G_(k) G_(k)ᵀ
@@ -29,16 +29,16 @@ class LearnedAxes(Transform):
         D_k = h_(k) (ḡ ×_{j≠k} M_j)_(k)ᵀ,   S_k = ½ (D_k + D_kᵀ) M_k,   A_k = I + μ S_k/‖S_k‖
         M_k ← A_k M_k A_kᵀ, over its mean diagonal;   M_k ← (1 − identity_mix) M_k + identity_mix I
 
-    Where r is not finite and positive, as before any gradient, M stays; so does an M_k that would not be finite.
+    If r is not finite and positive, as before any gradient, M stays; so does an M_k that would not be finite.
     Every step:
 
         ḡ ← β₁ ḡ + (1 − β₁) g,   d = ḡ ×₁ M₁ ×₂ M₂ …,   ρ = rms(d) + eps
-        u = lr · r_p · √((1 − β₁)/(1 + β₁)) · clip(d, ±max_step_scale ρ)/ρ         r_p: what `LogSize` keeps
+        u = lr · r_p · √((1 − β₁)/(1 + β₁)) · clip(d, ±max_step_scale ρ)/ρ         r_p: ``param_rms`` of `LogSize`
 
     Tensors of up to 5 elements: v ← β₂ v + (1 − β₂) g², u = lr · r_p · ḡ/(√(mean(v)/(1 − β₂ᵗ⁺¹)) + eps), with r_p = 1
     for a single element.
 
-    On a CPU, the matrices of tensors of less than 4096 elements are learnt in float64, and kept in the state's type.
+    On a CPU, the matrices of tensors of less than 4096 elements are learned in float64, and kept in the state's dtype.
 
     State: ḡ (``exp_avg``); M_k and C_k (``matrix_<axis>``, ``covariance_<axis>``), or v (``exp_avg_sq``).
 
@@ -51,7 +51,6 @@ class LearnedAxes(Transform):
         max_full_dim: largest axis with a full matrix.
         meta_norm: ‖·‖ is "frobenius"; "rms" its value per element; "rms_squared" that, with μ².
         identity_mix: in [0, 1).
-        name: see `Transform`.
     """
 
     allowed: ClassVar = {
@@ -64,29 +63,12 @@ class LearnedAxes(Transform):
         "identity_mix": "[0, 1)",
     }
 
-    def __init__(
-        self,
-        meta_lr_scale: float,
-        betas: tuple[float, float],
-        eps: float,
-        lr_est_period: int,
-        max_step_scale: float,
-        max_full_dim: int,
-        meta_norm: str,
-        identity_mix: float,
-        *,
-        name: str = "",
-    ) -> None:
-        options = {"meta_lr_scale": meta_lr_scale, "betas": betas, "eps": eps, "lr_est_period": lr_est_period}
-        options |= {"max_step_scale": max_step_scale, "max_full_dim": max_full_dim, "meta_norm": meta_norm}
-        super().__init__(name=name, **options, identity_mix=identity_mix)
-
     def check(self, group: Group) -> None:
-        """Refuse a norm that does not exist."""
+        """Refuse an unknown norm."""
         if group["meta_norm"] not in META_NORMS:
             raise ValueError(f"meta_norm must be one of {', '.join(META_NORMS)}, given {group['meta_norm']!r}")
 
-    def new_state(self, param: Tensor, group: Group, kind: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         """Return averages of zero, and unit matrices."""
         state: State = {"exp_avg": zeros(param)}
         if param.numel() <= SMALL:
@@ -94,12 +76,13 @@ class LearnedAxes(Transform):
         for axis, size in enumerate(param.shape):
             if size in (1, param.numel()):
                 continue
+            # a vector stands for a diagonal matrix: n² floats of a long axis would exceed the parameter itself
             one = param.new_ones(size, dtype=state_dtype(param))
             state[f"matrix_{axis}"] = one.diag() if size <= group["max_full_dim"] else one
             state[f"covariance_{axis}"] = torch.zeros_like(state[f"matrix_{axis}"])
         return state
 
-    def __call__(self, update: Update, batch: Batch) -> Update:
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the step."""
         (beta1, beta2), grad, average = batch.group["betas"], update.value(), batch.state["exp_avg"]
         size: Scalar = batch.read(batch.state["param_rms"]) if batch.numel > 1 else 1.0
@@ -108,6 +91,7 @@ class LearnedAxes(Transform):
             v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
             root = (batch.mean(v) / (1 - beta2**batch.step)) ** 0.5 + batch.group["eps"]
             return Update(average, size / root * batch.group["lr"])
+        # before the average takes this gradient: the matrices are judged by the step that the old average made
         axes = learned_axes(batch)
         if (batch.step - 1) % batch.group["lr_est_period"] == 0:
             learn(grad, axes, batch)
@@ -115,6 +99,7 @@ class LearnedAxes(Transform):
         direction = transformed(average, axes, batch)
         rms = batch.rms(direction) + batch.group["eps"]
         limit = rms * batch.group["max_step_scale"]
+        # without a learned axis nothing has made a new tensor, and clamp_ would write to the statistic
         if direction is average:
             direction = direction.clone()
         direction.clamp_(-limit, limit)

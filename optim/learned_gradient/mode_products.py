@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BLOCK = 256  # rows up to which one call is quicker than several that leave work out
+BLOCK = 256  # rows up to which one call is faster than several that skip work
 
 
 def unfolded(x: Tensor, axis: int, stacked: bool) -> Tensor:
-    """Return x as a matrix whose columns run along an axis: (…, M, n), a stack of them where x is one.
+    """Return x as a matrix whose columns run along an axis: (…, M, n); a stack of matrices for a stack.
 
     Args:
         x: (*shape) or (N, *shape).
@@ -26,12 +26,13 @@ def multiplied(x: Tensor, matrix: Tensor, axis: int, stacked: bool) -> Tensor:
 
     Args:
         x: (*shape) or (N, *shape).
-        matrix: (n, n) or (n); with a first axis of N where x is a stack.
+        matrix: (n, n) or (n); with a first axis of N if x is a stack.
         axis: counted from the end.
         stacked: whether there is a first axis of N.
     """
     if matrix.dim() - stacked == 1:
         return x * along(matrix, x, axis, stacked)
+    # the last two axes need no movedim, whose reshape would copy x; M is symmetric, so either side is right
     if axis == -1 and x.dim() - stacked >= 2:
         return x @ (matrix.reshape(len(x), *[1] * (x.dim() - 3), *matrix.shape[1:]) if stacked else matrix)
     if axis == -2 and x.dim() - stacked == 2:
@@ -55,9 +56,9 @@ def inner(first: Tensor, second: Tensor, axis: int, stacked: bool) -> Tensor:
 
 
 def symmetric_product(first: Tensor, second: Tensor) -> Tensor:
-    """Return the product of the first matrix and the second transposed, which the caller knows to be symmetric.
+    """Return the product of the first matrix and the second transposed; the caller knows that it is symmetric.
 
-    What lies above the diagonal is mirrored, not multiplied: of large matrices that saves up to three eighths.
+    The part above the diagonal is mirrored, not multiplied: for large matrices that saves up to three eighths.
 
     Args:
         first: (…, n, m).
@@ -72,11 +73,13 @@ def _fill_symmetric(product: Tensor, first: Tensor, second: Tensor) -> None:
     size = product.shape[-1]
     if size <= BLOCK:
         block = first @ second.mT
+        # matmul rounds (i, j) and (j, i) differently: without this the matrices would lose their symmetry over time
         torch.add(block, block.mT, out=product).mul_(0.5)
         return
     half = size // 2
     for part in (slice(half), slice(half, size)):
         _fill_symmetric(product[..., part, part], first[..., part, :], second[..., part, :])
+    # halves, not single blocks: matmul is efficient on large parts only
     below = first[..., half:, :] @ second[..., :half, :].mT
     product[..., half:, :half] = below
     product[..., :half, half:] = below.mT

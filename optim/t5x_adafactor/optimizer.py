@@ -1,4 +1,4 @@
-"""Adafactor as T5X knows it: rules on names say what is factored, and one count of steps is for all parameters."""
+"""Adafactor as in T5X: rules on names say what is factored, and all parameters share one count of steps."""
 
 from __future__ import annotations
 
@@ -9,50 +9,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optim.batch import Group, State
-from optim.chain import Chain
-from optim.factor_plan import Plan, check_rules, parse_rules, plan_of
-from optim.factor_rules import HParamMap, rule_of_logical_axes, standard_logical_factor_rules
-from optim.options import did_you_mean
-from optim.transforms.absolute_decay import AbsoluteDecay
+from optim.engine.batch import Group, State
+from optim.engine.chain import Chain
+from optim.engine.options import did_you_mean
+from optim.t5x_adafactor.factor_plan import check_rules, parse_rules, plan_of
+from optim.t5x_adafactor.factor_rules import HParamMap, rule_of_logical_axes, standard_logical_factor_rules
+from optim.t5x_adafactor.transforms import MomentsByPlan, SkipNan
 from optim.transforms.clip_by_global_norm import ClipByGlobalNorm
-from optim.transforms.clip_slices import ClipSlices
-from optim.transforms.factored_by_plan import FactoredByPlan
+from optim.transforms.clip_by_rms import ClipByRms
+from optim.transforms.factored import FactorPlan
 from optim.transforms.learning_rate import LearningRate
+from optim.transforms.momentum import Momentum
 from optim.transforms.parameter_scale import ParameterScale
-from optim.transforms.skip_nan import SkipNan
-from optim.transforms.typed_momentum import TypedMomentum, name_of_type
+from optim.transforms.weight_decay import AbsoluteDecay
 
 NamedRules = HParamMap | Sequence[tuple[str, Any]]
 
 
 class T5XAdafactor(Chain):
-    """Adafactor whose rules on parameter names say which axes are factored, and whose clipping goes slice by slice.
+    """Adafactor whose rules on parameter names say which axes are factored, and which clips slice by slice.
 
-    With i = 0, 1, … the optimizer's count of finished steps, gradient g, and E the mean over all axes but those that
-    a rule calls a batch:
+    In order: `SkipNan` remembers old values, `ClipByGlobalNorm` limits the gradients, `MomentsByPlan` divides by their
+    averaged size, `ClipByRms` limits the update, `ParameterScale` and `LearningRate` give it its length, `Momentum`
+    averages it, and `AbsoluteDecay` shrinks the parameter. Options that are None leave their transform out.
 
-        g ← g · min(1, global_norm_clip_threshold/‖all gradients‖₂)                                 `ClipByGlobalNorm`
-        τ = max(1, initial_step + i + 1 − step_offset),   w = τ^−decay_rate,   s = g² + epsilon1    `FactoredByPlan`
-        factored:  r ← (1 − w) r + w (mean of s over columns),   c ← (1 − w) c + w (mean of s over rows)
-                   u = g ⊙ (r / mean of r over rows)^-½ ⊙ c^-½
-        else:      v ← (1 − w) v + w s,   u = g v^-½
-        u ← u / max(1, √E[u²]/clipping_threshold)                                                   `ClipSlices`
-        u ← min(max(√E[p²], epsilon2), max_parameter_scale) · u                                     `ParameterScale`
-        u ← lr · u                                                                                  `LearningRate`
-        u ← beta1 m + (1 − beta1) u,   m ← u                                                        `TypedMomentum`
-        p ← (1 − d) p − u                                                                           `AbsoluteDecay`
-        d = weight_decay_rate,  or with an exponent  weight_decay_rate · lr^weight_decay_rate_lr_exponent
-        where new p, r, c, v or m are NaN, the old ones stay, with skip_nan_updates                 `SkipNan`
-
-    Options that are None are left out. The count i is one for all: a parameter whose gradients begin late starts with
-    averages of zero and w < 1, unless ``per_param_step`` counts for each parameter.
+    All parameters share one count of steps: one whose gradients begin late starts with averages of zero and a weight
+    below 1, unless ``per_param_step`` counts for each parameter.
 
     What is factored: a rule is "heuristic", "matrices", None (nothing), or what each axis is: "row", "column" or "col",
     "batch", "none", or a `FactorDim`. The heuristic factors matrices whose sizes both reach
     ``min_dim_size_to_factor``, leaves vectors and scalars, and refuses more axes; "matrices" leaves those too. A rule
-    by axes is obeyed whatever the sizes, but for at most two axes without a batch the heuristic decides. Rules are
-    fixed once a group is made.
+    by axes holds for all sizes, but for at most two axes without a batch the heuristic decides. Rules are fixed once a
+    group is made. RMS and size are those of each slice of the axes that a rule calls a batch.
 
     State: r and c (``row``, ``col``), or v (``exp_avg_sq``); m (``exp_avg``) with beta1.
 
@@ -64,25 +52,26 @@ class T5XAdafactor(Chain):
             True or False.
         beta1: decay of the momentum, in [0, 1); None for none.
         decay_rate: at least 0.
-        step_offset: taken off the count, such as the step at which fine-tuning began; before it τ is 1.
+        step_offset: taken off the count, such as the step at which fine-tuning began; until then the count is 1.
         clipping_threshold: RMS above which an update is scaled down; None for no limit.
         weight_decay_rate: fraction taken off per step, not times lr; None for none.
         min_dim_size_to_factor: see above.
         epsilon1: added to g².
         epsilon2: floor of the parameter's size.
-        dtype_momentum: type of m, as torch's or by name; None for the type of the other statistics. In another type
-            than the update's, such as bfloat16, beta1 and beta1 m are rounded to it, as JAX does: 0.9 acts as 0.8984.
-        factor_map: one rule for all, or pairs of a regular expression and a rule. The first that is found in a
-            parameter's name, ``encoder.0.weight``, or in its path, ``encoder/0/weight``, decides. None for the
+        dtype_momentum: dtype of m, or its name; None for the dtype of the other statistics. In another dtype than the
+            update's, such as bfloat16, beta1 and beta1 m are rounded to it, as JAX does: 0.9 acts as 0.8984.
+        factor_map: one rule for all, or pairs of a regular expression and a rule. The first expression that is found
+            in a parameter's name, ``encoder.0.weight``, or in its path, ``encoder/0/weight``, decides. None for the
             heuristic.
         logical_factor_rules: what `set_param_axes` makes of names of axes, such as
             `standard_logical_factor_rules`; parameters of more than two axes then wait for it.
         weight_decay_rate_lr_exponent: makes the decay follow a power of the current lr; a rate of None counts as 1.
         global_norm_clip_threshold: norm of all gradients together above which they are scaled down; None for no limit.
         max_parameter_scale: None for no limit.
-        skip_nan_updates: see above; one NaN gradient stops a factored or clipped slice as a whole.
-        initial_step: what the count begins at, as if restored there; not read with ``per_param_step``.
-        per_param_step: use the parameter's own step for initial_step + i + 1.
+        skip_nan_updates: keep old values where new ones are NaN; one NaN gradient stops a factored or clipped slice as
+            a whole.
+        initial_step: where the count begins, as if restored there; not read with ``per_param_step``.
+        per_param_step: use the parameter's own step instead of the optimizer's count.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
 
@@ -93,7 +82,7 @@ class T5XAdafactor(Chain):
     Reference:
         Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235; t5x/adafactor.py of google-research/t5x at 640f435.
         Differs: a parameter without gradient is skipped, also in the global norm; rules are checked at construction;
-        τ is at least 1; a weight_decay_rate of 0 with an exponent is refused, where the reference reads 1;
+        the count is at least 1; a weight_decay_rate of 0 with an exponent is refused, where the reference reads 1;
         ``initial_step`` and ``per_param_step`` are new, and so is the rule "matrices".
     """
 
@@ -124,39 +113,33 @@ class T5XAdafactor(Chain):
         maximize: bool = False,
         skip_nonfinite: bool = False,
     ) -> None:
-        self.plans: dict[tuple[int, str, torch.Size], Plan] = {}
+        self.plans: dict[tuple[int, str, torch.Size], FactorPlan] = {}
+        weight = (decay_rate, epsilon1, step_offset, initial_step, per_param_step)
+        rules = (factored, min_dim_size_to_factor, factor_map, logical_factor_rules)
         transforms = [
             SkipNan(skip_nan_updates),
             ClipByGlobalNorm(global_norm_clip_threshold),
-            FactoredByPlan(
-                decay_rate,
-                epsilon1,
-                step_offset,
-                initial_step,
-                per_param_step,
-                factored,
-                min_dim_size_to_factor,
-                factor_map,
-                logical_factor_rules,
-            ),
-            ClipSlices(clipping_threshold),
+            MomentsByPlan(*weight, *rules),
+            ClipByRms(clipping_threshold, option="clipping_threshold"),
             ParameterScale(multiply_by_parameter_scale, epsilon2, max_parameter_scale),
             LearningRate(),
-            TypedMomentum(beta1, dtype_momentum),
+            # after the learning rate, as in T5X: a changed lr acts with the momentum's delay
+            Momentum(beta1, dtype_momentum),
             AbsoluteDecay(weight_decay_rate, weight_decay_rate_lr_exponent),
         ]
         super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
 
     def __getstate__(self) -> dict[str, Any]:
-        # plans are of groups by identity, which a copy does not share
+        # plans are found by the identity of groups, which a copy does not share
         return {**super().__getstate__(), "plans": {}}
 
-    def kind(self, name: str, param: Tensor, group: Group) -> Hashable:
-        """Return the parameter's plan.
+    def stacking_key(self, name: str, param: Tensor, group: Group) -> Hashable:
+        """Return the parameter's plan, so that only parameters with equal plans stack.
 
         Raises:
             ValueError: it waits for `set_param_axes`.
         """
+        # asked for in every step: without this table each would search all regular expressions again
         key = (id(group), name, param.shape)
         plan = self.plans.get(key)
         if plan is None:
@@ -170,11 +153,11 @@ class T5XAdafactor(Chain):
         return plan
 
     def set_param_axes(self, axes: Mapping[str, Sequence[str]]) -> None:
-        """Make rules of the names of axes, in place of ``factor_map``.
+        """Make rules from the names of axes; they replace ``factor_map``.
 
-        ``logical_factor_rules``, or `standard_logical_factor_rules` where they are None, say what each axis is. Where a
-        parameter has not both rows and columns, nothing is factored, except that the heuristic decides about at most
-        two axes without a batch.
+        ``logical_factor_rules``, or `standard_logical_factor_rules` if they are None, say what each axis is. If a
+        parameter lacks rows or columns, nothing is factored, except that the heuristic decides about at most two axes
+        without a batch.
 
         Args:
             axes: names of the axes, such as ``("layers", "embed", "mlp")``, for every parameter, by its name or path.
@@ -185,7 +168,7 @@ class T5XAdafactor(Chain):
 
         Reference:
             t5x.adafactor.Adafactor.set_param_axes.
-            Differs: uses the standard rules where the reference, given none, does nothing.
+            Differs: uses the standard rules if it is given none; the reference then does nothing.
         """
         params = [param for group in self.param_groups for param in group["params"]]
         if any(self.state.get(param, {}).get("step", 0) > 0 for param in params):
@@ -195,28 +178,29 @@ class T5XAdafactor(Chain):
         for name in by_name:
             if name not in known:
                 raise ValueError(f"set_param_axes: there is no parameter {name!r}{did_you_mean(name, known)}")
+        # checked on copies of the groups: an error leaves the optimizer as it was
         ruled = [{**group, "factor_map": _rules_of_axes(group, by_name)} for group in self.param_groups]
         for group in ruled:
             self._check_group(group)
         for group, new in zip(self.param_groups, ruled, strict=True):
             group["factor_map"] = new["factor_map"]
+        # statistics that were made by the former rules, before any step, have other shapes
         for param in params:
             self.state.pop(param, None)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned, with its rules; see `Chain.load_state_dict`."""
         super().load_state_dict(state_dict)
-        self.plans.clear()
+        self.plans.clear()  # the loaded groups bring their rules along
 
     def _check_group(self, group: Group) -> None:
-        self.plans.clear()  # plans are found by the identity of groups, and this one may be new where another was
+        self.plans.clear()  # a new group may have the identity, which is an address, of one that is gone
         parse_rules(group)
-        group["dtype_momentum"] = name_of_type(group["dtype_momentum"])
         super()._check_group(group)
-        check_rules(group)
+        check_rules(group)  # last, since it reads options that must have been checked
 
     def _fresh_by_name(self, name: str, param: Tensor, group: Group) -> State:
-        # a group is tried when it is made; parameters that wait for `set_param_axes` have no statistics to try
+        # the engine tries the state of every new group; parameters that wait for `set_param_axes` have none yet
         return {} if plan_of(name, param.shape, group) is None else super()._fresh_by_name(name, param, group)
 
 
@@ -227,4 +211,5 @@ def _rules_of_axes(group: Group, axes: Mapping[str, tuple[str, ...]]) -> tuple[t
         raise ValueError(f"set_param_axes: no axes for {', '.join(left[:3])} ({len(left)} parameters)")
     table = group["logical_factor_rules"] or standard_logical_factor_rules()
     names = group["param_names"]
+    # escaped: the dots of a name would match any character
     return tuple((f"^{re.escape(name)}$", rule_of_logical_axes(name, axes[name], table)) for name in names)

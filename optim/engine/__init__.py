@@ -1,0 +1,1 @@
+"""The machinery under every optimizer: the step loop, stacking, options, checkpoints."""

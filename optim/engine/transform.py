@@ -1,0 +1,116 @@
+"""The interface of a transform: one idea of an update rule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update
+from optim.engine.options import Domain
+
+
+class Transform(ABC):
+    """Turns the update that arrives into the one that leaves.
+
+    A transform holds only the defaults of its options. The options themselves are in the parameter groups, and its
+    statistics in the state of each parameter, both under plain names. Two transforms of a chain may share an option if
+    both are given the same value, but never a statistic.
+
+    Args:
+        name: prefix ``name/`` of the options and statistics, so that a chain can use one transform twice.
+        options: defaults of the hyper-parameters, at least of those in ``allowed``.
+    """
+
+    allowed: ClassVar[Mapping[str, Domain]] = {}
+    """What each option may be, as in `optim.engine.options.check_options`."""
+    acts_after_step: ClassVar[bool] = False
+    """Whether `after_step` does anything."""
+
+    def __init__(self, *, name: str = "", **options: Any) -> None:
+        # lr is the engine's: a transform may only say what it may be
+        if missing := set(self.allowed) - {"lr"} - set(options):
+            raise TypeError(f"{type(self).__name__} needs the options {', '.join(sorted(missing))}")
+        self.prefix = f"{name}/" if name else ""
+        self.options = options
+
+    @abstractmethod
+    def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
+        """Return the new update; may also change ``batch.param`` and ``batch.state`` in place.
+
+        Args:
+            update: must not be modified.
+            batch: the parameters, their statistics and hyper-parameters.
+        """
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return the statistics of a parameter before its first step: tensors by name.
+
+        Also called with a tensor on the meta device, to get names, shapes and dtypes.
+        """
+        return {}
+
+    def new_shared_state(self, group: Group) -> State:
+        """Return the statistics of a whole group before its first step: tensors or numbers by name."""
+        return {}
+
+    def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:  # noqa: B027
+        """Look at all gradients together; store what is found in ``group["shared_state"]``."""
+
+    def after_step(self, batch: ParamBatch) -> None:  # noqa: B027
+        """Look at the parameters after they have moved; may change ``batch.param`` in place."""
+
+    def check(self, group: Group) -> None:  # noqa: B027
+        """Refuse combinations of options; each option alone has been checked against ``allowed``."""
+
+    def own(self, names: Mapping[str, Any]) -> Any:
+        """Return a group or a state with this transform's names without their prefix."""
+        if not self.prefix:
+            return names  # no copy: a transform may change the mapping itself
+        own = {key.removeprefix(self.prefix): names[key] for key in names if key.startswith(self.prefix)}
+        return {**names, **own}
+
+    def view(self, batch: ParamBatch) -> ParamBatch:
+        """Return the batch with this transform's options and statistics under their plain names."""
+        if not self.prefix:
+            return batch
+        # a shallow copy is enough: tensors are changed in place, and no transform replaces one
+        return replace(batch, state=self.own(batch.state), group=self.own(batch.group))
+
+
+class FusedTransform(Transform):
+    """A last transform that moves the parameters of a whole group by itself, as torch's fused kernels do."""
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update unchanged; `move` uses it."""
+        return update
+
+    @abstractmethod
+    def move(self, updates: Sequence[Tensor], batches: Sequence[ParamBatch]) -> None:
+        """Change ``param`` and ``state`` of every batch in place; all belong to one group."""
+
+
+def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:
+    """Return the defaults of all transforms of a chain, as the groups name them.
+
+    Raises:
+        ValueError: there is no transform, two disagree about a shared option, or a fused one is not the last.
+    """
+    if not transforms:
+        raise ValueError("a chain needs at least one transform, given none")
+    for transform in transforms[:-1]:
+        if isinstance(transform, FusedTransform):
+            raise ValueError(f"{type(transform).__name__} moves the parameters itself; it must be the last transform")
+    options: dict[str, Any] = {}
+    for transform in transforms:
+        for key, value in ((transform.prefix + key, value) for key, value in transform.options.items()):
+            if key in options and options[key] != value:
+                raise ValueError(
+                    f"two transforms have an option {key!r}, one with {options[key]!r} and one with {value!r}; give "
+                    f"them the same value, or one of them a name, as in {type(transform).__name__}(..., name='second')"
+                )
+            options[key] = value
+    return options

@@ -1,0 +1,1 @@
+"""LearnedGradient: a gradient preconditioned by matrices that are learned from the loss."""

@@ -1,0 +1,1 @@
+"""Adafactor as in T5X: rules on parameter names say what is factored."""
