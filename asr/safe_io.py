@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import stat
 import uuid
@@ -148,24 +147,6 @@ def read_json(path: Path, max_bytes: int = MAX_BYTES, max_values: int = 2 * MAX_
         return json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-
-
-def at(node: Any, *keys: str) -> Any:
-    """Return what stands under nested keys, or None."""
-    for key in keys:
-        node = node.get(key) if isinstance(node, Mapping) else None
-    return node
-
-
-def number_at(node: Any, *keys: str) -> float | None:
-    """Return the finite number under nested keys, or None."""
-    found = at(node, *keys)
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        return None
-    try:
-        return float(found) if math.isfinite(found) else None
-    except OverflowError:
-        return None
 
 
 def check_plain(node: Any, where: str) -> None:

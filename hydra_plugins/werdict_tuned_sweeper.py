@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 from asr.cli.errors import ConfigError
-from asr.cli.tuning import Contestant, contestants
+from asr.cli.tuning import TunedSystem, systems
 from asr.console import PlainConsole
 from asr.safe_io import write_whole
 
@@ -24,9 +24,9 @@ console = PlainConsole()
 
 
 class TunedSweeper(Sweeper):
-    """Gives every contestant the same number of trials, then trains the best settings of each with the same seeds.
+    """Gives every system the same number of trials, then trains the best settings of each with the same seeds.
 
-    First every learning rate of its range. While the best of any contestant lies at the edge of what was tried, each
+    First every learning rate of its range. While the best of any system lies at the edge of what was tried, each
     gets one trial more: beyond the edge, or between its best and the neighbour. Then warm-ups at the best learning
     rate. All that is judged on the development sets, with a seed of its own; test sets are decoded at the end alone.
 
@@ -51,32 +51,32 @@ class TunedSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> Any:
         """Tune and train; ``arguments`` are overrides for all jobs."""
         self.common = _plain_overrides(arguments)
-        tuned = contestants(self.options)
+        tuned = systems(self.options)
         self.sweep_dir.mkdir(parents=True, exist_ok=True)
-        self._try("learning rates", [(contestant, lr) for contestant, lrs in tuned for lr in lrs])
-        found = [contestant for contestant, _ in tuned]
+        self._try("learning rates", [(system, lr) for system, lrs in tuned for lr in lrs])
+        found = [system for system, _ in tuned]
         for _ in range(self.options["max_extra_trials"]):
-            if not any(contestant.at_edge for contestant in found):
+            if not any(system.at_edge for system in found):
                 break
-            self._try("one more learning rate each", [(contestant, contestant.next_lr()) for contestant in found])
+            self._try("one more learning rate each", [(system, system.next_lr()) for system in found])
         self._try_warmups(found)
         report(found, self.sweep_dir)
         seeds = self.options["seeds"]
-        self._launch("seeds", [[*contestant.chosen(), f"seed={seed}"] for seed in seeds for contestant in found])
+        self._launch("seeds", [[*system.chosen(), f"seed={seed}"] for seed in seeds for system in found])
 
-    def _try(self, what: str, trials: Sequence[tuple[Contestant, float]]) -> None:
-        usual = [contestant.warmups[0] if contestant.warmups else None for contestant, _ in trials]
-        words = [contestant.words(lr, warmup) for (contestant, lr), warmup in zip(trials, usual, strict=True)]
-        for (contestant, lr), wer in zip(trials, self._tune(what, words), strict=True):
-            contestant.trials[lr] = wer
+    def _try(self, what: str, trials: Sequence[tuple[TunedSystem, float]]) -> None:
+        usual = [system.warmups[0] if system.warmups else None for system, _ in trials]
+        words = [system.words(lr, warmup) for (system, lr), warmup in zip(trials, usual, strict=True)]
+        for (system, lr), wer in zip(trials, self._tune(what, words), strict=True):
+            system.trials[lr] = wer
 
-    def _try_warmups(self, found: Sequence[Contestant]) -> None:
-        trials = [(contestant, warmup) for contestant in found for warmup in contestant.warmups[1:]]
-        for contestant in found:
-            contestant.warmup_trials = dict.fromkeys(contestant.warmups[:1], contestant.trials[contestant.best_lr])
-        words = [contestant.words(contestant.best_lr, warmup) for contestant, warmup in trials]
-        for (contestant, warmup), wer in zip(trials, self._tune("warm-ups", words), strict=True):
-            contestant.warmup_trials[warmup] = wer
+    def _try_warmups(self, found: Sequence[TunedSystem]) -> None:
+        trials = [(system, warmup) for system in found for warmup in system.warmups[1:]]
+        for system in found:
+            system.warmup_trials = dict.fromkeys(system.warmups[:1], system.trials[system.best_lr])
+        words = [system.words(system.best_lr, warmup) for system, warmup in trials]
+        for (system, warmup), wer in zip(trials, self._tune("warm-ups", words), strict=True):
+            system.warmup_trials[warmup] = wer
 
     def _tune(self, what: str, jobs: Sequence[list[str]]) -> list[float]:
         extra = [f"seed={self.options['tuning_seed']}", "decode_test=false", *self.options["tuning_overrides"]]
@@ -116,26 +116,26 @@ def _plain_overrides(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def report(found: Sequence[Contestant], sweep_dir: Path) -> None:
+def report(found: Sequence[TunedSystem], sweep_dir: Path) -> None:
     """Print what was chosen, and write it to ``tuning.json``."""
     table = Table(title="tuned on dev")
-    for column in ("contestant", "lr: WER dev %", "warm-up: WER dev %", "chosen"):
+    for column in ("system", "lr: WER dev %", "warm-up: WER dev %", "chosen"):
         table.add_column(column, overflow="fold")
-    for contestant in found:
-        lrs = [f"{lr:g}: {_percent(contestant.trials[lr])}" for lr in sorted(contestant.trials)]
-        warmups = [f"{word.partition('=')[2]}: {_percent(wer)}" for word, wer in contestant.warmup_trials.items()]
-        chosen = " ".join(contestant.chosen()[len(contestant.overrides) :])
-        edge = " (at the edge of what was tried)" if contestant.at_edge else ""
-        table.add_row(contestant.name, "\n".join(lrs), "\n".join(warmups), chosen + edge)
+    for system in found:
+        lrs = [f"{lr:g}: {_percent(system.trials[lr])}" for lr in sorted(system.trials)]
+        warmups = [f"{word.partition('=')[2]}: {_percent(wer)}" for word, wer in system.warmup_trials.items()]
+        chosen = " ".join(system.chosen()[len(system.overrides) :])
+        edge = " (at the edge of what was tried)" if system.at_edge else ""
+        table.add_row(system.name, "\n".join(lrs), "\n".join(warmups), chosen + edge)
     console.print(table)
     plain = {
-        contestant.name: {
-            "lr": {f"{lr:g}": _finite(wer) for lr, wer in sorted(contestant.trials.items())},
-            "warmup": {word: _finite(wer) for word, wer in contestant.warmup_trials.items()},
-            "chosen": contestant.chosen(),
-            "at_edge": contestant.at_edge,
+        system.name: {
+            "lr": {f"{lr:g}": _finite(wer) for lr, wer in sorted(system.trials.items())},
+            "warmup": {word: _finite(wer) for word, wer in system.warmup_trials.items()},
+            "chosen": system.chosen(),
+            "at_edge": system.at_edge,
         }
-        for contestant in found
+        for system in found
     }
     write_whole(sweep_dir / "tuning.json", json.dumps(plain, indent=1))
 

@@ -2,8 +2,8 @@
 
 Run:  python scripts/check_statistics.py [REPETITIONS]
 
-A simulated training makes errors on each word of a speaker with a probability that is the contestant's WER, plus a part
-of the seed, a part of the speaker, and a part of speaker and contestant together (a contestant may suit some speakers).
+A simulated training makes errors on each word of a speaker with a probability that is the system's WER, plus a part
+of the seed, a part of the speaker, and a part of speaker and system together (a system may suit some speakers).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from asr.evaluation.comparison.differences import pair_weights
-from asr.evaluation.comparison.estimate import Estimate, estimate, holm
+from asr.evaluation.comparison.statistics.estimate import Estimate, estimate
+from asr.evaluation.comparison.statistics.multiple_testing import holm, pair_weights
 
 ALPHA = 0.05
 WER = 0.15
 WORDS_EACH = 100  # of a speaker
-NUM_CONTESTANTS = 8
+NUM_SYSTEMS = 8
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class World:
     """What WERs depend on, as standard deviations.
 
     Attributes:
-        seed_sd: between seeds of a contestant.
-        speaker_sd: between speakers, for all contestants alike.
-        taste_sd: between speakers, for each contestant anew.
-        num_seeds: of each contestant.
+        seed_sd: between seeds of a system.
+        speaker_sd: between speakers, for all systems alike.
+        taste_sd: between speakers, for each system anew.
+        num_seeds: of each system.
         num_speakers: in the test set.
     """
 
@@ -44,7 +44,7 @@ class World:
     num_speakers: int = 40
 
     def errors(self, rng: np.random.Generator, num: int, wers: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Draw errors (num, contestants, seeds, speakers) of trainings with these true WERs."""
+        """Draw errors (num, systems, seeds, speakers) of trainings with these true WERs."""
         rates = (
             wers[:, None, None]
             + self.seed_sd * rng.normal(size=(num, len(wers), self.num_seeds, 1))
@@ -67,13 +67,13 @@ WORLDS = [
 
 
 def pair_estimates(world: World, num: int, difference: float = 0.0, seed: int = 0) -> Estimate:
-    """Compare two contestants ``num`` times, the first being better by ``difference``."""
+    """Compare two systems ``num`` times, the first being better by ``difference``."""
     errors = world.errors(np.random.default_rng(seed), num, np.array([WER - difference, WER]))
     return estimate(errors[:, 0] - errors[:, 1], world.words)
 
 
 def false_positives(world: World, num: int, alpha: float = ALPHA) -> float:
-    """Share of comparisons of equal contestants that find a difference."""
+    """Share of comparisons of equal systems that find a difference."""
     found = pair_estimates(world, num)
     return float((np.abs(found.mean) > found.half_width(alpha)).mean())
 
@@ -85,9 +85,9 @@ def power(world: World, num: int, difference: float, alpha: float = ALPHA) -> fl
 
 
 def false_tables(world: World, num: int, seed: int = 0) -> float:
-    """Share of tables of equal contestants in which any pair is said to differ."""
-    errors = world.errors(np.random.default_rng(seed), num, np.full(NUM_CONTESTANTS, WER))
-    pairs = [(str(a), str(b)) for a, b in itertools.combinations(range(NUM_CONTESTANTS), 2)]
+    """Share of tables of equal systems in which any pair is said to differ."""
+    errors = world.errors(np.random.default_rng(seed), num, np.full(NUM_SYSTEMS, WER))
+    pairs = [(str(a), str(b)) for a, b in itertools.combinations(range(NUM_SYSTEMS), 2)]
     differences = (errors[:, int(a)] - errors[:, int(b)] for a, b in pairs)
     p_values = np.stack([estimate(difference, world.words).p_value() for difference in differences], axis=-1)
     return float((holm(p_values, pair_weights(pairs, baseline="0")) <= ALPHA).any(-1).mean())
@@ -104,7 +104,7 @@ def satterthwaite_false_positives(world: World, num: int, alpha: float) -> float
 def main() -> None:
     """Print a row per world."""
     num = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
-    small = ALPHA / len(list(itertools.combinations(range(NUM_CONTESTANTS), 2)))
+    small = ALPHA / len(list(itertools.combinations(range(NUM_SYSTEMS), 2)))
     print(f"{num} repetitions; % of comparisons (of tables: {num // 10} repetitions); nominal {100 * ALPHA:g} %\n")
     print("| seeds | sd of seeds | of speakers | of taste | false positives | at α = 0.05 / 28, × nominal |", end="")
     print(" with Satterthwaite | false tables of 8 | 3 sd of seeds found |")

@@ -19,7 +19,7 @@ from asr.data.archives import extract
 from asr.data.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.manifests import read_brought
 from asr.data.tables import read_table
-from asr.evaluation.comparison.reading import read_runs
+from asr.evaluation.comparison.inputs.run_folders import read_runs
 from asr.evaluation.report import ERROR_COLUMNS
 from asr.training.checkpoints import load_checkpoint
 from asr.training.running_averages import RunningAverages

@@ -1,4 +1,4 @@
-"""``asr-compare``: finished trainings → which was better, and how sure that is."""
+"""``asr-compare``: compares finished runs over seeds, with intervals and significance."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.resuming import FREE
 from asr.console import PlainConsole
 from asr.evaluation.comparison.compare import compare
-from asr.evaluation.comparison.html_report import write_report_files
-from asr.evaluation.comparison.reading import read_runs
+from asr.evaluation.comparison.inputs.run_folders import read_runs
+from asr.evaluation.comparison.report.files import write_json, write_report_files
+from asr.evaluation.comparison.report.terminal import tables
 from asr.evaluation.comparison.result import Comparison
-from asr.evaluation.comparison.saving import write_json
-from asr.evaluation.comparison.terminal import tables
 from asr.safe_io import named_path
 from asr.training.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.training.wandb_access import has_api_key
@@ -36,7 +35,7 @@ def main() -> None:
 
 
 def compare_runs(options: DictConfig) -> None:
-    """Compare runs, print what was found, and write it to a folder of its own."""
+    """Compare runs, print the result and write it to a new folder."""
     config = cast(dict[str, Any], OmegaConf.to_container(options, resolve=True))
     sweep, folders = _run_folders(config)
     _check_output(config["out"], sweep)
@@ -52,27 +51,27 @@ def compare_runs(options: DictConfig) -> None:
     )
     _print(comparison)
     output = _output_folder(config["out"], sweep)
-    report, *pictures = write_report_files(comparison, output)
-    files = [write_json(comparison, output), report, *pictures]
+    report, *plots = write_report_files(comparison, output)
+    files = [write_json(comparison, output), report, *plots]
     console.print(f"report: {report}", soft_wrap=True)
     _track(config.get("logger"), comparison, files, output, sweep)
     console.print(f"comparison: {output}", soft_wrap=True)
 
 
 def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
-    """Return the sweep's folder, if one is named, and the folders of runs."""
+    """Return the folder of the sweep, if one is named, and the folders of runs."""
     if (config["sweep"] is None) == (config["runs"] is None):
-        raise ConfigError("say what to compare: either sweep=NAME, or runs='runs/…/*', or runs=[FOLDER,FOLDER]")
+        raise ConfigError("name what to compare: either sweep=NAME, or runs='runs/…/*', or runs=[FOLDER,FOLDER]")
     if config["sweep"] is not None:
         folder = _sweep_folder(str(config["sweep"]))
-        return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} holds no run")
+        return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run")
     patterns = config["runs"] if isinstance(config["runs"], list) else [config["runs"]]
     if not patterns:
-        raise ConfigError("runs: the list is empty; name folders of runs, as in runs=[runs/a,runs/b]")
+        raise ConfigError("runs: the list is empty; name run folders, for example runs=[runs/a,runs/b]")
     found = []
     for pattern in map(str, patterns):
         matching = [Path(pattern)] if Path(pattern).is_dir() else [Path(path) for path in glob.glob(pattern)]
-        found += _with_configs(matching, f"runs: {pattern!r} is no run's folder, and matches none")
+        found += _with_configs(matching, f"runs: {pattern!r} is not a run folder and matches none")
     return None, list(dict.fromkeys(found))
 
 
@@ -82,16 +81,15 @@ def _sweep_folder(name: str) -> Path:
             return folder.resolve()
     known = sorted({path.parent.parent.name for path in RUNS.glob("*/*/config.yaml")})
     raise ConfigError(
-        f"sweep: there is no folder {str(RUNS / name)!r}.{did_you_mean(name, known)} "
-        f"Known: {', '.join(known) or 'none'}."
+        f"sweep: no folder {str(RUNS / name)!r}.{did_you_mean(name, known)} Known: {', '.join(known) or 'none'}."
     )
 
 
 def _with_configs(folders: Iterable[Path], complaint: str) -> list[Path]:
-    """Return the folders that runs were started in, each once, whatever links lead to them."""
+    """Return the folders in which a run was started, each once, also if several links lead to it."""
     kept = sorted({folder.resolve() for folder in folders if (folder / "config.yaml").is_file()})
     if not kept:
-        raise ConfigError(f"{complaint}; a run's folder has config.yaml, as below runs/")
+        raise ConfigError(f"{complaint}; a run folder contains config.yaml")
     return kept
 
 
@@ -103,7 +101,7 @@ def _number(config: Mapping[str, Any], key: str) -> float:
 
 
 def _check_output(out: Any, sweep: Path | None) -> None:
-    """Say now, not after the work, that nothing could be written."""
+    """Fail before the work if the result could not be written after it."""
     if out is not None:
         free_folder(out, "out")
     else:
@@ -111,7 +109,7 @@ def _check_output(out: Any, sweep: Path | None) -> None:
 
 
 def _output_folder(out: Any, sweep: Path | None) -> Path:
-    """Make a new folder; a former comparison stays as it is."""
+    """Create a new folder; an earlier comparison stays as it is."""
     if out is not None:
         return claim_run_folder(out, "out")
     if sweep is None:
@@ -137,7 +135,7 @@ def _print(comparison: Comparison) -> None:
 def _track(
     logger: Mapping[str, Any] | None, comparison: Comparison, files: list[Path], output: Path, sweep: Path | None
 ) -> None:
-    """Send the comparison to wandb where it was asked for, or where there is a key and nothing was said."""
+    """Send the comparison to wandb if the user asked for it, or if there is an API key and ``logger`` is not set."""
     node = {} if logger is None else logger.get("wandb")
     if node is None or (logger is None and not has_api_key()):
         return

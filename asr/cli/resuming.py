@@ -16,7 +16,8 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.cli.errors import ConfigError
-from asr.safe_io import at, check_plain, named_path, read_yaml
+from asr.nested import at, flatten
+from asr.safe_io import check_plain, named_path, read_yaml
 from asr.training.run_folder import check_run_folder
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
@@ -192,7 +193,7 @@ def override_key(word: str) -> str:
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what differs between two configs, as sentences; where and how fast may differ."""
-    old, new = flat(before), flat(now)
+    old, new = flatten(before), flatten(now)
     keys = [key for key in sorted(old | new) if not any(f"{key}.".startswith(f"{free}.") for free in FREE)]
     return [
         f"{key}: {old.get(key, 'absent')!r} in the run, {new.get(key, 'absent')!r} now"
@@ -214,10 +215,3 @@ def refuse_changes(found: list[str], anyway: bool) -> list[str]:
             + "\nTake the changes back, or say resume_anyway=true to go on with them."
         )
     return found
-
-
-def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the values of a nested config by dotted key."""
-    if isinstance(node, Mapping) and node:
-        return {key: value for name, item in node.items() for key, value in flat(item, f"{prefix}{name}.").items()}
-    return {prefix.removesuffix("."): list(node) if isinstance(node, tuple) else node}

@@ -23,9 +23,10 @@ from pydantic import TypeAdapter, ValidationError
 from asr.children import die_with_parent
 from asr.cli.errors import ConfigError
 from asr.cli.gpus import claimed_gpus
-from asr.cli.resuming import FREE, flat, override_key
+from asr.cli.resuming import FREE, override_key
 from asr.console import PlainConsole
-from asr.evaluation.curves import read_metrics
+from asr.evaluation.metrics_csv import read_metrics
+from asr.nested import flatten
 from asr.safe_io import check_inside, open_inside, read_json, write_whole
 from asr.signals import TRY_AGAIN, Terminated
 from asr.training.run_folder import check_run_folder
@@ -136,7 +137,7 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
         config: composed, unresolved.
     """
     label = "_".join(_label(word) for word in overrides if not _is_free(override_key(word)))[:LONGEST_LABEL]
-    trained = {key: value for key, value in flat(config).items() if not _is_free(key)}
+    trained = {key: value for key, value in flatten(config).items() if not _is_free(key)}
     digest = hashlib.sha256(json.dumps(trained, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{label or 'default'}-{digest}"
 
@@ -255,7 +256,8 @@ def best_dev_wer(folder: Path) -> float:
     """Return the lowest WER on the development sets that a run has reached so far; infinity where there is none."""
     metrics = folder / "metrics.csv"
     try:
-        values = read_metrics(metrics).get("val/wer", ([], []))[1] if metrics.is_file() else []
+        points = read_metrics(metrics, lambda name: name == "val/wer") if metrics.is_file() else {}
+        values = list(points["val/wer"][1]) if points else []
     except ValueError as error:
         console.print(f"the WER on dev of {folder.name} is not known: {error}", soft_wrap=True)
         values = []

@@ -14,7 +14,8 @@ from rich.table import Table
 from asr.cli.errors import ConfigError
 from asr.cli.sweep_jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, records
 from asr.console import PlainConsole, printable
-from asr.safe_io import at, number_at, read_json
+from asr.nested import at, number_at
+from asr.safe_io import read_json
 from asr.signals import end_by_default, end_with
 
 console = PlainConsole()

@@ -1,4 +1,4 @@
-"""How learning rate and warm-up are chosen: the same number of trials for every contestant, by dev WER alone."""
+"""How learning rate and warm-up are chosen: the same number of trials for every system, by dev WER alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asr.cli.errors import ConfigError
 
 
 @dataclass
-class Contestant:
+class TunedSystem:
     """An optimizer with a schedule, and the trials that were made with it.
 
     Attributes:
@@ -73,7 +73,7 @@ def rounded(lr: float) -> float:
     return float(f"{lr:.2g}")
 
 
-def contestants(sweep: Mapping[str, Any]) -> list[tuple[Contestant, list[float]]]:
+def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
     """Return who takes part, each with the learning rates to begin with.
 
     Args:
@@ -99,7 +99,7 @@ def contestants(sweep: Mapping[str, Any]) -> list[tuple[Contestant, list[float]]
             options = schedules[schedule]
             words = (f"optimizer={name}", f"schedule={schedule}", *options["overrides"])
             lrs = [float(lr) for lr in optimizers[name]["lr"]]
-            found.append((Contestant(f"{name} {schedule}", words, tuple(options["warmups"])), lrs))
+            found.append((TunedSystem(f"{name} {schedule}", words, tuple(options["warmups"])), lrs))
     _check_equal_trials(found)
     return found
 
@@ -110,10 +110,10 @@ def _schedule(arm: str, common: str, usual: str) -> str:
     return common if arm == "common" else usual
 
 
-def _check_equal_trials(found: Sequence[tuple[Contestant, list[float]]]) -> None:
-    counts = {(len(set(lrs)), len(contestant.warmups)) for contestant, lrs in found}
+def _check_equal_trials(found: Sequence[tuple[TunedSystem, list[float]]]) -> None:
+    counts = {(len(set(lrs)), len(system.warmups)) for system, lrs in found}
     if not found or len(counts) > 1 or min(counts)[0] < 1:
         raise ConfigError(
-            "sweep: every contestant gets the same number of trials, at least one lr; numbers of lrs and warm-ups are "
+            "sweep: every system gets the same number of trials, at least one lr; numbers of lrs and warm-ups are "
             + (", ".join(f"{c.name}: {len(set(lrs))} and {len(c.warmups)}" for c, lrs in found) or "none")
         )

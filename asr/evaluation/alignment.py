@@ -1,4 +1,4 @@
-"""Aligned words for human eyes: which word was heard for which, and what is confused most."""
+"""Alignments as people read them, and counts of the most frequent confusions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def confusions(alignments: Iterable[Iterable[AlignedWord]]) -> Counter[AlignedWo
 
 
 def error_name(pair: AlignedWord) -> str:
-    """Return ``substitution``, ``deletion``, ``insertion``, or nothing where both words are the same."""
+    """Return ``substitution``, ``deletion`` or ``insertion``; empty if both words are the same."""
     said, heard = pair
     if said == heard:
         return ""
@@ -51,7 +51,7 @@ def _pad(word: str, width: int) -> str:
 
 
 def _width(word: str) -> int:
-    """Columns of a terminal: East Asian wide characters take two, combining marks none."""
+    """Return the columns in a terminal: East Asian wide characters take two, combining marks none."""
     return sum(_character_width(character) for character in word)
 
 

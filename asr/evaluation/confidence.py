@@ -1,4 +1,4 @@
-"""How far a WER may be from the one on endless data of the same kind: intervals by resampling."""
+"""Confidence intervals of a WER by resampling: how far it may be from the WER on unlimited data of the same kind."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from asr.evaluation.wer import Score
 
-MIN_RESAMPLES = 100  # with fewer the ends of an interval are chance
-CHUNK_DRAWS = 2**20  # units drawn at once; holds memory at some 25 MB
+MIN_RESAMPLES = 100  # with fewer the ends of an interval are too random
+CHUNK_DRAWS = 2**20  # units drawn at once; limits memory to about 25 MB
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Interval:
         low: lower end, a fraction.
         high: upper end, a fraction.
         unit: what was resampled, or counted as independent.
-        num_units: how many of them there are.
-        level: share of such intervals that hold the true value, for example 0.95.
-        method: ``bootstrap``; ``exact upper bound`` where there is no error; ``none`` where one utterance alone says
+        num_units: their number.
+        level: share of such intervals that contain the true value, for example 0.95.
+        method: ``bootstrap``; ``exact upper bound`` if there is no error; ``none`` for a single utterance, which says
             nothing about others (then 0 to infinity).
     """
 
@@ -41,28 +41,28 @@ class Interval:
 def bootstrap_interval(score: Score, *, num_resamples: int = 10_000, level: float = 0.95, seed: int = 0) -> Interval:
     """Return the percentile bootstrap interval of a WER.
 
-    Errors of one speaker go together, so that whole speakers are drawn (with replacement) where every utterance has
-    one and there are at least two; otherwise utterances. Draws without a reference word have no WER and do not count.
-    Over few units the interval is too narrow: with ten simulated speakers 90 of 100 held the true WER, not 95.
+    Errors of one speaker depend on each other. So whole speakers are drawn with replacement if every utterance has a
+    speaker and there are at least two; otherwise utterances. Draws without a reference word have no WER and do not
+    count. With few units the interval is too narrow: with ten simulated speakers, 90 of 100 contained the true WER.
 
     Without any error every draw would give 0. Then the interval is one-sided and exact for independent words
-    (Clopper and Pearson): its upper end is the WER at which no error in that many words has the probability
+    (Clopper and Pearson): its upper end is the WER at which no error in that many words has a probability of
     ``1 - level``.
 
     Args:
         score: errors per utterance.
         num_resamples: draws of the whole set.
-        level: between 0 and 1, without them.
+        level: between 0 and 1, exclusive.
         seed: the same seed gives the same interval.
 
     Raises:
-        ValueError: an option is out of its range.
+        ValueError: an option is out of range.
 
     Reference:
         Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation", for
         utterances; Liu and Peng 2020, "Statistical testing on ASR performance via blockwise bootstrap",
         arXiv:1912.09508, for speakers as blocks; Clopper and Pearson 1934, "The use of confidence or fiducial limits
-        illustrated in the case of the binomial", Biometrika 26, for no error.
+        illustrated in the case of the binomial", Biometrika 26, for sets without errors.
     """
     unit, errors, words = _units(score)
     return interval_of_counts(unit, errors, words, num_resamples=num_resamples, level=level, seed=seed)
@@ -77,7 +77,7 @@ def interval_of_counts(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Return the interval of ``bootstrap_interval`` where errors and words (U,) per unit are known already."""
+    """Return the interval of ``bootstrap_interval`` from errors and words (U,) per unit."""
     _check_options(num_resamples, level, seed)
     if errors.sum() == 0:
         num_words = int(words.sum())
@@ -94,13 +94,13 @@ def _check_options(num_resamples: int, level: float, seed: int) -> None:
     if num_resamples < MIN_RESAMPLES:
         raise ValueError(f"bootstrap: num_resamples={num_resamples} is below {MIN_RESAMPLES}; 10000 is customary")
     if not 0 < level < 1:
-        raise ValueError(f"bootstrap: level={level} does not lie between 0 and 1; 0.95 is customary")
+        raise ValueError(f"bootstrap: level={level} is not between 0 and 1; 0.95 is customary")
     if seed < 0:
         raise ValueError(f"bootstrap: seed={seed} is negative; give 0 or more")
 
 
 def _units(score: Score) -> tuple[Literal["speaker", "utterance"], NDArray[np.int64], NDArray[np.int64]]:
-    """Return what is drawn, and the errors and reference words of each."""
+    """Return what is drawn, and the errors and reference words of each unit."""
     speakers = [item.utterance.speaker for item in score.utterances]
     if all(speakers) and len(set(speakers)) > 1:
         errors: Counter[str | None] = Counter()

@@ -1,4 +1,4 @@
-"""Pictures of a run: loss, error rates and learning rate over its updates."""
+"""Plots of one run: loss, error rates and learning rate against updates."""
 
 from __future__ import annotations
 
@@ -14,24 +14,19 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from asr.evaluation.metrics_csv import read_metrics
 from asr.safe_io import write_whole
-from asr.table_files import read_points
 
 Curve = tuple[Sequence[int], Sequence[float]]
 
 
-def read_metrics(path: Path) -> Mapping[str, Curve]:
-    """Return steps and values of the metrics in a metrics.csv that are drawn.
+def plot_curves(metrics: Path, folder: Path) -> list[Path]:
+    """Draw ``loss.png``, ``wer.png`` and ``lr.png`` from a metrics.csv, as far as they were logged; return the files.
 
     Raises:
-        ValueError: it is no table.
+        ValueError: the file is not a table of metrics.
     """
-    return read_points(path, lambda name: name in ("train/loss", "train/lr") or name.startswith("val/"))
-
-
-def plot_curves(metrics: Path, folder: Path) -> list[Path]:
-    """Draw ``loss.png``, ``wer.png`` and ``lr.png`` from a metrics.csv; return what was drawn."""
-    curves = read_metrics(metrics)
+    curves = read_metrics(metrics, lambda name: name in ("train/loss", "train/lr") or name.startswith("val/"))
     folder.mkdir(parents=True, exist_ok=True)
     wer = {
         name.removeprefix("val/").removesuffix("/wer"): (steps, [100 * value for value in values])

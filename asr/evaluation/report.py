@@ -1,4 +1,4 @@
-"""What is left of an evaluation: one headline, plain numbers, and four text files per set."""
+"""Reports the error rates of one set: a headline, plain numbers and four text files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from asr.evaluation.alignment import aligned_view, confusions, error_name
 from asr.evaluation.confidence import Interval
+from asr.evaluation.formatting import count, percent
 from asr.evaluation.wer import AlignedWord, Score, ScoredUtterance
 from asr.safe_io import refuse_existing, write_new
 
@@ -19,7 +20,7 @@ _SET_NAME = re.compile(r"\w[\w.+-]*")
 
 
 class ReportFiles(NamedTuple):
-    """Where ``write_report`` left its files."""
+    """The files of ``write_report``."""
 
     hypotheses: Path
     alignments: Path
@@ -28,15 +29,15 @@ class ReportFiles(NamedTuple):
 
 
 def headline(score: Score, interval: Interval) -> str:
-    """Return the result in one line: WER with its interval, CER, edits, size of the set."""
+    """Return the result in one line: WER with its interval, CER, edits and size of the set."""
     words = score.words
     edits = f"S {words.substitutions} D {words.deletions} I {words.insertions}"
-    size = f"{_count(words.num_reference, 'word')}, {_count(score.num_utterances, 'utterance')}"
-    return f"WER {_percent(score.wer)} % {_interval_text(interval)} | CER {_percent(score.cer)} % | {edits} | {size}"
+    size = f"{count(words.num_reference, 'word')}, {count(score.num_utterances, 'utterance')}"
+    return f"WER {percent(score.wer)} % {_interval_text(interval)} | CER {percent(score.cer)} % | {edits} | {size}"
 
 
 def summary(score: Score, interval: Interval) -> dict[str, float | int | str | None]:
-    """Return the result as plain numbers for a JSON file; rates are fractions, an unknown upper end is None."""
+    """Return the result as plain numbers for a JSON file; rates are fractions, unknown ends are None."""
     known = interval.method != "none"
     return {
         "wer": score.wer,
@@ -58,37 +59,36 @@ def summary(score: Score, interval: Interval) -> dict[str, float | int | str | N
 
 
 def check_set_name(name: str) -> None:
-    """Refuse a name that cannot begin a file name.
+    """Refuse a name that cannot be part of a file name.
 
     Raises:
         ValueError: the name is empty, or holds more than letters, digits and ``_ . + -``.
     """
     if not _SET_NAME.fullmatch(name):
         raise ValueError(
-            f"set name {name!r}: reports are files named by their set, so that the name begins with a letter, digit "
-            "or _ and goes on with these and . + - only; rename the set, for example test-clean"
+            f"set name {name!r} cannot be part of a file name: it must begin with a letter, digit or _, and all others "
+            "must be letters, digits or one of _ . + -; rename the set, for example test-clean"
         )
 
 
 def write_report(
     folder: Path, set_name: str, score: Score, interval: Interval, notes: Sequence[str] = ()
 ) -> ReportFiles:
-    """Write ``<set>.hyp.txt``, ``<set>.alignments.txt``, ``<set>.errors.tsv`` and at last ``<set>.wer.txt``.
+    """Write ``<set>.hyp.txt``, ``<set>.alignments.txt``, ``<set>.errors.tsv`` and last ``<set>.wer.txt``.
 
-    Each file appears complete or not at all; where ``<set>.wer.txt`` is, the others are too. ``<set>.errors.tsv`` is
-    for programs: a header, then a line per utterance with ``ERROR_COLUMNS``, parted by tabs; an unknown speaker is
-    empty.
+    Each file appears complete or not at all; if ``<set>.wer.txt`` exists, the others do too. ``<set>.errors.tsv`` is
+    for programs: a header, then ``ERROR_COLUMNS`` of each utterance, separated by tabs; an unknown speaker is empty.
 
     Args:
         folder: created if needed.
         set_name: see ``check_set_name``.
         score: of the set.
         interval: of its WER.
-        notes: sentences that must stand next to the result, for example "synthetic speech".
+        notes: sentences that must be shown with the result, for example "synthetic speech".
 
     Raises:
-        ValueError: the set's name cannot begin a file name.
-        FileExistsError: one of the files is there already; nothing is written then.
+        ValueError: the name of the set cannot be part of a file name.
+        FileExistsError: one of the files exists; then nothing is written.
     """
     check_set_name(set_name)
     endings = ("hyp.txt", "alignments.txt", "errors.tsv", "wer.txt")
@@ -106,8 +106,8 @@ def write_report(
 def _interval_text(interval: Interval) -> str:
     if interval.method == "none":
         return f"(no interval from a single {interval.unit})"
-    ends = f"[{_percent(interval.low)}, {_percent(interval.high)}]"
-    level, units = f"{100 * interval.level:g} %", _count(interval.num_units, interval.unit)
+    ends = f"[{percent(interval.low)}, {percent(interval.high)}]"
+    level, units = f"{100 * interval.level:g} %", count(interval.num_units, interval.unit)
     if interval.method == "exact upper bound":
         return f"{ends} ({level} upper bound, no error in {units})"
     return f"{ends} ({level} bootstrap over {units})"
@@ -135,7 +135,7 @@ def _errors_text(score: Score) -> str:
 def _wer_text(score: Score, interval: Interval, notes: Sequence[str]) -> str:
     lines = [headline(score, interval), *(f"note: {' '.join(note.split())}" for note in notes)]
     if score.num_duplicates:
-        left_out = _count(score.num_duplicates, "utterance")
+        left_out = count(score.num_duplicates, "utterance")
         lines.append(f"note: {left_out} left out, whose id had occurred before")
     lines += ["", "Utterances with the most errors", "", *(_worst(score) or ["none has any", ""])]
     lines += ["Most frequent errors", "", *(_frequent_errors(score) or ["none"])]
@@ -159,13 +159,5 @@ def _arrow(pair: AlignedWord) -> str:
 
 
 def _utterance_line(item: ScoredUtterance) -> str:
-    errors, words = _count(item.words.errors, "error"), _count(item.words.num_reference, "word")
+    errors, words = count(item.words.errors, "error"), count(item.words.num_reference, "word")
     return f"{item.utterance.id}: {errors} in {words}"
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.2f}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""Word and character error rates: recognised text against reference text, per utterance and in sum."""
+"""Word and character error rates of recognized text, per utterance and in total."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 import jiwer
 
 AlignedWord = tuple[str | None, str | None]
-"""A reference word and the hypothesis word at its place; None stands for no word."""
+"""A reference word and the hypothesis word aligned with it; None: no word."""
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """What was said and what was recognised.
+    """What was said and what was recognized.
 
     Attributes:
-        id: names the utterance; one line of text without tabs.
-        reference: may be empty: then every recognised word is an insertion.
-        hypothesis: give it and the reference the same normalisation; every other difference is an error.
-        speaker: who spoke; None or empty where that is unknown.
+        id: one line of text without tabs.
+        reference: may be empty; then every recognized word is an insertion.
+        hypothesis: normalized in the same way as the reference; every remaining difference is an error.
+        speaker: None or empty if unknown.
     """
 
     id: str
@@ -35,7 +35,7 @@ class Utterance:
             if not isinstance(getattr(self, name), str):
                 raise ValueError(
                     f"utterance {self.id!r}: its {name} is {getattr(self, name)!r}, not text; "
-                    "leave the utterance out, or give an empty text where nobody speaks"
+                    "leave the utterance out, or give an empty text if nobody speaks"
                 )
 
 
@@ -69,7 +69,7 @@ class ErrorCounts:
 
 @dataclass(frozen=True)
 class ScoredUtterance:
-    """An utterance with its errors and the alignment of its words that they were counted on."""
+    """An utterance with its errors and the word alignment that they were counted from."""
 
     utterance: Utterance
     words: ErrorCounts
@@ -82,10 +82,10 @@ class Score:
     """Errors of a set of utterances.
 
     Attributes:
-        utterances: each id once, in the order given.
-        words: sums over them; at least one reference word.
-        characters: the same in Unicode code points, the single space between two words included.
-        num_duplicates: utterances left out because their id had occurred before.
+        utterances: each id once, in the given order.
+        words: total over them; at least one reference word.
+        characters: the same in Unicode code points, with the single spaces between words.
+        num_duplicates: utterances left out because an earlier one has the same id.
     """
 
     utterances: tuple[ScoredUtterance, ...]
@@ -95,7 +95,7 @@ class Score:
 
     @property
     def wer(self) -> float:
-        """Word errors per reference word; a fraction that insertions may lift above 1."""
+        """Word errors per reference word; a fraction, which insertions may raise above 1."""
         return self.words.errors / self.words.num_reference
 
     @property
@@ -110,13 +110,13 @@ class Score:
 
 
 def score(utterances: Iterable[Utterance]) -> Score:
-    """Count the errors of every utterance and of all together.
+    """Count the errors of every utterance and in total.
 
-    Words are what whitespace parts. Of utterances with the same id the first one counts, whatever the others hold
-    (distributed samplers repeat some to fill their last batch).
+    Words are separated by whitespace. Of utterances with the same id only the first counts: distributed samplers
+    repeat some to fill their last batch.
 
     Raises:
-        ValueError: there is no reference word at all, so that no rate exists.
+        ValueError: there is no reference word, so that no error rate exists.
     """
     given = list(utterances)
     first: dict[str, Utterance] = {}
@@ -126,15 +126,15 @@ def score(utterances: Iterable[Utterance]) -> Score:
     words = sum((item.words for item in scored), ErrorCounts())
     if words.num_reference == 0:
         raise ValueError(
-            f"WER: the references of {len(scored)} utterances hold no word, so that no error rate exists; "
-            "check the set's transcripts, or score it together with a set that has words"
+            f"WER: the references of {len(scored)} utterances contain no words, so that no error rate exists; "
+            "check the transcripts of the set, or score it together with a set that has words"
         )
     characters = sum((item.characters for item in scored), ErrorCounts())
     return Score(scored, words, characters, num_duplicates=len(given) - len(scored))
 
 
 def _score_utterance(utterance: Utterance) -> ScoredUtterance:
-    # jiwer parts words at single spaces only
+    # jiwer splits words at single spaces only
     reference, hypothesis = " ".join(utterance.reference.split()), " ".join(utterance.hypothesis.split())
     words, characters = jiwer.process_words(reference, hypothesis), jiwer.process_characters(reference, hypothesis)
     return ScoredUtterance(utterance, _counts(words), _counts(characters), _aligned_words(words))
@@ -150,6 +150,6 @@ def _aligned_words(output: jiwer.WordOutput) -> tuple[AlignedWord, ...]:
     for chunk in chunks:
         said = reference[chunk.ref_start_idx : chunk.ref_end_idx]
         heard = hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx]
-        # one of them is empty where words were deleted or inserted, else they are equally long
+        # one is empty for deletions and insertions, otherwise both have the same length
         aligned.extend(itertools.zip_longest(said, heard))
     return tuple(aligned)

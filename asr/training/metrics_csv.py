@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,11 +11,9 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from asr.evaluation.metrics_csv import HEADER, rows_before
 from asr.safe_io import check_regular_file, naming, open_inside, replace_by
-from asr.table_files import bounded_lines
 from asr.training.errors import explaining_failed_writes
-
-HEADER = ("step", "name", "value")
 
 
 class MetricsCsv(Logger):
@@ -34,24 +31,15 @@ class MetricsCsv(Logger):
         """Forget what was logged after the checkpoint of an update: a resumed run logs it again.
 
         Raises:
-            ValueError: it is no table of a run.
+            ValueError: the file is not a table of metrics.
         """
         if not os.path.lexists(self.path):
             return
         check_regular_file(self.path)
-        try:
-            with open_inside(self.path, "r") as file:
-                # a line at a time: tables of long runs, and of strangers, may be larger than the memory
-                rows = csv.reader(bounded_lines(file))
-                header = next(rows, [])
-                if tuple(header) != HEADER:
-                    raise ValueError(f"it begins {header[:3]!s:.80}")
-                # a kill may have left half a row at the end
-                kept = itertools.chain([HEADER], (row for row in rows if _is_before(row, update)))
-                with explaining_failed_writes(self.path.parent):
-                    replace_by(self.path, lambda temporary: _write_rows(temporary, kept))
-        except (csv.Error, ValueError) as error:
-            raise ValueError(f"{self.path} is not a table of metrics: {error}; move it away to resume") from None
+        # a line at a time: tables of long runs may be larger than the memory
+        with open_inside(self.path, "r") as file, explaining_failed_writes(self.path.parent):
+            kept = rows_before(self.path, file, update)
+            replace_by(self.path, lambda temporary: _write_rows(temporary, kept))
 
     @property
     def name(self) -> str:
@@ -85,10 +73,3 @@ def _write_rows(path: Path, rows: Iterable[Sequence[str]]) -> None:
         csv.writer(file).writerows(rows)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _is_before(row: Sequence[str], update: int) -> bool:
-    try:
-        return len(row) == 3 and int(row[0]) < update
-    except ValueError:
-        return False

@@ -1,4 +1,4 @@
-"""A comparison of trainings in Weights & Biases: one run of its own beside those that were compared."""
+"""A comparison in Weights & Biases, as a run of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asr.evaluation.comparison.result import Comparison, Difference, SetComparis
 from asr.training.wandb_access import Mode, chosen_mode, reason
 
 COLUMNS = (
-    *("contestant", "seeds", "wer_mean", "wer_sd", "low", "high", "over"),
+    *("system", "seeds", "wer_mean", "wer_sd", "low", "high", "over"),
     *("minus_best", "minus_best_low", "minus_best_high", "minus_best_p", "minus_best_verdict"),
     *("minus_baseline", "minus_baseline_low", "minus_baseline_high", "minus_baseline_p", "minus_baseline_verdict"),
 )
@@ -68,7 +68,7 @@ def log_comparison(
             "keep it there"
         ) from error
     run.log({**{f"{found.name}/table": _table(found) for found in comparison.sets}, **_shown(files)})
-    run.summary.update({f"{s.name}/{row.contestant}/wer": row.wer_mean for s in comparison.sets for row in s.rows})
+    run.summary.update({f"{s.name}/{row.system}/wer": row.wer_mean for s in comparison.sets for row in s.rows})
     run_folder = Path(run.dir).parent
     run.finish()
     return None if online else f"wandb sync {run_folder}"
@@ -77,7 +77,7 @@ def log_comparison(
 def _table(found: SetComparison) -> wandb.Table:
     rows = []
     for row in found.rows:
-        own = (row.contestant, len(row.seeds), row.wer_mean, row.wer_sd, row.low, row.high, row.scope)
+        own = (row.system, len(row.seeds), row.wer_mean, row.wer_sd, row.low, row.high, row.scope)
         rows.append([_finite(value) for value in (*own, *_cells(row.to_best), *_cells(row.to_baseline))])
     return wandb.Table(columns=list(COLUMNS), data=rows, allow_mixed_types=True)
 

@@ -28,9 +28,9 @@ def workplace(tmp_path_factory) -> Workplace:
 def test_a_sweep_is_compared_and_its_former_comparison_stays(workplace):
     printed = workplace.run("compare", "sweep=first", "target_wer=0.3", WANDB_API_KEY="")
     lines = [" ".join(line.split()) for line in printed.splitlines()]
-    assert any(re.match(r"eve 5 -\d+\.\d+ \[-.* better$", line) for line in lines), printed
-    assert any(re.match(r"cain 5 .* cannot distinguish$", line) for line in lines), printed
-    assert any(line.startswith("problem: ") and "half is left out: it has not finished" in line for line in lines)
+    assert any(re.match(r"eve better -\d+\.\d+ \[-.* 5$", line) for line in lines), printed
+    assert any(re.match(r"cain cannot distinguish .* 5$", line) for line in lines), printed
+    assert any(line.startswith("problem: ") and "half is left out: the run has not finished" in line for line in lines)
     assert "note: synthetic speech" in lines
     first = workplace.folder / "runs" / "first" / "comparison"
     assert lines[-1] == f"comparison: {first}"
@@ -72,12 +72,15 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
     [
         ({"sweep": "fist"}, ["no folder 'runs/fist'", "Did you mean 'first'?", "Known: first"]),
         ({"sweep": ".."}, ["no folder 'runs/..'"]),
-        ({"sweep": "empty"}, ["runs/empty' holds no run"]),
+        ({"sweep": "empty"}, ["runs/empty' contains no run"]),
         ({}, ["either sweep=NAME, or runs="]),
         ({"sweep": "first", "runs": "runs/first"}, ["either sweep=NAME, or runs="]),
-        ({"runs": ["runs/empty"]}, ["'runs/empty' is no run's folder"]),
-        ({"runs": "runs/first/half"}, ["no test set to compare", "half is left out: it has not finished"]),
-        ({"sweep": "first", "target_wer": 20}, ["target_wer=20", "a fraction, 0.2 stands for 20 %"]),
+        ({"runs": ["runs/empty"]}, ["'runs/empty' is not a run folder"]),
+        ({"runs": "runs/first/half"}, ["no test set to compare", "half is left out: the run has not finished"]),
+        (
+            {"sweep": "first", "target_wer": 20},
+            ["target_wer must be a fraction between 0 and 1 (0.2 is 20 %)", "given 20"],
+        ),
         ({"sweep": "first", "target_wer": "low"}, ["target_wer must be a number, given 'low'"]),
         ({"sweep": "first", "level": None}, ["level must be a number, given None"]),
         ({"sweep": "first", "out": "runs/first"}, ["out:", "not empty"]),

@@ -9,7 +9,7 @@ import pytest
 
 from asr.cli.errors import ConfigError
 from asr.cli.sweep_jobs import records
-from asr.cli.tuning import Contestant, contestants
+from asr.cli.tuning import TunedSystem, systems
 from tests.cli.conftest import Workplace
 from tests.cli.test_resume import data
 from tests.cli.test_sweeps import QUICK
@@ -29,8 +29,8 @@ SWEEP = {
 }
 
 
-def tried(**trials: float) -> Contestant:
-    return Contestant("eve", ("optimizer=eve",), ("w=1", "w=2"), {float(lr): wer for lr, wer in trials.items()})
+def tried(**trials: float) -> TunedSystem:
+    return TunedSystem("eve", ("optimizer=eve",), ("w=1", "w=2"), {float(lr): wer for lr, wer in trials.items()})
 
 
 @pytest.mark.parametrize(
@@ -46,24 +46,24 @@ def tried(**trials: float) -> Contestant:
     ],
 )
 def test_the_next_lr_lies_beyond_an_edge_or_beside_the_best(trials, best, at_edge, following):
-    contestant = tried(**trials)
-    assert (contestant.best_lr, contestant.at_edge) == (best, at_edge)
-    assert contestant.next_lr() == following
+    system = tried(**trials)
+    assert (system.best_lr, system.at_edge) == (best, at_edge)
+    assert system.next_lr() == following
 
 
 def test_the_usual_warmup_is_kept_where_another_is_not_better():
-    contestant = tried(**{"0.01": 0.5})
-    contestant.warmup_trials = {"w=1": 0.5, "w=2": 0.5}
-    assert contestant.chosen() == ["optimizer=eve", "optimizer.lr=0.01", "w=1"]
-    contestant.warmup_trials["w=2"] = 0.4
-    assert contestant.chosen()[-1] == "w=2"
+    system = tried(**{"0.01": 0.5})
+    system.warmup_trials = {"w=1": 0.5, "w=2": 0.5}
+    assert system.chosen() == ["optimizer=eve", "optimizer.lr=0.01", "w=1"]
+    system.warmup_trials["w=2"] = 0.4
+    assert system.chosen()[-1] == "w=2"
 
 
 def test_each_optimizer_takes_part_with_the_common_and_with_its_usual_schedule():
-    found = contestants(SWEEP)
+    found = systems(SWEEP)
     assert [c.name for c, _ in found] == ["adamw warmup_cosine", "eve warmup_cosine", "eve eden"]
     assert found[2][0].overrides == ("optimizer=eve", "schedule=eden", "schedule.lr_batches=500")
-    assert [c.name for c, _ in contestants({**SWEEP, "only": ["eve"], "arms": ["usual"]})] == ["eve eden"]
+    assert [c.name for c, _ in systems({**SWEEP, "only": ["eve"], "arms": ["usual"]})] == ["eve eden"]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_each_optimizer_takes_part_with_the_common_and_with_its_usual_schedule()
 )
 def test_what_would_be_unfair_or_unknown_is_refused(changed, message):
     with pytest.raises(ConfigError, match=message):
-        contestants({**SWEEP, **changed})
+        systems({**SWEEP, **changed})
 
 
 def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_path):

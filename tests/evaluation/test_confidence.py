@@ -142,9 +142,9 @@ def test_the_interval_agrees_with_kaldialign_on_utterances():
     ("options", "complaint"),
     [
         ({"num_resamples": 99}, "num_resamples=99 is below 100"),
-        ({"level": 0.0}, "level=0.0 does not lie between 0 and 1"),
-        ({"level": 1.0}, "level=1.0 does not lie between 0 and 1"),
-        ({"level": 95}, "level=95 does not lie between 0 and 1"),
+        ({"level": 0.0}, "level=0.0 is not between 0 and 1"),
+        ({"level": 1.0}, "level=1.0 is not between 0 and 1"),
+        ({"level": 95}, "level=95 is not between 0 and 1"),
         ({"seed": -1}, "seed=-1 is negative"),
     ],
 )

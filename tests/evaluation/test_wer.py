@@ -78,7 +78,7 @@ def test_utterances_may_be_a_generator():
 
 @pytest.mark.parametrize("utterances", [[], [Utterance("a", "", "uh"), Utterance("b", " \n", "")]])
 def test_no_reference_word_at_all_has_no_rate(utterances):
-    with pytest.raises(ValueError, match=rf"{len(utterances)} utterances hold no word.*check the set's transcripts"):
+    with pytest.raises(ValueError, match=rf"{len(utterances)} utterances contain no words.*check the transcripts"):
         score(utterances)
 
 

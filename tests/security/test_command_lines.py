@@ -359,7 +359,7 @@ NONSENSE = {
     ),
     "a number as baseline": ("compare", ["runs=RUN", "baseline=5"], ["baseline must be a name, or null", "5"]),
     "a truth as sweep": ("compare", ["sweep=true"], ["sweep must be", "True"]),
-    "a number as sweep": ("compare", ["sweep=5"], ["sweep: there is no folder 'runs/5'"]),
+    "a number as sweep": ("compare", ["sweep=5"], ["sweep: no folder 'runs/5'"]),
     "lists in runs": ("compare", ["runs=[[a]]"], ["runs must be", "[['a']]"]),
     "a number as logger": ("compare", ["runs=RUN", "+logger.wandb=5"], ["logger must be", "{'wandb': 5}"]),
     "a list as run_dir": ("prepare", ["run_dir=[a]"], ["run_dir must be", "['a']"]),

@@ -8,7 +8,7 @@ import pytest
 
 from asr.cli import transcribe
 from asr.console import PlainConsole, printable
-from asr.evaluation.comparison import wording
+from asr.evaluation import formatting
 
 # what is given, what is shown
 SHOWN = {
@@ -41,7 +41,7 @@ def test_what_reorders_or_hides_is_shown_as_an_escape(given, shown):
 
 
 def test_reports_replace_what_reorders():
-    assert wording.printable("gpj.\u202eexe") == "gpj.�exe"
+    assert formatting.printable("gpj.\u202eexe") == "gpj.�exe"
 
 
 @pytest.mark.parametrize(("is_terminal", "shown"), [(True, "\\x1b]0;a.wav\tone\n"), (False, "\x1b]0;a.wav\tone\n")])

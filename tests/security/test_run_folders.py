@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from asr.cli.errors import ConfigError
 from asr.cli.gpus import VARIABLE, claimed_gpus
 from asr.cli.sweep_jobs import JobRecord, best_dev_wer, records, run_job
 from asr.cli.sweep_table import job_table
-from asr.evaluation.comparison.run_files import read_curves, read_errors
-from asr.evaluation.curves import plot_curves, read_metrics
+from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
+from asr.evaluation.curves import plot_curves
+from asr.evaluation.metrics_csv import read_metrics
 from asr.evaluation.report import ERROR_COLUMNS
 from asr.training.metrics_csv import MetricsCsv
 from asr.training.run_folder import check_run_folder, create_run_folder, hold, keep_former
@@ -298,16 +300,16 @@ LARGE = {
 
 @pytest.fixture
 def small_limits(monkeypatch) -> None:
-    monkeypatch.setattr("asr.table_files.MAX_POINTS", 500)
-    monkeypatch.setattr("asr.table_files.MAX_CURVES", 30)
-    monkeypatch.setattr("asr.table_files.MAX_LINES", 1000)
+    monkeypatch.setattr("asr.evaluation.metrics_csv.MAX_POINTS", 500)
+    monkeypatch.setattr("asr.evaluation.metrics_csv.MAX_CURVES", 30)
+    monkeypatch.setattr("asr.evaluation.metrics_csv.MAX_LINES", 1000)
 
 
 @pytest.mark.parametrize("case", LARGE)
 def test_a_table_that_would_fill_the_memory_has_no_curves(tmp_path, small_limits, case):
     text, said = LARGE[case]
     (tmp_path / "metrics.csv").write_text(text)
-    for read in (read_curves, read_metrics):
+    for read in (read_curves, functools.partial(read_metrics, is_wanted=lambda name: name.startswith("val/"))):
         with pytest.raises(ValueError, match=rf"metrics\.csv is not a table of metrics: .*{said}"):
             read(tmp_path / "metrics.csv")
 
@@ -333,7 +335,7 @@ LARGE_ERRORS = {
 
 @pytest.mark.parametrize(("text", "said"), LARGE_ERRORS.values(), ids=LARGE_ERRORS)
 def test_errors_per_utterance_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch, text, said):
-    monkeypatch.setattr("asr.evaluation.comparison.run_files.MAX_UTTERANCES", 20)
+    monkeypatch.setattr("asr.evaluation.comparison.inputs.run_files.MAX_UTTERANCES", 20)
     (tmp_path / "test.errors.tsv").write_text(text)
     with pytest.raises(ValueError, match=rf"test\.errors\.tsv, {said}"):
         read_errors(tmp_path / "test.errors.tsv")

@@ -1,4 +1,4 @@
-"""Runs → what their comparison found."""
+"""Compares systems over seeds on every test set."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from asr.evaluation.comparison.differences import Differences, SetCounts
-from asr.evaluation.comparison.estimate import estimate
-from asr.evaluation.comparison.matching import (
-    comparable_runs,
-    count_errors,
-    differing_budgets,
-    named,
-    without_duplicates,
-)
-from asr.evaluation.comparison.result import Comparison, Row, Scope, SetComparison, TimeToTarget
-from asr.evaluation.comparison.runs import Run
-from asr.evaluation.comparison.target import time_to_target
+from asr.evaluation.comparison.inputs.matching import comparable_runs, different_budgets, drop_duplicates
+from asr.evaluation.comparison.inputs.runs import Run
+from asr.evaluation.comparison.result import Comparison, Row, Scope, SetComparison
+from asr.evaluation.comparison.statistics.counts import count_errors
+from asr.evaluation.comparison.statistics.curves import time_to_target
+from asr.evaluation.comparison.statistics.differences import Differences
+from asr.evaluation.comparison.statistics.estimate import estimate
 from asr.evaluation.confidence import interval_of_counts
+from asr.evaluation.formatting import shortlist
 
 
 def compare(
@@ -31,34 +27,34 @@ def compare(
     problems: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Compare contestants on every test set.
+    """Compare systems on every test set.
 
     Args:
-        runs: finished trainings.
+        runs: finished runs.
         title: of the comparison.
-        baseline: name of the contestant that others are compared with, see ``find_baseline``; None: none.
-        target_wer: a fraction; when each contestant reached it on the development sets.
+        baseline: name of the system that others are compared with, see ``find_baseline``; None: no baseline.
+        target_wer: a fraction; the result tells when each system reached it on the development sets.
         level: of intervals and verdicts.
-        problems: what is known already to be incomparable.
-        notes: that must stand next to the results.
+        problems: messages that reading the runs has given.
+        notes: that must be shown with the results.
 
     Raises:
-        ValueError: there is nothing to compare, or an option is out of its range.
+        ValueError: no test set can be compared, or an option is out of range.
     """
     if not 0 < level < 1:
-        raise ValueError(f"level={level} does not lie between 0 and 1; 0.95 is customary")
+        raise ValueError(f"level must be between 0 and 1, given {level}; 0.95 is customary")
     if target_wer is not None and not 0 <= target_wer <= 1:
-        raise ValueError(f"target_wer={target_wer} does not lie between 0 and 1: it is a fraction, 0.2 stands for 20 %")
-    kept, duplicates = without_duplicates(runs)
-    found = [*problems, *duplicates, *differing_budgets(kept)]
-    base, complaint = find_baseline(sorted({run.contestant for run in kept}), baseline)
+        raise ValueError(f"target_wer must be a fraction between 0 and 1 (0.2 is 20 %), given {target_wer}")
+    kept, duplicates = drop_duplicates(runs)
+    found = [*problems, *duplicates, *different_budgets(kept)]
+    base, complaint = find_baseline(sorted({run.system for run in kept}), baseline)
     found += complaint
     sets = []
     for name in sorted({name for run in kept for name in run.sets}):
         comparable, left_out = comparable_runs(kept, name)
         found += left_out
         if len(comparable[0].sets[name].ids) < 2:
-            found.append(f"{name}: a set of a single utterance says nothing about others; left out")
+            found.append(f"{name} is left out: it has a single utterance, which says nothing about others")
         else:
             sets.append(_SetComparer(comparable, name, base, target_wer, level).compare())
     if not sets:
@@ -66,25 +62,24 @@ def compare(
     return Comparison(title, sets, kept, target_wer, level, found, list(notes))
 
 
-def find_baseline(contestants: Sequence[str], asked: str | None) -> tuple[str | None, list[str]]:
-    """Return the contestant of that name, or the only one whose name begins with it, and what is wrong.
+def find_baseline(systems: Sequence[str], asked: str | None) -> tuple[str | None, list[str]]:
+    """Return the system of that name, or the only one whose first word it is, and a message if there is none.
 
-    Case does not count: ``AdamW`` is the name of runs where nothing was typed.
+    Case does not count: without an optimizer override a run is named by its class, for example ``AdamW``.
     """
     if asked is None:
         return None, []
-    same = [name for name in contestants if name.casefold() == asked.casefold()]
-    near = same or [name for name in contestants if name.casefold().split()[:1] == [asked.casefold()]]
+    same = [name for name in systems if name.casefold() == asked.casefold()]
+    near = same or [name for name in systems if name.casefold().split()[:1] == [asked.casefold()]]
     if len(near) == 1:
         return near[0], []
-    what = f"several contestants are called {asked!r}" if near else f"there is no contestant {asked!r}"
-    return None, [
-        f"{what}: nothing is compared with a baseline; baseline=NAME chooses one of {named(near or contestants)}"
-    ]
+    what = f"several systems are called {asked!r}" if near else f"no system is called {asked!r}"
+    choice = shortlist(near or systems)
+    return None, [f"compared without a baseline: {what}; choose one with baseline=NAME, from {choice}"]
 
 
 class _SetComparer:
-    """Compares contestants on one test set; see ``compare``."""
+    """Compares systems on one test set; see ``compare``."""
 
     def __init__(
         self, runs: Sequence[Run], name: str, baseline: str | None, target_wer: float | None, level: float
@@ -93,15 +88,15 @@ class _SetComparer:
         self.errors = runs[0].sets[name]
         self.runs: dict[str, list[Run]] = defaultdict(list)
         for run in sorted(runs, key=lambda run: run.seed):
-            self.runs[run.contestant].append(run)
+            self.runs[run.system].append(run)
         self.baseline = baseline if baseline in self.runs else None
-        self.counts: SetCounts = count_errors(runs, name)
+        self.counts = count_errors(runs, name)
         self.differences = Differences(self.counts, self.baseline, level)
 
     def compare(self) -> SetComparison:
         means = {name: statistics.mean(self._wers(name)) for name in self.runs}
         ranked = sorted(means, key=lambda name: (means[name], name))
-        # a single lucky seed must not take away what the others can be compared with
+        # a system with a single lucky seed has no verdicts, and as the best it would leave the others without them too
         best = next((name for name in ranked if len(self.runs[name]) > 1), ranked[0])
         speakers = set(self.errors.speakers)
         return SetComparison(
@@ -112,19 +107,19 @@ class _SetComparer:
             baseline=self.baseline,
         )
 
-    def _wers(self, contestant: str) -> list[float]:
-        return self.counts.wers(contestant, self.counts.seeds(contestant))
+    def _wers(self, system: str) -> list[float]:
+        return self.counts.wers(system, self.counts.seeds(system))
 
-    def _row(self, contestant: str, best: str) -> Row:
-        wers = self._wers(contestant)
-        low, high, scope = self._interval(contestant)
+    def _row(self, system: str, best: str) -> Row:
+        wers = self._wers(system)
+        low, high, scope = self._interval(system)
         against = {
-            other: None if other in (None, contestant) else self.differences.difference(contestant, other)
+            other: None if other in (None, system) else self.differences.difference(system, other)
             for other in (best, self.baseline)
         }
         return Row(
-            contestant=contestant,
-            seeds=tuple(self.counts.seeds(contestant)),
+            system=system,
+            seeds=tuple(self.counts.seeds(system)),
             wers=tuple(wers),
             wer_mean=statistics.mean(wers),
             wer_sd=statistics.stdev(wers) if len(wers) > 1 else None,
@@ -133,21 +128,18 @@ class _SetComparer:
             scope=scope,
             to_best=against[best],
             to_baseline=against[self.baseline],
-            to_target=self._to_target(contestant),
+            to_target=None if self.target_wer is None else time_to_target(self.runs[system], self.target_wer),
         )
 
-    def _to_target(self, contestant: str) -> TimeToTarget | None:
-        return None if self.target_wer is None else time_to_target(self.runs[contestant], self.target_wer)
-
-    def _interval(self, contestant: str) -> tuple[float, float, Scope]:
-        """Interval of the mean WER; of a single run the one that its own report has."""
-        matrix, words = self.counts.matrix(contestant, self.counts.seeds(contestant)), self.counts.words
+    def _interval(self, system: str) -> tuple[float, float, Scope]:
+        """Return the interval of the mean WER; for a single run the bootstrap interval that its own report has."""
+        matrix, words = self.counts.matrix(system, self.counts.seeds(system)), self.counts.words
         unit = self.counts.unit
-        # endless data may hold errors where this set has none
-        alone = interval_of_counts(unit, matrix.sum(0), words, level=self.level)
+        pooled = interval_of_counts(unit, matrix.sum(0), words, level=self.level)
         if len(matrix) == 1:
-            return alone.low, alone.high, "this run only"
+            return pooled.low, pooled.high, "this run only"
         found = estimate(matrix, words)
         mean, half = float(found.mean), float(found.half_width(1 - self.level))
-        high = mean + half if mean > 0 else max(half, alone.high)
+        # without any error both variances are nearly 0; the exact bound for that many words is not
+        high = mean + half if mean > 0 else max(half, pooled.high)
         return max(0.0, mean - half), high, "seeds and speakers" if unit == "speaker" else "seeds and utterances"

@@ -1,4 +1,4 @@
-"""What a comparison found."""
+"""The result of a comparison."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from asr.evaluation.comparison.runs import Run
+from asr.evaluation.comparison.inputs.runs import Run
 
 Verdict = Literal["better", "worse", "cannot distinguish", "one seed: not compared"]
 Scope = Literal["seeds and speakers", "seeds and utterances", "this run only"]
@@ -14,19 +14,19 @@ Scope = Literal["seeds and speakers", "seeds and utterances", "this run only"]
 
 @dataclass(frozen=True)
 class Difference:
-    """The WER of a contestant minus that of another, on the seeds that both have.
+    """The WER of a system minus that of another, on the seeds that both have.
 
     Attributes:
-        other: name of the other contestant.
+        other: name of the other system.
         num_seeds: seeds in common.
-        mean: difference of the mean WERs, a fraction; below 0 the contestant is better.
+        mean: difference of the mean WERs, a fraction; negative if the system is better.
         low: lower end of its interval.
         high: upper end.
-        probability_of_improvement: that a training of this contestant ends with a lower WER than one of the other;
-            None for a single seed.
-        p_value: two-sided, of the hypothesis that there is no difference; None for a single seed.
-        p_adjusted: after Holm's correction for all comparisons of the table.
-        smallest_detectable: difference that would be found with a probability of 80 %.
+        probability_of_improvement: that a run of this system has a lower WER than a run of the other; None for a single
+            seed.
+        p_value: two-sided, of the hypothesis that the systems do not differ; None for a single seed.
+        p_adjusted: after Holm's correction for all pairs of systems on the test set.
+        smallest_detectable: true difference that would be found with a probability of 80 %.
         verdict: in words.
     """
 
@@ -44,12 +44,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class TimeToTarget:
-    """When runs first reached a WER on the development sets.
+    """When the runs of a system first reached a WER on the development sets.
 
     Attributes:
-        num_reached: runs that did.
-        updates: median over all runs, those that did not counted as later than any; None where most did not.
-        seconds: the same in seconds of training; None also where they were not logged.
+        num_reached: runs that reached it.
+        updates: median over all runs; runs that did not reach it count as later than all others. None if most did not.
+        seconds: the same in seconds of training; None also if they were not logged.
     """
 
     num_reached: int
@@ -59,23 +59,23 @@ class TimeToTarget:
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant on one test set; rates are fractions.
+    """One system on one test set; rates are fractions.
 
     Attributes:
-        contestant: its name.
+        system: its name.
         seeds: of its runs.
         wers: WER by seed, in the order of ``seeds``.
         wer_mean: their mean.
         wer_sd: their standard deviation (n - 1); None for one seed.
         low: lower end of the interval of the mean.
         high: upper end.
-        scope: what the interval speaks of.
-        to_best: difference to the best contestant; None for the best itself.
-        to_baseline: difference to the baseline; None for the baseline itself, or where there is none.
+        scope: what the interval covers.
+        to_best: difference to the best system; None for the best itself.
+        to_baseline: difference to the baseline; None for the baseline itself, or without a baseline.
         to_target: time to the target WER; None without a target.
     """
 
-    contestant: str
+    system: str
     seeds: tuple[int, ...]
     wers: tuple[float, ...]
     wer_mean: float
@@ -90,14 +90,14 @@ class Row:
 
 @dataclass(frozen=True)
 class SetComparison:
-    """All contestants on one test set.
+    """All systems on one test set.
 
     Attributes:
         name: of the set.
-        num_utterances: in it.
-        num_speakers: in it; None where they are unknown.
+        num_utterances: in the set.
+        num_speakers: in the set; None if unknown.
         rows: best mean WER first.
-        baseline: name of the contestant that others are compared with, if it is there.
+        baseline: name of the system that others are compared with; None if it has no run on this set.
     """
 
     name: str
@@ -109,16 +109,16 @@ class SetComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The whole.
+    """The whole result.
 
     Attributes:
-        title: for example the sweep's name.
+        title: for example the name of the sweep.
         sets: one per test set.
         runs: all that were compared.
         target_wer: on the development sets, a fraction; None: not asked for.
         level: of the intervals, for example 0.95.
-        problems: what could not be compared, in sentences.
-        notes: that must stand next to the results, for example "synthetic speech".
+        problems: messages on what could not be compared.
+        notes: that must be shown with the results, for example "synthetic speech".
     """
 
     title: str
@@ -129,10 +129,16 @@ class Comparison:
     problems: Sequence[str]
     notes: Sequence[str]
 
-    def runs_of(self, contestant: str) -> list[Run]:
-        """Return the runs of one contestant."""
-        return [run for run in self.runs if run.contestant == contestant]
+    @property
+    def systems(self) -> list[str]:
+        """Names of all systems: by rank on the first test set, then those that it lacks."""
+        ranked = [row.system for found in self.sets for row in found.rows]
+        return list(dict.fromkeys([*ranked, *(run.system for run in self.runs)]))
+
+    def runs_of(self, system: str) -> list[Run]:
+        """Return the runs of one system."""
+        return [run for run in self.runs if run.system == system]
 
     def times_to_target(self) -> dict[str, TimeToTarget]:
-        """Return how soon each contestant came to the target; of none without a target."""
-        return {row.contestant: row.to_target for found in self.sets for row in found.rows if row.to_target}
+        """Return the time to the target by system; empty without a target."""
+        return {row.system: row.to_target for found in self.sets for row in found.rows if row.to_target}

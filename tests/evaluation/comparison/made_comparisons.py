@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from asr.evaluation.comparison.compare import compare
+from asr.evaluation.comparison.inputs.runs import Cost, Curve, Run, SetErrors
 from asr.evaluation.comparison.result import Comparison
-from asr.evaluation.comparison.runs import Cost, Curve, Run, SetErrors
 
 NAMES = (
     "eve lr=0.01",
@@ -33,7 +33,7 @@ UPDATES, EVERY = 600, 30
 
 
 def made_comparison(
-    num_contestants: int = 8,
+    num_systems: int = 8,
     num_seeds: int = 3,
     *,
     sets: tuple[str, ...] = ("test",),
@@ -42,10 +42,10 @@ def made_comparison(
     names: tuple[str, ...] = NAMES,
     **options,
 ) -> Comparison:
-    """Compare contestants of which each is a little worse than the one before."""
+    """Compare systems of which each is a little worse than the one before."""
     runs = [
         made_run(name, rank, seed, sets, curves, seconds)
-        for rank, name in enumerate(names[:num_contestants])
+        for rank, name in enumerate(names[:num_systems])
         for seed in range(1, num_seeds + 1)
     ]
     given = {"title": "made", "baseline": "adamw", "target_wer": 0.2, "notes": ["synthetic speech"], **options}
@@ -58,7 +58,7 @@ def made_run(name: str, rank: int, seed: int, sets: tuple[str, ...], curves: boo
     words = name.split()
     return Run(
         folder=Path(f"runs/digits/transformer_ctc/{'-'.join(words)}-seed={seed}"),
-        contestant=name,
+        system=name,
         seed=seed,
         lr=next((float(word[3:]) for word in words if word.startswith("lr=")), 0.002),
         sets={name: made_errors(rate * (1 + index), rng) for index, name in enumerate(sets)},

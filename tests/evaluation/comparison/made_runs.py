@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from asr.evaluation.comparison.runs import Cost, Curve, Run, SetErrors
+from asr.evaluation.comparison.inputs.runs import Cost, Curve, Run, SetErrors
 
 WORDS = 10
 SPEAKERS = ("a", "a", "b", "b", "c", "c")
@@ -20,7 +20,7 @@ def errors_of(
 
 
 def run_of(
-    contestant: str,
+    system: str,
     seed: int,
     counts: Sequence[int] = (1, 2, 3, 2, 1, 0),
     *,
@@ -30,8 +30,8 @@ def run_of(
     num_updates: int = 100,
 ) -> Run:
     return Run(
-        folder=Path(folder or f"runs/{contestant}-{seed}"),
-        contestant=contestant,
+        folder=Path(folder or f"runs/{system}-{seed}"),
+        system=system,
         seed=seed,
         lr=0.001,
         sets={"test": errors_of(counts)} if sets is None else sets,
@@ -44,7 +44,7 @@ def better(counts: Sequence[int], by: int) -> list[int]:
     return [count - by for count in counts]
 
 
-# three seeds of four contestants; the second is far better than the first, the third about as good
+# three seeds of four systems; the second is far better than the first, the third about as good
 COUNTS = {1: (6, 5, 7, 6, 5, 6), 2: (5, 6, 6, 7, 6, 6), 3: (6, 6, 6, 6, 5, 5)}
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from asr.evaluation.comparison.compare import compare, find_baseline
-from asr.evaluation.comparison.differences import pair_weights
-from asr.evaluation.comparison.runs import Curve
-from asr.evaluation.comparison.target import time_to_target
+from asr.evaluation.comparison.inputs.runs import Curve
+from asr.evaluation.comparison.statistics.curves import time_to_target
+from asr.evaluation.comparison.statistics.multiple_testing import pair_weights
 from asr.evaluation.confidence import interval_of_counts
 from tests.evaluation.comparison.made_runs import COUNTS, better, errors_of, run_of, sweep
 
@@ -16,12 +16,12 @@ from tests.evaluation.comparison.made_runs import COUNTS, better, errors_of, run
 def rows_of(runs, **options):
     options = {"title": "made", "baseline": "adamw", **options}
     comparison = compare(runs, **options)
-    return comparison, {row.contestant: row for row in comparison.sets[0].rows}
+    return comparison, {row.system: row for row in comparison.sets[0].rows}
 
 
 def test_better_worse_and_cannot_distinguish():
     comparison, rows = rows_of(sweep())
-    assert comparison.sets[0].rows[0].contestant == "eve"
+    assert comparison.sets[0].rows[0].system == "eve"
     assert rows["eve"].to_baseline.verdict == "better"
     assert rows["eve"].to_best is None
     assert rows["adamw"].to_best.verdict == "worse"
@@ -48,8 +48,8 @@ def test_probability_of_improvement_counts_pairs_of_seeds_and_halves_ties():
     assert rows["a"].to_baseline.probability_of_improvement == pytest.approx((1 + 1 + 0.5 + 1) / 4)
 
 
-def test_more_contestants_make_each_verdict_more_careful():
-    _, few = rows_of([run for run in sweep() if run.contestant != "cain"])
+def test_more_systems_make_each_verdict_more_careful():
+    _, few = rows_of([run for run in sweep() if run.system != "cain"])
     _, many = rows_of(sweep())
     assert few["eve"].to_baseline.p_value == many["eve"].to_baseline.p_value == few["eve"].to_baseline.p_adjusted
     assert many["eve"].to_baseline.p_adjusted > few["eve"].to_baseline.p_adjusted
@@ -90,8 +90,8 @@ def test_a_single_seed_is_shown_with_its_own_interval_and_gets_no_verdict():
     assert rows["adamw"].to_best.verdict == "worse"
 
 
-def test_contestants_with_different_seeds_are_paired_on_the_common_ones():
-    runs = [run for run in sweep() if (run.contestant, run.seed) != ("eve", 3)] + [run_of("eve", 7, [9] * 6)]
+def test_systems_with_different_seeds_are_paired_on_the_common_ones():
+    runs = [run for run in sweep() if (run.system, run.seed) != ("eve", 3)] + [run_of("eve", 7, [9] * 6)]
     _, rows = rows_of(runs)
     assert rows["eve"].seeds == (1, 2, 7)
     assert rows["eve"].to_baseline.num_seeds == 2
@@ -114,17 +114,17 @@ def test_no_errors_at_all_do_not_mean_a_rate_of_zero():
     assert f"{rows['eve'].to_best.mean:+.2f}" == "+0.00"
 
 
-def test_the_same_contestant_and_seed_twice_is_said_and_the_later_folder_counts():
+def test_the_same_system_and_seed_twice_is_said_and_the_later_folder_counts():
     again = run_of("eve", 1, [9] * 6, folder="runs/eve-1-later")
     comparison, rows = rows_of([again, *sweep()])
     (problem,) = comparison.problems
-    assert problem == "eve, seed 1 was trained twice: runs/eve-1 is left out, runs/eve-1-later is compared"
+    assert problem == "eve, seed 1 was trained twice: runs/eve-1 is left out, runs/eve-1-later is used"
     assert rows["eve"].wers[0] == pytest.approx(0.9)
 
 
 def test_different_numbers_of_updates_are_said_and_compared():
     runs = [
-        dataclasses.replace(run, cost=run_of("x", 1, num_updates=50).cost) if run.contestant == "eve" else run
+        dataclasses.replace(run, cost=run_of("x", 1, num_updates=50).cost) if run.system == "eve" else run
         for run in sweep()
     ]
     comparison, rows = rows_of(runs)
@@ -136,7 +136,7 @@ def test_a_set_of_other_utterances_is_refused_for_those_runs():
     odd = run_of("eve", 4, sets={"test": errors_of([1] * 6, prefix="v")})
     comparison, rows = rows_of([*sweep(), odd])
     assert comparison.problems == [
-        "test: runs/eve-4 left out: its utterances are others (has v0, v1, v2, v3, v4 and 1 more; "
+        "test: runs/eve-4 left out: it has different utterances (also has v0, v1, v2, v3, v4 and 1 more; "
         "lacks u0, u1, u2, u3, u4 and 1 more)"
     ]
     assert rows["eve"].seeds == (1, 2, 3)
@@ -145,31 +145,33 @@ def test_a_set_of_other_utterances_is_refused_for_those_runs():
 @pytest.mark.parametrize(
     ("odd", "what"),
     [
-        (errors_of([1] * 6, words=9), "number of words of u0, u1, u2, u3, u4 and 1 more"),
-        (errors_of([1] * 6, speakers=("a", "a", "b", "b", "c", "b")), "speaker of u5"),
+        (errors_of([1] * 6, words=9), "number of words differs for u0, u1, u2, u3, u4 and 1 more"),
+        (errors_of([1] * 6, speakers=("a", "a", "b", "b", "c", "b")), "speaker differs for u5"),
     ],
 )
 def test_the_same_ids_with_other_references_are_refused(odd, what):
     comparison, _ = rows_of([*sweep(), run_of("eve", 4, sets={"test": odd})])
-    assert comparison.problems == [f"test: runs/eve-4 left out: the {what} is another"]
+    assert comparison.problems == [f"test: runs/eve-4 left out: the {what}"]
 
 
 def test_sets_are_compared_on_the_runs_that_have_them():
     more = [
         dataclasses.replace(run, sets={**run.sets, "other": errors_of(better(COUNTS[run.seed], 1))})
         for run in sweep()
-        if run.contestant != "cain"
+        if run.system != "cain"
     ]
-    comparison, _ = rows_of([*more, *(run for run in sweep() if run.contestant == "cain")])
+    comparison, _ = rows_of([*more, *(run for run in sweep() if run.system == "cain")])
     assert [(found.name, len(found.rows)) for found in comparison.sets] == [("other", 2), ("test", 3)]
-    assert comparison.problems == ["other: no errors of runs/cain-1, runs/cain-2, runs/cain-3; compared without"]
+    assert comparison.problems == [
+        "other: compared without runs/cain-1, runs/cain-2, runs/cain-3, which have no errors of this set"
+    ]
 
 
 def test_a_single_utterance_is_no_test_set():
     runs = [run_of("adamw", 1, sets={"one": errors_of([1]), "test": errors_of([1, 2])})]
     comparison, _ = rows_of(runs)
     assert [found.name for found in comparison.sets] == ["test"]
-    assert "one: a set of a single utterance" in comparison.problems[0]
+    assert "one is left out: it has a single utterance" in comparison.problems[0]
 
 
 def test_nothing_to_compare_says_why():
@@ -179,7 +181,10 @@ def test_nothing_to_compare_says_why():
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
-    [({"level": 95}, "level=95 does not lie between 0 and 1"), ({"target_wer": 20}, "a fraction, 0.2 stands for 20 %")],
+    [
+        ({"level": 95}, "level must be between 0 and 1, given 95"),
+        ({"target_wer": 20}, r"must be a fraction between 0 and 1 \(0.2 is 20 %\), given 20"),
+    ],
 )
 def test_options_out_of_range_are_refused(options, complaint):
     with pytest.raises(ValueError, match=complaint):
@@ -187,7 +192,7 @@ def test_options_out_of_range_are_refused(options, complaint):
 
 
 @pytest.mark.parametrize(
-    ("contestants", "asked", "expected"),
+    ("systems", "asked", "expected"),
     [
         (["adamw", "eve"], "adamw", "adamw"),
         (["AdamW", "eve"], "adamw", "AdamW"),
@@ -198,8 +203,8 @@ def test_options_out_of_range_are_refused(options, complaint):
         (["eve", "cain"], None, None),
     ],
 )
-def test_the_baseline_is_found_by_name(contestants, asked, expected):
-    name, complaint = find_baseline(contestants, asked)
+def test_the_baseline_is_found_by_name(systems, asked, expected):
+    name, complaint = find_baseline(systems, asked)
     assert name == expected
     assert bool(complaint) == (expected is None and asked is not None)
 

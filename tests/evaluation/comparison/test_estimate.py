@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from asr.evaluation.comparison.estimate import Estimate, estimate, holm
+from asr.evaluation.comparison.statistics.estimate import Estimate, estimate
+from asr.evaluation.comparison.statistics.multiple_testing import holm
 from scripts import check_statistics
 from scripts.check_statistics import WORLDS, World, false_positives, false_tables, pair_estimates, power
 
@@ -96,14 +97,14 @@ def test_holm_with_weights_by_hand():
 
 
 @pytest.mark.parametrize("world", FEW_SEEDS, ids=str)
-def test_equal_contestants_are_said_to_differ_in_about_5_of_100_comparisons(world):
+def test_equal_systems_are_said_to_differ_in_about_5_of_100_comparisons(world):
     found = 100 * false_positives(world, 4000)
-    # contestants that suit speakers differently make it more careful still, but never less
+    # systems that suit speakers differently make it more careful still, but never less
     assert (3 if world.taste_sd < world.seed_sd or not world.taste_sd else 2) < found < 7
 
 
 @pytest.mark.parametrize("world", [World(0.01, 0.03, 0.0, 3), World(0.03, 0.03, 0.0, 5)], ids=str)
-def test_a_table_of_eight_equal_contestants_raises_false_alarm_in_about_5_of_100(world):
+def test_a_table_of_eight_equal_systems_raises_false_alarm_in_about_5_of_100(world):
     assert 2 < 100 * false_tables(world, 600) < 7
 
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from asr.evaluation.comparison.compare import compare
-from asr.evaluation.comparison.headline import best_of, headline
-from asr.evaluation.comparison.wording import (
+from asr.evaluation.comparison.report.headline import best_of, headline
+from asr.evaluation.formatting import (
     detectable,
     duration,
     interval,
@@ -30,15 +30,15 @@ def said(runs, **options) -> list[str]:
 def test_the_best_comes_first_then_what_is_sure_and_what_is_not():
     first, how, *rest = said(sweep(), baseline="adamw")
     assert first.startswith("eve is best: 18.33 % [")
-    assert how == "In brackets the 95 % interval, over seeds and speakers."
+    assert how == "The brackets show the 95 % interval over seeds and speakers."
     assert rest[0] == "It is better than adamw, cain."
-    assert rest[1].startswith("Against the baseline adamw: −40.00 points [−")
+    assert rest[1].startswith("Compared with the baseline adamw: −40.00 points [−")
     assert rest[1].endswith(", better.")
     assert rest[2].startswith("The smallest difference that these runs could detect: ")
 
 
 def test_what_cannot_be_distinguished_is_named():
-    first, _, *rest = said([run for run in sweep() if run.contestant != "eve"], baseline="adamw")
+    first, _, *rest = said([run for run in sweep() if run.system != "eve"], baseline="adamw")
     best, other = ("cain", "adamw") if first.startswith("cain") else ("adamw", "cain")
     assert first.startswith(f"{best} has the lowest WER: ")
     assert rest[0] == f"It cannot be distinguished from {other}."
@@ -46,39 +46,43 @@ def test_what_cannot_be_distinguished_is_named():
 
 
 def test_a_best_that_is_the_baseline_says_so():
-    assert "The best is the baseline." in said(sweep(), baseline="eve")
+    assert "The best system is the baseline." in said(sweep(), baseline="eve")
 
 
 def test_an_interval_without_0_that_is_not_enough_is_explained():
     sentences = headline(made_comparison(8).sets[0], 0.95)
-    at = next(index for index, sentence in enumerate(sentences) if sentence.startswith("Against the baseline adamw"))
+    at = next(
+        index for index, sentence in enumerate(sentences) if sentence.startswith("Compared with the baseline adamw")
+    )
     assert sentences[at].endswith("cannot distinguish.")
-    assert sentences[at + 1] == "Its interval alone leaves out 0; corrected for all comparisons that is not enough."
+    assert sentences[at + 1] == (
+        "The interval does not contain 0, but corrected for all comparisons the difference is not significant."
+    )
 
 
 def test_with_one_seed_nothing_is_claimed():
     first, how, *rest = said([run_of("eve", 1), run_of("adamw", 1, BAD)], baseline="adamw")
-    assert first.startswith("eve had the lowest WER, with one seed: 15.00 %")
+    assert first.startswith("eve had the lowest WER, but with only one seed: 15.00 %")
     assert "this run only: another seed may give another WER" in how
-    assert rest[0] == "One seed in common is too few to compare it with adamw."
+    assert rest[0] == "It has only one seed in common with adamw: not compared."
     assert not any("best" in sentence or "detect" in sentence for sentence in rest)
 
 
-def test_one_contestant_has_nothing_beside_it():
+def test_one_system_has_nothing_beside_it():
     first, *_, last = said([run_of("eve", seed) for seed in (1, 2)])
-    assert first.startswith("eve has a WER: 15.00 %")
-    assert last == "There is nothing to compare it with."
+    assert first.startswith("eve has this WER: 15.00 %")
+    assert last == "There is no other system to compare it with."
 
 
 def test_a_single_lucky_seed_is_not_the_best():
     runs = [*(run_of("adamw", seed, BAD) for seed in (1, 2)), run_of("eve", 1)]
     (found,) = compare(runs, title="made").sets
-    assert found.rows[0].contestant == "eve"
-    assert best_of(found).contestant == "adamw"
-    assert headline(found, 0.95)[0].startswith("adamw has the lowest WER of those with several seeds: 90.00 %")
+    assert found.rows[0].system == "eve"
+    assert best_of(found).system == "adamw"
+    assert headline(found, 0.95)[0].startswith("adamw has the lowest WER of the systems with several seeds: 90.00 %")
 
 
-def test_contestants_without_a_seed_in_common_are_not_compared():
+def test_systems_without_a_seed_in_common_are_not_compared():
     runs = [*(run_of("adamw", seed, BAD) for seed in (1, 2)), run_of("eve", 3, better(BAD, 1))]
     sentences = said(runs)
     assert any(sentence.startswith("It has no seed in common with") for sentence in sentences)
@@ -89,7 +93,7 @@ def test_a_difference_in_favour_of_another_is_not_hidden():
     rows = list(found.rows)
     rows[1] = dataclasses.replace(rows[1], to_best=dataclasses.replace(rows[1].to_best, verdict="better"))
     sentences = headline(dataclasses.replace(found, rows=rows), 0.95)
-    assert f"On the seeds that both have it is worse than {rows[1].contestant}." in sentences
+    assert f"On the seeds that both have, it is worse than {rows[1].system}." in sentences
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from asr.evaluation.comparison.html_report import write_report_files
-from asr.evaluation.comparison.looks import COLOURS
+from asr.evaluation.comparison.plots.line_styles import COLORS
+from asr.evaluation.comparison.report.files import write_report_files
 from tests.evaluation.comparison.made_comparisons import made_comparison
 from tests.evaluation.comparison.parsed_page import parse, table_of
 
@@ -53,7 +53,7 @@ def test_the_page_begins_with_the_result_in_words(page, comparison):
     (title,) = page.all("title")
     assert title.text == "Comparison: made"
     text = " ".join(page.all("body")[0].text.split())
-    assert text.startswith("made Comparison of 3 contestants, 9 runs, 2 test sets synthetic speech test-clean eve lr=0")
+    assert text.startswith("made Comparison of 3 systems, 9 runs, 2 test sets synthetic speech test-clean eve lr=0")
     best = comparison.sets[0].rows[0]
     sentence = f"eve lr=0.01 is best: {100 * best.wer_mean:.2f} % [{100 * best.low:.2f}, {100 * best.high:.2f}]."
     assert text.index(sentence) < text.index(PROBLEM) < text.index("Test set test-clean")
@@ -63,7 +63,7 @@ def test_the_first_table_holds_wers_intervals_and_verdicts(page, comparison):
     tables = [table for table in page.all("table") if table.all("caption")[0].text == "Word error rates"]
     assert len(tables) == 2
     header, *rows = table_of(page, "Word error rates")
-    assert header == ["contestant", "WER %", "against the best", "against the baseline", "95 % interval", "seeds"]
+    assert header == ["system", "WER %", "vs. best", "vs. baseline", "95 % interval", "seeds"]
     best, adamw = comparison.sets[0].rows[0], comparison.sets[0].rows[2]
     assert rows[0] == [
         "eve lr=0.01",
@@ -77,8 +77,8 @@ def test_the_first_table_holds_wers_intervals_and_verdicts(page, comparison):
 
 
 def test_differences_stand_with_interval_p_probability_and_what_could_be_found(page, comparison):
-    header, first, *_ = table_of(page, "Minus eve lr=0.01, the best")
-    assert header == ["contestant", "verdict", "points [95 %]", "p (Holm)", "P(lower WER)", "detectable", "seeds"]
+    header, first, *_ = table_of(page, "Difference from eve lr=0.01 (best)")
+    assert header == ["system", "verdict", "points [95 %]", "p (Holm)", "P(lower WER)", "can detect", "seeds"]
     found = comparison.sets[0].rows[1].to_best
     assert first == [
         "eve lr=0.03",
@@ -89,24 +89,25 @@ def test_differences_stand_with_interval_p_probability_and_what_could_be_found(p
         f"{100 * found.smallest_detectable:.2f}",
         "3",
     ]
-    assert table_of(page, "Minus adamw, the baseline")[1][0] == "eve lr=0.01"
+    assert table_of(page, "Difference from adamw (baseline)")[1][0] == "eve lr=0.01"
 
 
 def test_times_costs_and_runs_are_listed(page):
     assert table_of(page, "Time to 20 % WER on dev")[1][:2] == ["eve lr=0.01", "3 of 3"]
-    header, first, *_ = table_of(page, "What the trainings took")
+    header, first, *_ = table_of(page, "Training cost")
     assert dict(zip(header, first, strict=True)) == {
-        "contestant": "eve lr=0.01",
+        "system": "eve lr=0.01",
+        "lr": "0.01",
         "updates": "600",
         "parameters": "1 234 567",
         "seconds per update": "0.1",
-        "optimizer's share %": "5",
+        "optimizer time %": "5",
         "state bytes per parameter": "8",
         "peak memory MB": "850",
-        "time of training": "60 s",
+        "training time": "60 s",
     }
     header, *runs = table_of(page, "All runs")
-    assert header == ["contestant", "seed", "learning rate", "WER % on test-clean", "WER % on test-other", "folder"]
+    assert header == ["system", "seed", "lr", "WER % on test-clean", "WER % on test-other", "folder"]
     assert len(runs) == 9
     assert runs[0][:3] == ["eve lr=0.01", "1", "0.01"]
     assert runs[0][-1] == "runs/digits/transformer_ctc/eve-lr=0.01-seed=1"
@@ -116,8 +117,8 @@ def test_notes_and_method_are_there(page):
     notes = [item.text for item in page.all("ul")[0].all("li")]
     assert notes == ["synthetic speech"]
     text = " ".join(page.text.split())
-    assert "at most 5 of 100 such sets of verdicts raise false alarm" in text
-    assert "does not say that two are the same" in text
+    assert "at most 5 of 100 such test sets have any false alarm" in text
+    assert "does not mean that two systems are equal" in text
 
 
 def test_nothing_is_loaded_and_nothing_runs(source, page):
@@ -161,9 +162,9 @@ def test_pictures_tables_and_page_can_be_read_aloud(page):
 
 
 def test_both_schemes_have_all_colours(source):
-    for colour in COLOURS:
-        assert f"--{colour.name}: {colour.light};" in source
-        assert f"--{colour.name}: {colour.dark};" in source
+    for color in COLORS:
+        assert f"--{color.name}: {color.light};" in source
+        assert f"--{color.name}: {color.dark};" in source
     assert "prefers-color-scheme: dark" in source
 
 
@@ -191,9 +192,9 @@ def test_long_names_break_between_words_only(tmp_path):
 def test_one_run_alone_has_a_report(tmp_path):
     root = written(made_comparison(1, 1, curves=False, target_wer=None, baseline=None, notes=[]), tmp_path)
     titles = [caption.text for caption in root.all("caption")]
-    assert titles == ["Word error rates", "What the trainings took", "All runs"]
-    assert table_of(root, "Word error rates")[0] == ["contestant", "WER %", "95 % interval", "seeds"]
-    assert "Training loss against time: not drawn, as no run has logged it." in root.text
+    assert titles == ["Word error rates", "Training cost", "All runs"]
+    assert table_of(root, "Word error rates")[0] == ["system", "WER %", "95 % interval", "seeds"]
+    assert "Training loss against time: not drawn, because no run has logged it." in root.text
     assert len(root.all("figure")) == 1
     assert root.all("h2")[0].text.startswith("Test set test")
 
@@ -203,8 +204,8 @@ def test_a_training_that_measured_nothing_has_dashes(tmp_path):
     (run,) = comparison.runs
     blank = dataclasses.replace(run.cost, **dict.fromkeys(("seconds_per_update", "optimizer_state_bytes", "seconds")))
     root = written(dataclasses.replace(comparison, runs=[dataclasses.replace(run, cost=blank, lr=None)]), tmp_path)
-    row = table_of(root, "What the trainings took")[1]
-    assert (row[3], row[5], row[7]) == ("–", "–", "–")
+    row = table_of(root, "Training cost")[1]
+    assert (row[4], row[6], row[8]) == ("–", "–", "–")
     assert table_of(root, "All runs")[1][2] == "–"
 
 
@@ -223,11 +224,11 @@ def test_where_the_report_is_the_pictures_are_too(tmp_path, monkeypatch):
     def full(path, content):
         raise OSError("disk full")
 
-    monkeypatch.setattr("asr.evaluation.comparison.html_report.write_new", full)
+    monkeypatch.setattr("asr.evaluation.comparison.report.files.write_new", full)
     with pytest.raises(OSError, match="disk full"):
         write_report_files(made_comparison(1, 1, curves=False), tmp_path)
     order = []
-    monkeypatch.setattr("asr.evaluation.comparison.html_report.write_new", lambda path, _: order.append(path.name))
+    monkeypatch.setattr("asr.evaluation.comparison.report.files.write_new", lambda path, _: order.append(path.name))
     write_report_files(made_comparison(1, 1, curves=False), tmp_path)
     assert order[-1] == "report.html"
 

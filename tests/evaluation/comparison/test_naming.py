@@ -2,15 +2,15 @@
 
 import pytest
 
-from asr.evaluation.comparison.naming import Contestants
+from asr.evaluation.comparison.inputs.naming import Systems
 from tests.evaluation.comparison.run_folders import config_of
 
 FREE = ("run_dir", "logger", "trainer.devices", "sweep")
 
 
-def contestants(*typed: str, configs=None) -> Contestants:
+def systems(*typed: str, configs=None) -> Systems:
     words = [line.split() for line in typed]
-    return Contestants(words, configs or [config_of(line) for line in words], FREE)
+    return Systems(words, configs or [config_of(line) for line in words], FREE)
 
 
 @pytest.mark.parametrize(
@@ -30,27 +30,27 @@ def contestants(*typed: str, configs=None) -> Contestants:
     ],
 )  # fmt: skip
 def test_a_name_is_what_was_typed_and_sets_apart(typed, expected):
-    assert contestants(*typed).names == expected
+    assert systems(*typed).names == expected
 
 
 def test_what_is_typed_beside_the_optimizer_is_named_in_full():
     configs = [config_of([], schedule__warmup_steps=steps) for steps in (0.1, 0.3)]
-    found = contestants("schedule.warmup_steps=0.1", "schedule.warmup_steps=0.3", configs=configs)
+    found = systems("schedule.warmup_steps=0.1", "schedule.warmup_steps=0.3", configs=configs)
     assert found.names == ["schedule.warmup_steps=0.1", "schedule.warmup_steps=0.3"]
 
 
-def test_the_same_training_typed_in_two_ways_is_one_contestant():
-    found = contestants("optimizer=eve", "optimizer=eve optimizer.lr=0.001", "optimizer=cain")
+def test_the_same_training_typed_in_two_ways_is_one_system():
+    found = systems("optimizer=eve", "optimizer=eve optimizer.lr=0.001", "optimizer=cain")
     assert found.names == ["eve", "eve", "cain"]
     assert found.problems == []
 
 
 def test_one_name_with_two_configs_is_told_apart_and_the_keys_are_shown():
     configs = [config_of(["optimizer=eve"], encoder__d_model=width) for width in (48, 48, 96)]
-    found = contestants("optimizer=eve seed=1", "optimizer=eve seed=2", "optimizer=eve seed=3", configs=configs)
+    found = systems("optimizer=eve seed=1", "optimizer=eve seed=2", "optimizer=eve seed=3", configs=configs)
     assert found.names == ["eve #1", "eve #1", "eve #2"]
     assert found.problems == [
-        "runs called eve were trained differently and are told apart as #1 to #2: encoder.d_model: 48 / 96"
+        "runs called eve have different configs and are numbered #1 to #2: encoder.d_model: 48 / 96"
     ]
 
 
@@ -58,20 +58,20 @@ def test_where_and_how_fast_is_no_other_training():
     configs = [
         config_of(["optimizer=eve"], trainer__devices=devices, logger={}, run_dir=str(devices)) for devices in (1, 2)
     ]
-    found = contestants("optimizer=eve", "optimizer=eve trainer.devices=2", configs=configs)
+    found = systems("optimizer=eve", "optimizer=eve trainer.devices=2", configs=configs)
     assert found.names == ["eve", "eve"]
 
 
 def test_a_budget_converted_from_epochs_may_depend_on_the_seed():
     configs = [config_of([], trainer__max_steps=steps, schedule__max_steps=steps) for steps in (100, 103)]
-    assert contestants("seed=1", "seed=2", configs=configs).names == ["AdamW", "AdamW"]
+    assert systems("seed=1", "seed=2", configs=configs).names == ["AdamW", "AdamW"]
 
 
-def test_a_typed_budget_is_another_contestant():
+def test_a_typed_budget_is_another_system():
     configs = [config_of([], trainer__max_steps=steps, schedule__max_steps=steps) for steps in (100, 200)]
-    found = contestants("trainer.max_steps=100", "trainer.max_steps=200", configs=configs)
+    found = systems("trainer.max_steps=100", "trainer.max_steps=200", configs=configs)
     assert found.names == ["trainer.max_steps=100", "trainer.max_steps=200"]
 
 
 def test_no_runs_have_no_names():
-    assert Contestants([], [], FREE).names == []
+    assert Systems([], [], FREE).names == []

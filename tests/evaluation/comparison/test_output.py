@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from asr.evaluation.comparison.compare import compare
-from asr.evaluation.comparison.runs import Cost
-from asr.evaluation.comparison.saving import write_json
-from asr.evaluation.comparison.terminal import tables
+from asr.evaluation.comparison.inputs.runs import Cost
+from asr.evaluation.comparison.report.files import write_json
+from asr.evaluation.comparison.report.terminal import tables
 from tests.evaluation.comparison.made_runs import run_of, sweep
 
 
@@ -26,34 +26,34 @@ def test_the_tables_show_wers_differences_verdicts_and_costs():
     text = printed(compare(sweep(), title="made", baseline="adamw", target_wer=0.2))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "test: 6 utterances, 3 speakers" in lines
-    assert any(line.startswith("eve 3 18.33") and line.endswith("seeds and speakers") for line in lines)
-    assert "test: minus eve, the best" in lines
-    assert "test: minus adamw, the baseline" in lines
-    assert any(line.startswith("eve 3 -40.00 [-") and line.endswith("better") for line in lines)
-    assert any(line.startswith("cain 3") and line.endswith("cannot distinguish") for line in lines)
-    assert "When the WER on dev came down to 20 % (medians over seeds)" in lines
+    assert any(line.startswith("eve 18.33 ± ") and line.endswith("seeds and speakers 3") for line in lines)
+    assert "Difference from eve (best)" in lines
+    assert "Difference from adamw (baseline)" in lines
+    assert any(line.startswith("eve better -40.00 [-") and line.endswith(" 3") for line in lines)
+    assert any(line.startswith("cain cannot distinguish ") and line.endswith(" 3") for line in lines)
+    assert "Time to 20 % WER on dev" in lines
     assert "eve 0 of 3 - -" in lines
-    assert "eve 0.001 100 - - - -" in lines
+    assert "eve 0.001 100 - - - - -" in lines
 
 
 def test_what_a_training_took_is_the_median_over_its_seeds():
     costs = [Cost(100, 1000, seconds_per_update=seconds, optimizer_state_bytes=3 * 2**20) for seconds in (0.2, 0.3, 9)]
     runs = [dataclasses.replace(run_of("eve", seed), cost=cost) for seed, cost in enumerate(costs)]
-    assert "eve 0.001 100 300 - - 3" in [
+    assert "eve 0.001 100 0.3 - 3146 - -" in [
         " ".join(line.split()) for line in printed(compare(runs, title="made")).splitlines()
     ]
 
 
 def test_a_best_that_is_the_baseline_has_one_table():
-    runs = [run for run in sweep() if run.contestant != "eve"]
-    best = compare(runs, title="made").sets[0].rows[0].contestant
+    runs = [run for run in sweep() if run.system != "eve"]
+    best = compare(runs, title="made").sets[0].rows[0].system
     text = printed(compare(runs, title="made", baseline=best))
-    assert text.count("minus") == 1
-    assert f"minus {best}, the best and the baseline" in text
+    assert text.count("Difference from") == 1
+    assert f"Difference from {best} (best and baseline)" in text
 
 
-def test_one_contestant_alone_has_no_differences():
-    assert "minus" not in printed(compare([run_of("eve", 1)], title="made"))
+def test_one_system_alone_has_no_differences():
+    assert "Difference from" not in printed(compare([run_of("eve", 1)], title="made"))
 
 
 def test_verdicts_are_not_cut_at_a_narrow_terminal():
@@ -63,7 +63,7 @@ def test_verdicts_are_not_cut_at_a_narrow_terminal():
 
 
 def test_names_are_text_not_markup():
-    runs = [dataclasses.replace(run, contestant=run.contestant + " [red]x[/red]") for run in sweep()]
+    runs = [dataclasses.replace(run, system=run.system + " [red]x[/red]") for run in sweep()]
     assert "eve [red]x[/red]" in printed(compare(runs, title="[b]made[/b]"))
 
 
@@ -74,11 +74,11 @@ def test_the_json_file_holds_all_but_curves_and_errors(tmp_path):
     assert (data["problems"], data["notes"]) == (["p"], ["n"])
     (found,) = data["sets"]
     assert (found["name"], found["num_utterances"], found["num_speakers"], found["baseline"]) == ("test", 6, 3, "adamw")
-    assert found["rows"][0]["contestant"] == "eve"
+    assert found["rows"][0]["system"] == "eve"
     assert found["rows"][0]["to_baseline"]["verdict"] == "better"
     assert found["rows"][0]["to_target"] == {"num_reached": 0, "updates": None, "seconds": None}
     assert len(data["runs"]) == 9
-    assert set(data["runs"][0]) == {"folder", "contestant", "seed", "lr", "wer", "cost"}
+    assert set(data["runs"][0]) == {"folder", "system", "seed", "lr", "wer", "cost"}
 
 
 def test_what_is_no_number_in_json_is_null(tmp_path):

@@ -6,14 +6,14 @@ from xml.etree import ElementTree
 import pytest
 
 from asr.evaluation.comparison.compare import compare
-from asr.evaluation.comparison.curve_plots import COURSES, plot_course
-from asr.evaluation.comparison.drawing import add_legend, draw
-from asr.evaluation.comparison.forest_plot import plot_wers
-from asr.evaluation.comparison.inline_svg import inline_svg
-from asr.evaluation.comparison.learning_rates import families, family_of, plot_learning_rates
-from asr.evaluation.comparison.looks import COLOURS, looks
-from asr.evaluation.comparison.plots import contestants, draw_plots
-from asr.evaluation.comparison.runs import Curve
+from asr.evaluation.comparison.inputs.runs import Curve
+from asr.evaluation.comparison.plots.curve_plots import CURVE_PLOTS, plot_curves
+from asr.evaluation.comparison.plots.draw_plots import draw_plots
+from asr.evaluation.comparison.plots.drawing import add_legend, draw
+from asr.evaluation.comparison.plots.forest_plot import plot_wers
+from asr.evaluation.comparison.plots.learning_rates import families, family_of, plot_learning_rates
+from asr.evaluation.comparison.plots.line_styles import COLORS, line_styles
+from asr.evaluation.comparison.report.inline_svg import inline_svg
 from tests.evaluation.comparison.made_comparisons import made_comparison
 from tests.evaluation.comparison.made_runs import run_of
 
@@ -35,21 +35,20 @@ def by_name(plots) -> dict:
 
 
 def wers_of(comparison):
-    return plot_wers(comparison.sets[0], looks(contestants(comparison), "adamw"), comparison.level)
+    return plot_wers(comparison.sets[0], line_styles(comparison.systems, "adamw"), comparison.level)
 
 
-def course_of(comparison, name="loss_updates"):
-    (course,) = [course for course in COURSES if course.name == name]
-    return plot_course(course, runs_of(comparison), looks(contestants(comparison), "adamw"))
+def curves_of(comparison, name="loss_updates"):
+    (spec,) = [spec for spec in CURVE_PLOTS if spec.name == name]
+    return plot_curves(spec, runs_of(comparison), line_styles(comparison.systems, "adamw"))
 
 
 def runs_of(comparison) -> dict:
-    names = contestants(comparison)
-    return {name: [run for run in comparison.runs if run.contestant == name] for name in names}
+    return {name: comparison.runs_of(name) for name in comparison.systems}
 
 
 def test_there_is_a_picture_of_everything_that_was_measured(plots):
-    assert list(by_name(plots)) == ["wer_test", "lr_test", *(course.name for course in COURSES)]
+    assert list(by_name(plots)) == ["wer_test", "lr_test", *(spec.name for spec in CURVE_PLOTS)]
     assert plots.notes == []
     for plot in plots.all:
         assert plot.png.startswith(b"\x89PNG")
@@ -58,33 +57,33 @@ def test_there_is_a_picture_of_everything_that_was_measured(plots):
 
 def test_wers_stand_best_first_with_their_intervals(plots):
     rows = made_comparison(6).sets[0].rows
-    shown = [text for text in texts(plots.wers["test"].svg) if text in plots.looks]
-    assert shown == [row.contestant for row in rows]
+    shown = [text for text in texts(plots.wers["test"].svg) if text in plots.styles]
+    assert shown == [row.system for row in rows]
     best = f"{100 * rows[0].wer_mean:.2f} [{100 * rows[0].low:.2f}, {100 * rows[0].high:.2f}]"
     assert best in texts(plots.wers["test"].svg)
     assert f"best first: eve lr=0.01 {best}; eve lr=0.03" in plots.wers["test"].alt
     assert "Dashed: mean of the baseline adamw" in plots.wers["test"].caption
 
 
-def test_a_legend_names_all_contestants_below_the_axes(plots):
-    for course in COURSES:
-        svg = by_name(plots)[course.name].svg
-        assert {f" {contestant}" for contestant in plots.looks} <= set(texts(svg))
+def test_a_legend_names_all_systems_below_the_axes(plots):
+    for spec in CURVE_PLOTS:
+        svg = by_name(plots)[spec.name].svg
+        assert {f" {system}" for system in plots.styles} <= set(texts(svg))
         nodes = [node for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("text")]
-        label = next(float(node.get("y")) for node in nodes if node.text in ("updates", "time of training (s)"))
-        assert all(float(node.get("y")) > label for node in nodes if node.text.strip() in plots.looks)
+        label = next(float(node.get("y")) for node in nodes if node.text in ("updates", "training time (s)"))
+        assert all(float(node.get("y")) > label for node in nodes if node.text.strip() in plots.styles)
 
 
 def test_captions_say_how_lines_are_made(plots):
     loss, wer = by_name(plots)["loss_updates"].caption, by_name(plots)["dev_wer_updates"].caption
     assert "from the lowest to the highest seed" in wer
     assert "averaged" not in wer
-    assert "averaged with its neighbours, 1/50" in loss
+    assert "averaged with its neighbors over 1/50" in loss
 
 
 def test_the_same_comparison_gives_the_same_files(plots):
     comparison = made_comparison(6)
-    for again in (wers_of(comparison), course_of(comparison, "dev_wer_updates")):
+    for again in (wers_of(comparison), curves_of(comparison, "dev_wer_updates")):
         assert again == by_name(plots)[again.name]
 
 
@@ -124,20 +123,20 @@ def test_without_seconds_there_is_no_picture_against_time():
     assert len(found.notes) == 2
 
 
-def test_a_contestant_without_a_curve_is_named_in_the_caption():
+def test_a_system_without_a_curve_is_named_in_the_caption():
     comparison = made_comparison(2, 1)
     runs = [dataclasses.replace(comparison.runs[0], curves={}), *comparison.runs[1:]]
-    found = course_of(dataclasses.replace(comparison, runs=runs))
-    assert "Not shown, as it was not logged: eve lr=0.01." in found.caption
+    found = curves_of(dataclasses.replace(comparison, runs=runs))
+    assert "Not shown, because it was not logged: eve lr=0.01." in found.caption
 
 
 def test_one_seed_has_a_dotted_interval_and_no_band():
     comparison = made_comparison(1, 1)
-    wers, course = wers_of(comparison), course_of(comparison, "dev_wer_updates")
+    wers, curves = wers_of(comparison), curves_of(comparison, "dev_wer_updates")
     assert "single run" in wers.caption
     assert " 95 %, this run only" in texts(wers.svg)
-    assert course.caption == "One seed each."
-    assert BAND not in course.svg
+    assert curves.caption == "One seed each."
+    assert BAND not in curves.svg
 
 
 def test_several_seeds_have_a_band(plots):
@@ -147,7 +146,7 @@ def test_several_seeds_have_a_band(plots):
 @pytest.mark.parametrize("value", [0.0, 1e-9, 1.0, 5e8, float("nan")])
 def test_odd_curves_are_drawn(value):
     runs = [run_of("eve", seed, curves={"val/wer": Curve((10,), (5e5,), (value,))}) for seed in (1, 2)]
-    found = course_of(compare(runs, title="made"), "dev_wer_seconds")
+    found = curves_of(compare(runs, title="made"), "dev_wer_seconds")
     assert isinstance(found, str) == (value != value)
 
 
@@ -157,7 +156,7 @@ def test_odd_error_rates_are_drawn(counts):
     runs[2:] = [dataclasses.replace(run, lr=1e-30) for run in runs[2:]]
     comparison = compare(runs, title="made")
     assert wers_of(comparison)
-    assert plot_learning_rates(comparison.sets[0], runs_of(comparison), looks(contestants(comparison), None))
+    assert plot_learning_rates(comparison.sets[0], runs_of(comparison), line_styles(comparison.systems, None))
 
 
 def test_an_interval_without_an_upper_end_is_drawn_as_far_as_it_is_known():
@@ -171,7 +170,7 @@ def test_names_are_text_whatever_they_hold():
     comparison = made_comparison(4, 1, names=ODD)
     shown = [ODD[0], ODD[1], ODD[2], "α��"]
     assert set(shown) <= set(texts(wers_of(comparison).svg))
-    assert {f" {name}" for name in shown} <= set(texts(course_of(comparison).svg))
+    assert {f" {name}" for name in shown} <= set(texts(curves_of(comparison).svg))
 
 
 @pytest.mark.filterwarnings("error")
@@ -191,8 +190,8 @@ def test_a_long_legend_name_keeps_both_ends():
 
 def test_an_inlined_picture_takes_the_colours_of_the_page_and_has_names_of_its_own(plots):
     one, other = (
-        ElementTree.fromstring(inline_svg(by_name(plots)[course.name].svg, course.name, "a < b"))
-        for course in COURSES[:2]
+        ElementTree.fromstring(inline_svg(by_name(plots)[spec.name].svg, spec.name, "a < b"))
+        for spec in CURVE_PLOTS[:2]
     )
     assert (one.get("role"), one.get("aria-label")) == ("img", "a < b")
     assert one.get("viewBox")
@@ -202,7 +201,7 @@ def test_an_inlined_picture_takes_the_colours_of_the_page_and_has_names_of_its_o
     assert all(len(found) == len(set(found)) for found in ids)
     assert not set(ids[0]) & set(ids[1])
     values = [value for node in one.iter() for value in node.attrib.values()]
-    assert not any(colour.light in value for colour in COLOURS for value in values)
+    assert not any(color.light in value for color in COLORS for value in values)
     assert any("var(--hue-1)" in value for value in values)
     for value in values:
         if "url(#" in value:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asr.evaluation.comparison.html_report import write_report_files
+from asr.evaluation.comparison.report.files import write_report_files
 from tests.evaluation.comparison.browser import Browser, find_chromium
 from tests.evaluation.comparison.made_comparisons import made_comparison
 

@@ -1,0 +1,153 @@
+"""Reads what a comparison needs from the folders of finished runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.evaluation.comparison.inputs.naming import BUDGET, SEED, Systems
+from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
+from asr.evaluation.comparison.inputs.runs import Cost, Curve, Run, SetErrors
+from asr.evaluation.formatting import count, shortlist
+from asr.evaluation.report import check_set_name
+from asr.nested import at, number_at
+from asr.safe_io import read_json, read_yaml
+
+
+@dataclass(frozen=True)
+class ReadRuns:
+    """What was found in run folders.
+
+    Attributes:
+        runs: that can be compared.
+        problems: messages on what cannot be compared.
+        notes: that the runs carry, for example "synthetic speech".
+    """
+
+    runs: list[Run]
+    problems: list[str]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The contents of one run's folder."""
+
+    folder: Path
+    typed: list[str]
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    seed: int
+    sets: dict[str, SetErrors]
+    curves: dict[str, Curve]
+    problems: list[str]
+
+
+def read_runs(folders: Sequence[Path], free: Sequence[str] = ()) -> ReadRuns:
+    """Read finished runs; a folder that cannot be read is left out with a message.
+
+    Args:
+        folders: of runs.
+        free: config keys that do not change what is trained.
+    """
+    read, problems, num_tuning = [], [], 0
+    for folder in folders:
+        try:
+            files = _read(folder)
+        except (ValueError, OSError) as error:
+            problems.append(f"{folder} is left out: {error}")
+            continue
+        if files.config.get("decode_test") is False:
+            num_tuning += 1  # a trial of a sweep that chose its settings on dev
+            continue
+        read.append(files)
+        problems += files.problems
+    systems = Systems([files.typed for files in read], [files.config for files in read], free)
+    runs = [_run(files, name) for files, name in zip(read, systems.names, strict=True)]
+    notes = {note: None for files in read for note in at(files.summary, "notes") or [] if isinstance(note, str)}
+    if num_tuning:
+        notes[f"left out: {count(num_tuning, 'run')} that chose settings on the development sets"] = None
+    return ReadRuns(runs, [*problems, *systems.problems, *_different_data(read)], list(notes))
+
+
+def _read(folder: Path) -> _Files:
+    summary_file = folder / "report" / "summary.json"
+    if not summary_file.is_file():
+        raise ValueError("the run has not finished or has failed: report/summary.json does not exist")
+    config, typed = read_yaml(folder / "config.yaml"), read_yaml(folder / "overrides.yaml") or []
+    summary = read_json(summary_file)
+    seed = at(config, SEED)
+    if not isinstance(config, dict) or not isinstance(summary, dict):
+        raise ValueError("config.yaml or report/summary.json is not a mapping")
+    if not isinstance(typed, list) or not all(isinstance(word, str) for word in typed):
+        raise ValueError("overrides.yaml is not a list of overrides")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ValueError(f"seed must be an integer in config.yaml, given {seed!r}")
+    sets, problems = _read_sets(folder, at(summary, "test"))
+    curves: dict[str, Curve] = {}
+    try:
+        curves = read_curves(folder / "metrics.csv")
+    except (ValueError, OSError) as error:
+        problems.append(f"{folder}: no curves: {error}")
+    return _Files(folder, typed, config, summary, seed, sets, curves, problems)
+
+
+def _read_sets(folder: Path, tested: Any) -> tuple[dict[str, SetErrors], list[str]]:
+    """Read the errors on the sets that the summary names."""
+    sets, problems = {}, []
+    for name in tested if isinstance(tested, Mapping) else ():
+        try:
+            check_set_name(str(name))
+            sets[str(name)] = read_errors(folder / "decode" / f"{name}.errors.tsv")
+        except (ValueError, OSError) as error:
+            problems.append(f"{folder}: {error}")
+    if not sets:
+        problems.append(f"{folder}: no test set that could be compared")
+    return sets, problems
+
+
+def _run(files: _Files, system: str) -> Run:
+    return Run(
+        folder=files.folder,
+        system=system,
+        seed=files.seed,
+        lr=number_at(files.config, "optimizer", "lr"),
+        sets=files.sets,
+        curves=files.curves,
+        cost=_cost(files),
+    )
+
+
+def _cost(files: _Files) -> Cost:
+    summary = files.summary
+    num_updates = number_at(files.config, *BUDGET.split("."))
+    logged = max((curve.updates[-1] for curve in files.curves.values()), default=0)
+    seconds = number_at(summary, "cost", "training_seconds")
+    # a killed process did not record its CPU time
+    resumed = number_at(summary, "training", "resumed_behind") is not None
+    state_bytes = number_at(summary, "cost", "optimizer_state_bytes")
+    gpu_mb = number_at(summary, "peak_gpu_memory_mb")
+    return Cost(
+        num_updates=logged if num_updates is None else int(num_updates),
+        num_parameters=int(number_at(summary, "num_parameters") or 0),
+        seconds=number_at(summary, "training", "seconds") if seconds is None else seconds,
+        cpu_seconds=None if resumed else number_at(summary, "training", "cpu_seconds"),
+        seconds_per_update=number_at(summary, "cost", "seconds_per_update"),
+        optimizer_share=number_at(summary, "cost", "optimizer_share"),
+        optimizer_state_bytes=None if state_bytes is None else int(state_bytes),
+        peak_memory_mb=number_at(summary, "peak_memory_mb") if gpu_mb is None else gpu_mb,
+    )
+
+
+def _different_data(read: Sequence[_Files]) -> list[str]:
+    """Return a message if runs had different data; systems may have tokenizers of their own."""
+    folders = defaultdict(list)
+    for files in read:
+        folders[str(at(files.summary, "data")).partition("/")[0]].append(files.folder)
+    if len(folders) < 2:
+        return []
+    parts = "; ".join(f"{data}: {shortlist(found)}" for data, found in folders.items())
+    return [f"the runs were trained on different data; they are compared on the test sets that they share ({parts})"]

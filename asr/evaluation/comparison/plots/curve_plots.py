@@ -1,0 +1,137 @@
+"""Plots of training curves: WER on dev and training loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from asr.evaluation.comparison.inputs.runs import Run
+from asr.evaluation.comparison.plots.drawing import (
+    Plot,
+    add_legend,
+    draw,
+    legend_rows,
+    line_options,
+    log_axis,
+    single_axes,
+)
+from asr.evaluation.comparison.plots.line_styles import LineStyle
+from asr.evaluation.comparison.statistics.curves import DEV_WER, SMOOTHED_SHARE, Axis, SeedCurves, seed_curves
+from asr.evaluation.formatting import number, shortlist, time_unit
+
+NUM_MARKERS = 6  # along a line
+LOSS = "nats per token"
+BAND = (
+    "Line: mean over the seeds. Band: from the lowest to the highest seed. Only the range that all seeds have is shown."
+)
+MANY = 6  # more systems than this have fainter bands, which would hide each other
+
+
+@dataclass(frozen=True)
+class CurvePlot:
+    """A plot of one metric over training.
+
+    Attributes:
+        name: of the plot's files.
+        metric: in the curves of a run.
+        title: of the plot.
+        label: of the vertical axis.
+        scale: factor from the logged value to the plotted one.
+        axis: what the horizontal axis counts.
+        smoothed: whether each curve is smoothed first.
+    """
+
+    name: str
+    metric: str
+    title: str
+    label: str
+    scale: float
+    axis: Axis
+    smoothed: bool
+
+
+AXES: tuple[tuple[Axis, str], ...] = (("updates", "updates"), ("seconds", "time"))
+CURVE_PLOTS = (
+    *(
+        CurvePlot(f"dev_wer_{axis}", DEV_WER, f"WER on dev against {it}", "WER (%)", 100, axis, False)
+        for axis, it in AXES
+    ),
+    *(CurvePlot(f"loss_{axis}", "train/loss", f"Training loss against {it}", LOSS, 1, axis, True) for axis, it in AXES),
+)
+
+
+def plot_curves(spec: CurvePlot, runs: Mapping[str, Sequence[Run]], styles: Mapping[str, LineStyle]) -> Plot | str:
+    """Draw a line per system; return a sentence if no run has logged the metric.
+
+    Args:
+        spec: what to draw.
+        runs: by system.
+        styles: by system, in the order of the legend.
+    """
+    curves = {name: _seeds(spec, runs[name]) for name in styles}
+    drawn = {name: curve for name, curve in curves.items() if curve is not None}
+    if not drawn:
+        return f"{spec.title}: not drawn, because no run has logged it."
+    names = list(drawn)
+
+    def fill(figure: Figure) -> None:
+        axes = single_axes(figure, spec.title)
+        handles = [_add(axes, spec, drawn[name], styles[name], len(drawn)) for name in names]
+        _label(axes, spec, list(drawn.values()))
+        add_legend(figure, handles, names)
+
+    png, svg = draw(spec.name, 3.1 + 0.19 * legend_rows(names), fill)
+    missing = [name for name in styles if name not in drawn]
+    return Plot(spec.name, _caption(spec, list(drawn.values()), missing), _alt(spec, drawn), png, svg)
+
+
+def _seeds(spec: CurvePlot, runs: Sequence[Run]) -> SeedCurves | None:
+    curves = [run.curves[spec.metric] for run in runs if spec.metric in run.curves]
+    return seed_curves(curves, spec.axis, smoothed=spec.smoothed)
+
+
+def _add(axes: Axes, spec: CurvePlot, curve: SeedCurves, style: LineStyle, num_systems: int) -> Line2D:
+    every = max(1, len(curve.grid) // NUM_MARKERS)
+    (line,) = axes.plot(
+        curve.grid,
+        spec.scale * curve.mean,
+        **line_options(style, marker=style.marker, markersize=4.5, markevery=(every // 2, every)),
+    )
+    if curve.num_seeds > 1:
+        opacity = 0.18 if num_systems <= MANY else 0.08
+        low, high = spec.scale * curve.low, spec.scale * curve.high
+        axes.fill_between(curve.grid, low, high, color=style.color.light, alpha=opacity, linewidth=0)
+    return line
+
+
+def _label(axes: Axes, spec: CurvePlot, curves: Sequence[SeedCurves]) -> None:
+    axes.set_ylabel(spec.label)
+    low, high = min(curve.low.min() for curve in curves), max(curve.high.max() for curve in curves)
+    if low > 0 and high > 2 * low:
+        axes.set_yscale("log")
+        log_axis(axes.yaxis, low, high)
+    if spec.axis == "updates":
+        axes.set_xlabel("updates")
+        return
+    seconds, unit = time_unit(max(curve.grid[-1] for curve in curves))
+    axes.set_xlabel(f"training time ({unit})")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / seconds:g}")
+
+
+def _caption(spec: CurvePlot, curves: Sequence[SeedCurves], missing: Sequence[str]) -> str:
+    several = max(curve.num_seeds for curve in curves) > 1
+    parts = [BAND if several else "One seed each."]
+    if spec.smoothed:
+        parts.append(f"Each loss is first averaged with its neighbors over 1/{SMOOTHED_SHARE} of the run.")
+    if missing:
+        parts.append(f"Not shown, because it was not logged: {shortlist(missing)}.")
+    return " ".join(parts)
+
+
+def _alt(spec: CurvePlot, curves: Mapping[str, SeedCurves]) -> str:
+    last = [f"{name} {number(spec.scale * curve.mean[-1])}" for name, curve in curves.items()]
+    return f"{spec.title}, {spec.label}. Last values: {', '.join(last)}."

@@ -1,0 +1,53 @@
+"""All plots of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from asr.evaluation.comparison.plots.curve_plots import CURVE_PLOTS, plot_curves
+from asr.evaluation.comparison.plots.drawing import Plot
+from asr.evaluation.comparison.plots.forest_plot import plot_wers
+from asr.evaluation.comparison.plots.learning_rates import plot_learning_rates
+from asr.evaluation.comparison.plots.line_styles import LineStyle, line_styles
+from asr.evaluation.comparison.result import Comparison
+
+
+@dataclass(frozen=True)
+class Plots:
+    """The plots by their place in a report.
+
+    Attributes:
+        wers: one per test set, by its name.
+        curves: of WER on dev and of training loss.
+        learning_rates: one per test set, if systems differ only in their learning rate.
+        notes: sentences on what could not be drawn.
+        styles: of the systems, best first.
+    """
+
+    wers: Mapping[str, Plot]
+    curves: Sequence[Plot]
+    learning_rates: Sequence[Plot]
+    notes: Sequence[str]
+    styles: Mapping[str, LineStyle]
+
+    @property
+    def all(self) -> tuple[Plot, ...]:
+        """Every plot."""
+        return (*self.wers.values(), *self.learning_rates, *self.curves)
+
+
+def draw_plots(comparison: Comparison) -> Plots:
+    """Draw everything that the runs have measured."""
+    runs = {name: comparison.runs_of(name) for name in comparison.systems}
+    baseline = next((found.baseline for found in comparison.sets if found.baseline), None)
+    styles = line_styles(comparison.systems, baseline)
+    curves = [plot_curves(spec, runs, styles) for spec in CURVE_PLOTS]
+    rates = [plot_learning_rates(found, runs, styles) for found in comparison.sets]
+    return Plots(
+        wers={found.name: plot_wers(found, styles, comparison.level) for found in comparison.sets},
+        curves=[plot for plot in curves if isinstance(plot, Plot)],
+        learning_rates=[plot for plot in rates if plot is not None],
+        notes=[note for note in curves if isinstance(note, str)],
+        styles=styles,
+    )

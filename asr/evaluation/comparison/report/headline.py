@@ -1,0 +1,75 @@
+"""The result on one test set in sentences that claim no more than the runs allow."""
+
+from __future__ import annotations
+
+from asr.evaluation.comparison.result import Row, SetComparison, Verdict
+from asr.evaluation.formatting import detectable, interval, percent, points, points_interval, shortlist
+
+
+def best_of(found: SetComparison) -> Row:
+    """Return the system that the others are compared with; not the first row, if that has a single seed."""
+    others = [row.to_best.other for row in found.rows if row.to_best is not None]
+    return next((row for row in found.rows if row.system in others), found.rows[0])
+
+
+def headline(found: SetComparison, level: float) -> list[str]:
+    """Return sentences, the most important one first."""
+    best = best_of(found)
+    first = f"{best.system} {_claim(found, best)}: {percent(best.wer_mean)} % {interval(best.low, best.high)}."
+    covers = f"over {best.scope}."
+    if best.scope == "this run only":
+        covers = "of this run only: another seed may give another WER."
+    sentences = [first, f"The brackets show the {100 * level:g} % interval {covers}"]
+    if len(found.rows) == 1:
+        return [*sentences, "There is no other system to compare it with."]
+    return [*sentences, *_against_best(found, best), *_against_baseline(found, best), *_detectable(found)]
+
+
+def _claim(found: SetComparison, best: Row) -> str:
+    if len(found.rows) == 1:
+        return "has this WER"
+    if len(best.seeds) == 1:
+        return "had the lowest WER, but with only one seed"
+    others = [row.to_best for row in found.rows if row is not best]
+    sure = all(difference is not None and difference.verdict == "worse" for difference in others)
+    among = "" if best is found.rows[0] else " of the systems with several seeds"
+    return f"is best{among}" if sure else f"has the lowest WER{among}"
+
+
+def _against_best(found: SetComparison, best: Row) -> list[str]:
+    """Return what is known of the best and each other system, by verdict."""
+    templates: dict[Verdict | None, str] = {
+        "better": "On the seeds that both have, it is worse than {}.",
+        "worse": "It is better than {}.",
+        "cannot distinguish": "It cannot be distinguished from {}.",
+        "one seed: not compared": "It has only one seed in common with {}: not compared.",
+        None: "It has no seed in common with {}: not compared.",
+    }
+    others = {row.system: row.to_best and row.to_best.verdict for row in found.rows if row is not best}
+    names = {verdict: [name for name, given in others.items() if given == verdict] for verdict in templates}
+    return [template.format(shortlist(names[verdict])) for verdict, template in templates.items() if names[verdict]]
+
+
+def _against_baseline(found: SetComparison, best: Row) -> list[str]:
+    if found.baseline == best.system:
+        return ["The best system is the baseline."]
+    difference = best.to_baseline
+    if difference is None:
+        return []
+    size = f"{points(difference.mean)} points {points_interval(difference.low, difference.high)}"
+    sentences = [f"Compared with the baseline {difference.other}: {size}, {difference.verdict}."]
+    if difference.verdict == "cannot distinguish" and not difference.low <= 0 <= difference.high:
+        sentences.append(
+            "The interval does not contain 0, but corrected for all comparisons the difference is not significant."
+        )
+    return sentences
+
+
+def _detectable(found: SetComparison) -> list[str]:
+    differences = [row.to_best for row in found.rows if row.to_best is not None]
+    sizes = [found.smallest_detectable for found in differences if found.smallest_detectable is not None]
+    if not sizes:
+        return []
+    low, high = detectable(min(sizes)), detectable(max(sizes))
+    more = "" if low == high else f"; for some systems only {high}"
+    return [f"The smallest difference that these runs could detect: {low} points{more}."]

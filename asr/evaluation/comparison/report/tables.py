@@ -1,0 +1,257 @@
+"""The tables and sentences of a report as plain data; ``terminal`` and ``html`` show the same ones."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from asr.evaluation.comparison.inputs.runs import Cost
+from asr.evaluation.comparison.report.headline import best_of, headline
+from asr.evaluation.comparison.result import Comparison, Difference, Row, SetComparison, Verdict
+from asr.evaluation.formatting import (
+    UNKNOWN,
+    count,
+    detectable,
+    duration,
+    interval,
+    number,
+    p_value,
+    percent,
+    points,
+    points_interval,
+)
+
+TONES: Mapping[Verdict, str] = {
+    "better": "good",
+    "worse": "bad",
+    "cannot distinguish": "even",
+    "one seed: not compared": "even",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: its header.
+        is_text: whether its cells are words, aligned to the left.
+        in_terminal: False for what 80 characters have no room for and the terminal shows elsewhere, or can do without.
+    """
+
+    name: str
+    is_text: bool = False
+    in_terminal: bool = True
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One field of a table.
+
+    Attributes:
+        text: its main text.
+        detail: further text, smaller on a page.
+        tone: of a verdict: good, bad or even; empty for other fields.
+    """
+
+    text: str
+    detail: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names its rows.
+
+    Attributes:
+        title: of the table.
+        columns: of the table.
+        rows: of cells, one per column.
+        notes: sentences below the table.
+    """
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class SetSection:
+    """What a report says of one test set.
+
+    Attributes:
+        name: of the set.
+        size: in words.
+        headline: sentences, the most important one first.
+        wers: table of mean WERs.
+        differences: tables of differences between systems.
+    """
+
+    name: str
+    size: str
+    headline: Sequence[str]
+    wers: Table
+    differences: Sequence[Table]
+
+
+SYSTEM = Column("system", is_text=True)
+
+
+def set_sections(comparison: Comparison) -> list[SetSection]:
+    """Return a section per test set."""
+    sections = []
+    for found in comparison.sets:
+        speakers = "unknown speakers" if found.num_speakers is None else count(found.num_speakers, "speaker")
+        size = f"{count(found.num_utterances, 'utterance')}, {speakers}"
+        tables = wer_table(found, comparison.level), difference_tables(found, comparison.level)
+        sections.append(SetSection(found.name, size, headline(found, comparison.level), *tables))
+    return sections
+
+
+def wer_table(found: SetComparison, level: float) -> Table:
+    """Return mean WERs with their spread, intervals and verdicts."""
+    best, columns, verdicts = best_of(found).system, [], list[Callable[[Row], Cell]]()
+    # the tables of differences repeat the verdicts
+    if len(found.rows) > 1:
+        columns.append(Column("vs. best", is_text=True, in_terminal=False))
+        verdicts.append(lambda row: _verdict(row.to_best, "best" if row.system == best else ""))
+    if len(found.rows) > 1 and found.baseline not in (None, best):
+        columns.append(Column("vs. baseline", is_text=True, in_terminal=False))
+        verdicts.append(lambda row: _verdict(row.to_baseline, "baseline" if row.system == found.baseline else ""))
+    rows = [
+        [
+            Cell(row.system),
+            Cell(percent(row.wer_mean), "" if row.wer_sd is None else f"± {percent(row.wer_sd)}"),
+            *(verdict(row) for verdict in verdicts),
+            Cell(interval(row.low, row.high), row.scope),
+            Cell(str(len(row.seeds))),
+        ]
+        for row in found.rows
+    ]
+    columns = [SYSTEM, Column("WER %"), *columns, Column(f"{100 * level:g} % interval"), Column("seeds")]
+    return Table("Word error rates", columns, rows)
+
+
+def _verdict(found: Difference | None, own: str) -> Cell:
+    if found is None:
+        return Cell(own or "no seed in common")
+    return Cell(found.verdict, tone=TONES[found.verdict])
+
+
+def difference_tables(found: SetComparison, level: float) -> list[Table]:
+    """Return differences from the best and, unless it is the same system, from the baseline."""
+    best = best_of(found).system
+    role = "best and baseline" if best == found.baseline else "best"
+    tables = [_differences(f"Difference from {best} ({role})", level, {row.system: row.to_best for row in found.rows})]
+    if found.baseline not in (None, best):
+        to_baseline = {row.system: row.to_baseline for row in found.rows}
+        tables.append(_differences(f"Difference from {found.baseline} (baseline)", level, to_baseline))
+    return [table for table in tables if table.rows]
+
+
+def _differences(title: str, level: float, differences: Mapping[str, Difference | None]) -> Table:
+    names = (f"points [{100 * level:g} %]", "p (Holm)", "P(lower WER)", "can detect", "seeds")
+    rows = []
+    for system, found in differences.items():
+        if found is not None:
+            probability = found.probability_of_improvement
+            cells = (
+                Cell(points(found.mean), points_interval(found.low, found.high)),
+                Cell(p_value(found.p_adjusted)),
+                Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
+                Cell(detectable(found.smallest_detectable)),
+                Cell(str(found.num_seeds)),
+            )
+            rows.append([Cell(system), _verdict(found, ""), *cells])
+    return Table(title, [SYSTEM, Column("verdict", is_text=True), *map(Column, names)], rows)
+
+
+def target_table(comparison: Comparison) -> Table | None:
+    """Return how soon each system reached the target; None without a target."""
+    times = comparison.times_to_target()
+    if comparison.target_wer is None or not times:
+        return None
+    rows = [
+        [
+            Cell(name),
+            Cell(f"{time.num_reached} of {len(comparison.runs_of(name))}"),
+            Cell(number(time.updates)),
+            Cell(duration(time.seconds)),
+        ]
+        for name, time in times.items()
+    ]
+    columns = [SYSTEM, *map(Column, ("reached by", "updates", "training time"))]
+    note = "Medians over the seeds; a run that did not reach the target counts as later than all others."
+    return Table(f"Time to {100 * comparison.target_wer:g} % WER on dev", columns, rows, [note])
+
+
+def cost_table(comparison: Comparison) -> Table:
+    """Return time and memory of each system: medians over its runs."""
+    medians: Mapping[Column, Callable[[Cost], float | None]] = {
+        Column("updates"): lambda cost: cost.num_updates,
+        Column("parameters", in_terminal=False): lambda cost: cost.num_parameters,
+        Column("seconds per update"): lambda cost: cost.seconds_per_update,
+        Column("optimizer time %"): lambda cost: None if cost.optimizer_share is None else 100 * cost.optimizer_share,
+        Column("state bytes per parameter"): _state_per_parameter,
+        Column("peak memory MB"): lambda cost: cost.peak_memory_mb,
+    }
+    rows = []
+    for name in comparison.systems:
+        runs = comparison.runs_of(name)
+        rates, costs = {run.lr for run in runs}, [run.cost for run in runs]
+        lr = number(rates.pop()) if len(rates) == 1 else "several"
+        cells = [Cell(number(_median([pick(cost) for cost in costs]))) for pick in medians.values()]
+        rows.append([Cell(name), Cell(lr), *cells, Cell(duration(_median([cost.seconds for cost in costs])))])
+    columns = [SYSTEM, Column("lr"), *medians, Column("training time")]
+    return Table("Training cost", columns, rows, ["Medians over the seeds that measured them."])
+
+
+def _state_per_parameter(cost: Cost) -> float | None:
+    if cost.optimizer_state_bytes is None or not cost.num_parameters:
+        return None
+    return cost.optimizer_state_bytes / cost.num_parameters
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def run_table(comparison: Comparison) -> Table:
+    """Return every run with its folder, by system and seed."""
+    sets = [found.name for found in comparison.sets]
+    rows = [
+        [
+            Cell(run.system),
+            Cell(str(run.seed)),
+            Cell(number(run.lr)),
+            *(Cell(percent(run.sets[tested].wer) if tested in run.sets else UNKNOWN) for tested in sets),
+            Cell(str(run.folder)),
+        ]
+        for name in comparison.systems
+        for run in sorted(comparison.runs_of(name), key=lambda run: run.seed)
+    ]
+    columns = [Column("seed"), Column("lr"), *(Column(f"WER % on {name}") for name in sets)]
+    return Table("All runs", [SYSTEM, *columns, Column("folder", is_text=True)], rows)
+
+
+def explanations(level: float) -> Mapping[str, str]:
+    """Return what the terms in the tables mean."""
+    false_alarms = f"{100 * (1 - level):.3g}"
+    return {
+        "Interval": "Another seed would give another WER, and so would other speakers. The interval covers both: the "
+        "spread between seeds, and the spread among speakers that all seeds share (among utterances if speakers are "
+        "unknown). With one seed it comes from resampling speakers or utterances (bootstrap) and covers this run only; "
+        "another seed may be far outside.",
+        "Difference": "In points of WER, on the seeds that both systems have and on the same speakers, so that what is "
+        "hard for both cancels out. Negative: the system is better. Its interval is not corrected for the number of "
+        "comparisons.",
+        "p (Holm), verdict": "Corrected for all pairs of systems on the test set: if no systems differ, at most "
+        f"{false_alarms} of 100 such test sets have any false alarm.",
+        "Cannot distinguish": "This does not mean that two systems are equal: more seeds may tell them apart.",
+        "P(lower WER)": "Share of all pairs of seeds in which the system has the lower WER.",
+        "Can detect": "A true difference of this size, in points, would be found in 80 of 100 such comparisons, a "
+        "smaller one less often. More seeds make it smaller.",
+    }

@@ -1,0 +1,57 @@
+"""A report's tables in a terminal, readable at 80 characters."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+import rich.table
+from rich.console import Group
+from rich.text import Text
+
+from asr.evaluation.comparison.report.tables import (
+    Cell,
+    Table,
+    cost_table,
+    explanations,
+    set_sections,
+    target_table,
+)
+from asr.evaluation.comparison.result import Comparison
+
+# every terminal has these characters, and programs that read the tables know them
+PLAIN = str.maketrans({"–": "-", "−": "-", "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": "", "∞": "inf"})
+
+
+def tables(comparison: Comparison) -> Iterator[Group | Text]:
+    """Yield WERs and differences for each test set, then time and memory, then the meaning of the terms."""
+    for section in set_sections(comparison):
+        heading = Text(f"{section.name}: {section.size}", style="bold")
+        yield Group(heading, _rendered(section.wers))
+        yield from map(_rendered, section.differences)
+    yield from (_rendered(table) for table in (target_table(comparison), cost_table(comparison)) if table)
+    yield Group(*(Text(f"{term}: {text}") for term, text in explanations(comparison.level).items()))
+
+
+def _rendered(table: Table) -> Group:
+    rendered = rich.table.Table(box=None, pad_edge=False)
+    # a name that is cut would no longer tell systems apart
+    rendered.add_column(table.columns[0].name, overflow="fold")
+    shown = [place for place, column in enumerate(table.columns) if column.in_terminal][1:]
+    for place in shown:
+        column, cells = table.columns[place], [_plain(row[place]) for row in table.rows]
+        if column.is_text:
+            longest_word = max((len(word) for cell in cells for word in cell.split()), default=0)
+            rendered.add_column(Text(column.name), min_width=longest_word)
+        else:
+            # numbers stay on one line, so that only their header can be wrapped
+            name = column.name.replace(" %", "\N{NO-BREAK SPACE}%")
+            lines = textwrap.wrap(name, max(map(len, cells), default=1), break_long_words=False)
+            rendered.add_column(Text("\n".join(lines).translate(PLAIN)), justify="right", no_wrap=True)
+    for row in table.rows:
+        rendered.add_row(Text(row[0].text), *(Text(_plain(row[place])) for place in shown))
+    return Group(Text(table.title, style="bold"), rendered, *map(Text, table.notes))
+
+
+def _plain(cell: Cell) -> str:
+    return f"{cell.text} {cell.detail}".rstrip().translate(PLAIN)

@@ -1,0 +1,82 @@
+"""Differences between all pairs of systems on one test set, corrected for the number of pairs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from asr.evaluation.comparison.result import Difference, Verdict
+from asr.evaluation.comparison.statistics.counts import SetCounts
+from asr.evaluation.comparison.statistics.estimate import Estimate, estimate
+from asr.evaluation.comparison.statistics.multiple_testing import Pair, holm, pair_weights
+
+
+class Differences:
+    """Differences of every pair of systems; all their verdicts together are one family of hypotheses.
+
+    If no system differs from any other, any verdict claims a difference with a probability of at most 1 - level.
+
+    Args:
+        counts: errors of all systems.
+        baseline: name of the system that others are compared with, or None.
+        level: of the intervals and verdicts.
+    """
+
+    def __init__(self, counts: SetCounts, baseline: str | None, level: float) -> None:
+        self.counts, self.alpha = counts, 1 - level
+        pairs = [pair for pair in itertools.combinations(counts.errors, 2) if counts.seeds(*pair)]
+        self.estimates = {pair: self._estimate(pair) for pair in pairs}
+        # one seed says nothing about other seeds: no test
+        tested = [pair for pair in pairs if self.estimates[pair].num_seeds > 1]
+        weights = pair_weights(tested, baseline) if tested else np.ones(0)
+        p_values = np.array([float(self.estimates[pair].p_value()) for pair in tested])
+        self.weights = dict(zip(tested, weights.tolist(), strict=True))
+        self.p_values = dict(zip(tested, p_values.tolist(), strict=True))
+        self.adjusted = dict(zip(tested, holm(p_values, weights).tolist(), strict=True))
+
+    def _estimate(self, pair: Pair) -> Estimate:
+        seeds = self.counts.seeds(*pair)
+        # the same seeds and units for both: what is hard for both systems cancels out
+        first, second = (self.counts.matrix(name, seeds) for name in pair)
+        return estimate(first - second, self.counts.words)
+
+    def difference(self, system: str, other: str) -> Difference | None:
+        """Return the difference of two systems; None if they have no seed in common."""
+        reverse = (other, system) in self.estimates
+        pair = (other, system) if reverse else (system, other)
+        if pair not in self.estimates:
+            return None
+        found = self.estimates[pair]
+        # 0 - x, because -x would print the difference of equal systems as -0.00
+        mean, half = float(0 - found.mean if reverse else found.mean), float(found.half_width(self.alpha))
+        tested = pair in self.adjusted
+        return Difference(
+            other=other,
+            num_seeds=found.num_seeds,
+            mean=mean,
+            low=mean - half,
+            high=mean + half,
+            probability_of_improvement=self._probability(system, other) if tested else None,
+            p_value=self.p_values[pair] if tested else None,
+            p_adjusted=self.adjusted[pair] if tested else None,
+            smallest_detectable=float(found.smallest_detectable(self.alpha * self.weights[pair])) if tested else None,
+            verdict=self._verdict(mean, self.adjusted[pair]) if tested else "one seed: not compared",
+        )
+
+    def _probability(self, system: str, other: str) -> float:
+        """Return the share of all pairs of seeds in which the system has the lower WER; a tie counts as half a pair.
+
+        Reference:
+            Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", and their
+            library rliable, which reports it as probability of improvement. Differs: one task, no average over tasks.
+        """
+        seeds = self.counts.seeds(system, other)
+        ours, theirs = (np.array(self.counts.wers(name, seeds)) for name in (system, other))
+        below, same = ours[:, None] < theirs, ours[:, None] == theirs
+        return float((below + 0.5 * same).mean())
+
+    def _verdict(self, mean: float, p_adjusted: float) -> Verdict:
+        if p_adjusted > self.alpha:
+            return "cannot distinguish"
+        return "better" if mean < 0 else "worse"

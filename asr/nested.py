@@ -1,0 +1,32 @@
+"""Values in nested plain data, such as configs and summaries, by their keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def at(node: Any, *keys: str) -> Any:
+    """Return the value under nested keys, or None."""
+    for key in keys:
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
+
+
+def number_at(node: Any, *keys: str) -> float | None:
+    """Return the finite number under nested keys, or None."""
+    found = at(node, *keys)
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return None
+    try:
+        return float(found) if math.isfinite(found) else None
+    except OverflowError:  # an int beyond the range of floats
+        return None
+
+
+def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by dotted key, tuples as lists; an empty mapping is a value."""
+    if isinstance(node, Mapping) and node:
+        return {key: value for name, item in node.items() for key, value in flatten(item, f"{prefix}{name}.").items()}
+    return {prefix.removesuffix("."): list(node) if isinstance(node, tuple) else node}

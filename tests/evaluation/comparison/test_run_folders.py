@@ -1,0 +1,218 @@
+"""Folders of runs, whole ones and all that can be wrong with them."""
+
+import json
+import os
+
+import pytest
+import yaml
+
+from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
+from asr.evaluation.comparison.inputs.run_folders import read_runs
+from asr.evaluation.comparison.inputs.runs import Cost
+from asr.evaluation.confidence import bootstrap_interval
+from asr.evaluation.report import write_report
+from asr.evaluation.wer import Utterance, score
+from asr.safe_io import MAX_BYTES, read_yaml
+from tests.evaluation.comparison.run_folders import write_metrics, write_run
+
+FREE = ("run_dir", "sweep")
+
+
+def the_problem(*folders) -> str:
+    (problem,) = read_runs(folders, FREE).problems
+    return problem
+
+
+def test_a_run_is_read_whole(tmp_path):
+    found = read_runs([write_run(tmp_path / "a", "optimizer=eve", "seed=7", rate=0.2)], FREE)
+    (run,) = found.runs
+    assert (run.system, run.seed, run.lr, run.folder) == ("eve", 7, 0.001, tmp_path / "a")
+    assert run.cost == Cost(
+        num_updates=100,
+        num_parameters=1000,
+        seconds=50.0,
+        cpu_seconds=70.0,
+        seconds_per_update=0.5,
+        optimizer_share=0.1,
+        optimizer_state_bytes=8000,
+        peak_memory_mb=200.0,
+    )
+    assert 0.1 < run.sets["test"].wer < 0.3
+    assert run.curves["val/wer"].updates == (50, 100)
+    assert run.curves["val/wer"].seconds == (25.0, 50.0)
+    assert len(run.curves["train/loss"].values) == 100
+    assert (found.problems, found.notes) == ([], ["synthetic speech"])
+
+
+def test_cpu_seconds_of_a_resumed_run_are_unknown_since_killed_processes_took_some_too(tmp_path):
+    training = {"seconds": 30.0, "cpu_seconds": 35.0, "resumed_behind": 50}
+    (run,) = read_runs([write_run(tmp_path / "a", summary={"training": training})], FREE).runs
+    assert (run.cost.seconds, run.cost.cpu_seconds) == (50.0, None)
+
+
+def test_what_a_report_wrote_is_read_back(tmp_path):
+    scored = score(
+        [
+            Utterance("b", "one two three", "one too", 's "x'),
+            Utterance('a"', "four", "four five"),
+            Utterance("c", "", ""),
+        ]
+    )
+    errors = read_errors(write_report(tmp_path, "test", scored, bootstrap_interval(scored)).errors)
+    assert errors.ids == ('a"', "b", "c")
+    assert errors.speakers == (None, 's "x', None)
+    assert errors.words == (1, 3, 0)
+    assert errors.errors == (1, 2, 0)
+    assert errors.wer == scored.wer
+
+
+def test_the_gpus_memory_goes_before_the_machines_and_what_was_not_measured_is_none(tmp_path):
+    summary = {"peak_gpu_memory_mb": 900.0, "cost": {"seconds_per_update": None, "optimizer_share": "much"}}
+    (run,) = read_runs([write_run(tmp_path / "a", "seed=1", summary=summary)], FREE).runs
+    assert run.cost.peak_memory_mb == 900.0
+    assert (run.cost.seconds_per_update, run.cost.optimizer_share, run.cost.optimizer_state_bytes) == (None,) * 3
+    assert run.cost.seconds == 60.0
+
+
+def test_curves_without_a_clock_have_no_seconds(tmp_path):
+    write_metrics(tmp_path / "metrics.csv", {50: 0.5}, seconds_per_update=None)
+    assert read_curves(tmp_path / "metrics.csv")["val/wer"].seconds == ()
+
+
+def test_a_torn_row_and_rows_of_a_stranger_are_passed_over(tmp_path):
+    file = tmp_path / "metrics.csv"
+    file.write_text(
+        "step,name,value\n0,train/loss,5.0\nx,train/loss,1\n1,train/loss,\0\n2,val/dev/wer,0.5\n2,other,1\n3,tr"
+    )
+    curves = read_curves(file)
+    assert {name: (curve.updates, curve.values) for name, curve in curves.items()} == {
+        "train/loss": ((1,), (5.0,)),
+        "val/dev/wer": ((3,), (0.5,)),
+    }
+
+
+def test_a_validation_between_two_logged_updates_has_the_time_of_the_one_before(tmp_path):
+    file = tmp_path / "metrics.csv"
+    file.write_text("step,name,value\n0,train/elapsed_s,1.5\n9,train/elapsed_s,15.0\n6,val/wer,0.5\n")
+    assert read_curves(file)["val/wer"].seconds == (1.5,)
+
+
+def test_an_unfinished_run_is_named_and_left_out(tmp_path):
+    whole, half = write_run(tmp_path / "a", "seed=1"), write_run(tmp_path / "b", "seed=2")
+    (half / "report" / "summary.json").unlink()
+    found = read_runs([whole, half], FREE)
+    assert [run.folder for run in found.runs] == [whole]
+    assert found.problems == [
+        f"{half} is left out: the run has not finished or has failed: report/summary.json does not exist"
+    ]
+
+
+def test_missing_errors_of_a_set_are_said(tmp_path):
+    run = write_run(tmp_path / "a", "seed=1", sets=("test", "other"))
+    (run / "decode" / "other.errors.tsv").unlink()
+    found = read_runs([run], FREE)
+    assert list(found.runs[0].sets) == ["test"]
+    assert found.problems == [f"{run}: there is no file {run}/decode/other.errors.tsv"]
+
+
+def test_missing_curves_are_said(tmp_path):
+    run = write_run(tmp_path / "a", "seed=1")
+    (run / "metrics.csv").unlink()
+    assert "no curves: " in the_problem(run)
+
+
+def test_a_row_without_end_is_no_table(tmp_path):
+    run = write_run(tmp_path / "a", "seed=1")
+    (run / "metrics.csv").write_text("x" * 200_000)
+    assert "is not a table" in the_problem(run)
+
+
+def test_different_data_is_said_but_not_a_tokenizer_of_its_own(tmp_path):
+    first, second = write_run(tmp_path / "a", "seed=1", data="x/1"), write_run(tmp_path / "b", "seed=2", data="x/2")
+    assert read_runs([first, second], FREE).problems == []
+    other = write_run(tmp_path / "c", "seed=3", data="y/1")
+    assert (
+        f"different data; they are compared on the test sets that they share (x: {first}; y: {other})"
+        in the_problem(first, other)
+    )
+
+
+HEADER = "id\tspeaker\twords\tsubstitutions\tdeletions\tinsertions\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "line 1: the columns must be id, speaker"),
+        ("id\tspeaker\n", "line 1: the columns must be"),
+        (HEADER, "contain no words"),
+        (HEADER + "a\t\t0\t0\t0\t1\n", "contain no words"),
+        (HEADER + "a\t\t3\t0\t0\n", "line 2: expected"),
+        (HEADER + "a\t\t3\t0\t0\t-1\n", "line 2: expected"),
+        (HEADER + "a\t\t3\t0\t0\t٣\n", "line 2: expected"),
+        (HEADER + f"a\t\t{10**30}\t0\t0\t1\n", "line 2: expected"),
+        (HEADER + "a\t\t3\t0\t0\t1\na\t\t3\t0\t0\t1\n", "line 3: expected a new id"),
+        (b"\xff\xfe", "is not text in UTF-8"),
+    ],
+)
+def test_damaged_errors_name_the_line(tmp_path, text, complaint):
+    run = write_run(tmp_path / "a", "seed=1")
+    (run / "decode" / "test.errors.tsv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    problems = read_runs([run], FREE).problems
+    assert complaint in problems[0]
+    assert problems[1] == f"{run}: no test set that could be compared"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "complaint"),
+    [
+        ("config.yaml", "!!python/object/apply:os.system [touch hacked]", "is not plain YAML"),
+        ("config.yaml", "a: &a [x, x]\nb: [*a, *a]", "is not plain YAML: line 2: it has aliases"),
+        ("config.yaml", "a: [", "is not plain YAML"),
+        ("config.yaml", "[" * 5000, "is not plain YAML"),
+        ("config.yaml", "- a", "is not a mapping"),
+        ("config.yaml", "seed: yes", "seed must be an integer in config.yaml, given True"),
+        ("config.yaml", "a" * (MAX_BYTES + 1), f"more than the {MAX_BYTES} that are read"),
+        ("overrides.yaml", "a: b", "not a list of overrides"),
+        ("overrides.yaml", "- 3", "not a list of overrides"),
+        ("report/summary.json", "{", "is not JSON"),
+        ("report/summary.json", "[" * 100_000, "is not JSON"),
+        ("report/summary.json", "[]", "is not a mapping"),
+    ],
+)
+def test_damaged_or_hostile_files_leave_out_one_run(tmp_path, monkeypatch, file, text, complaint):
+    monkeypatch.chdir(tmp_path)
+    whole, bad = write_run(tmp_path / "a", "seed=1"), write_run(tmp_path / "b", "seed=2")
+    (bad / file).write_text(text)
+    found = read_runs([whole, bad], FREE)
+    assert [run.folder for run in found.runs] == [whole]
+    assert complaint in found.problems[0]
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_a_set_name_cannot_lead_out_of_the_folder(tmp_path):
+    run = write_run(tmp_path / "a", "seed=1")
+    os.rename(run / "decode" / "test.errors.tsv", tmp_path / "secret.errors.tsv")
+    (run / "report" / "summary.json").write_text(json.dumps({"test": {"../../secret": {}}}))
+    assert "set name '../../secret'" in read_runs([run], FREE).problems[0]
+
+
+def test_numbers_that_are_none_are_not_known(tmp_path):
+    run = write_run(tmp_path / "a", "seed=1", config={"optimizer__lr": "large"}, summary={"peak_memory_mb": 10**400})
+    (read,) = read_runs([run], FREE).runs
+    assert (read.lr, read.cost.peak_memory_mb) == (None, None)
+
+
+def test_what_hydra_writes_has_no_aliases(tmp_path):
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({"a": [1, {"b": None}], "c": "x"}))
+    assert read_yaml(tmp_path / "a.yaml") == {"a": [1, {"b": None}], "c": "x"}
+
+
+def test_runs_that_chose_settings_on_dev_are_no_systems(tmp_path):
+    folders = [write_run(tmp_path / name, "optimizer=eve", f"seed={seed}") for seed, name in enumerate("ab")]
+    config = read_yaml(folders[0] / "config.yaml")
+    (folders[0] / "config.yaml").write_text(yaml.safe_dump({**config, "decode_test": False}))
+    found = read_runs(folders, FREE)
+    assert [run.folder for run in found.runs] == [folders[1]]
+    assert found.problems == []
+    assert "left out: 1 run that chose settings on the development sets" in found.notes
