@@ -16,8 +16,8 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.cli.errors import ConfigError
+from asr.run_folder import check_run_folder
 from asr.safe_io import at, check_plain, named_path, read_yaml
-from asr.training.run_folder import check_run_folder
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
 FREE = (

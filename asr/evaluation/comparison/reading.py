@@ -128,7 +128,7 @@ def _cost(files: _Files) -> Cost:
     num_updates = number_at(files.config, *BUDGET.split("."))
     logged = max((curve.updates[-1] for curve in files.curves.values()), default=0)
     seconds = number_at(summary, "cost", "training_seconds")
-    resumed = number_at(summary, "training", "resumed_behind") is not None
+    resumed = number_at(summary, "training", "resumed_after") is not None
     state_bytes = number_at(summary, "cost", "optimizer_state_bytes")
     gpu_mb = number_at(summary, "peak_gpu_memory_mb")
     return Cost(
