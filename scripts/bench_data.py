@@ -19,13 +19,12 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from asr.cli.app import quieten
+from asr.cli.build import build_data_parts, build_recogniser, build_update_parts, num_threads, plain
 from asr.cli.data import prepare_data
 from asr.cli.explanations import CONFIGS
-from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
 from asr.data.loader import read
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
-from asr.training.run_folder import num_threads
 
 NUM_REPEATS = 3
 NUM_UPDATES = 100
@@ -60,7 +59,7 @@ def waiting(config: dict[str, Any], reading: Reading, prepared: PreparedData, pe
     """Print which share of the time of training steps goes into waiting for batches."""
     torch.set_num_threads(num_threads(config["torch_threads"], config["data"]["workers"]["num_workers"]))
     recogniser = build_recogniser(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
-    optimizer = update_parts(config).optimizer_factory(recogniser.named_parameters())
+    optimizer = build_update_parts(config).optimizer_factory(recogniser.named_parameters())
     batches = endless(*reading.training_data(prepared.cuts("train"), 1, perturb), reading)
     next(batches)  # starting the workers is not waiting
     waited, start = 0.0, time.monotonic()
@@ -82,7 +81,7 @@ def main(overrides: list[str]) -> None:
     quieten()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = plain(compose("train", overrides=overrides))
-    prepared, parts = prepare_data(config), data_parts(config)
+    prepared, parts = prepare_data(config), build_data_parts(config)
     reading = Reading(parts.features, prepared.tokenizer, parts.batch, parts.workers)
     loader_alone(reading, prepared, parts.perturb)
     waiting(config, reading, prepared, parts.perturb)

@@ -21,7 +21,7 @@ from asr.data.manifests import read_brought
 from asr.data.tables import read_table
 from asr.evaluation.comparison.inputs.run_folders import read_runs
 from asr.evaluation.report import ERROR_COLUMNS
-from asr.training.checkpoints import load_checkpoint
+from asr.training.checkpoints import FORMAT, load_checkpoint
 from asr.training.running_averages import RunningAverages
 from asr.training.weights import KINDS, choose_weights
 
@@ -170,7 +170,7 @@ def _checkpoint_seeds() -> list[bytes]:
     averages = RunningAverages(weights)
     averages.add(1, weights, ema_decay=0.9)
     data = {"folder": "x", "fingerprint": "f", "notes": ["a"]}
-    extra = {"format": 1, "config": {"a": [1, 2.0, None]}, "tokenizer": {"kind": "char"}, "data": data}
+    extra = {"format": FORMAT, "config": {"a": [1, 2.0, None]}, "tokenizer": {"kind": "char"}, "data": data}
     state = {"state_dict": {"recogniser.w": weights["w"]}, "global_step": 1, "werdict": extra, "callbacks": {}}
     made = []
     for content in (state, {**state, "averages": averages.state_dict()}):

@@ -193,7 +193,7 @@ def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
     import resource
     import tempfile
 
-    from asr.children import die_with_parent
+    from asr.subprocesses import die_with_parent
 
     code = 70
     try:

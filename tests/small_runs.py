@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.training.checkpoint_files import lead_to, update_file
+from asr.training.checkpoint_files import point_link, update_file
 from tests.programs import Ended, Programs
 
 TINY_MODEL = (
@@ -67,7 +67,7 @@ class SmallRun:
         checkpoints = folder / "checkpoints"
         update_file(checkpoints, 6).unlink()
         (checkpoints / "best.ckpt").unlink()
-        lead_to(checkpoints / "last.ckpt", update_file(checkpoints, 3))
+        point_link(checkpoints / "last.ckpt", update_file(checkpoints, 3))
         return folder
 
     def audio(self) -> Path:

@@ -10,17 +10,29 @@ ROOT = Path(__file__).parents[1]
 OWN = ("asr", "optim", "recipes", "scripts", "tests")
 
 # room: module prefixes that nothing in it may import; the first matching room decides
+RUN_SIDE = ("asr.training", "asr.tracking", "asr.cli")
+MODEL_SIDE = ("asr.data", "asr.inference", *RUN_SIDE)
 FORBIDDEN = {
     "optim": ("asr", "recipes", "lightning", "hydra", "omegaconf", "lhotse", "wandb", "numpy"),
-    "asr/models": ("optim", "lightning", "hydra", "omegaconf", "lhotse", "asr.data", "asr.training", "asr.cli"),
-    "asr/features": ("optim", "lightning", "hydra", "omegaconf", "lhotse", "asr.data", "asr.training", "asr.cli"),
-    "asr/decoding": ("optim", "lightning", "hydra", "omegaconf", "lhotse", "asr.data", "asr.training", "asr.cli"),
-    "asr/text": ("optim", "lightning", "hydra", "omegaconf", "lhotse", "asr.data", "asr.training", "asr.cli"),
-    "asr/evaluation": ("optim", "torch", "lightning", "hydra", "omegaconf", "lhotse", "asr.data", "asr.training"),
-    "asr/data": ("optim", "lightning", "hydra", "omegaconf", "asr.models", "asr.training", "asr.cli"),
-    "asr/training": ("optim", "hydra", "omegaconf", "lhotse", "asr.cli"),
-    "asr/cli": ("optim", "lhotse"),
-    "recipes": ("optim", "lightning", "hydra", "omegaconf", "asr.cli", "asr.training", "asr.models"),
+    "asr/models": MODEL_SIDE,
+    "asr/features": MODEL_SIDE,
+    "asr/decoding": MODEL_SIDE,
+    "asr/text": MODEL_SIDE,
+    "asr/evaluation": ("torch", *MODEL_SIDE),
+    "asr/data": ("asr.models", "asr.inference", *RUN_SIDE),
+    "asr/inference": RUN_SIDE,
+    "asr/training": ("asr.tracking", "asr.cli"),
+    "asr/tracking": ("asr.cli",),
+    "recipes": ("asr.models", "asr.inference", *RUN_SIDE),
+}
+# module prefix: the only rooms of asr and recipes that may import it
+ONLY_IN = {
+    "optim": (),
+    "lightning": ("asr/training", "asr/tracking", "asr/cli"),
+    "wandb": ("asr/tracking",),
+    "hydra": ("asr/cli",),
+    "omegaconf": ("asr/cli",),
+    "lhotse": ("asr/data", "recipes"),
 }
 NOBODY_IMPORTS = ("tests", "scripts")
 
@@ -56,6 +68,23 @@ def test_a_room_knows_only_what_it_may(room):
         if any(belongs(name, prefix) for prefix in FORBIDDEN[room])
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_a_library_is_imported_only_in_its_rooms(library):
+    wrong = [
+        f"{here} imports {name}"
+        for file in (*files_of("asr"), *files_of("recipes"))
+        if not (here := file.relative_to(ROOT)).as_posix().startswith(tuple(f"{room}/" for room in ONLY_IN[library]))
+        for name in imports_of(file)
+        if belongs(name, library)
+    ]
+    assert wrong == []
+
+
+def test_evaluating_and_transcribing_need_nothing_of_training():
+    files = [ROOT / "asr" / "cli" / f"{command}.py" for command in ("evaluate", "transcribe")]
+    assert [name for file in files for name in imports_of(file) if belongs(name, "asr.training")] == []
 
 
 def test_optim_imports_torch_and_the_standard_library_only():

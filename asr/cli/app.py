@@ -32,15 +32,14 @@ from asr.cli.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_v
 from asr.cli.words import SEARCHPATH, check_bounds, check_words, searchpath, typed_places
 from asr.console import printable
 from asr.error_text import first_line, is_out_of_memory
+from asr.errors import RunFailed, silence_freed_workers
 from asr.safe_io import named_path
 from asr.signals import Terminated, end_with, restored_handlers
-from asr.training.errors import TrainingFailed
-from asr.training.lost_workers import hush_freed_workers
 from asr.training.processes import is_first_process
 
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are
 EXPLAINED = (
-    *(ValueError, TrainingFailed, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError),
+    *(ValueError, RunFailed, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError),
     ModuleNotFoundError,  # of a callback of Lightning's that needs a package more
 )
 MAX_MESSAGE = 5000  # characters; a file may hold names without end
@@ -145,11 +144,11 @@ def _told(error: Exception, config_name: str) -> tuple[str, int]:
     # Hydra's error about a missing config is an OSError too
     if isinstance(error, OmegaConfBaseException | HydraException):
         return explain(error, config_name), 2
-    if is_out_of_memory(error) and not isinstance(error, ValueError | TrainingFailed):
+    if is_out_of_memory(error) and not isinstance(error, ValueError | RunFailed):
         return f"out of memory: {first_line(error)}; {MORE_MEMORY}", 1
     if isinstance(error, OSError):
         return explain_os_error(error)
-    return str(error), 1 if isinstance(error, TrainingFailed | ModuleNotFoundError) else 2
+    return str(error), 1 if isinstance(error, RunFailed | ModuleNotFoundError) else 2
 
 
 def _leave(config_name: str, message: str, code: int = 2) -> NoReturn:
@@ -164,7 +163,7 @@ def _leave(config_name: str, message: str, code: int = 2) -> NoReturn:
 
 def quieten() -> None:
     """Silence what libraries say about choices made on purpose, and what the last line says; wait less for wandb."""
-    hush_freed_workers()
+    silence_freed_workers()
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")

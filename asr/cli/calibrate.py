@@ -1,25 +1,25 @@
-"""``asr-train calibrate=true``: how many seconds of audio fit into memory, instead of a training."""
+"""``asr-train calibrate=true``: measures how many seconds of audio fit into memory, instead of training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from rich.table import Table
 
-from asr.cli.parts import data_parts
-from asr.cli.rehearsal import build_trainer
+from asr.cli.build import num_threads
+from asr.cli.trainer import build_trainer
 from asr.console import PlainConsole
+from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
 from asr.training.calibrate import USABLE, Calibration, calibrate
 from asr.training.module import TrainingModule
 from asr.training.processes import is_first_process
-from asr.training.run_folder import num_threads
 
-FAR = 2.0  # a proposal this many times what was measured is to be tried before it is trusted
+FAR = 2.0  # a proposal of more than this times what was measured must be measured itself
 # one device stands for all, every micro-batch is an update, and nothing is written
 ALONE: dict[str, Any] = {
     "devices": 1,
@@ -33,21 +33,35 @@ ALONE: dict[str, Any] = {
 console = PlainConsole(quiet=not is_first_process())
 
 
-def calibrate_batches(config: Mapping[str, Any], cuts: Iterable[Any], reading: Reading, module: TrainingModule) -> None:
-    """Measure, print a table, and propose ``data.batch.max_duration_s``."""
+def calibrate_batches(
+    config: Mapping[str, Any],
+    prepared: PreparedData,
+    reading: Reading,
+    perturb: Any,
+    module: TrainingModule,
+    world_size: int,
+) -> None:
+    """Measure, print a table, and propose ``data.batch.max_duration_s``.
+
+    Args:
+        config: of the run.
+        prepared: its data.
+        reading: how their cuts are read.
+        perturb: augmentation of the audio, or None; the slowest speed is measured, whose cuts are the longest.
+        module: what would be trained.
+        world_size: number of processes of the run.
+    """
     if not is_first_process():
         return
     torch.set_num_threads(num_threads(config.get("torch_threads"), config["data"]["workers"]["num_workers"]))
-    perturb = data_parts(config).perturb
     slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb
-    dataset, order = reading.training_data(cuts, config["seed"], slowest)
+    dataset, order = reading.training_data(prepared.cuts("train"), config["seed"], slowest)
 
     def make_trainer(callbacks: list[pl.Callback], num_updates: int) -> pl.Trainer:
         return build_trainer(config, [], callbacks, **ALONE, max_steps=num_updates)
 
-    # where several processes train, each keeps a second copy of the gradients to exchange them
-    several = build_trainer(config, [], []).world_size > 1
-    copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad) if several else 0
+    # DDP keeps a second copy of the gradients in its buckets
+    copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad) if world_size > 1 else 0
     console.print("measuring updates on the largest micro-batch of every duration bucket", soft_wrap=True)
     found = calibrate(module, dataset, order, make_trainer, copies)
     console.print(_table(found))
@@ -68,7 +82,7 @@ def _table(found: Calibration) -> Table:
 
 
 def _conclusion(found: Calibration, now_s: float) -> list[str]:
-    """Return what follows from the table, in sentences."""
+    """Return the conclusions from the table, as sentences."""
     base = max(bucket.base for bucket in found.buckets) / 2**20
     lines = [
         f"measured on {found.device}: {found.available / 2**20:.0f} MB for this process, {100 * USABLE:.0f} % of it to "

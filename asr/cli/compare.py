@@ -19,10 +19,10 @@ from asr.evaluation.comparison.inputs.run_folders import read_runs
 from asr.evaluation.comparison.report.files import write_json, write_report_files
 from asr.evaluation.comparison.report.terminal import tables
 from asr.evaluation.comparison.result import Comparison
+from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path
-from asr.training.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
-from asr.training.wandb_access import has_api_key
-from asr.training.wandb_comparison import log_comparison
+from asr.tracking.wandb_access import has_api_key
+from asr.tracking.wandb_comparison import log_comparison
 
 RUNS = Path("runs")
 

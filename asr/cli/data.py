@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
+from asr.cli.build import DataParts, build_data_parts, build_encoder, part
 from asr.cli.errors import ConfigError
-from asr.cli.parts import DataParts, build_encoder, data_parts, part
 from asr.console import PlainConsole
 from asr.data.fingerprint import describe_source, fingerprint
 from asr.data.prepare import View, prepare
 from asr.data.prepared import PreparedData
 from asr.data.source_files import visible_files
 from asr.data.table import print_table
+from asr.run_folder import usable_folder
 from asr.training.processes import is_first_process
-from asr.training.run_folder import usable_folder
 from asr.training.unreadable import check_share
 
 # lengths whose subsampled lengths tell one encoder from another
@@ -27,13 +27,18 @@ SPEED_ONLY = ("num_jobs",)
 
 
 def prepare_data(
-    config: Mapping[str, Any], parts: DataParts | None = None, quiet: bool = False, may_prepare: bool = True
+    config: Mapping[str, Any],
+    parts: DataParts | None = None,
+    encoder: Any = None,
+    quiet: bool = False,
+    may_prepare: bool = True,
 ) -> PreparedData:
     """Return the data of a run, prepared now if they are missing.
 
     Args:
         config: of the run.
         parts: of its data side, if they are built already.
+        encoder: likewise; its weights are not used.
         quiet: print no table.
         may_prepare: False: refuse missing data.
 
@@ -44,9 +49,10 @@ def prepare_data(
     check_share(config["data"].get("max_unreadable", 0))
     if not isinstance(config["data"].get("source"), str | None):
         raise ConfigError(f"data.source must be a path, or null, given {config['data']['source']!r}")
-    parts = parts or data_parts(config)
+    parts = parts or build_data_parts(config)
     folder = usable_folder(config["data"].get("dir"), "data.dir")
-    encoder = build_encoder(config, parts.features.num_features)
+    if encoder is None:
+        encoder = build_encoder(config, parts.features.num_features)
 
     def output_frames(num_frames: int) -> int:
         return int(encoder.output_frames(torch.tensor(num_frames)))

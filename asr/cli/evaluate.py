@@ -13,11 +13,11 @@ from asr.cli.errors import ConfigError
 from asr.cli.restore import Restored, restore
 from asr.console import PlainConsole
 from asr.data.manifests import evaluation_cuts
+from asr.inference.evaluate import evaluate_sets
+from asr.run_folder import claim_run_folder, create_run_folder
 from asr.safe_io import named_path
-from asr.training.report import NothingRead, decoded_with, evaluate_set
-from asr.training.run_folder import claim_run_folder, create_run_folder
 
-NUM_LEFT_OUT = 20  # are named
+NUM_LEFT_OUT = 20  # so many are named
 
 console = PlainConsole()
 
@@ -36,16 +36,11 @@ def evaluate(options: DictConfig) -> None:
     output = _output_folder(options, restored.checkpoint.path)
     checkpoint = restored.checkpoint
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
-    notes = [*notes, decoded_with(checkpoint)]
-    failed: list[NothingRead] = []
-    for name, cuts in sets.items():
-        try:
-            evaluate_set(restored.recogniser, restored.decoder, restored.reading, cuts, name, notes, output)
-        except NothingRead as error:
-            failed.append(error)
+    notes = [*notes, checkpoint.decoding_note()]
+    _, failed = evaluate_sets(restored.recogniser, restored.decoder, restored.reading, sets, notes, output)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)
-    if failed:
-        raise failed[0]
+    if failed is not None:
+        raise failed
 
 
 def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list[str]]:
@@ -58,11 +53,8 @@ def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list
         console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)
     if len(dropped) > NUM_LEFT_OUT:
         console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
-    return {_set_name(path) if options.name is None else str(options.name): cuts}, []
-
-
-def _set_name(path: Path) -> str:
-    return re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
+    of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
+    return {of_file if options.name is None else str(options.name): cuts}, []
 
 
 def _output_folder(options: DictConfig, checkpoint: Path) -> Path:

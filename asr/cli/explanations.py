@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from asr.cli.errors import did_you_mean
 from asr.cli.help import choices, known_keys
-from asr.cli.rehearsal import REFUSED
+from asr.cli.trainer import REFUSED
 
 # configs that Hydra's plugins bring along
 PLUGINS = {

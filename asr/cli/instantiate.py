@@ -18,7 +18,7 @@ from pydantic.errors import PydanticUserError
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.targets import locate, may_be_partial
 from asr.error_text import is_out_of_memory
-from asr.training.errors import TrainingFailed
+from asr.errors import RunFailed
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
 NUMBER_LISTS = {int: Sequence[int], float: Sequence[float]}
@@ -75,7 +75,7 @@ class Configured:
         """Call the target with the configured and the given arguments."""
         try:
             return self.func(*args, **{**self.keywords, **kwargs})
-        except (ConfigError, TrainingFailed, OSError):
+        except (ConfigError, RunFailed, OSError):
             raise
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{self.key}: {error}") from error

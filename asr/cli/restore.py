@@ -12,22 +12,20 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from asr.cli.build import build_recogniser, num_threads, part
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.model_size import no_more_parameters_than, refuse_huge_numbers
-from asr.cli.parts import build_recogniser, part
 from asr.data.loader import Workers
 from asr.data.prepared import INDEX, PreparedData
 from asr.data.reading import Reading
 from asr.data.sampling import BatchSize
 from asr.error_text import first_line, is_out_of_memory
+from asr.inference.decode import Decoder, default_device
 from asr.models.recogniser import Recogniser
 from asr.text.normalise import TextNormalizer
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoint_checks import count_at
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
-from asr.training.module import Decoder
-from asr.training.run_folder import num_threads
-from asr.training.session import default_device
 from asr.training.weights import check_kind, choose_weights
 
 

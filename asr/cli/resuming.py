@@ -17,8 +17,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.cli.errors import ConfigError
 from asr.nested import at, flatten
+from asr.run_folder import check_run_folder
 from asr.safe_io import check_plain, named_path, read_yaml
-from asr.training.run_folder import check_run_folder
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
 FREE = (

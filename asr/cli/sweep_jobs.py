@@ -20,16 +20,16 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from asr.children import die_with_parent
 from asr.cli.errors import ConfigError
 from asr.cli.gpus import claimed_gpus
 from asr.cli.resuming import FREE, override_key
 from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import flatten
+from asr.run_folder import check_run_folder
 from asr.safe_io import check_inside, open_inside, read_json, write_whole
 from asr.signals import TRY_AGAIN, Terminated
-from asr.training.run_folder import check_run_folder
+from asr.subprocesses import die_with_parent
 
 NAME = re.compile(r"\w[\w.+-]*")
 RECORDS = "jobs"  # folder of a sweep with what is known of each job

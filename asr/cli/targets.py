@@ -87,7 +87,7 @@ OPTIMIZERS: Allowed = (
     Subclasses("torch.optim.Optimizer", "torch.optim"),
 )
 TRANSFORMS: Allowed = (Subclasses("optim.Transform", "optim"),)
-OWN_CALLBACKS = Subclasses("lightning.pytorch.Callback", "asr.training")
+OWN_CALLBACKS = Subclasses("lightning.pytorch.Callback", "asr.training.callbacks")
 
 # Keys below a place without an entry belong to the nearest place above. Of Lightning there is nothing here that takes
 # a path: its constructors, and the methods that it calls by itself, write nowhere outside the run's folder.
@@ -130,7 +130,7 @@ ALLOWED: dict[str, Allowed] = {
         "SLURMEnvironment",
         "TorchElasticEnvironment",
     ),
-    "logger": _named("asr.training", "metrics_csv.MetricsCsv", "wandb_logger.WandbTracking"),
+    "logger": _named("asr.tracking", "metrics_csv.MetricsCsv", "wandb_logger.WandbTracking"),
     "callbacks": (
         OWN_CALLBACKS,
         *_named(

@@ -6,56 +6,85 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
+from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.__main__ import RUN_DIR_VARIABLE
 from asr.cli.app import run_app
+from asr.cli.build import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.calibrate import calibrate_batches
 from asr.cli.data import prepare_data
+from asr.cli.dry_run import dry_run
 from asr.cli.errors import ConfigError
-from asr.cli.model_size import no_more_parameters_than
-from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
-from asr.cli.ranks import run_ranks
-from asr.cli.rehearsal import attachments, build_trainer, rehearse
+from asr.cli.launcher import launch
 from asr.cli.resuming import changes, override_key, recorded_overrides, refuse_changes, run_folder, saved_config
 from asr.cli.sweep_jobs import name_sweep, run_job
+from asr.cli.trainer import build_trainer
 from asr.cli.words import words_for_jobs
 from asr.console import PlainConsole
 from asr.data.prepared import INDEX, PreparedData
 from asr.data.reading import Reading
-from asr.models.recogniser import Recogniser
-from asr.safe_io import write_whole
-from asr.signals import Terminated
-from asr.training.checkpoints import FORMAT, LoadedCheckpoint, newest_good_checkpoint
-from asr.training.cost import measured_cost
-from asr.training.errors import TrainingFailed
-from asr.training.module import TrainingModule
-from asr.training.processes import agree, is_first_process, is_started_as_rank
-from asr.training.report import report_training
-from asr.training.resume import ResumableLoader
-from asr.training.run_folder import (
-    Stopwatch,
+from asr.errors import RunFailed
+from asr.run_folder import (
+    backup_existing,
+    backup_path,
     claim_run_folder,
     create_run_folder,
-    former_path,
-    hold,
-    keep_former,
-    num_threads,
+    lock_run_dir,
     point_latest,
 )
-from asr.training.session import fit
+from asr.safe_io import write_whole
+from asr.signals import Terminated
+from asr.training.callbacks.cost import measured_cost
+from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
+from asr.training.fit import fit
+from asr.training.module import TrainingModule
+from asr.training.processes import agree, is_first_process, is_started_as_rank
+from asr.training.report import report_run
+from asr.training.resumable_loader import ResumableLoader
+from asr.training.run_summary import Stopwatch
 from asr.training.stopping import check_monitors, why_early
-from asr.training.unreadable import max_unreadable
 
-LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # and which process that is
+LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # process id of the launcher that has set RUN_DIR_VARIABLE
 
 console = PlainConsole(quiet=not is_first_process())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that is known to work, and whose data are prepared.
+
+    Attributes:
+        config: composed and resolved.
+        job: Hydra's node about the command line.
+        data: parts of the data side.
+        prepared: the data.
+        reading: how their cuts are read.
+        trainer: knows the processes; without loggers and callbacks.
+        resumed: folder of the run to resume.
+        launched: folder of the run if our launcher has started this process.
+    """
+
+    config: Mapping[str, Any]
+    job: Any
+    data: DataParts
+    prepared: PreparedData
+    reading: Reading
+    trainer: Trainer
+    resumed: Path | None
+    launched: Path | None
+
+    @property
+    def needs_launcher(self) -> bool:
+        """Whether this process must start one process per device."""
+        return self.launched is None and self.trainer.world_size > 1 and not is_started_as_rank(self.trainer)
 
 
 def main() -> None:
@@ -65,69 +94,109 @@ def main() -> None:
 
 
 def train(config: DictConfig) -> float | None:
-    """Prepare what is missing, train, decode the test sets, and say where everything is; in a sweep, have it done."""
+    """Prepare missing data, train, decode the test sets; of a sweep, run one job and return its WER on dev."""
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:
         return _run_job(config, job)
-    calibrating = config["calibrate"]
-    resumed = None if config.resume is None else run_folder(config.resume)
+    plan = _plan(config, job)
+    if plan.config["calibrate"]:
+        module = build_module(plan.config, plan.data, plan.prepared)
+        calibrate_batches(plan.config, plan.prepared, plan.reading, plan.data.perturb, module, plan.trainer.world_size)
+    else:
+        with _open_run_folder(plan) as run_dir:
+            if plan.needs_launcher:
+                environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
+                sys.exit(launch("train", job.overrides.task, plan.trainer.num_devices, environment))
+            _fit_and_report(plan, run_dir)
+    return None
+
+
+def _run_job(config: DictConfig, job: Any) -> float:
+    raw = cast(dict[str, Any], OmegaConf.to_container(config))
+    # parallel jobs would mix their output on the terminal
+    parallel = not str(job.launcher._target_).endswith(".BasicLauncher")
+    places = words_for_jobs(job.runtime.config_sources)
+    return run_job("train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel, places=places)
+
+
+def _plan(config: DictConfig, job: Any) -> Plan:
+    """Check everything, then prepare the data."""
     launched = _launched_for()
-    trainer = build_trainer(plain(config), [], []) if launched else rehearse(plain(config), resumed is not None)
-    # a folder may come from somebody else, and say where data are made, and how much of them
+    resumed = None if config.resume is None else run_folder(config.resume)
+    outline = dry_run(plain(config), new_folder=resumed is None and launched is None)
+    # the folder of a stranger's run could say where data are written, and how much of them
     may_prepare = resumed is None or config.resume_anyway or "data.dir" in map(override_key, job.overrides.task)
-    prepared = prepare_data(plain(config), quiet=launched is not None, may_prepare=may_prepare)
-    check_monitors(attachments(plain(config), "callbacks", Path("runs")), prepared.names("dev"))
-    set_budget(config, prepared, trainer.world_size)
-    resolved = plain(config)
-    if calibrating:
-        reading, module = _reading(resolved, prepared), _module(resolved, prepared)
-        calibrate_batches(resolved, prepared.cuts("train"), reading, module)
-        return None
-    if launched:
-        with _saying_how_to_resume(Path(launched), prepared):
-            _run(resolved, prepared, Path(launched))
-        return None
-    if trainer.world_size == 1 or is_started_as_rank(trainer):
-        run_dir = agree(trainer, lambda: resumed or _new_run_folder(resolved, job))
-        with (
-            hold(run_dir) if is_first_process() else contextlib.nullcontext(),
-            _saying_how_to_resume(run_dir, prepared),
-        ):
-            if is_first_process():
-                _record_start(resolved, run_dir, resumed, prepared, job)
-            _run(resolved, prepared, run_dir)
-            return None
-    run_dir = resumed or _new_run_folder(resolved, job)
-    with hold(run_dir), _saying_how_to_resume(run_dir, prepared):
-        _record_start(resolved, run_dir, resumed, prepared, job)
-        environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
-        sys.exit(run_ranks("train", job.overrides.task, trainer.num_devices, environment))
+    prepared = prepare_data(plain(config), outline.data, outline.encoder, launched is not None, may_prepare)
+    check_monitors(outline.callbacks, prepared.names("dev"))
+    reading = Reading(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
+    set_budget(config, prepared, reading, outline.trainer.world_size)
+    return Plan(plain(config), job, outline.data, prepared, reading, outline.trainer, resumed, launched)
 
 
-def _launched_for() -> str | None:
-    """Return the run's folder if this process is one of several that another of this program has started.
+def _launched_for() -> Path | None:
+    """Return the run's folder if our launcher has started this process as one of several.
 
     Raises:
-        ConfigError: the environment names a folder, but was not made by the parent process.
+        ConfigError: the environment names a folder, but the parent process has not set it.
     """
     launched = os.environ.get(RUN_DIR_VARIABLE)
     if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
-        raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is for this program alone; unset it")
-    return launched
+        raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is only for this program itself; unset it")
+    return None if launched is None else Path(launched)
+
+
+def set_budget(config: DictConfig, prepared: PreparedData, reading: Reading, world_size: int) -> None:
+    """Replace ``trainer.max_epochs`` by ``trainer.max_steps``, with updates counted from metadata.
+
+    The budget of a run is its number of updates: schedules take their length from there.
+    """
+    epochs = config.trainer.get("max_epochs")
+    if epochs in (None, -1):
+        return
+    _, order = reading.training_data(prepared.cuts("train"), config.seed, None)
+    per_update = config.trainer.accumulate_grad_batches * world_size
+    config.trainer.max_steps = sum(order.count_updates(epoch, per_update) for epoch in range(epochs))
+    config.trainer.max_epochs = -1
+    console.print(f"{epochs} epochs are {config.trainer.max_steps} updates")
+
+
+@contextlib.contextmanager
+def _open_run_folder(plan: Plan) -> Iterator[Path]:
+    """Create or reopen the run's folder; the first process, or the launcher, locks it and records the start."""
+    if plan.launched is not None or plan.needs_launcher:
+        run_dir = plan.launched or plan.resumed or _new_run_folder(plan)
+    else:
+        run_dir = agree(plan.trainer, lambda: plan.resumed or _new_run_folder(plan))
+    owner = plan.launched is None and is_first_process()
+    with (
+        lock_run_dir(run_dir) if owner else contextlib.nullcontext(),
+        _saying_how_to_resume(run_dir, plan.prepared),
+    ):
+        if owner:
+            _record_start(plan, run_dir)
+        yield run_dir
+
+
+def _new_run_folder(plan: Plan) -> Path:
+    if plan.config["run_dir"] is not None:
+        return claim_run_folder(plan.config["run_dir"])
+    folder = create_run_folder(Path("runs") / plan.job.runtime.choices["recipe"])
+    point_latest(folder, Path("runs") / "latest")
+    return folder
 
 
 @contextlib.contextmanager
 def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[None]:
-    """Name the run after a Ctrl-C, after a signal before or after the updates, and where its data are removed."""
+    """Add the command that resumes the run to a Ctrl-C, a signal, and an error because its data were removed."""
     try:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"to resume from its last checkpoint: asr-train resume={run_dir}") from None
-    except (OSError, ValueError, TrainingFailed) as error:
+    except (OSError, ValueError, RunFailed) as error:
         if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
             raise
         again = f"asr-train resume={run_dir} data.dir={prepared.folder.parent.parent}"
-        raise TrainingFailed(
+        raise RunFailed(
             f"the prepared data in {prepared.folder} were removed while the run read them; {again} prepares them "
             "again and continues after the last checkpoint"
         ) from error
@@ -135,108 +204,76 @@ def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[Non
         raise Terminated(ended.signal, lambda: f"; to resume: asr-train resume={run_dir}") from None
 
 
-def _run_job(config: DictConfig, job: Any) -> float:
-    raw = cast(dict[str, Any], OmegaConf.to_container(config))
-    # the terminal belongs to one job at a time
-    parallel = not str(job.launcher._target_).endswith(".BasicLauncher")
-    places = words_for_jobs(job.runtime.config_sources)
-    return run_job("train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel, places=places)
-
-
-def set_budget(config: DictConfig, prepared: PreparedData, world_size: int) -> None:
-    """Turn ``trainer.max_epochs`` into ``trainer.max_steps``, counting updates on metadata.
-
-    The budget of a run is its number of updates: schedules with a horizon read it from there.
-    """
-    epochs = config.trainer.get("max_epochs")
-    if epochs in (None, -1):
-        return
-    reading, trainer = _reading(plain(config), prepared), config.trainer
-    _, order = reading.training_data(prepared.cuts("train"), config.seed, None)
-    per_update = trainer.accumulate_grad_batches * world_size
-    config.trainer.max_steps = sum(order.count_updates(epoch, per_update) for epoch in range(epochs))
-    config.trainer.max_epochs = -1
-    console.print(f"{epochs} epochs are {config.trainer.max_steps} updates")
-
-
-def _reading(config: Mapping[str, Any], prepared: PreparedData) -> Reading:
-    parts = data_parts(config)
-    return Reading(parts.features, prepared.tokenizer, parts.batch, parts.workers)
-
-
-def _new_run_folder(config: Mapping[str, Any], job: Any) -> Path:
-    """Create the folder of a new run."""
-    if config["run_dir"] is not None:
-        return claim_run_folder(config["run_dir"])
-    folder = create_run_folder(Path("runs") / job.runtime.choices["recipe"])
-    point_latest(folder, Path("runs") / "latest")
-    return folder
-
-
-def _record_start(
-    config: Mapping[str, Any], folder: Path, resumed: Path | None, prepared: PreparedData, job: Any
-) -> None:
-    """Write what was typed and composed to the run's folder, which nobody else writes to now.
+def _record_start(plan: Plan, folder: Path) -> None:
+    """Write the overrides and the composed config to the run's folder, which is locked.
 
     Raises:
-        ConfigError: a resumed run has changed, and the user does not accept it.
+        ConfigError: the config or the data of a resumed run have changed, and the user does not accept it.
     """
-    words = list(job.overrides.task)
-    if resumed is not None:
-        if not _refuse_other_training(config, resumed, prepared):
+    words = list(plan.job.overrides.task)
+    if plan.resumed is not None:
+        if not _accepted_changes(plan, plan.resumed):
             return
-        words = recorded_overrides(resumed, words)
-    for name, content in (("config.yaml", dict(config)), ("overrides.yaml", words)):
+        words = recorded_overrides(plan.resumed, words)
+    for name, content in (("config.yaml", dict(plan.config)), ("overrides.yaml", words)):
         if (folder / name).exists():
-            # a copy, because a full disk must not leave the folder without one
-            write_whole(former_path(folder / name), (folder / name).read_bytes())
+            # copied, not renamed: a full disk must not leave the folder without the file
+            write_whole(backup_path(folder / name), (folder / name).read_bytes())
         write_whole(folder / name, OmegaConf.to_yaml(OmegaConf.create(content)))
 
 
-def _refuse_other_training(config: Mapping[str, Any], folder: Path, prepared: PreparedData) -> list[str]:
+def _accepted_changes(plan: Plan, folder: Path) -> list[str]:
     """Return what has changed since the run was started, if the user accepts it."""
-    found = changes(saved_config(folder), config)
+    found = changes(saved_config(folder), plan.config)
     checkpoint = newest_good_checkpoint(folder)
-    if checkpoint is not None and checkpoint.data["fingerprint"] != prepared.fingerprint:
-        found.append(f"data: {checkpoint.data['fingerprint']} in the run, {prepared.fingerprint} now")
-    for change in refuse_changes(found, bool(config["resume_anyway"])):
+    if checkpoint is not None and checkpoint.data["fingerprint"] != plan.prepared.fingerprint:
+        found.append(f"data: {checkpoint.data['fingerprint']} in the run, {plan.prepared.fingerprint} now")
+    for change in refuse_changes(found, bool(plan.config["resume_anyway"])):
         console.print(f"changed since the run was started: {change}", soft_wrap=True)
     return found
 
 
-def _run(config: Mapping[str, Any], prepared: PreparedData, run_dir: Path) -> None:
-    """Train in this process, alone or as one of several."""
-    watch = Stopwatch()
+def _fit_and_report(plan: Plan, run_dir: Path) -> None:
+    """Train in this process, which may be one of several; the first one decodes and reports."""
+    watch, config = Stopwatch(), plan.config
     checkpoint = None if config["resume"] is None else newest_good_checkpoint(run_dir)
-    reading, module = _reading(config, prepared), _module(config, prepared, checkpoint)
+    module = build_module(config, plan.data, plan.prepared, checkpoint)
     _announce(module, config, run_dir, checkpoint)
-    first = is_first_process()
-    loggers = attachments(config, "logger", run_dir) if first else []
+    loggers = build_loggers(config, run_dir) if is_first_process() else []
     for logger in loggers:
-        if hasattr(logger, "go_on"):
-            logger.go_on(0 if checkpoint is None else checkpoint.update)
+        if hasattr(logger, "resume"):
+            logger.resume(0 if checkpoint is None else checkpoint.update)
     exit_code, early = 1, ""
     try:
-        trainer = build_trainer(config, loggers, attachments(config, "callbacks", run_dir))
-        torch.set_num_threads(
-            num_threads(config.get("torch_threads"), config["data"]["workers"]["num_workers"], trainer.num_devices)
-        )
-        perturb = data_parts(config).perturb
-        dataset, order = reading.training_data(prepared.cuts("train"), config["seed"], perturb)
-        dev = [reading.evaluation_loader(prepared.cuts(name)) for name in module.dev_names]
-        loader = ResumableLoader(dataset, order, reading.workers)
+        trainer = build_trainer(config, loggers, build_callbacks(config, run_dir))
+        num_workers = config["data"]["workers"]["num_workers"]
+        torch.set_num_threads(num_threads(config.get("torch_threads"), num_workers, trainer.num_devices))
+        cuts = plan.prepared.cuts("train")
+        dataset, order = plan.reading.training_data(cuts, config["seed"], plan.data.perturb)
+        dev = [plan.reading.evaluation_loader(plan.prepared.cuts(name)) for name in module.dev_names]
+        loader = ResumableLoader(dataset, order, plan.reading.workers)
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
         early = why_early(trainer)
-        if first:
-            keep_former(run_dir, ("decode", "report"))
-            test_names = prepared.names("test") if config["decode_test"] else ()
-            training = watch.read() if checkpoint is None else {**watch.read(), "resumed_behind": checkpoint.update}
-            cost, weights = measured_cost(trainer), config["weights"]
-            notes = [early] if early else []
-            report_training(module, reading, prepared, run_dir, loggers, training, cost, test_names, weights, notes)
+        if is_first_process():
+            backup_existing(run_dir, ("decode", "report"))
+            report_run(
+                module,
+                plan.reading,
+                plan.prepared,
+                run_dir,
+                loggers,
+                training=watch.read() | ({} if checkpoint is None else {"resumed_after": checkpoint.update}),
+                cost=measured_cost(trainer),
+                test_names=plan.prepared.names("test") if config["decode_test"] else (),
+                weights=config["weights"],
+                notes=[early] if early else [],
+            )
         exit_code = 0
     finally:
-        _close(loggers, exit_code)
+        for logger in loggers:
+            upload = logger.close(exit_code) if hasattr(logger, "close") else None
+            if upload:
+                console.print(f"upload this run: {upload}", soft_wrap=True)
     if early:
         console.print(early, soft_wrap=True)
 
@@ -250,61 +287,13 @@ def _announce(
     if checkpoint is not None:
         for problem in checkpoint.rejected:
             console.print(f"left out: {problem}", soft_wrap=True)
-        console.print(f"going on behind update {checkpoint.update}: {checkpoint.path}", soft_wrap=True)
+        console.print(f"resuming from update {checkpoint.update}: {checkpoint.path}", soft_wrap=True)
     elif config["resume"] is not None:
-        console.print("the run has no checkpoint yet: it begins again")
-
-
-def _module(
-    config: Mapping[str, Any], prepared: PreparedData, checkpoint: LoadedCheckpoint | None = None
-) -> TrainingModule:
-    updates = update_parts(config)
-    num_cuts = int(prepared.splits["train"]["num_utterances"])
-    data = {
-        "fingerprint": prepared.fingerprint,
-        "folder": str(prepared.folder),
-        "notes": list(prepared.notes),
-    }
-    return TrainingModule(
-        _recogniser(config, prepared, checkpoint),
-        prepared.tokenizer,
-        updates.decoder,
-        updates.optimizer_factory,
-        updates.schedule_factory,
-        dev_names=prepared.names("dev"),
-        max_duration_s=data_parts(config).batch.max_duration_s,
-        extra_state={
-            "format": FORMAT,
-            "config": dict(config),
-            "tokenizer": prepared.tokenizer.state(),
-            "data": data,
-        },
-        max_unreadable=max_unreadable(config["data"].get("max_unreadable", 0), num_cuts),
-    )
-
-
-def _recogniser(config: Mapping[str, Any], prepared: PreparedData, checkpoint: LoadedCheckpoint | None) -> Recogniser:
-    """Build the recogniser, which the checkpoint that will fill it bounds."""
-    shapes = prepared.tokenizer.vocab_size, prepared.mean, prepared.std
-    if checkpoint is None:
-        return build_recogniser(config, *shapes)
-    try:
-        with no_more_parameters_than(checkpoint.weights):
-            return build_recogniser(config, *shapes)
-    except ConfigError as error:
-        raise ConfigError(f"resume: {checkpoint.path}: {error}") from error
-
-
-def _close(loggers: list[Any], exit_code: int) -> None:
-    """End the loggers that want to know how a run ended, and say how to upload what they kept."""
-    for logger in loggers:
-        upload = logger.close(exit_code) if hasattr(logger, "close") else None
-        if upload:
-            console.print(f"upload this run: {upload}", soft_wrap=True)
+        console.print("the run has no checkpoint yet: it starts again")
 
 
 if __name__ == "__main__":
-    # by its own name launchers can hand it to other processes
+    # launchers of parallel sweeps pickle the task: another process finds it by this module's name, not in __main__
     from asr.cli import train as named
 
     named.main()

@@ -15,10 +15,9 @@ from asr.cli.errors import ConfigError, shortened
 from asr.cli.restore import restore
 from asr.console import PlainConsole, printable
 from asr.data.audio_files import audio_cuts, find_audio
-from asr.data.features import Features
+from asr.errors import RunFailed
+from asr.inference.decode import decode_all
 from asr.safe_io import named_path, write_new
-from asr.training.errors import TrainingFailed
-from asr.training.session import decode_all
 
 console = PlainConsole(stderr=True)
 
@@ -29,13 +28,18 @@ def main() -> None:
 
 
 def transcribe(options: DictConfig) -> None:
-    """Print or write one line per file: path, tab, text. Ends with 1 where a file could not be read."""
+    """Print or write one line per file: path, tab, text. Exits with 1 if a file could not be read."""
     patterns = [str(p) for p in options.audio] if isinstance(options.audio, ListConfig) else [str(options.audio)]
     output = _output_file(options.output)
     files = find_audio(patterns)
     restored = restore(options)
-    _refuse_deaf(restored.reading.features)
-    cuts, unreadable = audio_cuts(files, getattr(restored.reading.features, "sampling_rate_hz", 0))
+    features = restored.reading.features
+    if not features.from_audio:
+        raise ConfigError(
+            f"run: it was trained on features without audio, {features.num_features} per frame, and cannot read audio; "
+            "give features of the same kind to asr-evaluate manifest=PATH"
+        )
+    cuts, unreadable = audio_cuts(files, getattr(features, "sampling_rate_hz", 0))
     texts: dict[str, str] = {}
     if len(cuts):
         loader = restored.reading.evaluation_loader(cuts)
@@ -52,16 +56,8 @@ def transcribe(options: DictConfig) -> None:
         raise SystemExit(1)
 
 
-def _refuse_deaf(features: Features) -> None:
-    if not features.from_audio:
-        raise ConfigError(
-            f"run: it was trained on features that its corpus brought, {features.num_features} per frame, and cannot "
-            "hear audio; give features of the same kind to asr-evaluate manifest=PATH"
-        )
-
-
 def _output_file(output: object) -> Path | None:
-    """Return the file to write, which can be made as far as is known before the work."""
+    """Return the file to write, after checks that it can be created."""
     if output is None:
         return None
     path = named_path(output)
@@ -74,11 +70,11 @@ def _output_file(output: object) -> Path | None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise ConfigError(f"output: {shortened(path)} cannot be made: {error.strerror}; name another file") from None
+        raise ConfigError(f"output: {shortened(path)} cannot be created: {error.strerror}; name another file") from None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"output: {shortened(path)} cannot be made: {error.strerror}; name another file") from None
+        raise ConfigError(f"output: {shortened(path)} cannot be created: {error.strerror}; name another file") from None
     return path
 
 
@@ -90,27 +86,28 @@ def _write(order: Sequence[str], texts: Mapping[str, str], output: Path | None) 
     try:
         write_new(output, lines.encode("utf-8", "surrogateescape"))
     except FileExistsError:
-        raise ConfigError(f"output: {str(output)!r} was made by another program meanwhile; name another file") from None
+        raise ConfigError(f"output: {str(output)!r} was created by another program; name another file") from None
     except OSError as error:
-        raise TrainingFailed(
-            f"output: {shortened(output)} could not be written: {error.strerror}; nothing is left there. Make room, "
-            "or name a file elsewhere, and transcribe again"
+        raise RunFailed(
+            f"output: {shortened(output)} could not be written: {error.strerror}; no part of it was left. "
+            "Make room, or name a file elsewhere, and transcribe again"
         ) from error
 
 
 def _print(lines: str) -> None:
-    """Write to standard output, and notice where that ends early."""
+    """Write to standard output, and fail if it is closed."""
     if sys.stdout is None:
-        raise TrainingFailed("the transcripts could not be printed: standard output is closed; say output=FILE")
+        raise RunFailed("the transcripts could not be printed: standard output is closed; say output=FILE")
     try:
-        sys.stdout.write(printable(lines) if sys.stdout.isatty() else lines)  # a terminal obeys what a name says
+        # names of files may hold control sequences, which a terminal would execute
+        sys.stdout.write(printable(lines) if sys.stdout.isatty() else lines)
         sys.stdout.flush()
     except OSError as error:
-        # Python would try to write the rest once more when it ends
+        # Python would fail again when it flushes the rest at its end
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise TrainingFailed(
-            f"the transcripts could not be printed to their end: {error.strerror}; output=FILE writes them to a file"
+        raise RunFailed(
+            f"the transcripts could not be printed completely: {error.strerror}; output=FILE writes them to a file"
         ) from error
 
 

@@ -9,9 +9,9 @@ import sys
 import threading
 from types import TracebackType
 
-from asr.children import die_with_parent
 from asr.console import printable
 from asr.error_text import first_line
+from asr.subprocesses import die_with_parent
 
 CANNOT_SEND = 3  # exit code
 

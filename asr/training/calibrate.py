@@ -1,4 +1,4 @@
-"""How many seconds of audio fit into memory: real updates on the largest micro-batches of an epoch."""
+"""Measures how many seconds of audio fit into memory, by real updates on the largest micro-batches of an epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from asr.error_text import is_out_of_memory
 from asr.training.memory import DeviceMemory, memory_of
 from asr.training.module import TrainingModule
 
-USABLE = 0.9  # of the memory: allocators leave gaps, and not every batch is like those that were measured
+USABLE = 0.9  # share of the memory: allocators leave gaps, and other batches may need more than those measured
 
 TrainerFactory = Callable[[list[pl.Callback], int], pl.Trainer]
 """Callbacks and number of updates → a trainer on one device that writes nothing."""
@@ -34,10 +34,10 @@ class Measured:
 
     Attributes:
         num_cuts: in the micro-batch.
-        longest_s: the longest of them.
-        counted_s: what ``data.batch.max_duration_s`` limits: the cost of the longest times their number.
-        peak: bytes in use at most; None where it did not fit.
-        seconds: that the update took.
+        longest_s: duration of the longest cut.
+        counted_s: what ``data.batch.max_duration_s`` limits: the cost of the longest cut times the number of cuts.
+        peak: largest number of bytes in use; None if the update did not fit.
+        seconds: duration of the update.
     """
 
     num_cuts: int
@@ -49,11 +49,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bucket:
-    """What the largest micro-batch of a duration bucket and parts of it took.
+    """Measurements on the largest micro-batch of a duration bucket, and on parts of it.
 
     Attributes:
         base: bytes in use between updates: weights, gradients, optimizer.
-        sizes: from small to large; the last one is the whole micro-batch, or the first that did not fit.
+        sizes: from small to large; the last one is the whole micro-batch, or the first part that did not fit.
     """
 
     base: int
@@ -62,29 +62,29 @@ class Bucket:
     def bytes_per_second(self) -> float:
         """Return the slope of peak memory over counted seconds: least squares on a line through the base.
 
-        A peak is never below base plus activations, so that this is never below what activations take per second.
+        A peak is never below base plus activations, so this is never below the bytes of activations per second.
         """
         fitting = [(size.counted_s, size.peak - self.base) for size in self.sizes if size.peak is not None]
         return sum(x * y for x, y in fitting) / sum(x * x for x, _ in fitting) if fitting else 0.0
 
     def limit_s(self, usable: float) -> float:
-        """Return the counted seconds that fit into ``usable`` bytes; infinite where memory does not grow with them."""
+        """Return the counted seconds that fit into ``usable`` bytes; infinite if memory does not grow with them."""
         slope, last = self.bytes_per_second(), self.sizes[-1]
         limit = math.inf if slope <= 0 else (usable - self.base) / slope
         if last.peak is None and limit > USABLE * last.counted_s:
-            # the line promises what was seen not to fit: believe what was seen to fit
+            # the line allows a size that did not fit: return the largest size that did
             return self.sizes[-2].counted_s if len(self.sizes) > 1 else last.counted_s / 2
         return limit
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured, and what follows from it.
+    """All measurements on a device.
 
     Attributes:
         device: its name.
-        available: bytes of its memory for this process.
-        reserved: bytes that a training will need beside what was measured.
+        available: bytes of its memory that this process may use.
+        reserved: bytes that a run will need in addition to what was measured.
         buckets: from short cuts to long ones.
     """
 
@@ -95,29 +95,27 @@ class Calibration:
 
     @property
     def proposed_s(self) -> float:
-        """Largest ``data.batch.max_duration_s`` that fits in all buckets; 0: none does; infinite: nothing grows."""
+        """Largest ``data.batch.max_duration_s`` that fits in all buckets; 0: none; infinite: memory does not grow."""
         usable = USABLE * self.available - self.reserved
         limit = max(0.0, min(bucket.limit_s(usable) for bucket in self.buckets))
         return limit if limit == math.inf else math.floor(limit) if limit >= 10 else math.floor(10 * limit) / 10
 
 
 class _Probe(pl.Callback):
-    """Measures every update of a training."""
+    """Measures every update."""
 
-    def __init__(self) -> None:
-        self.memory: DeviceMemory | None = None
+    def __init__(self, memory: DeviceMemory) -> None:
+        self.memory = memory
         self.bases: list[int] = []
         self.peaks: list[int] = []
         self.seconds: list[float] = []
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        assert self.memory is not None
         self.memory.start()
         self.bases.append(self.memory.now())
         self.begin = time.perf_counter()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        assert self.memory is not None
         self.peaks.append(self.memory.peak())
         self.seconds.append(time.perf_counter() - self.begin)
 
@@ -129,14 +127,14 @@ def calibrate(
     make_trainer: TrainerFactory,
     reserved: int = 0,
 ) -> Calibration:
-    """Measure updates on the largest micro-batch of every bucket; neither weights nor random numbers change.
+    """Measure updates on the largest micro-batch of every bucket; weights and random state stay unchanged.
 
     Args:
         module: what would be trained.
-        dataset: cuts → batch, as long as augmentation can make them.
+        dataset: cuts → batch, with the longest cuts that augmentation can make.
         order: of the training data.
         make_trainer: see `TrainerFactory`.
-        reserved: bytes that a training will need beside what is measured here.
+        reserved: bytes that a run will need in addition to what is measured here.
     """
     memory = memory_of(make_trainer([], 1).strategy.root_device)
     with torch.random.fork_rng():
@@ -156,7 +154,7 @@ def _measure(
 ) -> Bucket:
     """Measure a quarter, a half and the whole of a micro-batch whose longest cut comes first."""
     sizes = sorted({math.ceil(len(numbers) / part) for part in (4, 2, 1)})
-    # the first update makes the optimizer's state, the second of a size finds everything warm
+    # the first update creates the optimizer's state; the second one of a size runs warm
     nums = [sizes[0], *sizes, sizes[-1]]
     batches = [dataset[(0, order.cut_set(numbers[:num]))] for num in nums]
     for batch in batches:
@@ -169,8 +167,7 @@ def _measure(
 
 
 def _run(module: TrainingModule, batches: list[Batch], make_trainer: TrainerFactory, memory: DeviceMemory) -> _Probe:
-    probe = _Probe()
-    probe.memory = memory
+    probe = _Probe(memory)
     trainer = make_trainer([probe], len(batches))
     try:
         with warnings.catch_warnings():
@@ -183,7 +180,7 @@ def _run(module: TrainingModule, batches: list[Batch], make_trainer: TrainerFact
 
 
 def _at(order: MicroBatches, numbers: np.ndarray, num: int, probe: _Probe, updates: list[int]) -> Measured:
-    """Put together what was measured at the updates on the first ``num`` cuts."""
+    """Return what was measured at those updates that were on the first ``num`` cuts."""
     durations = order.durations[numbers[:num]]
     longest, counted = float(durations.max()), float(order.size.costs(durations).max()) * num
     if updates[-1] >= len(probe.peaks):

@@ -1,7 +1,7 @@
-"""What the file of a checkpoint must be like before and after it is read: it may be damaged, or come from a stranger.
+"""Checks a checkpoint file before and after it is read: it may be damaged, or come from a stranger.
 
-Before: a zip file of stored parts, each with its checksum, and a pickle that makes tensors and plain data alone.
-After: tensors that are really in the file, and every part that is used of the type that it is used as.
+Before: a zip file of uncompressed parts, each with its checksum, and a pickle that makes only tensors and plain data.
+After: the data of every tensor are in the file, and every part that is used has the right type.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from asr.error_text import first_line, is_out_of_memory
 from asr.safe_io import MAX_DEPTH, check_plain, check_regular_file
 from asr.training.running_averages import NUMBERS
 
-MAX_READ = 2**23  # bytes read at once: the list of parts, of which ours have some hundred
-MAX_PICKLE = 2**24  # bytes that describe the tensors, and hold the config and the tokenizer
-MAX_STEPS = 1_000_000  # of the pickle; ours have some ten thousand
-STEPS_PER_PART, BYTES_PER_PART = 200, 1000  # more are allowed for every tensor
+MAX_READ = 2**23  # bytes read at once: the list of parts; our files have some hundred
+MAX_PICKLE = 2**24  # bytes of data.pkl, which describes the tensors, and holds the config and the tokenizer
+MAX_STEPS = 1_000_000  # opcodes of the pickle; our files have some ten thousand
+STEPS_PER_PART, BYTES_PER_PART = 200, 1000  # allowed in addition for each tensor
 DTYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 GLOBALS = {
     "collections OrderedDict",
@@ -36,7 +36,7 @@ GLOBALS = {
 
 
 class _BoundedReader(io.BufferedReader):
-    """A file of which no part is read that would not fit into memory."""
+    """A file that refuses reads too large for memory: zipfile would trust a size that the file claims."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read at most ``MAX_READ`` bytes."""
@@ -46,10 +46,10 @@ class _BoundedReader(io.BufferedReader):
 
 
 def damage(path: Path) -> str:
-    """Return what is wrong with the bytes of a checkpoint; nothing if each part fits its checksum.
+    """Return what is wrong with the bytes of a checkpoint; empty if every part matches its checksum.
 
-    What could take more memory than the file has bytes is wrong too: parts that are compressed, or overlap, and calls
-    of anything but what makes a tensor.
+    Also wrong is what could take more memory than the file has bytes: parts that are compressed or overlap, and pickle
+    steps that call anything except constructors of tensors.
     """
     try:
         check_regular_file(path, sys.maxsize)
@@ -58,7 +58,7 @@ def damage(path: Path) -> str:
             bad = archive.testzip()
             if bad is None:
                 _check_pickle(archive)
-    # a flipped bit can claim encryption, an unknown compression, or a place after the end
+    # a flipped bit can raise anything: it may claim encryption, an unknown compression, or a position after the end
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -68,10 +68,10 @@ def damage(path: Path) -> str:
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return what reading a checkpoint failed over, in one line."""
+    """Return in one line why a checkpoint could not be read."""
     if isinstance(error, pickle.UnpicklingError):
-        # torch's first line advises to let the file run code
-        reason = str(error).partition("WeightsUnpickler error:")[2].strip() or "it is no pickle of plain data"
+        # torch's own first line advises to let the file run code
+        reason = str(error).partition("WeightsUnpickler error:")[2].strip() or "it is not a pickle of plain data"
         return f"its data.pkl cannot be read: {reason.splitlines()[0][:200]}"
     return first_line(error)
 
@@ -88,7 +88,7 @@ def _check_parts_of_file(archive: zipfile.ZipFile, num_bytes: int) -> None:
 
 
 def _check_pickle(archive: zipfile.ZipFile) -> None:
-    """Look at the steps of the pickle without taking one."""
+    """Check the opcodes of the pickle without executing any."""
     found = [part for part in archive.infolist() if part.filename.lower().endswith("data.pkl")]
     if len(found) != 1:
         raise ValueError(f"it has {len(found)} parts data.pkl, not one")
@@ -110,11 +110,11 @@ def _check_pickle(archive: zipfile.ZipFile) -> None:
 
 
 def check_contents(state: object, num_bytes: int) -> None:
-    """Refuse contents that are more than plain data and tensors whose numbers are in the file.
+    """Refuse contents other than plain data, and tensors whose data are in the file.
 
     Args:
         state: as it was read.
-        num_bytes: of the file.
+        num_bytes: size of the file.
 
     Raises:
         ValueError: names the part.
@@ -155,7 +155,7 @@ def mapping_at(node: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return a mapping that a checkpoint must have.
 
     Raises:
-        ValueError: it has none.
+        ValueError: it is missing, or something else.
     """
     found = node.get(key)
     if not isinstance(found, Mapping):
@@ -167,7 +167,7 @@ def count_at(node: Mapping[str, Any], key: str) -> int:
     """Return a count that a checkpoint must have.
 
     Raises:
-        ValueError: it has none.
+        ValueError: it is missing, or something else.
     """
     found = node.get(key)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 2**63:
@@ -176,7 +176,7 @@ def count_at(node: Mapping[str, Any], key: str) -> int:
 
 
 def check_werdict(part: Mapping[str, Any]) -> None:
-    """Refuse what this program adds to a checkpoint unless it is plain data of the right types.
+    """Refuse this program's own part of a checkpoint unless it is plain data of the right types.
 
     Raises:
         ValueError: names the part.
@@ -193,10 +193,10 @@ def check_werdict(part: Mapping[str, Any]) -> None:
 
 
 def check_weights(weights: Mapping[str, Any], where: str) -> None:
-    """Refuse what holds more than tensors by their names, and weights that no recogniser can use.
+    """Refuse weights that are not tensors by name, or not finite.
 
     Raises:
-        ValueError: names the first that is none.
+        ValueError: names the first such weight.
     """
     for name, weight in weights.items():
         if not isinstance(name, str) or not isinstance(weight, torch.Tensor):
@@ -206,7 +206,7 @@ def check_weights(weights: Mapping[str, Any], where: str) -> None:
 
 
 def check_averages(state: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
-    """Refuse averages that are not those of the weights beside them.
+    """Refuse averages that do not fit the weights of the same checkpoint.
 
     Args:
         state: of ``RunningAverages``.
@@ -230,10 +230,11 @@ def check_averages(state: Mapping[str, Any], weights: Mapping[str, torch.Tensor]
         if not isinstance(mark, Mapping):
             raise ValueError(f"{where} is a {type(mark).__name__}")
         count_at(mark, "update")
-        names = total if count_at(mark, "num") else ()
+        names = total if count_at(mark, "num_averaged") else ()
         _check_like(mapping_at(mark, "mean"), names, weights, f"{where}.mean", torch.float32)
-    if not marks[0]["num"] < max(1, state["num"]):
-        raise ValueError(f"averages.marks.0 has {marks[0]['num']} of {state['num']} updates before it: none is left")
+    before, num = marks[0]["num_averaged"], state["num_averaged"]
+    if not before < max(1, num):
+        raise ValueError(f"averages.marks.0 has {before} of {num} updates before it: none is left")
     if state.get("ema") is not None:
         _check_like(mapping_at(state, "ema"), total, weights, "averages.ema", torch.float32)
 

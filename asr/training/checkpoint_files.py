@@ -1,50 +1,53 @@
-"""The files of ``checkpoints/``: their names, and writing that leaves an old or a new file, never half of one."""
+"""The files of ``checkpoints/``: names, and writes that leave the old file or the new one, never a part of it."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
+from asr.errors import RunFailed
 from asr.safe_io import TEMPORARY, replace_by, sync
 
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 
 
 def update_file(folder: Path, update: int) -> Path:
-    """Return the name of the checkpoint behind an update."""
+    """Return the path of the checkpoint after an update."""
     return folder / f"update-{update:06d}.ckpt"
 
 
 def update_files(folder: Path) -> dict[int, Path]:
-    """Return the checkpoints of a folder by their update, the newest first; they may be damaged."""
+    """Return the checkpoints of a folder by update, newest first; they may be damaged."""
     found = {int(match[1]): path for path in folder.glob("update-*") if (match := UPDATE_FILE.fullmatch(path.name))}
     return dict(sorted(found.items(), reverse=True))
 
 
 def newest_update(folder: Path) -> int | None:
-    """Return the update that ``last.ckpt`` leads to, else the newest that there is; None: there is none."""
+    """Return the update that ``last.ckpt`` links to, else the newest in the folder; None without checkpoints."""
     last = UPDATE_FILE.fullmatch((folder / "last.ckpt").resolve().name)
     return int(last[1]) if last else next(iter(update_files(folder)), None)
 
 
 def write(state: Any, path: Path) -> None:
-    """Write plain data and tensors to a file.
+    """Write plain data and tensors to a file, and wait until they are on the disk.
 
     Raises:
-        OSError: there is no room, or it is not allowed; what was there before is as it was.
+        OSError: the disk is full, or writing is not allowed; an existing file is unchanged.
     """
 
     def save(temporary: Path) -> None:
         try:
             torch.save(state, temporary)
         except RuntimeError:
-            # torch does not tell why it could not write
+            # torch (2.13) reports a full disk as "PytorchStreamWriter failed"; the system says why
             _write_more(temporary)
             raise
         sync(temporary)
@@ -53,20 +56,20 @@ def write(state: Any, path: Path) -> None:
 
 
 def _write_more(path: Path) -> None:
-    """Write to the end of a file until that fails, or until as much is written as torch holds back."""
+    """Append to a file until the system refuses, or until as much is written as torch buffers."""
     with path.open("ab", buffering=0) as file:
         for _ in range(64):
             file.write(bytes(2**16))
         os.fsync(file.fileno())
 
 
-def lead_to(link: Path, target: Path) -> None:
-    """Let a symbolic link lead to a file of its own folder."""
+def point_link(link: Path, target: Path) -> None:
+    """Point a symbolic link at a file of the same folder."""
     replace_by(link, lambda temporary: temporary.symlink_to(target.name))
 
 
 def duplicate(source: Path, path: Path) -> None:
-    """Let ``path`` be a second name of a file, or a copy where the file system has no hard links."""
+    """Make ``path`` a hard link to a file, or a copy if the file system has no hard links."""
 
     def make(temporary: Path) -> None:
         try:
@@ -84,8 +87,8 @@ def remove_temporary(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_all_but(folder: Path, newest: int, keep: int) -> None:
-    """Remove the checkpoints older than the ``keep`` newest, and those of a future that training has gone back from."""
+def prune_checkpoints(folder: Path, newest: int, keep: int) -> None:
+    """Keep the ``keep`` newest checkpoints up to an update; remove older ones, and later ones that were abandoned."""
     files = update_files(folder)
     kept = [update for update in files if update <= newest][:keep]
     for update, path in files.items():
@@ -93,9 +96,24 @@ def remove_all_but(folder: Path, newest: int, keep: int) -> None:
             path.unlink(missing_ok=True)
 
 
-class DurableFiles(TorchCheckpointIO):
-    """Lightning's way to files; its own writing goes through ``/tmp``, from where moving is copying."""
+@contextlib.contextmanager
+def explaining_failed_writes(run_dir: Path) -> Iterator[None]:
+    """Say which file of a run could not be written, why, and from where the run can be resumed.
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint; called on the first process."""
-        write(checkpoint, Path(path))
+    Raises:
+        RunFailed: the disk is full, a quota is used up, writing is not allowed, or the run's folder is gone.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOENT and not (run_dir / "config.yaml").is_file():
+            raise RunFailed(
+                f"{run_dir}, the folder of this run, was removed or renamed while it was in use, and nothing can be "
+                "written to it; give a folder that was renamed its name back, or start a new run"
+            ) from error
+        newest = newest_update(run_dir / "checkpoints")
+        left = f"continues from update {newest}" if newest is not None else "starts again: it has no checkpoint yet"
+        raise RunFailed(
+            f"{error.filename or run_dir} could not be written: {error.strerror or error}; make room there (df, quota, "
+            f"permissions), then asr-train resume={run_dir} {left}"
+        ) from error

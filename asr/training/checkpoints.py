@@ -1,8 +1,8 @@
-"""Reading checkpoints: files may be damaged, and may come from strangers."""
+"""Reads checkpoints, which may be damaged or come from strangers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from asr.error_text import is_out_of_memory
+from asr.errors import explaining_out_of_memory
 from asr.safe_io import named_path
 from asr.training.checkpoint_checks import (
     check_averages,
@@ -22,28 +23,27 @@ from asr.training.checkpoint_checks import (
     why_unreadable,
 )
 from asr.training.checkpoint_files import update_files
-from asr.training.out_of_memory import explaining_out_of_memory
 from asr.training.running_averages import RunningAverages
 
-FORMAT = 1
+FORMAT = 2  # raise it when a class or callback of a run is renamed: checkpoints hold their names
 PREFIX = "recogniser."
 AVERAGES = "averages"
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """What a checkpoint tells about a recogniser.
+    """What a checkpoint holds.
 
     Attributes:
         path: the file.
         weights: of the recogniser, by name.
-        config: the composed config of the run, plain data; not to be trusted.
+        config: composed config of the run, plain data; not to be trusted.
         tokenizer: state of the tokenizer.
-        data: fingerprint of the data and its notes.
-        update: number of updates behind the weights.
+        data: fingerprint, folder and notes of the data.
+        update: number of updates that led to the weights.
         callbacks: state of the run's callbacks, by name.
-        averages: of the weights until then; None where there are none.
-        described: which weights these are.
+        averages: of the weights so far; None if the run averages none.
+        described: the kind of weights.
         rejected: what is wrong with each newer checkpoint of the run that could not be read.
     """
 
@@ -58,9 +58,17 @@ class LoadedCheckpoint:
     described: str = "raw"
     rejected: tuple[str, ...] = ()
 
+    def decoding_note(self) -> str:
+        """Return the note that leads from hypotheses to the weights that they were decoded with."""
+        return f"decoded with {self.path.name} of update {self.update}, weights: {self.described}"
+
 
 def checkpoint_file(run: str) -> Path:
-    """Return the checkpoint that ``run=`` names: a file, or the best (else the last) of a run's folder."""
+    """Return the checkpoint that ``run=`` names: a file, or the best (else the last) of a run's folder.
+
+    Raises:
+        ValueError: it is neither.
+    """
     path = named_path(run)
     if path.is_file():
         return path
@@ -77,7 +85,7 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
     """Read a checkpoint without running any code that it may hold.
 
     Raises:
-        ValueError: the file is damaged, or something else.
+        ValueError: the file is damaged, of another format, or no checkpoint.
         OutOfMemory: it does not fit into memory.
     """
     with explaining_out_of_memory(lambda: f"when reading {path}: free some, or raise its limit (ulimit -v)"):
@@ -88,7 +96,7 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
             state = torch.load(path, map_location="cpu", weights_only=True)
             check_contents(state, path.stat().st_size)
             return _loaded(path, state)
-        # what a stranger's file makes the unpickler raise can be anything
+        # a stranger's file can make the unpickler raise anything
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -96,7 +104,7 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
 
 
 def _loaded(path: Path, state: object) -> LoadedCheckpoint:
-    """Return the parts of a checkpoint, each of the type that it is used as."""
+    """Return the parts of a checkpoint, each checked for its type."""
     if not isinstance(state, Mapping):
         raise ValueError(f"it is a {type(state).__name__}")
     extra, all_weights = mapping_at(state, "werdict"), mapping_at(state, "state_dict")
@@ -121,13 +129,16 @@ def _loaded(path: Path, state: object) -> LoadedCheckpoint:
 
 
 def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
-    """Return the newest checkpoint of a run that can be read; None where there is none at all.
+    """Return the newest checkpoint of a run that can be read; None if the run has no checkpoint.
 
     Raises:
-        ValueError: there are some, and all are damaged.
+        ValueError: all checkpoints are damaged.
     """
     rejected: list[str] = []
-    for path in _candidates(run_dir / "checkpoints"):
+    folder = run_dir / "checkpoints"
+    names = [folder / "last.ckpt", *update_files(folder).values(), folder / "best.ckpt"]
+    # last.ckpt is a link, best.ckpt may be one: read each file once
+    for path in dict.fromkeys(path.resolve() for path in names if path.is_file()):
         try:
             return replace(load_checkpoint(path), rejected=tuple(rejected))
         except ValueError as error:
@@ -135,9 +146,3 @@ def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
     if rejected:
         raise ValueError("\n  ".join(["every checkpoint of the run is damaged:", *rejected]))
     return None
-
-
-def _candidates(folder: Path) -> Iterator[Path]:
-    """Yield the file behind last.ckpt, the other updates from the newest, and the best; each file once."""
-    names = [folder / "last.ckpt", *update_files(folder).values(), folder / "best.ckpt"]
-    yield from dict.fromkeys(path.resolve() for path in names if path.is_file())

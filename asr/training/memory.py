@@ -1,4 +1,4 @@
-"""How much memory the device of a model has, and how much a step takes at its peak."""
+"""How much memory a device has, and the peak of what a step uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 STATUS = Path("/proc/self/status")
 MEMINFO = Path("/proc/meminfo")
 RESET_PEAK = "5"  # what /proc/self/clear_refs takes for it, see proc(5)
-# limit, use and statistics of a container, by version of its control group
+# files with limit, usage and caches of a container: control groups version 2, then version 1
 CONTAINERS = (
     ("/sys/fs/cgroup/memory.max", "memory.current", "inactive_file"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -24,8 +24,8 @@ class DeviceMemory(Protocol):
     """The memory of a device, in bytes.
 
     Attributes:
-        name: the device, and how it is measured.
-        available: what this process may use of it.
+        name: of the device, and how it is measured.
+        available: how much of it this process may use.
     """
 
     name: str
@@ -35,14 +35,14 @@ class DeviceMemory(Protocol):
         """Return what is in use."""
 
     def start(self) -> None:
-        """Forget the peak, and what is kept for later use."""
+        """Reset the peak, and free what allocators cache."""
 
     def peak(self) -> int:
-        """Return the most that was in use at a time since the start; what was queued is finished first."""
+        """Return the largest use since the start, after all queued work is done."""
 
 
 class CudaMemory:
-    """The memory of a GPU as torch hands it out.
+    """The memory of a GPU, as torch allocates it.
 
     Args:
         device: a CUDA device.
@@ -51,29 +51,29 @@ class CudaMemory:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.name = f"{torch.cuda.get_device_name(device)} ({device})"
-        # what other processes and the CUDA context hold cannot be had
+        # without what other processes and the CUDA context hold
         self.available = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
 
     def now(self) -> int:
-        """Return what tensors hold."""
+        """Return the bytes that tensors hold."""
         return torch.cuda.memory_allocated(self.device)
 
     def start(self) -> None:
-        """Forget the peak, and give back what is cached."""
+        """Reset the peak, and free what is cached."""
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak(self) -> int:
-        """Return the most that tensors held."""
+        """Return the most bytes that tensors held."""
         torch.cuda.synchronize(self.device)
         return torch.cuda.max_memory_allocated(self.device)
 
 
 class ProcessMemory:
-    """The main memory that this process has come to hold since this object was made.
+    """The main memory that this process has gained since the construction of this object.
 
-    Approximate: the system counts pages, and the allocator keeps some for later use.
+    Approximate: the system counts whole pages, and the allocator caches some.
     """
 
     def __init__(self) -> None:
@@ -82,20 +82,20 @@ class ProcessMemory:
         self.before = _in_status("VmRSS")
 
     def now(self) -> int:
-        """Return by how much resident memory has grown."""
+        """Return the growth of resident memory."""
         return _in_status("VmRSS") - self.before
 
     def start(self) -> None:
-        """Give back what the allocator keeps, and forget the peak."""
+        """Free what the allocator caches, and reset the peak."""
         gc.collect()
         with contextlib.suppress(OSError, AttributeError):  # only glibc has it
             ctypes.CDLL(None).malloc_trim(0)
-        # where it is forbidden, the peak is that since the process began
+        # if the system forbids it, the peak is that since the process started
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text(RESET_PEAK)
 
     def peak(self) -> int:
-        """Return by how much resident memory had grown at most."""
+        """Return the largest growth of resident memory."""
         return _in_status("VmHWM") - self.before
 
 
@@ -105,13 +105,13 @@ def memory_of(device: torch.device) -> DeviceMemory:
 
 
 def _in_status(name: str, file: Path = STATUS) -> int:
-    """Return a number of a file of ``name:  number kB`` lines, in bytes."""
+    """Return a number, in bytes, from a file with lines ``name:  number kB``."""
     lines = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
     return int(lines[name].split()[0]) * 1024
 
 
 def _left_in_container() -> int:
-    """Return what the container's limit leaves, caches of files not counted; where there is no limit, very much."""
+    """Return what the container's limit leaves, without file caches; 2^63 - 1 if it has no limit."""
     for limit, used, cached in CONTAINERS:
         with contextlib.suppress(OSError, ValueError, KeyError):
             folder = Path(limit).parent

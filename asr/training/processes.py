@@ -1,4 +1,4 @@
-"""The processes of a training: which one this is, and what they tell each other."""
+"""The processes of a run: which one this is, and how they exchange objects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 T = TypeVar("T")
 
-# set by torchrun and by our own launcher, and by SLURM
+# set by torchrun, by SLURM, and by our own launcher
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
 
 
 def is_first_process() -> bool:
-    """Return whether this is the process that writes and prints, as far as the environment tells."""
+    """Return whether this is the process that writes and prints, according to the environment."""
     ranks = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
     return not ranks or ranks[0] == "0"
 
@@ -28,16 +28,16 @@ def is_started_as_rank(trainer: pl.Trainer) -> bool:
 
 
 def agree(trainer: pl.Trainer, make: Callable[[], T]) -> T:
-    """Return what the first process makes, in every process."""
+    """Call ``make`` in the first process, and return its result in every process."""
     if trainer.world_size == 1:
         return make()
-    # every process runs already: meet now, not only when training starts
+    # Lightning sets this up only in fit(), but the run's folder is needed before
     trainer.strategy.setup_environment()
     return trainer.strategy.broadcast(make() if trainer.is_global_zero else None)  # type: ignore[return-value]
 
 
 def gather(mine: T) -> list[T]:
-    """Return what every process has, by rank; plain data or small objects."""
+    """Return the objects of all processes, by rank; they are pickled, so they should be small."""
     if not (dist.is_available() and dist.is_initialized()):
         return [mine]
     parts: list[Any] = [None] * dist.get_world_size()

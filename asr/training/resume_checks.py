@@ -1,4 +1,4 @@
-"""What a checkpoint must hold so that a run can be resumed from it: counts, options and moments that can be true."""
+"""Checks the counts, options and moments of a checkpoint before a run is resumed from it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from asr.training.checkpoint_checks import count_at, mapping_at
 MAX_PER_UPDATE = 2**20  # micro-batches of an update, and of the validation after it
 PARTS = ("ready", "started", "processed", "completed")
 STEPS = "epoch_loop.automatic_optimization.optim_progress"
-POSITIONS = ("last_epoch", "batch", "epoch")  # of a schedule: torch's name, then those of ours
+POSITIONS = ("last_epoch", "batch", "epoch")  # of a schedule, as torch and as our own schedules name it
 
 
 def check_resumable(state: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that Lightning would resume somewhere else without a word, or with fresh moments.
+    """Refuse a checkpoint that Lightning would silently resume at another place, or without its moments.
 
     Raises:
         ValueError: names the part.
@@ -65,10 +65,10 @@ def _check_position(loop: Mapping[str, Any], updates: int, epoch: int) -> None:
     steps = mapping_at(mapping_at(mapping_at(mapping_at(loop, STEPS), "optimizer"), "step"), "total")
     if count_at(steps, "completed") != updates:
         raise ValueError(f"{STEPS} counts {steps['completed']} updates, and global_step {updates}")
-    # every epoch has an update, and one may have begun
+    # every epoch has at least one update, and the current one may have none yet
     if max(epoch, epochs["total"]["ready"] - 1) > updates:
         raise ValueError(f"it counts {max(epoch, epochs['total']['ready'] - 1)} epochs in {updates} updates")
-    # of an epoch that has not ended
+    # Lightning saves the loader's state only within an epoch
     loaders = mapping_at(loop, "state_dict").get("combined_loader", [])
     done = batches["current"]["processed"]
     if not isinstance(loaders, list) or any(mapping_at({"": part}, "").get("processed") != done for part in loaders):
@@ -76,7 +76,7 @@ def _check_position(loop: Mapping[str, Any], updates: int, epoch: int) -> None:
 
 
 def check_schedule(saved: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
-    """Refuse the state of a schedule with parts of other types, or lists of other lengths, than a fresh one has.
+    """Refuse the state of a schedule whose values have other types, or lists other lengths, than those of a new one.
 
     Raises:
         ValueError: names the part.
@@ -87,21 +87,21 @@ def check_schedule(saved: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
-    """Refuse restored options and moments that the optimizer cannot use; fused kernels would not look at their shapes.
+    """Refuse restored options and moments that the optimizer cannot use; fused kernels do not check shapes themselves.
 
     Raises:
         ValueError: names the option or the moment.
     """
-    # plain SGD keeps nothing, and a chain of a user's own transforms may not either
+    # SGD without momentum has no state, and a chain of a user's own transforms may have none
     keeps_state = not isinstance(optimizer, torch.optim.SGD) and type(optimizer).__name__ != "Chain"
     if keeps_state and not optimizer.state:
-        raise ValueError("the optimizer's state is empty, although updates were made: its moments would begin again")
+        raise ValueError("the optimizer's state is empty, although updates were made: moments would start from zero")
     for moments in optimizer.state.values():
         for key, value in moments.items():
             is_one = isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_floating_point()
             if (is_one or isinstance(value, float)) and not math.isfinite(value):
                 raise ValueError(f"the optimizer's {key} is {float(value)}, which must be finite")
-    # ours look at what they are given, and may have moments of rows and columns
+    # optimizers of `optim` check their own state, which may be moments of rows and columns
     if not type(optimizer).__module__.startswith("torch.optim."):
         return
     for group in optimizer.param_groups:
@@ -118,7 +118,7 @@ def check_optimizer(optimizer: Optimizer) -> None:
 
 
 def _is_like(value: Any, default: Any) -> bool:
-    """Return whether a restored value can stand in the place of what was built."""
+    """Return whether a restored value can replace the default."""
     if default is None:
         return True
     if isinstance(default, list | tuple):

@@ -1,4 +1,4 @@
-"""Averages of the weights of a training: the mean over a span of updates, and an exponential moving average."""
+"""Averages of a run's weights: their mean over a span of updates, and an exponential moving average."""
 
 from __future__ import annotations
 
@@ -10,114 +10,117 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-SPAN = 0.25  # of all updates: the least that a mean since the older mark is over
+SPAN = 0.25  # a mean since the older mark covers at least this share of all updates
 CPU = torch.device("cpu")
-NUMBERS = ("begun", "update", "num", "ema_updates")  # of the state
+NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # of the state
 
 Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Where an average may begin.
+    """A point from which an average can be taken.
 
     Attributes:
-        update: the average begins behind this one.
-        num: weights that were added until then.
-        mean: of those, in float32; empty where there are none.
+        update: the average starts after this one.
+        num_averaged: how many weights were added until then.
+        mean: of those, in float32; empty if there are none.
     """
 
     update: int
-    num: int
+    num_averaged: int
     mean: Weights
 
 
 class RunningAverages:
-    """The sum of the weights behind every update so far, what it was at two earlier updates, and a moving average.
+    """The sum of the weights after each update, that sum at two earlier updates, and a moving average.
 
-    The difference of two sums gives the mean over the updates in between, as icefall has it of two checkpoints. Sums
-    are in float64: the mean over any span that ends behind n updates is right to n · 1.1e-16 of the weights' size,
-    because both sums share all rounding before the span.
+    The difference of two sums gives the mean over the updates in between, as icefall computes it from two checkpoints.
+    Sums are float64: a mean over updates up to n has an error of at most n · 1.1e-16 of the weights' size, because both
+    sums share all rounding before the span.
 
-    Two marks make one checkpoint enough for a mean over its newest updates. Whenever the newer one has a quarter of all
-    updates behind it, the older is given up and a new one set: so the older always has between a quarter and 44 % of
-    them. A mark is in float32, and a mean since then right to 2e-7.
+    With two marks one checkpoint is enough for a mean over its newest updates. When a quarter of all updates follow the
+    newer mark, the older one is dropped and a new one set: 25 to 44 % of all updates always follow the older mark. A
+    mark is float32, and a mean since then is correct to 2e-7.
 
-    The moving average is in float32. Behind t updates its decay is min(decay, (1 + t) / (10 + t)): it begins as one
-    over about the last ninth.
+    The moving average is float32. After t updates its decay is min(decay, (1 + t) / (10 + t)): at first it covers about
+    the last ninth of the updates.
 
     Args:
-        weights: whose shapes, names and device the averages have.
-        begun: the update behind which averaging begins.
+        weights: give names, shapes and device of the averages.
+        start_update: averaging starts after this one.
 
     Reference:
         ``average_checkpoints_with_averaged_model`` of icefall/checkpoint.py, k2-fsa/icefall, for the difference.
         ``tf.train.ExponentialMovingAverage`` of TensorFlow, for the decay.
-        Differs: icefall keeps means instead of sums, and has no marks.
+        Differs: icefall stores means instead of sums, and has no marks.
     """
 
-    def __init__(self, weights: Weights, begun: int = 0) -> None:
-        self.begun = self.update = begun
-        self.num = self.ema_updates = 0
+    def __init__(self, weights: Weights, start_update: int = 0) -> None:
+        self.start_update = self.update = start_update
+        self.num_averaged = self.ema_updates = 0
         self.sum = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
-        self.marks = [Mark(begun, 0, {})]
+        self.marks = [Mark(start_update, 0, {})]
         self.ema: dict[str, Tensor] | None = None
 
     @torch.no_grad()
     def add(self, update: int, weights: Weights, ema_decay: float | None, num_updates: int = 1) -> None:
-        """Take in the weights behind an update.
+        """Add the weights after an update.
 
         Args:
             update: its number; the first is 1.
-            weights: as at the beginning.
-            ema_decay: of one update; None: there is no moving average.
-            num_updates: that the weights stand for.
+            weights: of the names and shapes given at the start.
+            ema_decay: per update; None: no moving average.
+            num_updates: that these weights stand for.
         """
         for name, total in self.sum.items():
             total.add_(weights[name])
-        self.num, self.update = self.num + 1, update
+        self.num_averaged, self.update = self.num_averaged + 1, update
         if update - self.marks[-1].update >= SPAN * update:
-            mean = {name: (total / self.num).float() for name, total in self.sum.items()}
-            self.marks = [self.marks[-1], Mark(update, self.num, mean)]
-        self._follow(weights, ema_decay, num_updates)
+            mean = {name: (total / self.num_averaged).float() for name, total in self.sum.items()}
+            self.marks = [self.marks[-1], Mark(update, self.num_averaged, mean)]
+        self._update_ema(weights, ema_decay, num_updates)
 
-    def _follow(self, weights: Weights, decay: float | None, num_updates: int) -> None:
+    def _update_ema(self, weights: Weights, decay: float | None, num_updates: int) -> None:
         if decay is None:
             self.ema, self.ema_updates = None, 0
             return
         if self.ema is None:
             self.ema = {name: weights[name].detach().float().clone() for name in self.sum}
         decay = min(decay, (1 + self.ema_updates) / (10 + self.ema_updates)) ** num_updates
-        follow = get_ema_multi_avg_fn(decay)
-        follow(list(self.ema.values()), [weights[name].detach().float() for name in self.ema], 0)
+        get_ema_multi_avg_fn(decay)(list(self.ema.values()), [weights[name].detach().float() for name in self.ema], 0)
         self.ema_updates += num_updates
 
     def mean_since(self, mark: Mark) -> dict[str, Tensor]:
-        """Return the mean of all weights that were added behind a mark, in float64."""
-        num = self.num - mark.num
-        if not mark.num:
+        """Return the float64 mean of all weights added after a mark."""
+        num = self.num_averaged - mark.num_averaged
+        if not mark.num_averaged:
             return {name: total / num for name, total in self.sum.items()}
-        return {name: (total - mark.num * mark.mean[name].double()) / num for name, total in self.sum.items()}
+        return {name: (total - mark.num_averaged * mark.mean[name].double()) / num for name, total in self.sum.items()}
 
-    def mean_behind(self, earlier: RunningAverages) -> dict[str, Tensor]:
-        """Return the mean of all weights that were added behind another checkpoint of the training, in float64."""
-        num = self.num - earlier.num
+    def mean_after(self, earlier: RunningAverages) -> dict[str, Tensor]:
+        """Return the float64 mean of all weights added after another checkpoint of the run."""
+        num = self.num_averaged - earlier.num_averaged
         return {name: (total - earlier.sum[name]) / num for name, total in self.sum.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain data, for a checkpoint."""
-        marks = [{"update": mark.update, "num": mark.num, "mean": dict(mark.mean)} for mark in self.marks]
+        marks = [
+            {"update": mark.update, "num_averaged": mark.num_averaged, "mean": dict(mark.mean)} for mark in self.marks
+        ]
         numbers = {name: getattr(self, name) for name in NUMBERS}
         return {**numbers, "sum": dict(self.sum), "marks": marks, "ema": self.ema}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], device: torch.device = CPU) -> RunningAverages:
-        """Return what ``state_dict`` has described, on a device."""
+        """Restore the averages of a ``state_dict`` on a device."""
         averages = cls({})
         for name in NUMBERS:
             setattr(averages, name, int(state[name]))
         averages.sum = _on(device, state["sum"])
-        averages.marks = [Mark(int(m["update"]), int(m["num"]), _on(device, m["mean"])) for m in state["marks"]]
+        averages.marks = [
+            Mark(int(mark["update"]), int(mark["num_averaged"]), _on(device, mark["mean"])) for mark in state["marks"]
+        ]
         averages.ema = None if state["ema"] is None else _on(device, state["ema"])
         return averages
 

@@ -1,4 +1,4 @@
-"""Callbacks that stop a run before its budget is used up: what they may watch, and which of them it was."""
+"""Callbacks that stop a run before all its updates are done: what they may monitor, and which of them did it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
-from asr.training.errors import TrainingFailed
+from asr.errors import RunFailed
 
 
 def check_monitors(callbacks: Iterable[pl.Callback], dev_names: Sequence[str]) -> None:
-    """Refuse a callback that waits for a metric that no validation has.
+    """Refuse a callback that monitors a metric that no validation logs.
 
     Raises:
-        ValueError: names the metrics that there are.
+        ValueError: names the metrics that are logged.
     """
     known = ["val/wer", *(f"val/{name}/{metric}" for name in dev_names for metric in ("wer", "cer"))]
     for callback in callbacks:
@@ -26,32 +26,32 @@ def check_monitors(callbacks: Iterable[pl.Callback], dev_names: Sequence[str]) -
             raise ValueError(
                 f"callbacks: EarlyStopping cannot monitor {callback.monitor!r:.80}; allowed: {', '.join(known)}"
             )
-        # epochs may end before the first validation
+        # an epoch may end before the first validation
         if callback._check_on_train_epoch_end:
             raise ValueError(
-                "callbacks: EarlyStopping with check_on_train_epoch_end=true would look before there is a metric: "
+                "callbacks: EarlyStopping with check_on_train_epoch_end=true would look for a metric too early: "
                 "validations are counted in updates; leave it out"
             )
 
 
 def refuse_end_without_update(trainer: pl.Trainer, first_update: int) -> None:
-    """Refuse to call a run finished that has ended before its budget is used up, and has made no update.
+    """Fail a run that a callback has stopped before its first update.
 
     Args:
         trainer: of the run, which has ended.
-        first_update: that the run began, or was resumed, from.
+        first_update: from which the run was started or resumed.
 
     Raises:
-        TrainingFailed: names the callback.
+        RunFailed: names the callback.
     """
     if trainer.global_step == first_update:
         early = why_early(trainer)
         if early:
-            raise TrainingFailed(f"the run made no update: {early}. Remove that callback, or change its options")
+            raise RunFailed(f"the run made no update: {early}. Remove that callback, or change its options")
 
 
 def why_early(trainer: pl.Trainer) -> str:
-    """Return which callback has stopped a run and when, or nothing if its budget is used up."""
+    """Return which callback has stopped a run, and when; empty if all updates are done."""
     if trainer.global_step >= trainer.max_steps:
         return ""
     reasons = "; ".join(_reasons(trainer)) or "a callback asked for it"

@@ -1,4 +1,4 @@
-"""Utterances that cannot be read while a model trains: named, counted, and too many of them end the run."""
+"""Names and counts utterances that cannot be read during training; too many of them end the run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from asr.console import PlainConsole
 from asr.data.batch import Batch
+from asr.errors import RunFailed
 from asr.training.checkpoint_checks import count_at
-from asr.training.errors import TrainingFailed
 from asr.training.processes import gather
 
 NUM_NAMED = 5
@@ -16,7 +16,7 @@ console = PlainConsole()
 
 
 def max_unreadable(share: object, num_cuts: int) -> int:
-    """Return how many utterances of an epoch may be unreadable; one always may.
+    """Return how many utterances of an epoch may be unreadable, at least one.
 
     Args:
         share: ``data.max_unreadable``.
@@ -43,10 +43,10 @@ def check_share(share: object) -> float:
 
 
 class UnreadableCuts:
-    """Counts what could not be read over all ranks, since the run began and in its epoch.
+    """Counts utterances that could not be read, on all ranks, in the whole run and in the current epoch.
 
     Args:
-        max_per_epoch: more end the run; None: no limit.
+        max_per_epoch: more of them end the run; None: no limit.
     """
 
     def __init__(self, max_per_epoch: int | None = None) -> None:
@@ -55,7 +55,7 @@ class UnreadableCuts:
         self.named: dict[str, str] = {}
 
     def see(self, batch: Batch) -> None:
-        """Name the utterances of a micro-batch of this rank that could not be read, each once."""
+        """Print the utterances of a micro-batch of this rank that could not be read, each one once."""
         for cut, reason in batch.skipped:
             if cut not in self.named:
                 self.named[cut] = reason
@@ -65,7 +65,7 @@ class UnreadableCuts:
         """Count the utterances of an update on all ranks.
 
         Raises:
-            TrainingFailed: too many of an epoch could not be read.
+            RunFailed: too many of an epoch could not be read.
         """
         if epoch != self.counts["epoch"]:
             self.counts |= {"epoch": epoch, "in_epoch": 0}
@@ -73,20 +73,20 @@ class UnreadableCuts:
         self.counts["in_epoch"] += num_unreadable
         self.counts["learned"] |= num_read > 0
         if num_unreadable and self.max_per_epoch is not None and self.counts["in_epoch"] > self.max_per_epoch:
-            raise TrainingFailed(
+            raise RunFailed(
                 f"{self.counts['in_epoch']} utterances of this epoch could not be read, more than the "
                 f"{self.max_per_epoch} that data.max_unreadable allows; the first: {self._first()}. Put their audio "
                 "back and resume the run, prepare the data again, or raise data.max_unreadable"
             )
 
     def end_training(self) -> None:
-        """Refuse to call a training finished that has learned from nothing.
+        """Fail a run that has learned from nothing.
 
         Raises:
-            TrainingFailed: no utterance of the whole run could be read.
+            RunFailed: no utterance of the whole run could be read.
         """
         if self.counts["total"] and not self.counts["learned"]:
-            raise TrainingFailed(f"no utterance could be read, nothing was learned; the first: {self._first()}")
+            raise RunFailed(f"no utterance could be read, nothing was learned; the first: {self._first()}")
 
     def _first(self) -> str:
         named = {cut: reason for part in gather(self.named) for cut, reason in part.items()}
@@ -97,5 +97,5 @@ class UnreadableCuts:
         return {name: int(count) for name, count in self.counts.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue to count."""
+        """Restore the counts."""
         self.counts.update({name: count_at(state, name) for name in self.counts})

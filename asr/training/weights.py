@@ -1,4 +1,4 @@
-"""Which weights of a checkpoint decode: those of its update, their mean over a span of updates, or a moving average."""
+"""Chooses the weights to decode with: those of an update, their mean over several updates, or a moving average."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ KINDS = ("raw", "average", "ema")
 
 
 def check_kind(kind: object, since: object = None) -> None:
-    """Refuse options that name no weights.
+    """Check the options ``weights`` and ``average_since``.
 
     Raises:
-        ValueError: ``kind`` is none, or ``since`` no number of an update, or given without an average.
+        ValueError: ``kind`` is unknown, ``since`` is not the number of an update, or ``kind`` is no average.
     """
     if kind not in KINDS:
         raise ValueError(f"weights must be one of {', '.join(KINDS)}, given {kind!r}")
@@ -32,15 +32,15 @@ def check_kind(kind: object, since: object = None) -> None:
 
 
 def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = None) -> LoadedCheckpoint:
-    """Return a checkpoint with other weights in their place, and their description.
+    """Return a checkpoint with the weights of a kind, and their description.
 
-    Buffers, such as the statistics of features, are not averaged: they are those of the checkpoint.
+    Buffers, such as the statistics of features, are not averaged: they stay those of the checkpoint.
 
     Args:
         checkpoint: as it was read.
-        kind: of ``KINDS``.
-        since: the update behind which the mean begins, which another checkpoint beside this one has, or 0; None: the
-            older mark of this one, which has between a quarter and 44 % of training behind it.
+        kind: one of ``KINDS``.
+        since: the mean starts after this update, which needs a checkpoint in the same folder, or is 0; None: after the
+            older mark of this checkpoint, which covers its newest 25 to 44 % of updates.
 
     Raises:
         ValueError: an option is wrong, or the checkpoint has no such weights.
@@ -49,49 +49,51 @@ def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = 
     if kind == "raw":
         return checkpoint
     averages = checkpoint.averages
-    lacking = why_lacking(checkpoint, kind)
-    if lacking or averages is None:
-        raise ValueError(f"weights={kind}: {checkpoint.path} has none; {lacking}")
+    reason = why_missing(checkpoint, kind)
+    if reason or averages is None:
+        raise ValueError(f"weights={kind}: {checkpoint.path} has none; {reason}")
     if kind == "ema" and averages.ema is not None:
-        return _with(checkpoint, averages.ema, f"exponential moving average of update {averages.update}")
-    mean, begun = _mean(checkpoint.path, averages, since)
-    return _with(checkpoint, mean, f"average of updates {begun + 1} to {averages.update}")
+        return _replace_weights(checkpoint, averages.ema, f"exponential moving average of update {averages.update}")
+    mean, start = _mean(checkpoint.path, averages, since)
+    return _replace_weights(checkpoint, mean, f"average of updates {start + 1} to {averages.update}")
 
 
-def why_lacking(checkpoint: LoadedCheckpoint, kind: str) -> str:
-    """Return why a checkpoint does not have weights of a kind; nothing if it has them."""
+def why_missing(checkpoint: LoadedCheckpoint, kind: str) -> str:
+    """Return why a checkpoint lacks weights of a kind; empty if it has them."""
     averages = checkpoint.averages
     if kind == "raw":
         return ""
     if averages is None:
-        return "it was trained without callbacks.averaging, and has weights=raw alone"
-    if not averages.num:
-        return "no update was averaged yet (callbacks.averaging.every), and it has weights=raw alone"
+        return "it was trained without callbacks.averaging, and has only weights=raw"
+    if not averages.num_averaged:
+        return "no update was averaged yet (callbacks.averaging.every), and it has only weights=raw"
     if kind == "ema" and averages.ema is None:
         return "it was trained with callbacks.averaging.ema_decay=null, and has weights=raw and average"
     return ""
 
 
 def _mean(path: Path, averages: RunningAverages, since: int | None) -> tuple[dict[str, Tensor], int]:
-    """Return a mean, and the update behind which it begins."""
+    """Return a mean, and the update after which it starts."""
     mark, others = averages.marks[0], update_files(path.parent)
     if since is None or (since == mark.update and since not in others):
         return averages.mean_since(mark), mark.update
-    if since == averages.begun:
+    if since == averages.start_update:
         return averages.mean_since(Mark(since, 0, {})), since
     if since not in others:
-        allowed = sorted(u for u in {averages.begun, mark.update, *others} if averages.begun <= u < averages.update)
+        found = {averages.start_update, mark.update, *others}
+        allowed = sorted(update for update in found if averages.start_update <= update < averages.update)
         raise ValueError(
-            f"average_since={since}: no checkpoint of that update is beside {path}; "
+            f"average_since={since}: no checkpoint of that update is next to {path}; "
             f"allowed: {', '.join(map(str, allowed))}, or null for {mark.update}"
         )
     earlier = load_checkpoint(others[since]).averages
-    if earlier is None or earlier.begun != averages.begun or earlier.num >= averages.num:
+    same_start = earlier is not None and earlier.start_update == averages.start_update
+    if earlier is None or not same_start or earlier.num_averaged >= averages.num_averaged:
         raise ValueError(f"average_since={since}: no update was averaged between {others[since]} and {path}")
-    return averages.mean_behind(earlier), since
+    return averages.mean_after(earlier), since
 
 
-def _with(checkpoint: LoadedCheckpoint, averaged: Mapping[str, Tensor], described: str) -> LoadedCheckpoint:
+def _replace_weights(checkpoint: LoadedCheckpoint, averaged: Mapping[str, Tensor], described: str) -> LoadedCheckpoint:
     unknown = averaged.keys() - checkpoint.weights.keys()
     if unknown:
         raise ValueError(f"{checkpoint.path}: averages of unknown weights: {', '.join(sorted(unknown))}")

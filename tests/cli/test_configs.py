@@ -9,10 +9,10 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from asr.cli import train as train_module
+from asr.cli.build import plain
 from asr.cli.explanations import CONFIGS
 from asr.cli.help import choices
 from asr.cli.instantiate import check_values
-from asr.cli.parts import plain
 
 ROOT = Path(__file__).parents[2]
 NO_GROUPS = ("hydra", "compare")
@@ -48,7 +48,7 @@ def test_there_are_groups_to_test():
 
 @pytest.mark.parametrize(("group", "name"), SINGLE, ids=lambda value: str(value))
 def test_every_choice_composes_and_is_built(group, name):
-    train_module.rehearse(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []))))
+    train_module.dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []))))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -60,7 +60,7 @@ def test_every_recipe_composes_with_every_optimizer(recipe):
         assert {key: str(value) for key, value in config["optimizer"].items()} == {
             key: str(value) for key, value in alone.items()
         }
-        train_module.rehearse(config)
+        train_module.dry_run(config)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -84,7 +84,7 @@ def test_the_schedule_follows_the_budget():
 
 
 def test_configured_weights_depend_on_the_seed_alone():
-    from asr.cli.parts import build_recogniser
+    from asr.cli.build import build_recogniser
 
     def weights(*overrides: str) -> list[torch.Tensor]:
         torch.rand(3)

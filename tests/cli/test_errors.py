@@ -9,17 +9,16 @@ import pytest
 
 from asr.cli import train as train_module
 from asr.cli.app import run_app
-from asr.training.errors import TrainingFailed
-from asr.training.out_of_memory import OutOfMemory
+from asr.errors import OutOfMemory, RunFailed
 
 
 def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
-    """Compose and rehearse as asr-train does; return what it says to standard error."""
+    """Compose and dry_run as asr-train does; return what it says to standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["asr-train", "logger=none", *words])
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     with pytest.raises(SystemExit) as left:
-        run_app("train", lambda config: train_module.rehearse(train_module.plain(config)))
+        run_app("train", lambda config: train_module.dry_run(train_module.plain(config)))
     assert left.value.code == 2
     assert list(tmp_path.iterdir()) == [], "a refused command must leave nothing behind"
     return capsys.readouterr().err
@@ -149,9 +148,9 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
             ["callbacks.lr", "logging_interval", "never"],
         ),
         ("+logger.wandb=5", ["logger.wandb", "5"]),
-        ("+logger.mine={_target_:os.system}", ["logger.mine._target_", "os.system", "asr.training"]),
+        ("+logger.mine={_target_:os.system}", ["logger.mine._target_", "os.system", "asr.tracking"]),
         (
-            "+logger.w={_target_:asr.training.wandb_logger.WandbTracking,mode:often}",
+            "+logger.w={_target_:asr.tracking.wandb_logger.WandbTracking,mode:often}",
             ["logger.w.mode", "often", "'offline'"],
         ),
         ("run_dir=/dev/null/run", ["run_dir", "/dev/null", "no folder"]),
@@ -172,7 +171,7 @@ def test_a_wrong_override_is_explained(monkeypatch, capsys, tmp_path, word, part
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("error", [TrainingFailed, OutOfMemory], ids=lambda error: error.__name__)
+@pytest.mark.parametrize("error", [RunFailed, OutOfMemory], ids=lambda error: error.__name__)
 def test_a_training_that_cannot_go_on_ends_with_its_message(monkeypatch, capsys, error):
     def fails(config):
         raise error("out of luck; train elsewhere")
@@ -193,7 +192,7 @@ def test_a_training_that_cannot_go_on_ends_with_its_message(monkeypatch, capsys,
 def test_a_good_command_line_passes_and_writes_nothing(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["asr-train", "optimizer=eve", "schedule=eden", "encoder.num_layers=1"])
-    run_app("train", lambda config: train_module.rehearse(train_module.plain(config)))
+    run_app("train", lambda config: train_module.dry_run(train_module.plain(config)))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 
+from asr.cli.build import build_data_parts, build_recogniser, plain
 from asr.cli.data import prepare_data
 from asr.cli.explanations import CONFIGS
 from asr.cli.help import choices
-from asr.cli.parts import build_recogniser, data_parts, plain
 from asr.data.reading import Reading
 from tests.cli.conftest import TINY
 from tests.cli.test_configs import composed
@@ -24,7 +24,7 @@ def beginning(trained, *words: str):
     config = composed(*TINY, f"data.dir={data(trained)}", "augment=speed_specaugment", *words)
     prepared = prepare_data(plain(config), quiet=True)
     resolved = plain(config)
-    parts = data_parts(resolved)
+    parts = build_data_parts(resolved)
     reading = Reading(parts.features, prepared.tokenizer, parts.batch, parts.workers)
     dataset, order = reading.training_data(prepared.cuts("train"), resolved["seed"], parts.perturb)
     recogniser = build_recogniser(resolved, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)

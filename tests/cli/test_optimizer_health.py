@@ -7,9 +7,9 @@ import csv
 import pytest
 import torch
 
+from asr.cli.build import plain
+from asr.cli.dry_run import dry_run
 from asr.cli.errors import ConfigError
-from asr.cli.parts import plain
-from asr.cli.rehearsal import rehearse
 from tests.cli.conftest import TINY
 from tests.cli.test_configs import composed
 from tests.cli.wandb_file import read_wandb
@@ -50,4 +50,4 @@ def test_one_override_logs_it_and_changes_nothing_else(trained):
 )
 def test_anything_else_there_is_refused(word, message):
     with pytest.raises(ConfigError, match=message):
-        rehearse(plain(composed("callbacks.optimizer_health.every=5", word)))
+        dry_run(plain(composed("callbacks.optimizer_health.every=5", word)))

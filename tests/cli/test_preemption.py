@@ -6,8 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from asr.training.checkpoint_files import lead_to
-from asr.training.preemption import EXIT_CODE
+from asr.training.callbacks.preemption import EXIT_CODE
+from asr.training.checkpoint_files import point_link
 from tests.cli.conftest import TINY, Workplace
 from tests.cli.test_resume import data, last, losses, same_weights, start, wait_for_update
 
@@ -19,14 +19,14 @@ def test_a_job_that_is_signalled_as_a_whole_saves_and_goes_on(trained, tmp_path)
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(timeout=600) == EXIT_CODE, (tmp_path / "log.txt").read_text()
     said = (tmp_path / "log.txt").read_text()
-    assert "received SIGTERM: left behind update" in said
+    assert "received SIGTERM: stopped after update" in said
     assert f"resume={tmp_path / 'run'}" in said
     damaged = tmp_path / "run" / "checkpoints" / "update-000099.ckpt"
     damaged.write_bytes(b"half")
-    lead_to(damaged.with_name("last.ckpt"), damaged)
+    point_link(damaged.with_name("last.ckpt"), damaged)
     printed = Workplace(tmp_path).run("train", "resume=run")
     assert f"left out: {damaged} is damaged" in printed
-    assert "going on behind update" in printed
+    assert "resuming from update" in printed
     assert same_weights(last(tmp_path / "run"), last(trained.run_dir))
     assert losses(tmp_path / "run") == losses(trained.run_dir)
 
@@ -39,6 +39,6 @@ def test_one_process_of_two_is_signalled_and_both_leave(trained, tmp_path):
     (second,) = [pid for pid in children if b"LOCAL_RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
     os.kill(int(second), signal.SIGUSR1)
     assert process.wait(timeout=600) == EXIT_CODE, (tmp_path / "log.txt").read_text()
-    assert "another process received a signal: left behind update" in (tmp_path / "log.txt").read_text()
+    assert "another process received a signal: stopped after update" in (tmp_path / "log.txt").read_text()
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
     assert last(tmp_path / "run")["global_step"] >= 2

@@ -67,7 +67,7 @@ def test_two_processes_do_what_one_does_that_accumulates(place):
     assert alone["global_step"] == ranks["global_step"] == 12
     for key, value in alone["state_dict"].items():
         torch.testing.assert_close(ranks["state_dict"][key], value, rtol=1e-5, atol=1e-7)
-    assert alone["averages"]["num"] == ranks["averages"]["num"] == 12
+    assert alone["averages"]["num_averaged"] == ranks["averages"]["num_averaged"] == 12
     assert losses(place.folder / "alone") == losses(place.folder / "ranks")
     wer = [(place.folder / name / "decode" / "test.hyp.txt").read_text() for name in ("alone", "ranks")]
     assert wer[0] == wer[1]
@@ -84,12 +84,12 @@ def test_a_killed_training_goes_on_bit_for_bit(place, trained, tmp_path, whole, 
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     printed = Workplace(tmp_path).run("train", "resume=killed")
-    assert "going on behind update 6" in printed
-    assert "CPU minutes) since it was resumed behind update 6\n" in printed
+    assert "resuming from update 6" in printed
+    assert "CPU minutes) since it was resumed after update 6\n" in printed
     first, second = last(place.folder / whole), last(tmp_path / "killed")
     assert same_weights(first, second)
     assert same(first["averages"], second["averages"])
-    assert first["averages"]["num"] == 12
+    assert first["averages"]["num_averaged"] == 12
     assert first["global_step"] == second["global_step"]
     assert losses(place.folder / whole) == losses(tmp_path / "killed")
 
@@ -127,6 +127,6 @@ def test_another_number_of_processes_goes_on_at_the_next_epoch(trained, tmp_path
     options = (*OPTIONS, "run_dir=run", f"data.dir={data(trained)}", "trainer.max_steps=6")
     place.run("train", *options, "data.prepare.num_train=60")
     printed = place.run("train", "resume=run", TWO, "trainer.max_steps=9", "resume_anyway=true")
-    assert "going on at the next epoch" in printed
+    assert "resuming from the next epoch" in printed
     epochs = [line for line in (tmp_path / "run" / "metrics.csv").read_text().splitlines() if "train/epoch" in line]
     assert [line.split(",")[2] for line in epochs[5:7]] == ["0.0", "1.0"]

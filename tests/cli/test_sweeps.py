@@ -46,7 +46,7 @@ def test_a_sweep_that_was_killed_goes_on_where_it_was(trained, tmp_path):
     process.wait()
     printed = Workplace(tmp_path).run("train", *words)
     assert jobs(sweep_dir) == {"optimizer=eve": "finished before", "optimizer=adamw": "finished"}
-    assert "going on behind update 6" in printed
+    assert "resuming from update 6" in printed
     assert "2 jobs: 2 finished (1 of them before). To compare them: asr-compare sweep=first" in printed
     assert same_weights(last(killed), last(trained.run_dir))
     assert losses(killed) == losses(trained.run_dir)

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from asr.errors import RunFailed
+from asr.inference.decode import decode_all
 from asr.training.checkpoints import load_checkpoint, newest_good_checkpoint
-from asr.training.errors import TrainingFailed
-from asr.training.session import decode_all
 from tests.small_runs import TINY
 from tests.training.tiny import TOKENIZER, batch_of
 
@@ -65,9 +65,9 @@ def failing_with(error):
 
 @each_error
 def test_decoding_that_runs_out_of_memory_names_the_seconds_and_what_sets_them(monkeypatch, error):
-    monkeypatch.setattr("asr.training.session.decode", failing_with(error))
+    monkeypatch.setattr("asr.inference.decode.decode", failing_with(error))
     model = torch.nn.Linear(1, 1)
-    with pytest.raises(TrainingFailed) as failed:
+    with pytest.raises(RunFailed) as failed:
         decode_all(model, None, TOKENIZER, [replace(batch_of(100, 50), audio_s=1.5)], "test")
     said = "out of memory when decoding a batch of 2 utterances, 1.5 s of audio, the longest of 1.0 s: lower "
     assert str(failed.value).startswith(f"{said}batch_duration_s")
@@ -83,5 +83,5 @@ def load_last(run_dir):
 @pytest.mark.parametrize("read", [load_last, newest_good_checkpoint])
 def test_a_checkpoint_that_does_not_fit_into_memory_is_not_called_damaged(small_run, monkeypatch, error, where, read):
     monkeypatch.setattr(where, failing_with(error))
-    with pytest.raises(TrainingFailed, match=r"^out of memory when reading .*: free some, or raise its limit"):
+    with pytest.raises(RunFailed, match=r"^out of memory when reading .*: free some, or raise its limit"):
         read(small_run.run_dir)

@@ -15,14 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr import run_folder
 from asr.cli import transcribe
+from asr.errors import RunFailed
+from asr.run_folder import create_run_folder, lock_run_dir
 from asr.safe_io import write_new, write_whole
-from asr.training import checkpoint_files, run_folder
-from asr.training.checkpoint_files import duplicate, update_file, write
+from asr.tracking.metrics_csv import MetricsCsv
+from asr.training import checkpoint_files
+from asr.training.checkpoint_files import duplicate, explaining_failed_writes, update_file, write
 from asr.training.checkpoints import newest_good_checkpoint
-from asr.training.errors import TrainingFailed, explaining_failed_writes
-from asr.training.metrics_csv import MetricsCsv
-from asr.training.run_folder import Stopwatch, create_run_folder, hold, write_summary
+from asr.training.run_summary import Stopwatch, write_summary
 from tests.small_runs import TINY
 
 
@@ -87,7 +89,7 @@ def test_a_first_checkpoint_that_does_not_fit_says_that_the_run_begins_again(sma
     for path in (run_dir / "checkpoints").iterdir():
         path.unlink()
     ended = small_run.run("train", f"resume={run_dir}", limits={"RLIMIT_FSIZE": 20_000})
-    assert (ended.code, "begins again: no checkpoint was written yet" in ended.last_line) == (1, True)
+    assert (ended.code, "starts again: it has no checkpoint yet" in ended.last_line) == (1, True)
     assert contents(run_dir / "checkpoints") == {}
 
 
@@ -112,7 +114,7 @@ WRITERS = {
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
 def test_on_a_full_disk_errors_name_what_could_not_be_written(small_disk, writer):
     with (
-        pytest.raises(TrainingFailed, match=r"disk/.* could not be written: No space left on device; make room"),
+        pytest.raises(RunFailed, match=r"disk/.* could not be written: No space left on device; make room"),
         explaining_failed_writes(small_disk),
     ):
         writer(small_disk)
@@ -133,7 +135,7 @@ def test_why_a_checkpoint_could_not_be_written_is_told(tmp_path, monkeypatch, co
 
     monkeypatch.setattr(checkpoint_files, "sync", fails)
     said = f"update-000008.ckpt could not be written: {os.strerror(code)}; .* continues from update 7"
-    with pytest.raises(TrainingFailed, match=said), explaining_failed_writes(tmp_path):
+    with pytest.raises(RunFailed, match=said), explaining_failed_writes(tmp_path):
         write({"w": 2}, update_file(folder, 8))
     assert [path.name for path in folder.iterdir()] == ["update-000007.ckpt"]
 
@@ -152,12 +154,12 @@ def test_a_report_that_does_not_fit_is_written_after_resuming(small_run, tmp_pat
 
 OUTPUTS = {
     "a folder": ("taken", "'taken' exists; name another file"),
-    "below a file": ("file/a.tsv", "cannot be made: Not a directory; name another file"),
-    "a name of 300 characters": ("a" * 300, "cannot be made: File name too long; name another file"),
-    "a folder's name of 300 characters": (f"{'a' * 300}/b", "cannot be made: File name too long"),
+    "below a file": ("file/a.tsv", "cannot be created: Not a directory; name another file"),
+    "a name of 300 characters": ("a" * 300, "cannot be created: File name too long; name another file"),
+    "a folder's name of 300 characters": (f"{'a' * 300}/b", "cannot be created: File name too long"),
     "a link that leads nowhere": ("dangling", "'dangling' exists; name another file"),
-    "a loop of links": ("loop/a", "cannot be made: Too many levels of symbolic links"),
-    "a place where nothing can be made": ("/proc/nothing/a", "cannot be made: No such file or directory"),
+    "a loop of links": ("loop/a", "cannot be created: Too many levels of symbolic links"),
+    "a place where nothing can be made": ("/proc/nothing/a", "cannot be created: No such file or directory"),
 }
 
 
@@ -180,7 +182,7 @@ def test_transcripts_that_do_not_fit_leave_nothing(small_run, small_disk, name):
     words = (f"run={small_run.run_dir}", f"audio={small_run.audio()}", f"output={small_disk / name}")
     ended = small_run.run("transcribe", *words)
     assert ended.code == 1, ended.printed
-    assert "could not be written: No space left on device; nothing is left there" in ended.last_line
+    assert "could not be written: No space left on device; no part of it was left" in ended.last_line
     assert [path.name for path in small_disk.iterdir()] == ["filling"]
     (small_disk / "filling").unlink()
     assert small_run.run("transcribe", *words).code == 0
@@ -190,7 +192,7 @@ def test_transcripts_that_do_not_fit_leave_nothing(small_run, small_disk, name):
 def test_transcripts_for_a_full_device_end_with_a_line(monkeypatch):
     with open("/dev/full", "w") as full, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", full)
-        with pytest.raises(TrainingFailed, match="printed to their end: No space left on device; output=FILE"):
+        with pytest.raises(RunFailed, match="printed completely: No space left on device; output=FILE"):
             transcribe._print("a\tb\n")
 
 
@@ -199,14 +201,14 @@ def test_transcripts_for_a_reader_that_has_left_end_with_a_line(monkeypatch):
     os.close(reader)
     with os.fdopen(writer, "w") as pipe, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", pipe)
-        with pytest.raises(TrainingFailed, match="printed to their end: Broken pipe; output=FILE"):
+        with pytest.raises(RunFailed, match="printed completely: Broken pipe; output=FILE"):
             transcribe._print("a\tb\n")
 
 
 def test_transcripts_without_standard_output_end_with_a_line(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", None)
-        with pytest.raises(TrainingFailed, match="standard output is closed; say output=FILE"):
+        with pytest.raises(RunFailed, match="standard output is closed; say output=FILE"):
             transcribe._print("a\tb\n")
 
 
@@ -225,7 +227,7 @@ def test_a_best_checkpoint_older_than_the_averages_decodes_with_its_own_weights(
     path = update_file(run_dir / "checkpoints", 3)
     state = torch.load(path, weights_only=True)
     del state["averages"]
-    state["callbacks"]["Checkpoints"] |= {"best_wer": -1.0, "best_update": 3}
+    state["callbacks"]["CheckpointCallback"] |= {"best_wer": -1.0, "best_update": 3}
     torch.save(state, path)
     duplicate(path, run_dir / "checkpoints" / "best.ckpt")
     ended = small_run.run("train", f"resume={run_dir}", "weights=average")
@@ -264,7 +266,7 @@ def test_a_run_with_damaged_checkpoints_alone_is_not_begun_again(small_run, tmp_
 def test_two_processes_do_not_train_in_one_folder(small_run, tmp_path):
     run_dir = small_run.interrupted(tmp_path / "run")
     before = contents(run_dir / "checkpoints")
-    with hold(run_dir):
+    with lock_run_dir(run_dir):
         for words in ((f"resume={run_dir}",), (*TINY, f"run_dir={run_dir}")):
             ended = small_run.run("train", *words)
             assert ended.code == 2

@@ -68,7 +68,7 @@ def test_a_closed_terminal_and_a_limit_of_time_leave_a_checkpoint(small_run, tmp
     os.killpg(process.pid, number)
     code, line, printed = ended(process, tmp_path, number)
     assert code == TRY_AGAIN, printed
-    assert f"received {number.name}: left behind update" in printed
+    assert f"received {number.name}: stopped after update" in printed
     assert line.endswith(f"asr-train resume={tmp_path / 'run'}")
     assert list((tmp_path / "run" / "checkpoints").glob("update-*.ckpt"))
 
@@ -121,7 +121,7 @@ def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp
         os.killpg(process.pid, number)  # as a terminal signals the job too
     code, line, printed = ended(process, tmp_path, number)
     assert code == TRY_AGAIN, printed
-    assert f"received {number.name}: left behind update" in printed
+    assert f"received {number.name}: stopped after update" in printed
     assert line == (
         f"asr-train: ended by {number.name}; to resume: the same command again, with sweep.name=s; finished jobs: "
         f"{', '.join(record.name for record in finished) or 'none'}; not finished: {interrupted.name}"

@@ -20,7 +20,7 @@ REFUSED = {
     "a metric of another set": (f"{{{EARLY}, monitor: val/test/wer}}", "cannot monitor 'val/test/wer'"),
     "before the first validation": (
         f"{{{EARLY}, monitor: val/wer, check_on_train_epoch_end: true}}",
-        "would look before there is a metric",
+        "would look for a metric too early",
     ),
     "no duration": (f"{{{LIGHTNING}.Timer, duration: soon}}", "is not a valid duration"),
 }

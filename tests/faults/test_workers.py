@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from asr.data.loader import Workers, read
-from asr.training.errors import TrainingFailed
-from asr.training.lost_workers import explaining_lost_workers
+from asr.errors import RunFailed, explaining_lost_workers
 from tests.small_runs import TINY
 
 
@@ -33,7 +32,7 @@ def no_room() -> torch.Tensor:
 
 # what a worker does, a part of what it says, a part of the advice
 LOSSES = {
-    "killed": (lambda: kill(signal.SIGKILL), "", "The kernel kills so when memory runs out: lower data.workers"),
+    "killed": (lambda: kill(signal.SIGKILL), "", "The kernel does this when memory runs out: lower data.workers"),
     "no shared memory": (lambda: kill(signal.SIGBUS), "", "Make room in /dev/shm, or lower data.workers"),
     "ended": (lambda: os._exit(7), "", "num_workers=0 needs no worker"),
     "a batch that cannot be sent": (lambda: lambda: 0, "cannot send a batch: Can't pickle", "num_workers=0"),
@@ -56,7 +55,7 @@ class Fails:
 @pytest.mark.parametrize(("harm", "said", "advice"), LOSSES.values(), ids=LOSSES)
 def test_a_lost_worker_ends_reading_with_a_line(capfd, harm, said, advice, num_workers):
     with (
-        pytest.raises(TrainingFailed, match="a worker that reads data was lost: ") as raised,
+        pytest.raises(RunFailed, match="a worker that reads data was lost: ") as raised,
         explaining_lost_workers(),
     ):
         for _ in read(Fails(harm), range(1000), Workers(num_workers, prefetch=1)):

@@ -61,4 +61,4 @@ def test_a_training_ends_with_an_error_rate_that_evaluating_finds_again(monkeypa
 def test_who_was_trained_on_features_cannot_transcribe_audio(monkeypatch, capsys, trained):
     (trained / "a.wav").write_bytes(b"")
     message = said(monkeypatch, capsys, trained, transcribe, "run=run", "audio=a.wav", "torch_threads=1")
-    assert "trained on features that its corpus brought, 13 per frame, and cannot hear audio" in message
+    assert "trained on features without audio, 13 per frame, and cannot read audio" in message

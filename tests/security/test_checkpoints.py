@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from asr.cli.explanations import CONFIGS
-from asr.training.checkpoint_files import lead_to, update_file
+from asr.training.checkpoint_files import point_link, update_file
 from asr.training.checkpoints import load_checkpoint
 from asr.training.resume_checks import check_schedule
 from asr.training.weights import choose_weights
@@ -93,7 +93,7 @@ PARTS = {
     "no part of ours": (drop("werdict"), "it has no mapping 'werdict'"),
     "our part is a list": (put("werdict", [1]), "werdict is a list"),
     "our part is null": (put("werdict", None), "it has no mapping 'werdict'"),
-    "format as a list": (put("werdict/format", [1]), "its format is [1]; this version reads 1"),
+    "format as a list": (put("werdict/format", [1]), "its format is [1]; this version reads 2"),
     "tokenizer null": (put("werdict/tokenizer", None), "it has no mapping 'tokenizer'"),
     "tokenizer a list": (put("werdict/tokenizer", []), "tokenizer is a list"),
     "tokenizer a tensor": (put("werdict/tokenizer", torch.ones(3)), "tokenizer is a Tensor"),
@@ -164,10 +164,10 @@ PARTS = {
     "no update": (drop("global_step"), "global_step must be a number of at least 0"),
     "callbacks a list": (put("callbacks", [1]), "callbacks is a list"),
     "averages a list": (put("averages", [1]), "averages is a list"),
-    "averages empty": (put("averages", {}), "begun must be a number"),
-    "no count": (put("averages/num", float("nan")), "num must be a number of at least 0, and is nan"),
-    "a count of 0": (put("averages/num", 0), "none is left"),
-    "a count below the mark's": (put("averages/num", 1), "none is left"),
+    "averages empty": (put("averages", {}), "start_update must be a number"),
+    "no count": (put("averages/num_averaged", float("nan")), "num_averaged must be a number of at least 0, and is nan"),
+    "a count of 0": (put("averages/num_averaged", 0), "none is left"),
+    "a count below the mark's": (put("averages/num_averaged", 1), "none is left"),
     "sums of other names": (put("averages/sum/x", torch.ones(3)), "has weights of other names, such as 'x'"),
     "sums of other shapes": (put(f"averages/sum/{FIRST}", torch.ones(3).double()), "of shape [3]"),
     "sums in another type": (put(f"averages/sum/{FIRST}", torch.ones(2, 1, 3, 3)), "not torch.float64"),
@@ -520,16 +520,16 @@ RESUMED = {
     "a callback that is none": put("callbacks/TrainingCost", 5),
     "seconds as text": put("callbacks/TrainingCost", {"seconds": "x", "updates": [], "steps": []}),
     "timings as text": put("callbacks/TrainingCost", {"seconds": 1.0, "updates": ["x"], "steps": []}),
-    "what was watched": put("callbacks/DeadRuns", {"trend": {"window": "x"}}),
-    "the best as text": put("callbacks/Checkpoints/best_wer", "x"),
+    "what was watched": put("callbacks/StallWarning", {"trend": {"window": "x"}}),
+    "the best as text": put("callbacks/CheckpointCallback/best_wer", "x"),
     "counts below 0": put("guard", {"skipped_updates": -1, "consecutive_skips": 0, "too_short": 0}),
     "a count in digits": put("guard", {"skipped_updates": "9", "consecutive_skips": 0, "too_short": 0}),
-    "no lowest error rate": change_state("Checkpoints", "best_wer", float("nan")),
-    "a best update below 0": change_state("Checkpoints", "best_update", -5),
+    "no lowest error rate": change_state("CheckpointCallback", "best_wer", float("nan")),
+    "a best update below 0": change_state("CheckpointCallback", "best_update", -5),
     "steps that are no number": change_steps(float("nan")),
     "counts as text": put("guard", {"skipped_updates": "x", "consecutive_skips": 0, "too_short": 0}),
     "counts a list": put("guard", [1]),
-    "a clock that is none": put("audio_clock", {}),
+    "a clock that is none": put("nominal_audio", {}),
     "a weight is missing": without_averages(drop(WEIGHT)),
 }
 
@@ -581,7 +581,7 @@ def test_averages_of_a_checkpoint_beside_it_are_checked_too(small_run, tmp_path)
     state = torch.load(path, weights_only=True)
     state["averages"]["sum"] = {}
     torch.save(state, path)
-    lead_to(run_dir / "checkpoints" / "last.ckpt", update_file(run_dir / "checkpoints", 6))
+    point_link(run_dir / "checkpoints" / "last.ckpt", update_file(run_dir / "checkpoints", 6))
     newest = load_checkpoint(run_dir / "checkpoints" / "last.ckpt")
     with pytest.raises(ValueError, match=r"update-000003\.ckpt is not a checkpoint"):
         choose_weights(newest, "average", 3)

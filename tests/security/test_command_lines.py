@@ -9,7 +9,7 @@ import yaml
 
 from asr.cli.explanations import config_folder
 from asr.cli.options import KINDS
-from asr.training.wandb_access import chosen_mode
+from asr.tracking.wandb_access import chosen_mode
 from tests.security.hostile_pickle import write_hostile_pickle
 
 HYDRA = "only what belongs to Hydra and its plugins is built"
@@ -403,7 +403,7 @@ def test_a_variable_of_the_launcher_is_not_obeyed_from_elsewhere(programs, tmp_p
     ended = programs.run("train", *words, cwd=tmp_path, environment={"WERDICT_RUN_DIR": str(tmp_path / "precious")})
     assert (ended.code, ended.last_line) == (
         2,
-        f"asr-train: the variable WERDICT_RUN_DIR={tmp_path}/precious is for this program alone; unset it",
+        f"asr-train: the variable WERDICT_RUN_DIR={tmp_path}/precious is only for this program itself; unset it",
     )
 
 

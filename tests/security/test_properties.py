@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from asr.cli.app import run_app
+from asr.cli.build import build_recogniser
+from asr.cli.build import plain as plain_config
+from asr.cli.dry_run import dry_run
 from asr.cli.explanations import CONFIGS
-from asr.cli.parts import build_recogniser
-from asr.cli.parts import plain as plain_config
-from asr.cli.rehearsal import rehearse
 from asr.cli.restore import recogniser_of
 from asr.data.tables import OPTIONAL, REQUIRED
-from asr.training.checkpoints import load_checkpoint
+from asr.training.checkpoints import FORMAT, load_checkpoint
 from asr.training.weights import KINDS, choose_weights
 from tests.training.tiny import TOKENIZER
 
@@ -169,11 +169,11 @@ def test_a_tar_is_unpacked_or_refused(fuzzing, content, form):
 
 ENCODER = {"_target_": "asr.models.encoders.transformer.TransformerEncoder", "d_model": 12, "num_layers": 1}
 ENCODER |= {"num_heads": 2, "d_feedforward": 16, "dropout": 0.0, "subsampling_channels": 2}
-AVERAGES = {"begun": 0, "update": 2, "num": 2, "ema_updates": 2, "ema": None, "sum": {}, "marks": []}
-AVERAGES["marks"] = [{"update": 0, "num": 0, "mean": {}}, {"update": 1, "num": 1, "mean": {}}]
+AVERAGES = {"start_update": 0, "update": 2, "num_averaged": 2, "ema_updates": 2, "ema": None, "sum": {}, "marks": []}
+AVERAGES["marks"] = [{"update": 0, "num_averaged": 0, "mean": {}}, {"update": 1, "num_averaged": 1, "mean": {}}]
 PARTS = {
     "werdict": {
-        "format": 1,
+        "format": FORMAT,
         "config": {
             "seed": 1,
             "encoder": ENCODER,
@@ -288,7 +288,7 @@ def test_a_command_line_is_composed_or_refused(typed):
         patch.setattr(sys, "argv", ["asr-train", "logger=none", *typed])
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             try:
-                run_app("train", lambda config: rehearse(plain_config(config)))
+                run_app("train", lambda config: dry_run(plain_config(config)))
                 code = 0
             except SystemExit as left:
                 code = left.code

@@ -100,7 +100,7 @@ BOMB = "a: &a [1,1]\n" + "".join(
     f"{b}: &{b} [*{a},*{a},*{a},*{a}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
 )
 NOT_ALLOWED = "is not allowed here"
-WANDB = {"_target_": "asr.training.wandb_logger.WandbTracking"}
+WANDB = {"_target_": "asr.tracking.wandb_logger.WandbTracking"}
 CONFIGS = {
     "callback: copies files": (
         changed(
@@ -108,13 +108,13 @@ CONFIGS = {
         ),
         NOT_ALLOWED,
     ),
-    "callback: function of ours": (changed(callbacks__x={"_target_": "asr.training.session.fit"}), NOT_ALLOWED),
+    "callback: function of ours": (changed(callbacks__x={"_target_": "asr.training.fit.fit"}), NOT_ALLOWED),
     "callback: writes anywhere": (
         changed(callbacks__x={"_target_": "lightning.pytorch.callbacks.ModelCheckpoint", "dirpath": "hacked"}),
         NOT_ALLOWED,
     ),
     "callback: way through an import": (
-        changed(callbacks__x={"_target_": "asr.training.averaging.pl.callbacks.ModelCheckpoint"}),
+        changed(callbacks__x={"_target_": "asr.training.callbacks.averaging.pl.callbacks.ModelCheckpoint"}),
         "there is no",
     ),
     "callback: another class": (changed(callbacks__x={"_target_": "asr.training.module.TrainingModule"}), NOT_ALLOWED),
@@ -287,7 +287,7 @@ def test_a_run_that_another_process_writes_to_is_not_changed(programs, config, t
         ended = programs.run("train", *OTHER_SEED, f"data.dir={trained.folder}/data/digits", cwd=tmp_path)
     assert (ended.code, "another process is training in" in ended.last_line) == (2, True), ended.printed
     assert {name: (folder / name).read_text() for name in before} == before
-    assert not list(folder.glob("*.former*"))
+    assert not list(folder.glob("*.backup*"))
 
 
 def test_a_disk_without_room_for_a_config_leaves_the_one_that_was(programs, trained, tmp_path):

@@ -18,9 +18,9 @@ from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.metrics_csv import read_metrics
 from asr.evaluation.report import ERROR_COLUMNS
-from asr.training.metrics_csv import MetricsCsv
-from asr.training.run_folder import check_run_folder, create_run_folder, hold, keep_former
-from asr.training.wandb_logger import _run_id
+from asr.run_folder import backup_existing, check_run_folder, create_run_folder, lock_run_dir
+from asr.tracking.metrics_csv import MetricsCsv
+from asr.tracking.wandb_logger import _run_id
 
 Attack = Callable[[Path, Path], object]
 
@@ -115,7 +115,7 @@ def test_a_hostile_run_folder_is_not_held(small_run, victim, tmp_path, attack, s
     run_dir = small_run.copy(tmp_path / "run")
     attack(run_dir, victim)
     before = contents(victim)
-    with pytest.raises(ValueError, match=said), hold(run_dir):
+    with pytest.raises(ValueError, match=said), lock_run_dir(run_dir):
         raise AssertionError("it was held")
     assert contents(victim) == before
 
@@ -156,7 +156,7 @@ def test_a_run_folder_of_our_own_is_held_wherever_it_lies(small_run, tmp_path):
     (run_dir / "wandb" / "latest-run").symlink_to("offline-run-1")
     (tmp_path / "way").symlink_to(run_dir)
     for folder in (run_dir, tmp_path / "way"):
-        with hold(folder):
+        with lock_run_dir(folder):
             pass
     # a kill between two steps of writing
     (run_dir / "checkpoints" / "last.ckpt").unlink()
@@ -166,9 +166,9 @@ def test_a_run_folder_of_our_own_is_held_wherever_it_lies(small_run, tmp_path):
 
 def test_what_was_written_before_is_renamed_though_it_is_a_link(tmp_path):
     (tmp_path / "report").symlink_to("nowhere")
-    (tmp_path / "report.former1").symlink_to("nowhere")
-    keep_former(tmp_path, ("report",))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.former1", "report.former2"]
+    (tmp_path / "report.backup1").symlink_to("nowhere")
+    backup_existing(tmp_path, ("report",))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.backup1", "report.backup2"]
 
 
 def test_hypotheses_are_not_written_through_a_link(small_run, victim, tmp_path):
@@ -184,7 +184,7 @@ def test_hypotheses_are_not_written_through_a_link(small_run, victim, tmp_path):
 def test_numbers_are_not_logged_through_a_link(victim, tmp_path):
     (tmp_path / "metrics.csv").symlink_to(victim / "precious.txt")
     logger = MetricsCsv(tmp_path)
-    for write in (lambda: logger.log_metrics({"loss": 1.0}, 1), lambda: logger.go_on(1)):
+    for write in (lambda: logger.log_metrics({"loss": 1.0}, 1), lambda: logger.resume(1)):
         with pytest.raises(ValueError, match=r"symbolic link|not a table"):
             write()
     assert contents(victim) == {"precious.txt": "precious"}
@@ -278,12 +278,12 @@ def test_a_sweep_does_not_end_over_a_table_of_metrics(tmp_path, text):
 def test_a_run_is_not_resumed_with_a_table_that_is_none(tmp_path, name):
     (tmp_path / "metrics.csv").write_bytes(METRICS[name].encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match=r"metrics\.csv is not a table of metrics: .*; move it away to resume"):
-        MetricsCsv(tmp_path).go_on(3)
+        MetricsCsv(tmp_path).resume(3)
 
 
 def test_what_a_kill_left_of_a_row_is_dropped(tmp_path):
     (tmp_path / "metrics.csv").write_text("step,name,value\r\n0,a,1.0\r\nx,a,1.0\r\n3,a,1.0\r\n2,a")
-    MetricsCsv(tmp_path).go_on(3)
+    MetricsCsv(tmp_path).resume(3)
     assert (tmp_path / "metrics.csv").read_text() == "step,name,value\n0,a,1.0\n"
 
 
@@ -319,7 +319,7 @@ def test_a_run_is_not_resumed_with_a_table_that_would_fill_the_memory(tmp_path, 
     text, said = LARGE[case]
     (tmp_path / "metrics.csv").write_text(text)
     with pytest.raises(ValueError, match=rf"metrics\.csv is not a table of metrics: .*{said}.*; move it away"):
-        MetricsCsv(tmp_path).go_on(3)
+        MetricsCsv(tmp_path).resume(3)
     assert (tmp_path / "metrics.csv").read_text() == text
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
 

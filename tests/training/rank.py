@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 
 from asr.data.batch import Batch
-from asr.training.averaging import Averaging
+from asr.training.callbacks.averaging import WeightAveraging
 from asr.training.module import TrainingModule
 from tests.training import runs
 from tests.training.heads import module_with, share_of
@@ -40,7 +40,7 @@ def with_a_bad_batch(folder: Path) -> dict[str, Any]:
     batches[1] = replace(batches[1], ids=("bad", "second") if RANK else ("good", "second"))
     if RANK:
         batches[1].features[0, 3, 2] = float("nan")
-    module, averaging = tiny_module(), Averaging()
+    module, averaging = tiny_module(), WeightAveraging()
     train(module, batches, [averaging])
     assert averaging.averages is not None
     return {

@@ -11,14 +11,14 @@ import torch
 
 from asr.data.batch import Batch
 from asr.data.loader import Workers
-from asr.training.checkpoints import newest_good_checkpoint
+from asr.training.callbacks.checkpoint_callback import CheckpointCallback
+from asr.training.checkpoints import FORMAT, newest_good_checkpoint
 from asr.training.module import TrainingModule
-from asr.training.resume import ResumableLoader
-from asr.training.saving import Checkpoints
+from asr.training.resumable_loader import ResumableLoader
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 
 EPOCH = 4  # micro-batches of a process in an epoch
-EXTRA = {"format": 1, "config": {}, "tokenizer": {}, "data": {"fingerprint": "a", "folder": "b", "notes": []}}
+EXTRA = {"format": FORMAT, "config": {}, "tokenizer": {}, "data": {"fingerprint": "a", "folder": "b", "notes": []}}
 
 
 class Made:
@@ -59,7 +59,8 @@ def run(
     torch.set_num_threads(1)
     module = scoring(tiny_module(), wers)
     module.dev_names, module.extra_state = ["dev"], EXTRA
-    given = [*callbacks] if any(isinstance(c, Checkpoints) for c in callbacks) else [*callbacks, Checkpoints(run_dir)]
+    saves = any(isinstance(callback, CheckpointCallback) for callback in callbacks)
+    given = [*callbacks] if saves else [*callbacks, CheckpointCallback(run_dir)]
     interval = (
         {"val_check_interval": validate_every * options.get("accumulate_grad_batches", 1)} if validate_every else {}
     )

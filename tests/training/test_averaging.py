@@ -10,10 +10,10 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from asr.training.averaging import Averaging
+from asr.training.callbacks.averaging import WeightAveraging
+from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.checkpoint_files import duplicate, update_file
 from asr.training.checkpoints import LoadedCheckpoint, load_checkpoint
-from asr.training.saving import Checkpoints
 from asr.training.weights import choose_weights
 from tests.training.runs import run, same, state
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
@@ -34,8 +34,8 @@ class Weights(pl.Callback):
         return {name: torch.stack([self.seen[u][name].double() for u in updates]).mean(0).float() for name in first}
 
 
-def saving(folder: Path) -> Checkpoints:
-    return Checkpoints(folder, keep_last=99, every_n_updates=1)
+def saving(folder: Path) -> CheckpointCallback:
+    return CheckpointCallback(folder, keep_last=99, every_n_updates=1)
 
 
 def loaded(folder: Path, update: int) -> LoadedCheckpoint:
@@ -51,7 +51,7 @@ def assert_holds(checkpoint: LoadedCheckpoint, expected: dict[str, torch.Tensor]
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_average_of_any_span_is_the_mean_of_the_weights_behind_its_updates(tmp_path, accumulate):
     weights = Weights()
-    run(tmp_path, 12, [weights, Averaging(), saving(tmp_path)], accumulate_grad_batches=accumulate)
+    run(tmp_path, 12, [weights, WeightAveraging(), saving(tmp_path)], accumulate_grad_batches=accumulate)
     for a, b in [(0, 12), (0, 5), (3, 12), (4, 5), (11, 12)]:
         checkpoint = choose_weights(loaded(tmp_path, b), "average", a)
         assert_holds(checkpoint, weights.mean(range(a + 1, b + 1)))
@@ -67,7 +67,7 @@ def test_the_average_of_any_span_is_the_mean_of_the_weights_behind_its_updates(t
 
 
 def test_what_is_trained_stays_the_same_bit_for_bit(tmp_path):
-    run(tmp_path / "averaged", 5, [Averaging(), saving(tmp_path / "averaged")])
+    run(tmp_path / "averaged", 5, [WeightAveraging(), saving(tmp_path / "averaged")])
     run(tmp_path / "plain", 5)
     one, other = (state(tmp_path / name / "checkpoints" / "last.ckpt") for name in ("averaged", "plain"))
     for key in ("state_dict", "optimizer_states"):
@@ -79,12 +79,12 @@ def test_what_is_trained_stays_the_same_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("behind", [1, 3, 4, 8])
 def test_averages_go_on_bit_for_bit(tmp_path, behind):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run(whole, 9, [Averaging(ema_decay=0.5), saving(whole)])
+    run(whole, 9, [WeightAveraging(ema_decay=0.5), saving(whole)])
     (killed / "checkpoints").mkdir(parents=True)
     duplicate(update_file(whole / "checkpoints", behind), update_file(killed / "checkpoints", behind))
-    run(killed, 9, [Averaging(ema_decay=0.5)])
+    run(killed, 9, [WeightAveraging(ema_decay=0.5)])
     one, other = (state(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed))
-    assert one["averages"]["num"] == 9
+    assert one["averages"]["num_averaged"] == 9
     assert same(one["averages"], other["averages"])
 
 
@@ -92,8 +92,8 @@ def test_a_checkpoint_without_averages_begins_them(tmp_path, capsys):
     run(tmp_path, 4)
     capsys.readouterr()
     weights = Weights()
-    run(tmp_path, 8, [weights, Averaging(), saving(tmp_path)])
-    assert "no averages of weights: they begin behind update 4" in capsys.readouterr().out
+    run(tmp_path, 8, [weights, WeightAveraging(), saving(tmp_path)])
+    assert "no averages of weights: they start after update 4" in capsys.readouterr().out
     assert_holds(choose_weights(loaded(tmp_path, 8), "average", 4), weights.mean(range(5, 9)))
     with pytest.raises(ValueError, match=r"average_since=2: .*allowed: 4, 5, 6, 7, or null for 6"):
         choose_weights(loaded(tmp_path, 8), "average", 2)
@@ -105,18 +105,18 @@ def test_an_update_that_is_skipped_is_no_part_of_an_average(tmp_path):
     bad = batch_of(60, 40, seed=9)
     bad.features[0, 3, 2] = math.nan
     batches = [batch_of(60, 40, seed=0), bad, batch_of(60, 40, seed=1)]
-    weights, averaging = Weights(), Averaging()
+    weights, averaging = Weights(), WeightAveraging()
     tiny_trainer(3, [weights, averaging]).fit(tiny_module(), batches_loader(batches))
     assert same(weights.seen[1], weights.seen[2])
     averages = averaging.averages
-    assert (averages.num, averages.update) == (2, 3)
+    assert (averages.num_averaged, averages.update) == (2, 3)
     expected = {name: (weights.seen[1][name].double() + weights.seen[3][name]) for name in weights.seen[1]}
     assert same(averages.sum, expected)
 
 
 def test_one_update_in_so_many_is_averaged_by_its_number(tmp_path):
     weights = Weights()
-    run(tmp_path, 7, [weights, Averaging(every=3), saving(tmp_path)])
+    run(tmp_path, 7, [weights, WeightAveraging(every=3), saving(tmp_path)])
     assert_holds(choose_weights(loaded(tmp_path, 7), "average", 0), weights.mean([3, 6]))
     assert loaded(tmp_path, 7).averages.ema_updates == 6
     with pytest.raises(ValueError, match=r"no update was averaged yet \(callbacks\.averaging\.every\)"):
@@ -126,7 +126,7 @@ def test_one_update_in_so_many_is_averaged_by_its_number(tmp_path):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("averaged")
-    run(folder, 4, [Averaging(ema_decay=0.5), saving(folder)])
+    run(folder, 4, [WeightAveraging(ema_decay=0.5), saving(folder)])
     return folder
 
 
@@ -144,7 +144,7 @@ def test_buffers_and_the_raw_weights_are_those_of_the_checkpoint(folder):
 def test_a_parameter_with_two_names_is_averaged_under_both(tmp_path):
     module = tiny_module()
     module.recogniser.head.also = module.recogniser.head.project
-    averaging = Averaging()
+    averaging = WeightAveraging()
     tiny_trainer(2, [averaging]).fit(module, batches_loader([batch_of(60, 40)] * 2))
     assert {"head.project.bias", "head.also.bias"} <= averaging.averages.sum.keys()
 
@@ -157,7 +157,7 @@ def test_the_moving_average_is_in_the_checkpoint(folder):
 
 def test_what_a_checkpoint_does_not_have_is_said_with_what_it_has(folder):
     checkpoint = loaded(folder, 4)
-    with pytest.raises(ValueError, match=r"trained without callbacks\.averaging, and has weights=raw alone"):
+    with pytest.raises(ValueError, match=r"trained without callbacks\.averaging, and has only weights=raw"):
         choose_weights(replace(checkpoint, averages=None), "average")
     checkpoint.averages.ema = None
     with pytest.raises(ValueError, match="ema_decay=null, and has weights=raw and average"):
@@ -198,4 +198,4 @@ def test_averages_of_another_model_are_refused(folder):
 )
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Averaging(**options)
+        WeightAveraging(**options)

@@ -17,8 +17,8 @@ from asr import safe_io
 from asr.training import checkpoint_files
 from asr.training.checkpoint_files import (
     duplicate,
-    lead_to,
-    remove_all_but,
+    point_link,
+    prune_checkpoints,
     remove_temporary,
     replace_by,
     update_file,
@@ -32,7 +32,7 @@ def write_forever(folder: Path, done: Connection) -> None:
     for number in itertools.count():
         path = folder / f"update-{number % 2}.ckpt"
         write({"number": number, "weights": torch.full((200, 1000), float(number))}, path)
-        lead_to(folder / "last.ckpt", path)
+        point_link(folder / "last.ckpt", path)
         done.send(number)
 
 
@@ -80,7 +80,7 @@ def test_a_link_is_relative_and_a_file_of_the_same_name_is_replaced(tmp_path):
     (tmp_path / "last.ckpt").write_text("a file of before")
     for name in ("one", "two"):
         (tmp_path / name).write_text(name)
-        lead_to(tmp_path / "last.ckpt", tmp_path / name)
+        point_link(tmp_path / "last.ckpt", tmp_path / name)
         assert os.readlink(tmp_path / "last.ckpt") == name
     assert (tmp_path / "last.ckpt").read_text() == "two"
 
@@ -111,7 +111,7 @@ def test_names_are_ordered_by_number(tmp_path):
 def test_the_newest_are_kept_and_an_abandoned_future_is_not(tmp_path):
     for number in (1, 2, 3, 4, 5):
         update_file(tmp_path, number).touch()
-    remove_all_but(tmp_path, newest=4, keep=2)
+    prune_checkpoints(tmp_path, newest=4, keep=2)
     assert list(update_files(tmp_path)) == [4, 3]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.training.checkpoint_files import duplicate, lead_to, update_file, write
+from asr.training.checkpoint_files import duplicate, point_link, update_file, write
 from asr.training.checkpoints import checkpoint_file, load_checkpoint, newest_good_checkpoint
 from tests.training.runs import EXTRA
 
@@ -84,7 +84,7 @@ def test_a_file_of_another_program_is_refused(tmp_path):
     torch.save({"weights": torch.zeros(3)}, tmp_path / "a.ckpt")
     with pytest.raises(ValueError, match="not a checkpoint of this program: it has no mapping 'werdict'"):
         load_checkpoint(tmp_path / "a.ckpt")
-    with pytest.raises(ValueError, match="its format is 99; this version reads 1"):
+    with pytest.raises(ValueError, match="its format is 99; this version reads 2"):
         load_checkpoint(make(tmp_path / "b.ckpt", 0, format=99))
 
 
@@ -97,7 +97,7 @@ def run_dir(tmp_path) -> Path:
     update_file(folder, 1).unlink()
     for update in (2, 3, 4):
         make(update_file(folder, update), update)
-    lead_to(folder / "last.ckpt", update_file(folder, 3))
+    point_link(folder / "last.ckpt", update_file(folder, 3))
     return tmp_path / "run"
 
 

@@ -8,7 +8,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from asr.training.cost import StepClock, TrainingCost, measured_cost, state_bytes
+from asr.training.callbacks.cost import StepClock, TrainingCost, measured_cost, state_bytes
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
 
 BATCHES = [batch_of(30, 20, seed=seed) for seed in range(8)]
@@ -41,7 +41,7 @@ class Slow(torch.optim.Optimizer):
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("asr.training.cost.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr("asr.training.callbacks.cost.time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock
 
 

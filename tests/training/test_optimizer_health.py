@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 import torch
 
-from asr.training.metrics_csv import MetricsCsv
-from asr.training.optimizer_health import OptimizerHealth
+from asr.tracking.metrics_csv import MetricsCsv
+from asr.training.callbacks.optimizer_health import OptimizerHealth
 from optim import Eve, grouped
 from optim.health import Health
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer

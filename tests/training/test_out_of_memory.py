@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from asr.training.out_of_memory import OutOfMemory, when_training
-from asr.training.session import decode_all, fit
+from asr.errors import OutOfMemory
+from asr.inference.decode import decode_all
+from asr.training.fit import fit, when_training
 from tests.training.tiny import Metrics, adamw, batch_of, tiny_module, tiny_trainer
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 
-from asr.training.preemption import EXIT_CODE, Preempted, Preemption
-from asr.training.saving import Checkpoints
+from asr.training.callbacks.checkpoint_callback import CheckpointCallback
+from asr.training.callbacks.preemption import EXIT_CODE, Preempted, Preemption
 from tests.training.runs import Validated, names, run, same, state
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 
@@ -52,10 +52,10 @@ def test_training_is_left_behind_the_update_in_hand_and_goes_on_bit_for_bit(
 ):
     seen = Validated()
     with pytest.raises(Preempted) as left:
-        run(tmp_path, 8, [Signalled(hook, update), seen, Checkpoints(tmp_path), Preemption()])
+        run(tmp_path, 8, [Signalled(hook, update), seen, CheckpointCallback(tmp_path), Preemption()])
     assert left.value.code == EXIT_CODE == 75
     said = capsys.readouterr().err
-    assert f"received SIGTERM: left behind update {saved} with exit code 75" in said
+    assert f"received SIGTERM: stopped after update {saved} with exit code 75" in said
     assert f"saved as {tmp_path}/checkpoints/update-00000{saved}.ckpt" in said
     assert f"resume={tmp_path}\n" in said
     run(tmp_path, 8, [seen])
@@ -65,10 +65,10 @@ def test_training_is_left_behind_the_update_in_hand_and_goes_on_bit_for_bit(
 
 
 def test_sigusr1_is_a_signal_too(tmp_path, capsys):
-    callbacks = [Signalled("on_train_batch_start", 1, signal.SIGUSR1), Checkpoints(tmp_path), Preemption()]
+    callbacks = [Signalled("on_train_batch_start", 1, signal.SIGUSR1), CheckpointCallback(tmp_path), Preemption()]
     with pytest.raises(Preempted):
         run(tmp_path, 4, callbacks)
-    assert "received SIGUSR1: left behind update 2" in capsys.readouterr().err
+    assert "received SIGUSR1: stopped after update 2" in capsys.readouterr().err
     assert names(tmp_path) == ["last.ckpt", "update-000002.ckpt"]
 
 
@@ -77,7 +77,7 @@ def test_an_update_of_several_micro_batches_is_finished_first(tmp_path):
         run(
             tmp_path,
             4,
-            [Signalled("on_train_batch_start", 1), Preemption(), Checkpoints(tmp_path)],
+            [Signalled("on_train_batch_start", 1), Preemption(), CheckpointCallback(tmp_path)],
             accumulate_grad_batches=2,
         )
     assert state(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 2
@@ -95,7 +95,7 @@ def test_the_numbers_of_the_last_update_are_logged_before(tmp_path):
         run(
             tmp_path,
             6,
-            [Signalled("on_train_batch_start", 3), Checkpoints(tmp_path), Preemption()],
+            [Signalled("on_train_batch_start", 3), CheckpointCallback(tmp_path), Preemption()],
             logger=Logger(),
             log_every_n_steps=1,
         )
@@ -120,7 +120,7 @@ def test_slurm_is_not_asked_to_requeue_and_handlers_are_put_back(tmp_path, monke
         run(
             tmp_path,
             4,
-            [Signalled("on_train_batch_start", 1, signal.SIGUSR1), Checkpoints(tmp_path), Preemption()],
+            [Signalled("on_train_batch_start", 1, signal.SIGUSR1), CheckpointCallback(tmp_path), Preemption()],
         )
     assert not asked
     assert names(tmp_path) == ["last.ckpt", "update-000002.ckpt"]

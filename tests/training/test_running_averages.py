@@ -34,7 +34,7 @@ def mean(updates) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (0, 300), (150, 300), (299, 300), (7, 9)])
 def test_two_checkpoints_give_the_mean_over_the_updates_in_between(a, b):
-    found = averages_behind(b).mean_behind(averages_behind(a))
+    found = averages_behind(b).mean_after(averages_behind(a))
     torch.testing.assert_close(found, mean(range(a + 1, b + 1)), rtol=1e-11, atol=0)
 
 
@@ -59,9 +59,9 @@ def test_updates_that_were_left_out_are_no_part_of_a_mean():
     averages = RunningAverages(weights_of(0))
     for update in (1, 2, 5, 6):
         averages.add(update, weights_of(update), None)
-    assert (averages.num, averages.update) == (4, 6)
+    assert (averages.num_averaged, averages.update) == (4, 6)
     torch.testing.assert_close(averages.mean_since(averages.marks[0]), mean([5, 6]), rtol=2e-7, atol=0)
-    torch.testing.assert_close(averages.mean_behind(averages_behind(1)), mean([2, 5, 6]), **EXACT)
+    torch.testing.assert_close(averages.mean_after(averages_behind(1)), mean([2, 5, 6]), **EXACT)
 
 
 def test_the_moving_average_is_the_recursion_with_its_lower_decay_at_the_beginning():

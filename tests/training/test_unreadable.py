@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asr.data.batch import Batch
-from asr.training.errors import TrainingFailed
+from asr.errors import RunFailed
 from asr.training.unreadable import UnreadableCuts, check_share, max_unreadable
 from tests.training.runs import same
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
@@ -54,7 +54,7 @@ def test_an_empty_update_moves_neither_weights_nor_optimizer(capsys):
 
 
 def test_a_training_in_which_nothing_can_be_read_fails():
-    with pytest.raises(TrainingFailed, match="nothing was learned; the first: a: missing audio"):
+    with pytest.raises(RunFailed, match="nothing was learned; the first: a: missing audio"):
         train([unread("a"), unread("b")])
 
 
@@ -69,7 +69,7 @@ def test_more_than_allowed_in_an_epoch_end_the_training():
     module = tiny_module()
     module.unreadable.max_per_epoch = 2
     batch = replace(batch_of(60, 40), skipped=(("a", "cut short"),))
-    with pytest.raises(TrainingFailed, match=r"3 utterances .* the 2 that data\.max_unreadable allows; .*a: cut short"):
+    with pytest.raises(RunFailed, match=r"3 utterances .* the 2 that data\.max_unreadable allows; .*a: cut short"):
         train([batch] * 4, module=module)
 
 
@@ -88,7 +88,7 @@ def test_counts_go_on_in_a_resumed_run(tmp_path):
     module.unreadable.max_per_epoch = 3
     loader, path = batches_loader([batch] * 8), tmp_path / "last.ckpt"
     trainer = tiny_trainer(6, [metrics])
-    with pytest.raises(TrainingFailed, match="4 utterances of this epoch"):
+    with pytest.raises(RunFailed, match="4 utterances of this epoch"):
         trainer.fit(module, loader, ckpt_path=path, weights_only=True)
     assert metrics.seen[0]["train/unreadable"] == 3
 

@@ -25,7 +25,7 @@ def config_of(words: Sequence[str], **changes: Any) -> dict[str, Any]:
         "optimizer": {**optimizer, "lr": float(typed.get("optimizer.lr", 0.001))},
         "schedule": {"_target_": "optim.WarmupCosine", "max_steps": 100, "warmup_steps": 0.2},
         "trainer": {"max_steps": 100, "devices": 1},
-        "logger": {"metrics_csv": {"_target_": "asr.training.metrics_csv.MetricsCsv"}},
+        "logger": {"metrics_csv": {"_target_": "asr.tracking.metrics_csv.MetricsCsv"}},
         "seed": int(typed.get("seed", 1)),
         "run_dir": typed.get("run_dir"),
     }

@@ -45,7 +45,7 @@ def test_a_run_is_read_whole(tmp_path):
 
 
 def test_cpu_seconds_of_a_resumed_run_are_unknown_since_killed_processes_took_some_too(tmp_path):
-    training = {"seconds": 30.0, "cpu_seconds": 35.0, "resumed_behind": 50}
+    training = {"seconds": 30.0, "cpu_seconds": 35.0, "resumed_after": 50}
     (run,) = read_runs([write_run(tmp_path / "a", summary={"training": training})], FREE).runs
     assert (run.cost.seconds, run.cost.cpu_seconds) == (50.0, None)
 

@@ -127,7 +127,7 @@ def _cost(files: _Files) -> Cost:
     logged = max((curve.updates[-1] for curve in files.curves.values()), default=0)
     seconds = number_at(summary, "cost", "training_seconds")
     # a killed process did not record its CPU time
-    resumed = number_at(summary, "training", "resumed_behind") is not None
+    resumed = number_at(summary, "training", "resumed_after") is not None
     state_bytes = number_at(summary, "cost", "optimizer_state_bytes")
     gpu_mb = number_at(summary, "peak_gpu_memory_mb")
     return Cost(

@@ -1,0 +1,234 @@
+"""A composed config → the parts of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from asr.cli.errors import ConfigError
+from asr.cli.instantiate import Configured, instantiate
+from asr.cli.model_size import no_more_parameters_than
+from asr.data.cuts import Limits
+from asr.data.features import Features
+from asr.data.loader import Workers
+from asr.data.prepared import PreparedData
+from asr.data.sampling import BatchSize
+from asr.features.normalise import GlobalNorm
+from asr.inference.decode import Decoder
+from asr.models.initialise import initialise
+from asr.models.recogniser import Recogniser
+from asr.text.normalise import TextNormalizer
+from asr.training.checkpoints import FORMAT, LoadedCheckpoint
+from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
+from asr.training.unreadable import max_unreadable
+
+OPTIONAL = ("augment.audio", "augment.features")
+GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
+MAX_THREADS = 1024  # torch starts them all
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """Return the config as resolved dicts, lists and values."""
+    container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def part(config: Mapping[str, Any], key: str, **arguments: Any) -> Any:
+    """Build what a dotted key describes; null gives None if a run works without it.
+
+    Raises:
+        ConfigError: the key is missing, null, or holds no options, or what it holds is refused.
+    """
+    node: Any = config
+    for name in key.split("."):
+        if not isinstance(node, Mapping) or name not in node:
+            raise ConfigError(f"{key} is missing in the config")
+        node = node[name]
+    if node is None and key in OPTIONAL:
+        return None
+    if node is None:
+        raise ConfigError(f"{key} must not be null")
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{key} must hold _target_ and options, given {node!r}")
+    return instantiate(node, key, **arguments)
+
+
+@dataclass(frozen=True)
+class DataParts:
+    """What turns a corpus into batches."""
+
+    features: Features
+    text: TextNormalizer
+    limits: Limits
+    batch: BatchSize
+    workers: Workers
+    perturb: Any
+    tokenizer_trainer: Any
+
+
+def build_data_parts(config: Mapping[str, Any]) -> DataParts:
+    """Build the parts of the data side."""
+    features = part(config, "features")
+    perturb = part(config, "augment.audio")
+    if perturb is not None and features.stored:
+        raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
+    return DataParts(
+        features=features,
+        text=part(config, "data.text"),
+        limits=part(config, "data.limits"),
+        batch=part(config, "data.batch"),
+        workers=part(config, "data.workers"),
+        perturb=perturb,
+        tokenizer_trainer=part(config, "tokenizer"),
+    )
+
+
+def build_encoder(config: Mapping[str, Any], num_features: int) -> Any:
+    """Build the encoder for features of a given width."""
+    return part(config, "encoder", num_features=num_features)
+
+
+def build_recogniser(
+    config: Mapping[str, Any], vocab_size: int, mean: Sequence[float], std: Sequence[float]
+) -> Recogniser:
+    """Build the recogniser with new weights that depend only on ``config["seed"]`` and the shapes."""
+    recogniser = _uninitialised(config, vocab_size, GlobalNorm(mean, std), contextlib.nullcontext())
+    initialise(recogniser)
+    return recogniser
+
+
+def outline_recogniser(config: Mapping[str, Any], vocab_size: int, num_features: int) -> Recogniser:
+    """Build the recogniser on the meta device: its weights have shapes, and take neither memory nor time."""
+    normalise = GlobalNorm([0.0] * num_features, [1.0] * num_features)
+    return _uninitialised(config, vocab_size, normalise, torch.device("meta"))
+
+
+def _uninitialised(
+    config: Mapping[str, Any],
+    vocab_size: int,
+    normalise: GlobalNorm,
+    place: torch.device | contextlib.nullcontext[None],
+) -> Recogniser:
+    torch.manual_seed(config["seed"])
+    with place:
+        encoder = build_encoder(config, len(normalise.mean))
+        head = part(config, "head", d_model=encoder.d_model, vocab_size=vocab_size)
+    augment = part(config, "augment.features")
+    try:
+        return Recogniser(encoder, head, normalise, augment)
+    except ValueError as error:
+        raise ConfigError(f"head: {error}") from error
+
+
+@dataclass(frozen=True)
+class UpdateParts:
+    """What turns gradients into updates, and log-probabilities into text."""
+
+    optimizer_factory: OptimizerFactory
+    schedule_factory: ScheduleFactory
+    decoder: Decoder
+
+
+def build_update_parts(config: Mapping[str, Any]) -> UpdateParts:
+    """Build the factories of optimizer and schedule, and the decoder."""
+    optimizer = part(config, "optimizer")
+    return UpdateParts(
+        optimizer_factory=Configured(part(config, "parameter_rules", optimizer=optimizer), {}, "parameter_rules"),
+        schedule_factory=part(config, "schedule"),
+        decoder=part(config, "decoder"),
+    )
+
+
+def build_module(
+    config: Mapping[str, Any],
+    parts: DataParts,
+    prepared: PreparedData,
+    checkpoint: LoadedCheckpoint | None = None,
+) -> TrainingModule:
+    """Build what Lightning trains; a checkpoint to resume from limits the size of the recogniser."""
+    updates = build_update_parts(config)
+    shapes = prepared.tokenizer.vocab_size, prepared.mean, prepared.std
+    try:
+        with contextlib.nullcontext() if checkpoint is None else no_more_parameters_than(checkpoint.weights):
+            recogniser = build_recogniser(config, *shapes)
+    except ConfigError as error:
+        raise error if checkpoint is None else ConfigError(f"resume: {checkpoint.path}: {error}") from error
+    data = {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder), "notes": list(prepared.notes)}
+    return TrainingModule(
+        recogniser,
+        prepared.tokenizer,
+        updates.decoder,
+        updates.optimizer_factory,
+        updates.schedule_factory,
+        dev_names=prepared.names("dev"),
+        max_duration_s=parts.batch.max_duration_s,
+        extra_state={
+            "format": FORMAT,
+            "config": dict(config),
+            "tokenizer": prepared.tokenizer.state(),
+            "data": data,
+        },
+        max_unreadable=max_unreadable(
+            config["data"].get("max_unreadable", 0), int(prepared.splits["train"]["num_utterances"])
+        ),
+    )
+
+
+def check_loggers(config: Mapping[str, Any]) -> None:
+    """Check the options of loggers without building any: their constructors write files."""
+    _factories(config, "logger")
+
+
+def build_loggers(config: Mapping[str, Any], run_dir: Path) -> list[Any]:
+    """Build the loggers; those that have ``run_dir`` or ``config`` as arguments get them."""
+    return [factory.with_known({"run_dir": run_dir, "config": config}) for factory in _factories(config, "logger")]
+
+
+def build_callbacks(config: Mapping[str, Any], run_dir: Path) -> list[Any]:
+    """Build the callbacks; those that have ``run_dir`` or ``config`` as arguments get them."""
+    return [factory.with_known({"run_dir": run_dir, "config": config}) for factory in _factories(config, "callbacks")]
+
+
+def _factories(config: Mapping[str, Any], group: str) -> list[Configured]:
+    """Check the keys and types of the loggers or callbacks of a group."""
+    nodes = config.get(group)
+    if not isinstance(nodes, Mapping):
+        raise ConfigError(f"{group} is missing in the config" if nodes is None else f"{group}: given {nodes!r}")
+    factories = []
+    for name, node in nodes.items():
+        if node is not None and not isinstance(node, Mapping):
+            raise ConfigError(f"{group}.{name} must hold _target_ and options, or be null, given {node!r}")
+        if node is not None:
+            for key in GIVEN & node.keys():
+                raise ConfigError(f"{group}.{name}.{key} cannot be given: it follows from the run's own {key}")
+            factories.append(instantiate({**node, "_partial_": True}, f"{group}.{name}"))
+    return factories
+
+
+def num_threads(asked: int | None, num_workers: int, num_processes: int = 1) -> int:
+    """Return the number of threads for torch: as asked for, else the cores that no loader worker needs.
+
+    Args:
+        asked: number of threads of this process, or None.
+        num_workers: loader workers of each process.
+        num_processes: that share the machine.
+
+    Raises:
+        ValueError: ``asked`` is not a number of threads.
+    """
+    if asked is not None:
+        if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_THREADS:
+            raise ValueError(
+                f"torch_threads must be a whole number of at least 1 and at most {MAX_THREADS}, or null for the cores "
+                f"left, given {asked!r}"
+            )
+        return asked
+    return max(1, len(os.sched_getaffinity(0)) // num_processes - num_workers)

@@ -1,0 +1,97 @@
+"""Builds every part of a run once, so that what cannot work fails before any work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from torch import nn
+
+from asr.cli.bounds import MAX_CPU_S, bounded
+from asr.cli.build import (
+    DataParts,
+    build_callbacks,
+    build_data_parts,
+    build_update_parts,
+    check_loggers,
+    num_threads,
+    outline_recogniser,
+    part,
+)
+from asr.cli.errors import ConfigError
+from asr.cli.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
+from asr.cli.trainer import build_trainer
+from asr.run_folder import free_folder, usable_folder
+from asr.training.processes import is_started_as_rank
+from asr.training.weights import check_kind
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The parts of a run before its data are prepared.
+
+    Attributes:
+        trainer: knows the processes; it has neither loggers nor callbacks, which need the run's folder.
+        callbacks: with options as in the run, for checks.
+        data: of the run itself.
+        encoder: on the meta device.
+    """
+
+    trainer: Trainer
+    callbacks: Sequence[Callback]
+    data: DataParts
+    encoder: nn.Module
+
+
+def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
+    """Build everything once, with a small vocabulary and without memory for weights; start nothing.
+
+    Args:
+        config: of the run.
+        new_folder: whether ``run_dir`` must not exist yet, because this process will create it.
+
+    Raises:
+        ConfigError: a part is refused.
+        ValueError: a folder cannot be used.
+    """
+    num_threads(config.get("torch_threads"), 0)
+    trainer = build_trainer(config, loggers=[], callbacks=[])
+    if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):
+        raise ConfigError(
+            f"trainer.num_nodes={trainer.num_nodes}: on several machines start one process per device with torchrun or "
+            "srun, as the README shows"
+        )
+    check_loggers(config)
+    callbacks = build_callbacks(config, Path("runs"))
+    if config["callbacks"].get("checkpoints") is None:
+        raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
+    _check_weights(config)
+    usable_folder(config["data"].get("dir"), "data.dir")
+    if config["run_dir"] is None:
+        usable_folder("runs", "run_dir")
+    elif new_folder:
+        free_folder(config["run_dir"], "run_dir")
+    part(config, "data.prepare")
+    data = build_data_parts(config)
+    refuse_huge_numbers(config)
+    with no_more_than_this_machine_holds():
+        recogniser = outline_recogniser(config, 8, data.features.num_features)
+    updates = build_update_parts(config)
+    with bounded(f"parameter_rules: a pattern takes longer than {MAX_CPU_S} s on the names of parameters; simplify it"):
+        optimizer = updates.optimizer_factory(recogniser.named_parameters())
+    updates.schedule_factory(optimizer)
+    return Outline(trainer, callbacks, data, recogniser.encoder)
+
+
+def _check_weights(config: Mapping[str, Any]) -> None:
+    """Refuse weights to decode with that the checkpoints will not have."""
+    kind = config["weights"]
+    check_kind(kind)
+    averaging = config["callbacks"].get("averaging")
+    if kind != "raw" and averaging is None:
+        raise ConfigError(f"weights={kind}: with callbacks.averaging=null there are only raw weights")
+    if kind == "ema" and averaging["ema_decay"] is None:
+        raise ConfigError("weights=ema: with callbacks.averaging.ema_decay=null there is none; allowed: raw, average")

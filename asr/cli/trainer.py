@@ -1,0 +1,110 @@
+"""Builds Lightning's trainer, and refuses options that would break what a run promises."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CPUAccelerator
+
+from asr.cli.errors import ConfigError
+from asr.cli.instantiate import instantiate
+
+MOST_UPDATES = 2**63 - 1  # the largest count of Lightning and torch
+MOST_MICRO_BATCHES = 10_000  # of an update
+MOST_EPOCHS = 10_000  # each is planned to count its updates
+ACCELERATORS = ("cpu", "gpu", "cuda", "auto")
+# other strategies shard the weights, or start processes in which a run cannot be resumed
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
+BACKENDS = (None, "gloo", "nccl")
+PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
+# options of Lightning's Trainer that a run cannot have, and what to use instead
+REFUSED = {
+    "barebones": "it leaves out logging and checkpoints",
+    "default_root_dir": "a run is written to run_dir",
+    "enable_checkpointing": "callbacks.checkpoints writes them",
+    "limit_train_batches": "epochs are whole; the budget of a run is trainer.max_steps",
+    "fast_dev_run": "for a short run give trainer.max_steps=10 trainer.val_check_interval=10",
+    "max_time": "the budget of a run is trainer.max_steps",
+    "min_epochs": "the budget of a run is trainer.max_steps",
+    "min_steps": "the budget of a run is trainer.max_steps",
+    "model_registry": "logger chooses where a run is tracked",
+    "overfit_batches": "for few data give data.source=PATH of a small table",
+    "profiler": "it would write outside the run's folder; callbacks.cost times updates",
+    "reload_dataloaders_every_n_epochs": "every epoch has its own order already",
+}
+
+
+def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any], **own: Any) -> Trainer:
+    """Build Lightning's trainer, with validations counted in updates: none may interrupt an update.
+
+    Args:
+        config: of the run.
+        loggers: of the run.
+        callbacks: of the run.
+        own: options that replace configured ones.
+
+    Raises:
+        ConfigError: an option is refused.
+    """
+    for name in REFUSED.keys() & config["trainer"].keys():
+        raise ConfigError(f"trainer.{name} cannot be given: {REFUSED[name]}")
+    node = {**config["trainer"], **own}
+    for name in ("max_steps", "val_check_interval", "log_every_n_steps"):
+        _check_count(node.get(name), f"trainer.{name}")
+    _check_count(node.get("accumulate_grad_batches"), "trainer.accumulate_grad_batches", MOST_MICRO_BATCHES)
+    if node.get("max_epochs") not in (None, -1):
+        _check_count(node["max_epochs"], "trainer.max_epochs", MOST_EPOCHS)
+    if node.get("check_val_every_n_epoch") is not None:
+        raise ConfigError("trainer.check_val_every_n_epoch must be null: validations are counted in updates")
+    node["max_epochs"] = -1
+    node["val_check_interval"] *= node["accumulate_grad_batches"]
+    if node.get("accelerator") not in ACCELERATORS:
+        raise ConfigError(
+            f"trainer.accelerator must be one of {', '.join(ACCELERATORS)}, given {node.get('accelerator')!r}"
+        )
+    _check_strategy(node.get("strategy", "auto"))
+    # Lightning accepts 16 for 16-mixed, and more precisions, which are not tested here
+    if node.get("precision") not in PRECISIONS:
+        raise ConfigError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, given {node.get('precision')!r}")
+    trainer: Trainer = instantiate(node, "trainer", logger=loggers, callbacks=callbacks)
+    # clipping to a negative norm would reverse every gradient
+    if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
+        raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
+    _check_processes(trainer)
+    return trainer
+
+
+def _check_strategy(given: Any) -> None:
+    if not isinstance(given, Mapping):
+        if given not in STRATEGIES:
+            raise ConfigError(f"trainer.strategy must be one of {', '.join(STRATEGIES)}, given {given!r}")
+        return
+    if given.get("process_group_backend") not in BACKENDS:
+        raise ConfigError(
+            "trainer.strategy.process_group_backend must be gloo, nccl, or null, given "
+            f"{given['process_group_backend']!r}"
+        )
+    if given.get("start_method", "popen") != "popen":
+        raise ConfigError(
+            f"trainer.strategy.start_method must be 'popen', given {given['start_method']!r}: forked processes "
+            "cannot be resumed"
+        )
+
+
+def _check_processes(trainer: Trainer) -> None:
+    """Refuse more processes than a CPU has cores: they would be slow, and fill the memory."""
+    most = max(2, len(os.sched_getaffinity(0)))
+    if isinstance(trainer.accelerator, CPUAccelerator) and trainer.num_devices > most:
+        raise ConfigError(
+            f"trainer.devices={trainer.num_devices}: on this CPU at most {most} processes train together; "
+            "choose fewer, or trainer=ddp on a machine with GPUs"
+        )
+
+
+def _check_count(value: Any, key: str, most: int = MOST_UPDATES) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        at_most = f" and at most {most}" if isinstance(value, int) and value > most else ""
+        raise ConfigError(f"{key} must be a whole number of at least 1{at_most}, given {value!r}")

@@ -1,0 +1,104 @@
+"""Errors that end a command with one line: what happened, why, and what to do next."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+from asr.data.loader import WorkerLost
+from asr.error_text import first_line, is_out_of_memory
+
+# what torch's DataLoader reports about a dead worker, and what the parent sees when it fetches a batch
+WORKER_SIGNS = (
+    "DataLoader worker (pid",
+    "Too many open files",
+    "unable to open shared memory object",
+    "unable to mmap",
+    "received 0 items of ancdata",
+)
+WORKER_ADVICE = {
+    "Killed": "The kernel does this when memory runs out: lower {keys}",
+    "shared memory": "Make room in /dev/shm, or lower {keys}",
+    "bus error": "Make room in /dev/shm, or lower {keys}",
+    "": "Raise the limits of the shell (ulimit -n, the number of open files), make room in /dev/shm, or lower {keys}",
+}
+WORKER_KEYS = (
+    "data.workers.num_workers or data.workers.prefetch (num_workers when decoding); num_workers=0 needs no worker"
+)
+
+
+class RunFailed(RuntimeError):
+    """A command that cannot continue; the message says why, and what to do."""
+
+
+class OutOfMemory(RunFailed):
+    """Memory ran out; the message says what did not fit, and how to avoid it."""
+
+
+@contextlib.contextmanager
+def explaining_out_of_memory(explain: Callable[[], str]) -> Iterator[None]:
+    """Turn an out-of-memory error into one that says what did not fit; `RunFailed` passes unchanged.
+
+    Args:
+        explain: returns where memory ran out and what to do; called only if it did.
+
+    Raises:
+        OutOfMemory: memory ran out.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError, OSError) as error:
+        if isinstance(error, RunFailed) or not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(f"out of memory {explain()} ({first_line(error)})") from error
+
+
+@contextlib.contextmanager
+def explaining_lost_workers() -> Iterator[None]:
+    """Turn torch's error about a lost worker into one line.
+
+    Torch raises it in a signal handler, so it may come from any line of the block.
+
+    Raises:
+        RunFailed: a worker has ended, or its batches cannot be received.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        lost = _worker_error(error)
+        if lost is None or isinstance(error, RunFailed):
+            raise
+        text = str(lost).strip()
+        # an error inside a worker comes with its traceback; the last line is the message
+        cause = text.splitlines()[-1 if text.startswith("Caught") else 0].split(". ")[0].rstrip(". ")
+        advice = next(advice for sign, advice in WORKER_ADVICE.items() if sign in text)
+        raise RunFailed(
+            f"a worker that reads data was lost: {cause}. {advice.format(keys=WORKER_KEYS)}. A run can be resumed"
+        ) from error
+
+
+def silence_freed_workers() -> None:
+    """Print no traceback when torch notices a lost worker while it frees other workers.
+
+    Torch raises that error in a signal handler, and so in finalizers too: Python prints it there, and nobody can catch
+    it. The code that waits for the lost worker gets the same error.
+    """
+    printed = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if _worker_error(unraisable.exc_value) is None:
+            printed(unraisable)
+
+    sys.unraisablehook = hook
+
+
+def _worker_error(error: BaseException | None) -> BaseException | None:
+    """Return the first error about a worker in a chain: later ones, of torch or of the trainer, say less."""
+    first = None
+    while error is not None:
+        known = isinstance(error, RuntimeError) and any(sign in str(error) for sign in WORKER_SIGNS)
+        if known or isinstance(error, WorkerLost):
+            first = error
+        error = error.__context__
+    return first

@@ -1,0 +1,93 @@
+"""Test sets → error rates: decodes, writes the files of ``decode/``, prints the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.text import Text
+
+from asr.console import PlainConsole, printable
+from asr.data.reading import Reading
+from asr.errors import RunFailed
+from asr.evaluation.confidence import Interval, bootstrap_interval
+from asr.evaluation.report import headline, write_report
+from asr.evaluation.wer import Score, score
+from asr.inference.decode import Decoder, decode_all
+from asr.models.recogniser import Recogniser
+
+console = PlainConsole()
+
+
+class Evaluated(NamedTuple):
+    """The error rate of a set, and the seconds of work per second of audio."""
+
+    score: Score
+    interval: Interval
+    real_time_factor: float | None
+
+
+class NothingRead(RunFailed):
+    """No utterance of a set could be read."""
+
+
+def evaluate_sets(
+    recogniser: Recogniser,
+    decoder: Decoder,
+    reading: Reading,
+    sets: Mapping[str, Any],
+    notes: Sequence[str],
+    folder: Path,
+) -> tuple[dict[str, Evaluated], NothingRead | None]:
+    """Decode sets, write their files, and print error rates and speed.
+
+    Args:
+        recogniser: features → log-probabilities.
+        decoder: log-probabilities → tokens.
+        reading: how cuts are read.
+        sets: cuts by the name of their set.
+        notes: on the conditions, for the files and the terminal.
+        folder: of the files.
+
+    Returns:
+        The results by set, and the first error about a set of which nothing could be read; such a set has no files.
+    """
+    results: dict[str, Evaluated] = {}
+    failed: NothingRead | None = None
+    for name, cuts in sets.items():
+        try:
+            results[name] = _evaluate_set(recogniser, decoder, reading, cuts, name, notes, folder)
+        except NothingRead as error:
+            failed = failed or error
+    return results, failed
+
+
+def _evaluate_set(
+    recogniser: Recogniser,
+    decoder: Decoder,
+    reading: Reading,
+    cuts: Any,
+    name: str,
+    notes: Sequence[str],
+    folder: Path,
+) -> Evaluated:
+    loader = reading.evaluation_loader(cuts)
+    decoded = decode_all(recogniser, decoder, reading.tokenizer, loader, name, len(cuts))
+    for cut, reason in decoded.unread:
+        console.print(f"{name}: could not read {cut}: {reason}", soft_wrap=True)
+    if decoded.unread and not decoded.utterances:
+        raise NothingRead(
+            f"none of the {len(decoded.unread)} utterances of {name} could be read, so that it has no error rate; put "
+            "their audio back, or prepare the data again, and decode it with asr-evaluate"
+        )
+    if decoded.unread:
+        notes = [*notes, f"{len(decoded.unread)} utterances could not be read and are not counted"]
+    result = score(decoded.utterances)
+    interval, factor = bootstrap_interval(result), decoded.real_time_factor
+    write_report(folder, name, result, interval, notes)
+    console.print(Text.assemble((printable(name), "bold"), "  ", headline(result, interval)), soft_wrap=True)
+    speed = [] if factor is None else [f"decoded {decoded.audio_s:.0f} s of audio, real-time factor {factor:.2g}"]
+    for note in (*notes, *speed):
+        console.print(f"{name}  note: {note}", soft_wrap=True)
+    return Evaluated(result, interval, factor)

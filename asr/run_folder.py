@@ -1,0 +1,136 @@
+"""The folder of a run: created once everything is known to work, never shared, never overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from asr.safe_io import check_inside, named_path, open_inside, refuse_links_outside
+
+FILES = (".lock", "config.yaml", "overrides.yaml", "metrics.csv", "wandb_id")
+FOLDERS = ("checkpoints", "decode", "report", "wandb")
+# wandb leaves a link to its log in the user's cache, and never opens it again
+WANDB_LOGS = "wandb/*/logs/debug-core.log"
+
+
+def check_run_folder(folder: Path) -> None:
+    """Refuse an existing run folder, maybe a stranger's, through which writing could change files elsewhere.
+
+    Raises:
+        ValueError: a link leads out of it, or a file or folder of a run is something else.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; give the folder of a run, as below runs/")
+    refuse_links_outside(folder, except_for=WANDB_LOGS)
+    for names, is_right, kind in ((FILES, Path.is_file, "regular file"), (FOLDERS, Path.is_dir, "folder")):
+        for path in (folder / name for name in names):
+            if os.path.lexists(path) and not is_right(path):
+                raise ValueError(f"{path} is not a {kind}, as it is in the folder of a run; remove it")
+    for path in (folder / "checkpoints").glob("*"):
+        # a kill between two steps of writing can leave a link that leads nowhere
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is not a regular file, as checkpoints are; remove it")
+
+
+def create_run_folder(parent: Path, within: Path | None = None) -> Path:
+    """Create and return a new folder named by date and time below ``parent``.
+
+    Args:
+        parent: created if needed.
+        within: folder that no link in ``parent`` may leave.
+
+    Raises:
+        ValueError: a link does.
+    """
+    if within is not None:
+        check_inside(parent, within)
+    stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for attempt in range(1, 100):
+        folder = parent.resolve() / (stamp if attempt == 1 else f"{stamp}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise RuntimeError(f"could not create a new folder below {parent}")
+
+
+def point_latest(folder: Path, link: Path) -> None:
+    """Point the link ``runs/latest`` at a new run; a file or folder of that name is left unchanged."""
+    if link.exists() and not link.is_symlink():
+        return
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(os.path.relpath(folder, link.parent.resolve()))
+    fresh.replace(link)
+
+
+def usable_folder(given: object, key: str) -> Path:
+    """Return the absolute folder that ``key`` names, without creating it.
+
+    Raises:
+        ValueError: it is not a path, lies below a file, or cannot be created.
+    """
+    if not isinstance(given, str | int | Path) or isinstance(given, bool) or not str(given).strip():
+        raise ValueError(f"{key} must name a folder, given {given!r}")
+    folder = named_path(given).resolve()
+    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        raise ValueError(f"{key}: {str(folder)!r} cannot be created: {str(nearest)!r} is not a folder; name another")
+    # an existing folder may be read-only: prepared data are only read
+    if nearest != folder and not os.access(nearest, os.W_OK | os.X_OK):
+        raise ValueError(f"{key}: {str(folder)!r} cannot be created: {str(nearest)!r} is not writable; name another")
+    return folder
+
+
+def free_folder(given: object, key: str) -> Path:
+    """Return the absolute folder that ``key`` names, without creating it; refuse one that is not empty."""
+    folder = usable_folder(given, key)
+    if folder.exists() and any(folder.iterdir()):
+        if (folder / ".lock").is_file():
+            # fails if a run is active there: its folder must not be removed
+            with lock_run_dir(folder):
+                pass
+        raise ValueError(f"{key}: {folder} exists and is not empty; name another folder, or remove it")
+    return folder
+
+
+def claim_run_folder(given: object, key: str = "run_dir") -> Path:
+    """Create the folder that the user named by ``key``; refuse one that is not empty."""
+    folder = free_folder(given, key)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def lock_run_dir(folder: Path) -> Iterator[None]:
+    """Lock a run's folder, so that one run at a time writes to it; the lock ends with the processes that hold it.
+
+    Raises:
+        ValueError: another process holds the lock, or writing there could change files elsewhere.
+    """
+    check_run_folder(folder)
+    with open_inside(folder / ".lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is training in {folder}; wait for its end, or end it") from None
+        yield
+
+
+def backup_existing(folder: Path, names: Sequence[str]) -> None:
+    """Rename files and folders of a run to free names, before new ones are written."""
+    for name in names:
+        if os.path.lexists(folder / name):
+            (folder / name).rename(backup_path(folder / name))
+
+
+def backup_path(path: Path) -> Path:
+    """Return a free name beside a file for its present content."""
+    names = (path.with_name(f"{path.stem}.backup{attempt}{path.suffix}") for attempt in itertools.count(1))
+    return next(free for free in names if not os.path.lexists(free))

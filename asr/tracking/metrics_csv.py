@@ -1,0 +1,75 @@
+"""metrics.csv: one row for each number that a run logs."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from asr.evaluation.metrics_csv import HEADER, rows_before
+from asr.safe_io import check_regular_file, naming, open_inside, replace_by
+from asr.training.checkpoint_files import explaining_failed_writes
+
+
+class MetricsCsv(Logger):
+    """Appends rows (step, name, value): a killed run keeps its numbers, and a resumed run adds to them.
+
+    Args:
+        run_dir: the run's folder.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__()
+        self.path = run_dir / "metrics.csv"
+
+    def resume(self, update: int) -> None:
+        """Remove the rows after the checkpoint of an update: the resumed run logs them again.
+
+        Raises:
+            ValueError: the file is not a table of metrics.
+        """
+        if not os.path.lexists(self.path):
+            return
+        check_regular_file(self.path)
+        # a line at a time: tables of long runs may be larger than the memory
+        with open_inside(self.path, "r") as file, explaining_failed_writes(self.path.parent):
+            kept = rows_before(self.path, file, update)
+            replace_by(self.path, lambda temporary: _write_rows(temporary, kept))
+
+    @property
+    def name(self) -> str:
+        """The name of the logger."""
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        """The name of the run's folder."""
+        return self.path.parent.name
+
+    @rank_zero_only
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: config.yaml holds them."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Append one row per metric.
+
+        Raises:
+            RunFailed: it cannot be written.
+        """
+        new = not self.path.exists()
+        rows = [(step, name, repr(float(value))) for name, value in metrics.items() if name != "epoch"]
+        with explaining_failed_writes(self.path.parent), naming(self.path), open_inside(self.path, "a") as file:
+            csv.writer(file).writerows([HEADER, *rows] if new else rows)
+
+
+def _write_rows(path: Path, rows: Iterable[Sequence[str]]) -> None:
+    with open(path, "x", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,78 @@
+"""Finds out, without a prompt, whether and how Weights & Biases may be used."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import re
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlparse
+
+import wandb
+
+from asr.safe_io import check_regular_file
+
+MAX_SETTINGS_BYTES = 2**16
+# settings that do not change where numbers go; the program always sets the project itself
+HARMLESS = {"mode", "disabled", "project", "console", "quiet", "silent"}
+FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
+
+Mode = Literal["auto", "online", "offline"]
+
+
+def has_api_key() -> bool:
+    """Return whether wandb would find an API key without a prompt."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    hosts = (urlparse(wandb.Settings().base_url).hostname, FORMER_HOST)
+    try:
+        saved = netrc.netrc(os.environ.get("NETRC"))
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return any(host in saved.hosts for host in hosts)
+
+
+def chosen_mode(mode: Mode) -> Mode:
+    """Return the mode that ``auto`` stands for: the variable WANDB_MODE, else online if there is an API key.
+
+    Raises:
+        ValueError: a file of the current folder would change where numbers and the key go.
+    """
+    if mode == "auto":
+        mode = os.environ.get("WANDB_MODE") or ("online" if has_api_key() else "offline")  # type: ignore[assignment]
+    refuse_settings_of_folder()
+    return mode
+
+
+def refuse_settings_of_folder() -> None:
+    """Refuse a server, proxy or account that the current folder sets: it may be a stranger's.
+
+    wandb (0.31) silently reads ``wandb/settings`` of the current folder, even if WANDB_DIR names another one, and would
+    send the API key to a server named there.
+
+    Raises:
+        ValueError: the file has settings that are not harmless, or cannot be read.
+    """
+    folders = dict.fromkeys((Path(), Path(os.environ.get("WANDB_DIR", "."))))
+    for path in (folder / name / "settings" for folder in folders for name in ("wandb", ".wandb")):
+        if not os.path.lexists(path):
+            continue
+        try:
+            check_regular_file(path, MAX_SETTINGS_BYTES)
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"wandb would read {path.resolve()}: {error}; remove it") from error
+        known = HARMLESS | ({"base_url"} if os.environ.get("WANDB_BASE_URL") else set())
+        for line in filter(None, map(str.strip, text.splitlines())):
+            if line[0] not in "#;[" and re.split("[=:]", line)[0].strip().lower() not in known:
+                raise ValueError(
+                    f"{path.resolve()} says where wandb sends numbers, or how: {line[:200]!r}; remove the file, and "
+                    "use logger.wandb.entity=… or the variables of wandb (WANDB_BASE_URL, HTTPS_PROXY) instead"
+                )
+
+
+def reason(error: Exception) -> str:
+    """Return wandb's message, which may have many lines, as one short line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:300]}…"

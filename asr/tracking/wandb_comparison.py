@@ -1,0 +1,95 @@
+"""Logs a comparison to Weights & Biases, as a run of its own next to those that were compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from asr.evaluation.comparison.result import Comparison, Difference, SetComparison
+from asr.tracking.wandb_access import Mode, chosen_mode, reason
+
+COLUMNS = (
+    *("system", "seeds", "wer_mean", "wer_sd", "low", "high", "over"),
+    *("minus_best", "minus_best_low", "minus_best_high", "minus_best_p", "minus_best_verdict"),
+    *("minus_baseline", "minus_baseline_low", "minus_baseline_high", "minus_baseline_p", "minus_baseline_verdict"),
+)
+
+
+def log_comparison(
+    comparison: Comparison,
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    project: str = "werdict",
+    entity: str | None = None,
+    group: str | None = None,
+    tags: Sequence[str] = (),
+    mode: Mode = "auto",
+) -> str | None:
+    """Log a run of type ``comparison`` with a table per test set, plots and pages.
+
+    Args:
+        comparison: the result.
+        files: of the comparison; those that wandb can show are uploaded.
+        folder: of the comparison; wandb's files go below it.
+        project: wandb project.
+        entity: wandb user or team.
+        group: of the runs compared, if they have one.
+        tags: labels of the run.
+        mode: ``auto`` is online if there is an API key.
+
+    Returns:
+        The command that uploads an offline run; None if it is online.
+
+    Raises:
+        ValueError: wandb refuses the key, or cannot be reached.
+    """
+    online = chosen_mode(mode) == "online"
+    try:
+        run = wandb.init(
+            project=project,
+            entity=entity,
+            group=group,
+            tags=list(tags),
+            job_type="comparison",
+            name=f"comparison of {comparison.title}",
+            dir=folder,
+            mode="online" if online else "offline",
+            config={"title": comparison.title, "level": comparison.level, "problems": list(comparison.problems)},
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+    except wandb.errors.Error as error:
+        raise ValueError(
+            f"wandb could not start a run: {reason(error)}. The comparison is in {folder}; say logger=none to "
+            "keep it there"
+        ) from error
+    run.log({**{f"{found.name}/table": _table(found) for found in comparison.sets}, **_shown(files)})
+    run.summary.update({f"{s.name}/{row.system}/wer": row.wer_mean for s in comparison.sets for row in s.rows})
+    run_folder = Path(run.dir).parent
+    run.finish()
+    return None if online else f"wandb sync {run_folder}"
+
+
+def _table(found: SetComparison) -> wandb.Table:
+    rows = []
+    for row in found.rows:
+        own = (row.system, len(row.seeds), row.wer_mean, row.wer_sd, row.low, row.high, row.scope)
+        rows.append([_finite(value) for value in (*own, *_cells(row.to_best), *_cells(row.to_baseline))])
+    return wandb.Table(columns=list(COLUMNS), data=rows, allow_mixed_types=True)
+
+
+def _cells(found: Difference | None) -> tuple[Any, ...]:
+    return (None,) * 5 if found is None else (found.mean, found.low, found.high, found.p_adjusted, found.verdict)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shown(files: Sequence[Path]) -> Mapping[str, Any]:
+    kinds = {".png": lambda path: wandb.Image(str(path)), ".html": lambda path: wandb.Html(str(path))}
+    return {path.stem: kinds[path.suffix](path) for path in files if path.suffix in kinds}

@@ -1,0 +1,111 @@
+"""Weights & Biases as a logger: online if there is an API key, else offline; never a prompt."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import wandb
+from lightning.pytorch.loggers import WandbLogger
+
+from asr.evaluation.wer import ScoredUtterance
+from asr.safe_io import MAX_BYTES, check_regular_file, open_inside, write_whole
+from asr.tracking.wandb_access import Mode, chosen_mode, reason
+
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _run_id(run_dir: Path) -> str:
+    """Return the id of the wandb run of this folder; the first call chooses it.
+
+    Raises:
+        ValueError: the file holds no id; wandb names folders by it.
+    """
+    path = run_dir / "wandb_id"
+    if not os.path.lexists(path):
+        write_whole(path, secrets.token_hex(4))
+    check_regular_file(path, MAX_BYTES)
+    with open_inside(path, "r") as file:
+        found = file.read()
+    if not RUN_ID.fullmatch(found):
+        raise ValueError(f"{path} holds {found[:40]!r}, not the id of a wandb run; remove it to begin another")
+    return found
+
+
+class WandbTracking(WandbLogger):
+    """A wandb run in the run's folder.
+
+    Args:
+        run_dir: the run's folder; wandb's files go below it.
+        config: the composed config as plain data.
+        project: wandb project.
+        entity: wandb user or team; None: the default one.
+        group: of runs that belong together.
+        tags: labels of the run.
+        mode: ``auto`` follows the variable WANDB_MODE, else it is online if there is an API key.
+
+    Raises:
+        ValueError: wandb refuses the key, or cannot be reached.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: Mapping[str, Any],
+        project: str = "werdict",
+        entity: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+        mode: Mode = "auto",
+    ) -> None:
+        mode = chosen_mode(mode)
+        self.offline_dir = None if mode == "online" else run_dir
+        super().__init__(
+            # a resumed run continues the wandb run of its own id
+            id=_run_id(run_dir),
+            resume="allow",
+            name="/".join(run_dir.parts[-2:]),
+            save_dir=run_dir,
+            project=project,
+            entity=entity,
+            group=group,
+            job_type="train",
+            tags=list(tags),
+            offline=mode != "online",
+            config=dict(config),
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        # Lightning (2.6) always passes this option, and wandb warns that it is deprecated
+        self._wandb_init.pop("anonymous", None)
+        try:
+            # starts the run now: a server that cannot be reached should end the command before training, not after
+            self.experiment  # noqa: B018
+        except wandb.errors.Error as error:
+            raise ValueError(
+                f"wandb could not start a run: {reason(error)}. Train with logger.wandb.mode=offline and upload "
+                "later, or with logger=csv"
+            ) from error
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log numbers of an update."""
+        super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
+
+    def log_samples(self, name: str, samples: Sequence[ScoredUtterance], step: int) -> None:
+        """Log a table of references, hypotheses and numbers of word errors."""
+        columns: list[str | int] = ["update", "id", "reference", "hypothesis", "errors"]
+        rows = [[step, s.utterance.id, s.utterance.reference, s.utterance.hypothesis, s.words.errors] for s in samples]
+        self.experiment.log({f"{name}/samples": wandb.Table(columns=columns, data=rows)})
+
+    def log_summary(self, numbers: Mapping[str, float]) -> None:
+        """Put final numbers into the run's summary."""
+        self.experiment.summary.update(dict(numbers))
+
+    def close(self, exit_code: int) -> str | None:
+        """End the run, as failed if the code is not 0; return the command that uploads an offline run."""
+        folder = Path(self.experiment.dir).parent
+        self.experiment.finish(exit_code=exit_code)
+        return f"wandb sync {folder}" if self.offline_dir else None

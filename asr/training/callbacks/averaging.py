@@ -1,0 +1,81 @@
+"""Updates averages of the weights after each step, and stores them in checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+from torch import Tensor
+
+from asr.console import PlainConsole
+from asr.training.checkpoints import AVERAGES
+from asr.training.loop_counters import ends_update
+from asr.training.module import TrainingModule
+from asr.training.processes import is_first_process
+from asr.training.running_averages import RunningAverages
+
+console = PlainConsole(quiet=not is_first_process())
+
+
+class WeightAveraging(pl.Callback):
+    """Averages the parameters of the recogniser; training and validation use the raw weights.
+
+    Skipped updates are not averaged. Every process averages its own copy of the weights; all copies are equal.
+
+    Args:
+        every: average only the updates that this number divides.
+        ema_decay: of the exponential moving average, per update; null: no moving average.
+
+    Raises:
+        ValueError: ``every`` is below 1, or ``ema_decay`` not at least 0 and below 1.
+    """
+
+    def __init__(self, every: int = 1, ema_decay: float | None = 0.9999) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, given {every}")
+        if ema_decay is not None and not 0 <= ema_decay < 1:
+            raise ValueError(f"ema_decay must be at least 0 and below 1, or null for none, given {ema_decay}")
+        self.every, self.ema_decay = every, ema_decay
+        self.restored: Mapping[str, Any] | None = None
+        self.averages: RunningAverages | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start new averages, or restore those of the checkpoint."""
+        weights = averaged_weights(pl_module)
+        if self.restored is not None:
+            device = next(iter(weights.values())).device
+            self.averages, self.restored = RunningAverages.from_state(self.restored, device), None
+            return
+        self.averages = RunningAverages(weights, trainer.global_step)
+        if trainer.global_step:
+            console.print(f"the checkpoint has no averages of weights: they start after update {trainer.global_step}")
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add the weights after an update."""
+        assert isinstance(pl_module, TrainingModule)
+        assert self.averages is not None
+        update = trainer.global_step
+        if ends_update(trainer) and update % self.every == 0 and not pl_module.guard.has_skipped:
+            self.averages.add(update, averaged_weights(pl_module), self.ema_decay, self.every)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add the averages."""
+        if self.averages is not None:
+            checkpoint[AVERAGES] = self.averages.state_dict()
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep them until the weights are on their device."""
+        self.restored = checkpoint.get(AVERAGES)
+
+
+def averaged_weights(module: pl.LightningModule) -> dict[str, Tensor]:
+    """Return the parameters of the recogniser, shared ones under each of their names; buffers are not averaged."""
+    assert isinstance(module, TrainingModule)
+    return dict(module.recogniser.named_parameters(remove_duplicate=False))

@@ -1,0 +1,183 @@
+"""Warns when a run has stalled: constant output, WER of 100 % or more, or flat loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import lightning.pytorch as pl
+from pydantic import TypeAdapter
+
+from asr.console import PlainConsole
+from asr.evaluation.wer import Score
+from asr.training.module import TrainingModule
+
+NOT_BETTER = 1e-3  # a loss that is lower by less than this share has not improved
+SPAN_SHARE, MIN_SPAN = 5, 200  # the loss may be flat for a fifth of the updates, and for 200
+
+STUCK = (
+    "optimizer.lr is too high (try a third of it) or too low (try three times it), the warm-up of the schedule is too "
+    "short or too long, transcripts do not belong to their audio, or the encoder leaves fewer frames than there are "
+    "tokens (a larger data.vocab_size makes fewer tokens)"
+)
+EARLY = "Early in CTC that is normal: it emits blanks, or the most common tokens, until it finds an alignment"
+MISMATCH = (
+    "hypotheses and references are written differently (tokenizer, data.text: case, punctuation), or dev is another "
+    "language or task than train"
+)
+
+
+@dataclass
+class LossTrend:
+    """The mean loss of windows of updates, and the best of these means.
+
+    Attributes:
+        window: number of updates per mean.
+        total: sum of the losses in the current window.
+        num: number of these losses.
+        mean: of the last full window.
+        best: the lowest mean that was clearly lower than the one before it.
+        best_update: last update of its window.
+    """
+
+    window: int
+    total: float = 0.0
+    num: int = 0
+    mean: float = math.inf
+    best: float = math.inf
+    best_update: int = 0
+
+    def add(self, update: int, loss: float) -> None:
+        """Add the loss of an update; one that is not finite belongs to a skipped update."""
+        if math.isfinite(loss):
+            self.total, self.num = self.total + loss, self.num + 1
+        if self.num < self.window:
+            return
+        self.mean, self.total, self.num = self.total / self.num, 0.0, 0
+        if self.best == math.inf or self.mean < self.best - NOT_BETTER * abs(self.best):
+            self.best, self.best_update = self.mean, update
+
+
+@dataclass
+class WarningState:
+    """What is kept between validations, and in checkpoints.
+
+    Attributes:
+        found: topic → its last finding, so that none is printed twice.
+        high_wer: mean losses at the last consecutive validations with a WER of at least 100 %.
+        trend: of the loss; None before training starts.
+        update: the last one that was counted.
+    """
+
+    found: dict[str, str] = field(default_factory=dict)
+    high_wer: list[float] = field(default_factory=list)
+    trend: LossTrend | None = None
+    update: int = 0
+
+
+class StallWarning(pl.Callback):
+    """Warns of constant output, a WER that stays at 100 % or more, and a flat loss, with likely causes.
+
+    Each warning is printed once, and again only if its cause has disappeared in between. It never stops a run.
+
+    Args:
+        alignment_updates: CTC has usually found an alignment by then; before, output that is all blank is normal.
+        num_validations: warn after so many consecutive validations with a WER of at least 100 %.
+        loss_span_updates: warn after so many updates without a lower loss; null: a fifth of the budget, at least 200.
+    """
+
+    def __init__(
+        self, alignment_updates: int = 1000, num_validations: int = 3, loss_span_updates: int | None = None
+    ) -> None:
+        for name, value in (
+            ("alignment_updates", alignment_updates),
+            ("num_validations", num_validations),
+            ("loss_span_updates", 1 if loss_span_updates is None else loss_span_updates),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, given {value}")
+        self.alignment_updates, self.num_validations = alignment_updates, num_validations
+        self.loss_span_updates = loss_span_updates
+        self.console = PlainConsole()
+        self.state = WarningState()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Check the loss of every update."""
+        update, state = trainer.global_step, self.state
+        if not trainer.is_global_zero or update == state.update or "train/loss" not in trainer.callback_metrics:
+            return
+        state.update = update
+        span = self.loss_span_updates or max(MIN_SPAN, trainer.max_steps // SPAN_SHARE)
+        state.trend = state.trend or LossTrend(window=max(1, span // 10))
+        state.trend.add(update, float(trainer.callback_metrics["train/loss"]))
+        self._check_loss(update, span, state.trend, float(trainer.callback_metrics["train/lr"]))
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Check the hypotheses and the error rates."""
+        assert isinstance(pl_module, TrainingModule)
+        if not trainer.is_global_zero or trainer.sanity_checking or not pl_module.scores:
+            return
+        for name, result in pl_module.scores.items():
+            self._check_output(name, result, trainer.global_step)
+        self._check_wer(pl_module.scores, trainer.global_step)
+
+    def _check_loss(self, update: int, span: int, trend: LossTrend, lr: float) -> None:
+        num_worse = update - trend.best_update if math.isfinite(trend.best) else 0
+        self._warn(
+            "loss",
+            "stuck" if num_worse >= span else "",
+            f"update {update}: the loss has not improved for {num_worse} updates (mean {trend.mean:.3f}, best "
+            f"{trend.best:.3f} by update {trend.best_update}; lr now {lr:.3g}). With a good WER, near the end, that "
+            f"is normal. Otherwise likely: {STUCK}.",
+        )
+
+    def _check_output(self, name: str, result: Score, update: int) -> None:
+        hypotheses = {item.utterance.hypothesis for item in result.utterances}
+        references = {item.utterance.reference for item in result.utterances}
+        if len(hypotheses) > 1 or len(references) == 1:
+            return self._warn(f"output of {name}", "", "")
+        (hypothesis,) = hypotheses
+        output = f"the same, {hypothesis!r}" if hypothesis else "empty"
+        if update < self.alignment_updates:
+            age = "early"
+            why = f"{EARLY}, usually by about update {self.alignment_updates}"
+        else:
+            age, why = "late", f"By now an alignment is usually found. Likely: {STUCK}"
+        text = f"update {update}: all {len(result.utterances)} hypotheses of {name} are {output}. {why}."
+        self._warn(f"output of {name}", f"{age}, {'the same' if hypothesis else 'empty'}", text)
+
+    def _check_wer(self, scores: Mapping[str, Score], update: int) -> None:
+        state, wer = self.state, sum(result.wer for result in scores.values()) / len(scores)
+        loss = state.trend.mean if state.trend else math.inf
+        state.high_wer = [*state.high_wer, loss][-self.num_validations :] if wer >= 1 else []
+        if len(state.high_wer) < self.num_validations:
+            return self._warn("wer", "", "")
+        first, age = state.high_wer[0], "early" if update < self.alignment_updates else "late"
+        falls = loss < first - NOT_BETTER * abs(first)
+        trend = f"though the loss falls ({first:.3f} to {loss:.3f})" if falls else "and the loss does not fall"
+        normal = f"no alignment is found yet (normal until about update {self.alignment_updates}), or "
+        causes = f"{normal if age == 'early' else ''}{MISMATCH if falls else STUCK}"
+        self._warn(
+            "wer",
+            age,
+            f"update {update}: the WER on dev is {100 * wer:.0f} %, and was at least 100 % at {self.num_validations} "
+            f"validations in a row, {trend}. Likely: {causes}.",
+        )
+
+    def _warn(self, topic: str, finding: str, text: str) -> None:
+        """Print a warning if its finding is new; an empty finding means that all is well."""
+        if finding and self.state.found.get(topic) != finding:
+            self.console.print(text, soft_wrap=True)
+        self.state.found[topic] = finding
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return findings and trends so far."""
+        return asdict(self.state)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore findings and trends."""
+        self.state = TypeAdapter(WarningState).validate_python(state_dict)

@@ -1,0 +1,50 @@
+"""Where a run stands between its updates, in the counters of Lightning's loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+
+
+def ends_update(trainer: pl.Trainer) -> bool:
+    """Return whether the micro-batch that just ended was the last of its update."""
+    return not trainer.fit_loop._should_accumulate()
+
+
+def is_last_update(trainer: pl.Trainer) -> bool:
+    """Return whether all updates of the budget are done."""
+    return trainer.global_step >= trainer.max_steps
+
+
+def validates_next(trainer: pl.Trainer) -> bool:
+    """Return whether a validation follows the update that just ended; one always follows the last update."""
+    loop = trainer.fit_loop
+    assert loop._data_fetcher is not None
+    # Lightning's own rule has many cases (val_check_interval, end of epoch, should_stop): a copy of it would differ
+    due = loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
+    return due or (trainer.enable_validation and is_last_update(trainer))
+
+
+def mark_ended(checkpoint: dict[str, Any]) -> None:
+    """Count the current micro-batch of a checkpoint as complete, and no validation as open.
+
+    Lightning (2.6) calls callbacks before it counts the micro-batch as completed. From such a checkpoint it resumes at
+    the wrong place if the micro-batch was the last of its epoch, or if a validation had been started twice.
+    """
+    loop = checkpoint["loops"]["fit_loop"]
+    progress = loop["epoch_loop.batch_progress"]
+    if progress["current"]["completed"] < progress["current"]["processed"]:
+        loop["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
+    for part in (progress["current"], progress["total"]):
+        part["completed"] = part["processed"]
+    validation = loop["epoch_loop.val_loop.batch_progress"]
+    for part in (validation["current"], validation["total"]):
+        part.update(dict.fromkeys(("ready", "started", "processed"), part["completed"]))
+
+
+def mark_validating(checkpoint: dict[str, Any]) -> None:
+    """Let Lightning repeat the validation of this update: it looks for one batch started and none completed."""
+    validation = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
+    for part, done in ((validation["current"], 0), (validation["total"], validation["total"]["completed"])):
+        part.update(ready=done + 1, started=done + 1, processed=done, completed=done)

@@ -1,0 +1,130 @@
+"""Skips updates that are not finite, and counts and names what was left out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from asr.console import PlainConsole
+from asr.data.batch import Batch
+from asr.errors import RunFailed
+from asr.training.checkpoint_checks import count_at
+
+MAX_CONSECUTIVE_SKIPS = 50
+
+console = PlainConsole()
+
+
+class SkippedUpdate(Exception):
+    """Leaves the optimizer's step after the backward pass, before anything has changed."""
+
+
+class NonfiniteGuard:
+    """Decides about every update of a run, and counts what was left out.
+
+    Its counts come from sums over all ranks, so every rank decides alike. Each rank names its own utterances.
+
+    Args:
+        max_consecutive_skips: the run fails after this many skipped updates in a row.
+    """
+
+    def __init__(self, max_consecutive_skips: int = MAX_CONSECUTIVE_SKIPS) -> None:
+        self.max_consecutive_skips = max_consecutive_skips
+        self.counts = {"skipped_updates": 0, "consecutive_skips": 0, "too_short": 0}
+        self.seen: list[tuple[tuple[str, ...], Tensor, Tensor]] = []
+        self.named: set[str] = set()
+
+    def see(self, batch: Batch, losses: Tensor) -> Tensor:
+        """Remember a micro-batch until the end of its update.
+
+        Returns:
+            (B,) bool, the utterances that are too short for their transcript: CTC gives them a loss of exactly 0, and
+            no gradient.
+        """
+        too_short = (losses.detach() == 0) & (batch.num_tokens > 0)
+        self.seen.append((batch.ids, losses.detach(), too_short))
+        return too_short
+
+    def end_update(self, update: int, finite: bool, num_too_short: int, rank: int = 0) -> bool:
+        """Count and name what is left out of an update; return whether all of it must be skipped.
+
+        Args:
+            update: its number, as in metrics.csv.
+            finite: whether loss and gradients are finite, on all ranks.
+            num_too_short: utterances too short for their transcript, on all ranks.
+            rank: of this process.
+
+        Raises:
+            RunFailed: too many updates in a row were skipped.
+        """
+        seen, self.seen = self.seen, []
+        # reading a tensor waits for the device: only if there is something to print
+        if num_too_short:
+            self.counts["too_short"] += num_too_short
+            for cut in (cut for ids, _, mask in seen for cut, short in zip(ids, mask.tolist(), strict=True) if short):
+                self._name_too_short(cut)
+        self.counts["consecutive_skips"] = 0 if finite else self.counts["consecutive_skips"] + 1
+        if not finite:
+            self.counts["skipped_updates"] += 1
+            self._name_skipped(update, seen, rank)
+        return not finite
+
+    def end_empty_update(self, update: int) -> None:
+        """Count an update without a single readable utterance on any rank.
+
+        Raises:
+            RunFailed: too many updates in a row were skipped.
+        """
+        self.seen = []
+        self.counts["skipped_updates"] += 1
+        self.counts["consecutive_skips"] += 1
+        in_a_row = self.counts["consecutive_skips"]
+        _print(f"update {update} is skipped, {in_a_row} in a row: none of its utterances could be read")
+        if in_a_row >= self.max_consecutive_skips:
+            raise RunFailed(f"{in_a_row} updates in a row were skipped, the last because nothing could be read")
+
+    def _name_too_short(self, cut: str) -> None:
+        if cut not in self.named:
+            self.named.add(cut)
+            _print(
+                f"{cut} is too short for its transcript and cannot be learned from: more tokens than frames have no "
+                "alignment (a speed above 1 shortens a cut). Counted in train/too_short, printed once"
+            )
+
+    def _name_skipped(self, update: int, seen: list[tuple[tuple[str, ...], Tensor, Tensor]], rank: int) -> None:
+        losses = {cut: loss for ids, values, _ in seen for cut, loss in zip(ids, values.tolist(), strict=True)}
+        bad = [f"{cut} ({loss})" for cut, loss in losses.items() if not math.isfinite(loss)]
+        why = f"the loss is not finite for {', '.join(bad)}" if bad else "its losses here are finite, its gradients not"
+        _print(
+            f"update {update} is skipped, {self.counts['consecutive_skips']} in a row, "
+            f"{self.counts['skipped_updates']} in all; {why}; utterances of rank {rank}: {', '.join(losses)}"
+        )
+        if self.counts["consecutive_skips"] >= self.max_consecutive_skips:
+            raise RunFailed(
+                f"the loss or the gradients of {self.max_consecutive_skips} updates in a row were not finite, the last "
+                f"at update {update}; lower optimizer.lr, train with trainer.precision=32-true, or look at the "
+                "utterances named above"
+            )
+
+    @property
+    def has_skipped(self) -> bool:
+        """Whether the newest update was skipped."""
+        return self.counts["consecutive_skips"] > 0
+
+    def metrics(self) -> dict[str, float]:
+        """Return what was left out since the start of the run."""
+        return {f"train/{name}": float(self.counts[name]) for name in ("skipped_updates", "too_short")}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts."""
+        return dict(self.counts)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the counts."""
+        self.counts.update({name: count_at(state, name) for name in self.counts})
+
+
+def _print(text: str) -> None:
+    console.print(text, soft_wrap=True)

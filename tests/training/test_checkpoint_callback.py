@@ -1,0 +1,124 @@
+"""Which checkpoints a training leaves, and that it goes on from each as if nothing had happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from asr.training import checkpoint_files
+from asr.training.callbacks.checkpoint_callback import CheckpointCallback
+from asr.training.checkpoint_files import duplicate, update_file
+from asr.training.checkpoints import newest_good_checkpoint
+from tests.training.runs import Validated, names, run, same, state
+
+
+class Killed(RuntimeError):
+    pass
+
+
+@pytest.fixture
+def writes(monkeypatch) -> list[str]:
+    """The names of all checkpoints that are written."""
+    written: list[str] = []
+    write = checkpoint_files.write
+    monkeypatch.setattr(checkpoint_files, "write", lambda s, path: (written.append(path.name), write(s, path)))
+    return written
+
+
+def test_there_is_one_at_each_validation_and_at_the_end_and_the_last_two_are_kept(tmp_path, writes):
+    run(tmp_path, max_steps=8)
+    assert writes == ["update-000003.ckpt", "update-000006.ckpt", "update-000008.ckpt"]
+    assert names(tmp_path) == ["best.ckpt", "last.ckpt", "update-000006.ckpt", "update-000008.ckpt"]
+    assert (tmp_path / "checkpoints" / "last.ckpt").resolve().name == "update-000008.ckpt"
+    assert state(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 8
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_no_update_is_written_twice(tmp_path, writes, accumulate):
+    run(
+        tmp_path,
+        7,
+        [CheckpointCallback(tmp_path, keep_last=9, every_n_updates=2)],
+        accumulate_grad_batches=accumulate,
+    )
+    assert writes == [f"update-00000{update}.ckpt" for update in (2, 3, 4, 6, 7)]
+
+
+def test_a_training_without_validations_saves_its_last_update_in_its_place(tmp_path, writes):
+    run(tmp_path, 3, validate_every=None)
+    assert writes == ["update-000003.ckpt"]
+    run(tmp_path, 6, validate_every=None)
+    run(tmp_path / "whole", 6, validate_every=None)
+    whole, gone_on = (state(path / "checkpoints" / "last.ckpt") for path in (tmp_path / "whole", tmp_path))
+    assert same(whole, gone_on)
+
+
+def test_the_best_is_that_of_the_lowest_wer_and_of_equals_the_later(tmp_path):
+    wers = {1: 0.5, 2: 0.25, 3: 0.25, 4: 0.3}
+    run(tmp_path, 4, [CheckpointCallback(tmp_path, keep_last=1)], wers=wers.get, validate_every=1)
+    assert names(tmp_path) == ["best.ckpt", "last.ckpt", "update-000004.ckpt"]
+    assert state(tmp_path / "checkpoints" / "best.ckpt")["global_step"] == 3
+
+
+def test_the_best_is_remembered_over_a_resumption(tmp_path):
+    run(tmp_path, 2, wers=lambda update: 0.1 if update == 2 else 0.5, validate_every=1)
+    run(tmp_path, 4, wers=lambda update: 0.2, validate_every=1)
+    assert state(tmp_path / "checkpoints" / "best.ckpt")["global_step"] == 2
+    run(tmp_path, 5, wers=lambda update: 0.05, validate_every=1)
+    assert state(tmp_path / "checkpoints" / "best.ckpt")["global_step"] == 5
+
+
+@pytest.mark.parametrize(("accumulate", "behind"), [(1, (1, 3, 4, 8)), (2, (2, 3, 5, 6))])
+def test_a_training_goes_on_bit_for_bit_behind_any_update(tmp_path, accumulate, behind):
+    """Four micro-batches are an epoch, and every third update is validated: in between, at one of them, at both."""
+    options, whole = {"accumulate_grad_batches": accumulate}, tmp_path / "whole"
+    validated = Validated()
+    run(whole, 9, [validated, CheckpointCallback(whole, keep_last=9, every_n_updates=1)], **options)
+    for update in behind:
+        killed, seen = tmp_path / str(update), Validated()
+        (killed / "checkpoints").mkdir(parents=True)
+        duplicate(update_file(whole / "checkpoints", update), update_file(killed / "checkpoints", update))
+        run(killed, 9, [seen], **options)
+        assert same(*(state(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed)))
+        assert seen.updates == [number for number in validated.updates if number > update]
+
+
+def test_a_kill_before_last_moves_makes_the_training_do_the_same_again(tmp_path, monkeypatch):
+    run(tmp_path / "whole", 6)
+    monkeypatch.setattr("asr.training.callbacks.checkpoint_callback.point_link", lead_to_three_only)
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", 6)
+    assert newest_good_checkpoint(tmp_path / "killed").update == 3
+    monkeypatch.undo()
+    run(tmp_path / "killed", 6)
+    for name in ("best", "last"):
+        one, other = (state(tmp_path / run_dir / "checkpoints" / f"{name}.ckpt") for run_dir in ("whole", "killed"))
+        assert same(one, other)
+
+
+def lead_to_three_only(link, target):
+    if target.name != "update-000003.ckpt":
+        raise Killed
+    checkpoint_files.point_link(link, target)
+
+
+def test_a_damaged_checkpoint_costs_the_updates_behind_the_one_before(tmp_path):
+    run(tmp_path / "whole", 9)
+    run(tmp_path / "run", 6)
+    newest = tmp_path / "run" / "checkpoints" / "update-000006.ckpt"
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    run(tmp_path / "run", 9)
+    one, other = (state(tmp_path / name / "checkpoints" / "best.ckpt") for name in ("whole", "run"))
+    assert same(one, other)
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "update-000003.ckpt.tmp").write_text("half")
+    run(tmp_path, 1)
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("option", ["keep_last", "every_n_updates"])
+def test_impossible_options_are_refused(tmp_path, option):
+    with pytest.raises(ValueError, match=f"{option} must be at least 1, given 0"):
+        CheckpointCallback(tmp_path, **{option: 0})

@@ -1,0 +1,159 @@
+"""Nothing that is not finite changes anything, and nothing is left out without a word."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from lightning.pytorch.plugins import MixedPrecision
+
+from asr.data.batch import Batch
+from asr.errors import RunFailed
+from asr.training.nonfinite_guard import NonfiniteGuard
+from optim import Eve
+from tests.training.runs import same
+from tests.training.tiny import Metrics, adamw, batch_of, batches_loader, tiny_module, tiny_trainer
+
+
+def bad_batch(value: float = float("nan"), seed: int = 9) -> Batch:
+    batch = batch_of(60, 40, seed=seed)
+    batch.features[0, 3, 2] = value
+    return batch
+
+
+def too_short_batch() -> Batch:
+    # three equal tokens need five frames; eleven input frames leave two
+    batch = batch_of(60, 52, 11)
+    batch.tokens[2], batch.num_tokens[2] = 2, 3
+    return batch
+
+
+class MovesOnZero(torch.optim.SGD):
+    """Counts its steps, and takes a missing gradient for zero, which momentum still moves."""
+
+    def __init__(self, named) -> None:
+        super().__init__([p for _, p in named], lr=0.01, momentum=0.9)
+        self.num_steps = 0
+
+    def step(self, closure=None):
+        loss = torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.grad = torch.zeros_like(param) if param.grad is None else param.grad
+        self.num_steps += 1
+        super().step()
+        return loss
+
+
+def eve(named) -> torch.optim.Optimizer:
+    return Eve(list(named), lr=0.01)
+
+
+def train(batches: list[Batch], optimizer=adamw, accumulate: int = 1, **options):
+    module, metrics = tiny_module(optimizer), Metrics()
+    trainer = tiny_trainer(len(batches) // accumulate, [metrics], accumulate_grad_batches=accumulate, **options)
+    trainer.fit(module, train_dataloaders=batches_loader(batches))
+    return module, trainer, metrics.seen
+
+
+@pytest.mark.parametrize("optimizer", [adamw, eve, MovesOnZero])
+def test_a_skipped_update_leaves_weights_and_optimizer_as_they_were(optimizer):
+    good = [batch_of(60, 40, seed=seed) for seed in range(3)]
+    clean, clean_trainer, _ = train(good, optimizer)
+    skipped, trainer, seen = train([good[0], bad_batch(), bad_batch(float("inf")), *good[1:]], optimizer)
+    for one, other in zip(clean.recogniser.parameters(), skipped.recogniser.parameters(), strict=True):
+        assert torch.equal(one, other)
+    before, after = (t.optimizers[0].state_dict() for t in (clean_trainer, trainer))
+    torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
+    # eve counts its steps in the groups
+    assert [str(group.get("shared_state")) for group in after["param_groups"]] == [
+        str(group.get("shared_state")) for group in before["param_groups"]
+    ]
+    assert [row["train/skipped_updates"] for row in seen] == [0, 1, 2, 2, 2]
+    # skipped updates are updates of the budget, and the schedule goes on
+    assert trainer.global_step == 5
+    assert trainer.lr_scheduler_configs[0].scheduler.last_epoch == 5
+
+
+def test_a_gradient_scaler_is_told_of_the_skip():
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    batches = [batch_of(60, 40), bad_batch(), bad_batch(), batch_of(60, 40, seed=1)]
+    module, _, seen = train(batches, plugins=[MixedPrecision("16-mixed", "cpu", scaler)], gradient_clip_val=1.0)
+    assert [row["train/skipped_updates"] for row in seen] == [0, 1, 2, 2]
+    assert scaler.get_scale() == 2.0
+    assert all(p.isfinite().all() for p in module.parameters())
+
+
+def test_one_bad_micro_batch_spoils_its_update_and_no_other(capsys):
+    good = [batch_of(60, 40, seed=seed) for seed in range(4)]
+    clean, _, _ = train(good, accumulate=2)
+    spoilt, _, seen = train([*good[:2], good[0], bad_batch(), *good[2:]], accumulate=2)
+    for one, other in zip(clean.recogniser.parameters(), spoilt.recogniser.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert seen[-1]["train/skipped_updates"] == 1
+
+
+def test_a_skipped_update_names_its_utterances(capsys):
+    bad = bad_batch()
+    bad = Batch(**{**vars(bad), "ids": ("noisy", "fine")})
+    train([batch_of(60, 40), bad])
+    said = capsys.readouterr().out
+    assert "update 1 is skipped, 1 in a row, 1 in all" in said
+    assert "the loss is not finite for noisy (nan)" in said
+    assert "utterances of rank 0: noisy, fine" in said
+    assert "cut0" not in said
+
+
+def test_a_gradient_may_be_bad_though_the_loss_is_not(capsys):
+    module, metrics = tiny_module(), Metrics()
+    module.recogniser.head.project.bias.register_hook(lambda gradient: gradient * float("inf"))
+    before = copy.deepcopy(module.recogniser.state_dict())
+    tiny_trainer(1, [metrics]).fit(module, train_dataloaders=batches_loader([batch_of(60, 40)]))
+    assert all(torch.equal(before[name], value) for name, value in module.recogniser.state_dict().items())
+    assert metrics.seen[0]["train/skipped_updates"] == 1
+    assert "losses here are finite, its gradients not" in capsys.readouterr().out
+
+
+def test_many_skipped_updates_in_a_row_end_the_training():
+    with pytest.raises(RunFailed, match=r"50 updates in a row.*not finite.*update 49.*optimizer\.lr"):
+        train([bad_batch(float("inf"))] * 60)
+
+
+def test_the_count_in_a_row_begins_again_at_a_good_update():
+    guard = NonfiniteGuard(max_consecutive_skips=2)
+    assert [guard.end_update(i, finite, 0) for i, finite in enumerate((False, True, False))] == [True, False, True]
+    with pytest.raises(RuntimeError, match="2 updates in a row"):
+        guard.end_update(3, False, 0)
+
+
+def test_a_resumed_training_goes_on_counting(tmp_path):
+    _, trainer, _ = train([bad_batch(), bad_batch(), batch_of(60, 40), bad_batch()])
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    resumed, metrics = tiny_module(), Metrics()
+    batches = [bad_batch()] * 60
+    with pytest.raises(RuntimeError, match=r"50 updates in a row.*the last at update 52"):
+        tiny_trainer(64, [metrics]).fit(
+            resumed, batches_loader(batches), ckpt_path=tmp_path / "last.ckpt", weights_only=True
+        )
+    # update 3 was the first of the row
+    assert metrics.seen[0]["train/skipped_updates"] == 4
+
+
+def test_an_utterance_too_short_for_its_transcript_is_counted_and_named_once(capsys):
+    _, _, seen = train([batch_of(60, 52), too_short_batch(), too_short_batch()])
+    assert [row["train/too_short"] for row in seen] == [0, 1, 2]
+    said = capsys.readouterr().out
+    assert said.count("cut2 is too short for its transcript") == 1
+    assert "cut0" not in said
+
+
+def test_a_rank_with_a_bad_batch_makes_all_ranks_skip(ranks):
+    """Rank 1 alone sees a bad batch; afterwards both ranks have the same weights, counts and averages."""
+    one, other = (rank.left["with_a_bad_batch"] for rank in ranks)
+    assert one["counts"] == other["counts"] == {"skipped_updates": 1, "consecutive_skips": 0, "too_short": 0}
+    assert same(one, other)
+    assert all(value.isfinite().all() for value in one["weights"].values())
+    assert one["averages"]["num"] == 2
+    assert "rank 0: good" in ranks[0].said
+    assert "rank 1: bad" in ranks[1].said

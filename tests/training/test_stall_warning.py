@@ -1,0 +1,160 @@
+"""A run that looks dead is told so, once, with likely causes, and goes on."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from asr.evaluation.wer import Utterance, score
+from asr.training.callbacks.stall_warning import LossTrend, StallWarning
+from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
+
+REFERENCES = ("one two", "three")
+GOOD, EMPTY, SAME = REFERENCES, ("", ""), ("a", "a")
+TOO_MANY = ("x y z", "u v w")
+
+
+class Run:
+    """A training of which only the numbers exist."""
+
+    def __init__(self, capsys, **options) -> None:
+        self.watch, self.capsys, self.module = StallWarning(**options), capsys, tiny_module()
+        self.trainer = SimpleNamespace(
+            global_step=0, max_steps=1000, is_global_zero=True, sanity_checking=False, callback_metrics={}
+        )
+
+    def update(self, *losses: float) -> str:
+        for loss in losses:
+            self.trainer.global_step += 1
+            self.trainer.callback_metrics = {"train/loss": loss, "train/lr": 0.25}
+            self.watch.on_train_batch_end(self.trainer, self.module, None, None, 0)
+        return self.capsys.readouterr().out
+
+    def validate(self, hypotheses, at: int | None = None) -> str:
+        self.trainer.global_step = self.trainer.global_step if at is None else at
+        spoken = zip(REFERENCES, hypotheses, strict=True)
+        self.module.scores = {"dev": score(Utterance(str(i), r, h) for i, (r, h) in enumerate(spoken))}
+        self.watch.on_validation_end(self.trainer, self.module)
+        return self.capsys.readouterr().out
+
+
+def test_constant_output_is_normal_early_and_not_late(capsys):
+    run = Run(capsys, alignment_updates=100, num_validations=9)
+    said = run.validate(EMPTY, at=50)
+    assert "update 50: all 2 hypotheses of dev are empty" in said
+    assert "normal" in said
+    assert "about update 100" in said
+    assert "optimizer.lr" not in said
+    said = run.validate(EMPTY, at=100)
+    assert "are empty" in said
+    assert "normal" not in said
+    for cause in ("optimizer.lr", "warm-up", "data.vocab_size"):
+        assert cause in said
+
+
+def test_each_state_is_said_once_and_again_after_it_had_passed(capsys):
+    run = Run(capsys, num_validations=9)
+    assert "empty" in run.validate(EMPTY)
+    assert run.validate(EMPTY) == ""
+    assert "all 2 hypotheses of dev are the same, 'a'" in run.validate(SAME)
+    assert run.validate(("b", "b")) == ""
+    assert run.validate(GOOD) == ""
+    assert "the same, 'a'" in run.validate(SAME)
+
+
+def test_one_transcript_may_have_one_hypothesis(capsys):
+    run = Run(capsys)
+    run.module.scores = {"dev": score([Utterance("a", "yes", "yes"), Utterance("b", "yes", "yes")])}
+    run.watch.on_validation_end(run.trainer, run.module)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_wer_of_100_is_said_after_several_validations_in_a_row(capsys):
+    run = Run(capsys, num_validations=2, alignment_updates=5000, loss_span_updates=10)
+    run.update(5.0)
+    assert run.validate(TOO_MANY) == ""
+    assert run.validate(GOOD) == ""
+    assert run.validate(TOO_MANY) == ""
+    said = run.validate(TOO_MANY)
+    assert "WER on dev is 200 %" in said
+    assert "2 validations in a row, and the loss does not fall" in said
+    assert "normal until about update 5000" in said
+    assert "optimizer.lr" in said
+    assert run.validate(TOO_MANY) == ""
+
+
+def test_a_falling_loss_with_a_wer_of_100_has_other_causes(capsys):
+    run = Run(capsys, num_validations=2, alignment_updates=2, loss_span_updates=10)
+    run.update(5.0)
+    run.validate(TOO_MANY)
+    run.update(4.0)
+    said = run.validate(TOO_MANY)
+    assert "though the loss falls (5.000 to 4.000)" in said
+    assert "tokenizer" in said
+    assert "data.text" in said
+    assert "normal" not in said
+
+
+def test_a_loss_that_stands_still_is_said_once(capsys):
+    run = Run(capsys, loss_span_updates=20)
+    # windows of two updates: noise within them does not count as better
+    assert run.update(*[4.0, 2.0] * 10) == ""
+    said = run.update(4.0, 2.0)
+    assert (
+        "update 22: the loss has not improved for 20 updates (mean 3.000, best 3.000 by update 2; lr now 0.25)" in said
+    )
+    assert run.update(*[3.0] * 60) == ""
+    # better, and then the same again
+    assert run.update(*[2.0] * 20) == ""
+    assert "best 2.000 by update 84" in run.update(*[2.0] * 4)
+
+
+def test_updates_that_are_not_finite_do_not_hide_a_loss_that_stands_still(capsys):
+    run = Run(capsys, loss_span_updates=10)
+    assert "not improved" in run.update(3.0, *[float("nan")] * 11)
+    trend = LossTrend(window=2)
+    for loss in (1.0, float("nan"), 3.0):
+        trend.add(7, loss)
+    assert (trend.mean, trend.best_update) == (2.0, 7)
+
+
+def test_a_falling_loss_is_not_remarked_on(capsys):
+    run = Run(capsys, loss_span_updates=10)
+    assert run.update(*[10.0 * 0.99**i for i in range(100)]) == ""
+
+
+def test_the_span_is_a_share_of_the_budget(capsys):
+    for max_steps, span in ((1000, 200), (5000, 1000), (100, 200)):
+        run = Run(capsys)
+        run.trainer.max_steps = max_steps
+        said = run.update(*[1.0] * 1300)
+        assert f"has not improved for {span} updates" in said
+
+
+def test_what_was_said_is_known_after_a_resumption(capsys):
+    first, second = (Run(capsys, loss_span_updates=10, num_validations=2) for _ in range(2))
+    first.update(*[1.0] * 11)
+    first.validate(EMPTY)
+    second.watch.load_state_dict(first.watch.state_dict())
+    second.trainer.global_step = 11
+    assert second.update(1.0) == ""
+    assert "100 %" in second.validate(EMPTY)
+    assert second.validate(EMPTY) == ""
+
+
+def test_a_training_with_it_runs_to_its_end(capsys):
+    module = tiny_module()
+    module.dev_names = ["dev"]
+    trainer = tiny_trainer(4, [StallWarning(num_validations=1)], val_check_interval=2)
+    batches = [batch_of(60, 40, seed=seed) for seed in range(4)]
+    dev = batch_of(60, 40)
+    object.__setattr__(dev, "texts", ("abc", "ab"))
+    trainer.fit(module, batches_loader(batches), batches_loader([dev]))
+    assert trainer.global_step == 4
+    assert len(module.dev_names) == len(module.scores) == 1
+    assert isinstance(trainer.callbacks[0].state.trend, LossTrend)
+
+
+def test_impossible_options_are_refused():
+    for name in ("alignment_updates", "num_validations", "loss_span_updates"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, given 0"):
+            StallWarning(**{name: 0})
