@@ -13,9 +13,11 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from asr.models.encoders.zipformer.convert import convert
@@ -48,11 +50,17 @@ def model_state(file: Path) -> Mapping[str, Tensor]:
     return state
 
 
+def preset(name: str) -> dict[str, Any]:
+    """Return the options of an encoder of configs/encoder."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        options = OmegaConf.to_container(compose(name))
+    assert isinstance(options, dict)
+    return {str(key): value for key, value in options.items() if key != "_target_"}
+
+
 def build(name: str, causal: bool, num_features: int) -> ZipformerEncoder:
     """Return an encoder of configs/encoder with fresh weights."""
-    options = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-    del options["_target_"]
-    return ZipformerEncoder(**{**options, "num_features": num_features, "causal": causal})
+    return ZipformerEncoder(**{**preset(name), "num_features": num_features, "causal": causal})
 
 
 def main() -> int:

@@ -41,11 +41,11 @@ class KnowsEpochs(Protocol):
 
 
 @runtime_checkable
-class FollowsTraining(Protocol):
+class HasBatchCount(Protocol):
     """An encoder that changes in the course of training."""
 
-    def follow_training(self, audio_s: float) -> None:
-        """Take in how many seconds of audio the updates so far were made of."""
+    def set_batch_count(self, audio_s: float) -> None:
+        """Set how many seconds of audio the updates so far had."""
 
 
 class TrainingModule(pl.LightningModule):
@@ -114,8 +114,8 @@ class TrainingModule(pl.LightningModule):
         self.unreadable.see(batch)
         if len(batch) == 0:
             return self._nothing(batch)
-        if isinstance(self.recogniser.encoder, FollowsTraining):
-            self.recogniser.encoder.follow_training(self.trained_audio_s())
+        if isinstance(self.recogniser.encoder, HasBatchCount):
+            self.recogniser.encoder.set_batch_count(self.trained_audio_s())
         torch.manual_seed(seed_for("dropout", batch.seed))
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         losses = self.recogniser.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)

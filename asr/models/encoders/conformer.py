@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.models.depthwise import DepthwiseConvolution
+from asr.models.depthwise import DepthwiseConv1d
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import FeedForward, SelfAttention
 
@@ -26,7 +26,7 @@ class ConvolutionModule(nn.Module):
     def __init__(self, d_model: int, kernel_width: int) -> None:
         super().__init__()
         self.gate = nn.Linear(d_model, 2 * d_model)
-        self.convolution = DepthwiseConvolution(d_model, kernel_width)
+        self.convolution = DepthwiseConv1d(d_model, kernel_width)
         self.norm = nn.LayerNorm(d_model)
         self.output = nn.Linear(d_model, d_model)
 
