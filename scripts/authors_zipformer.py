@@ -100,7 +100,7 @@ class Reference(nn.Module):
         modules: see `load`.
         sizes: options of our encoder, one number per stack.
         causal: whether it works in chunks.
-        chunk_frames: of a chunk; -1: all.
+        chunk_size: of a chunk; -1: all.
         left_context_frames: that a chunk sees before itself; -1: all.
     """
 
@@ -109,7 +109,7 @@ class Reference(nn.Module):
         modules: SimpleNamespace,
         sizes: dict[str, Sequence[int]],
         causal: bool,
-        chunk_frames: int = -1,
+        chunk_size: int = -1,
         left_context_frames: int = -1,
     ) -> None:
         super().__init__()
@@ -117,22 +117,22 @@ class Reference(nn.Module):
         def dropout() -> nn.Module:
             return modules.scaling.ScheduledFloat((0.0, 0.3), (20000.0, 0.1))
 
-        self.encoder_embed = modules.subsampling.Conv2dSubsampling(80, sizes["d_model"][0], dropout=dropout())
+        self.encoder_embed = modules.subsampling.Conv2dSubsampling(80, sizes["encoder_dim"][0], dropout=dropout())
         self.encoder = modules.zipformer.Zipformer(
-            downsampling_factor=tuple(sizes["downsampling"]),
-            encoder_dim=tuple(sizes["d_model"]),
-            encoder_unmasked_dim=tuple(sizes["unmasked_width"]),
-            num_encoder_layers=tuple(sizes["num_layers"]),
-            feedforward_dim=tuple(sizes["d_feedforward"]),
+            downsampling_factor=tuple(sizes["downsampling_factor"]),
+            encoder_dim=tuple(sizes["encoder_dim"]),
+            encoder_unmasked_dim=tuple(sizes["encoder_unmasked_dim"]),
+            num_encoder_layers=tuple(sizes["num_encoder_layers"]),
+            feedforward_dim=tuple(sizes["feedforward_dim"]),
             num_heads=tuple(sizes["num_heads"]),
-            cnn_module_kernel=tuple(sizes["kernel_width"]),
+            cnn_module_kernel=tuple(sizes["cnn_module_kernel"]),
             query_head_dim=(32,),
             value_head_dim=(12,),
             pos_head_dim=(4,),
             pos_dim=48,
             dropout=dropout(),
             causal=causal,
-            chunk_size=(chunk_frames,),
+            chunk_size=(chunk_size,),
             left_context_frames=(left_context_frames,),
         )
 

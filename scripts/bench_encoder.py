@@ -1,4 +1,4 @@
-"""Time the Zipformer beside its authors' package: forward and backward of one batch, taken in turns, and memory.
+"""Compare the Zipformer with its authors' package: times of forward and backward of a batch, in turns, and memory.
 
     python scripts/bench_encoder.py [--encoder zipformer_s] [--utterances 8] [--seconds 10] [--eager] [--device cuda]
 
@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import yaml
 from authors_zipformer import Reference, find_package, load
+from convert_zipformer import CONFIGS, preset
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 
-CONFIGS = Path(__file__).parents[1] / "configs" / "encoder"
 NUM_FEATURES, FRAMES_PER_S = 80, 100
 LATE = 20_000.0  # batches: nearly all that is scheduled has its last value
 NAMES = ("ours", "theirs")
@@ -51,11 +50,10 @@ class Seconds:
 def build(name: str, encoder: str, package: Path, eager: bool) -> nn.Module:
     """Return ours or theirs, in training mode, late in training."""
     torch.manual_seed(0)
-    options = yaml.safe_load((CONFIGS / f"{encoder}.yaml").read_text())
-    del options["_target_"]
+    options = preset(encoder)
     if name == "ours":
         ours = ZipformerEncoder(NUM_FEATURES, **options).train()
-        ours.follow_training(LATE * ours.batch_s)
+        ours.set_batch_count(LATE * ours.ref_duration_s)
         return ours
     theirs = Reference(load(package, compiled=not eager), options, causal=False).train()
     theirs.set_time(LATE)

@@ -4,7 +4,7 @@
 
 The file holds a model's state, alone or under ``model``; nothing but tensors and plain data is read from it. Prints
 what became of its tensors. Load what is written with ``ZipformerEncoder.load_state_dict(torch.load(file))``, and give
-the encoder what icefall's recipes give it: 80 log-mel bins of lhotse's ``Fbank``, as ours are, but not normalised.
+the encoder what icefall's recipes give it: 80 log-mel bins of lhotse's ``Fbank``, as ours are, but not normalized.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from asr.models.encoders.zipformer.convert import convert
@@ -33,7 +35,7 @@ def model_state(file: Path) -> Mapping[str, Tensor]:
     """
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    # what a stranger's file makes the unpickler raise can be anything
+    # an untrusted file can make the unpickler raise anything
     except Exception as error:
         first_line, _, _ = str(error).partition("\n")
         raise ValueError(
@@ -48,11 +50,17 @@ def model_state(file: Path) -> Mapping[str, Tensor]:
     return state
 
 
+def preset(name: str) -> dict[str, Any]:
+    """Return the options of an encoder of configs/encoder."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        options = OmegaConf.to_container(compose(name))
+    assert isinstance(options, dict)
+    return {str(key): value for key, value in options.items() if key != "_target_"}
+
+
 def build(name: str, causal: bool, num_features: int) -> ZipformerEncoder:
     """Return an encoder of configs/encoder with fresh weights."""
-    options = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-    del options["_target_"]
-    return ZipformerEncoder(**{**options, "num_features": num_features, "causal": causal})
+    return ZipformerEncoder(**{**preset(name), "num_features": num_features, "causal": causal})
 
 
 def main() -> int:

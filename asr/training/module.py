@@ -42,10 +42,10 @@ class KnowsEpochs(Protocol):
 
 
 @runtime_checkable
-class FollowsTraining(Protocol):
+class HasBatchCount(Protocol):
     """An encoder that changes during training."""
 
-    def follow_training(self, audio_s: float) -> None:
+    def set_batch_count(self, audio_s: float) -> None:
         """Set the seconds of audio in all updates so far."""
 
 
@@ -116,8 +116,8 @@ class TrainingModule(pl.LightningModule):
         if len(batch) == 0:
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
             return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
-        if isinstance(self.recogniser.encoder, FollowsTraining):
-            self.recogniser.encoder.follow_training(self.trained_audio_s())
+        if isinstance(self.recogniser.encoder, HasBatchCount):
+            self.recogniser.encoder.set_batch_count(self.trained_audio_s())
         torch.manual_seed(seed_for("dropout", batch.seed))
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         losses = self.recogniser.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)

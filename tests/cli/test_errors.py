@@ -75,8 +75,11 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("trainer.precision=64", ["trainer.precision", "32-true, 16-mixed, bf16-mixed", "64"]),
         ("+encoder.num_features=40", ["encoder.num_features cannot be given"]),
         ("+head.vocab_size=40", ["head.vocab_size cannot be given"]),
-        ("encoder=zipformer_xs encoder.d_model=96", ["encoder.d_model must be a list of numbers", "96"]),
-        ("encoder=zipformer_xs encoder.num_layers=[true,1,1]", ["encoder.num_layers.0 must be a whole number", "True"]),
+        ("encoder=zipformer_xs encoder.encoder_dim=96", ["encoder.encoder_dim must be a list of numbers", "96"]),
+        (
+            "encoder=zipformer_xs encoder.num_encoder_layers=[true,1,1]",
+            ["encoder.num_encoder_layers.0 must be a whole number", "True"],
+        ),
         ("data.batch.max_duration_s=0", ["data.batch", "max_duration_s", "0"]),
         ("data.workers.num_workers=-1", ["data.workers", "num_workers", "-1"]),
         ("data.text.case=title", ["data.text.case", "title", "lower"]),

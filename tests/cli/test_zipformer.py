@@ -15,8 +15,13 @@ from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from tests.cli.conftest import TINY, Workplace
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SIZES = ("d_model=[16,24,16]", "unmasked_width=[16,16,16]", "d_feedforward=[16,16,16]", "num_layers=[1,1,1]")
-CHUNKS = ("causal=true", "chunk_frames=[16,8,-1]", "left_context_frames=[32]", "subsampling_channels=[2,4,4]")
+SIZES = (
+    "encoder_dim=[16,24,16]",
+    "encoder_unmasked_dim=[16,16,16]",
+    "feedforward_dim=[16,16,16]",
+    "num_encoder_layers=[1,1,1]",
+)
+CHUNKS = ("causal=true", "chunk_size=[16,8,-1]", "left_context_frames=[32]", "subsampling_channels=[2,4,4]")
 OPTIONS = (
     *(word for word in TINY if not word.startswith("encoder.")),
     "encoder=zipformer_xs",

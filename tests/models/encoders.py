@@ -12,22 +12,22 @@ from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 NUM_FEATURES = 16
 
 
-def make_zipformer(causal: bool, chunk_frames: int = -1) -> ZipformerEncoder:
+def make_zipformer(causal: bool, chunk_size: int = -1) -> ZipformerEncoder:
     encoder = ZipformerEncoder(
         NUM_FEATURES,
-        d_model=[16, 24, 16],
-        unmasked_width=[16, 16, 16],
-        d_feedforward=[24, 32, 24],
-        num_layers=[1, 2, 1],
+        encoder_dim=[16, 24, 16],
+        encoder_unmasked_dim=[16, 16, 16],
+        feedforward_dim=[24, 32, 24],
+        num_encoder_layers=[1, 2, 1],
         num_heads=[4, 2, 4],
-        kernel_width=[7, 5, 7],
-        downsampling=[1, 4, 2],
+        cnn_module_kernel=[7, 5, 7],
+        downsampling_factor=[1, 4, 2],
         subsampling_channels=[2, 4, 8],
         causal=causal,
-        chunk_frames=[chunk_frames],
+        chunk_size=[chunk_size],
         left_context_frames=[8],
     )
-    encoder.follow_training(audio_s=1e9)  # when modules are seldom skipped
+    encoder.set_batch_count(audio_s=1e9)  # when modules are seldom skipped
     return encoder
 
 
@@ -51,5 +51,5 @@ CASES = [
     ),
     EncoderCase("zipformer", lambda: make_zipformer(causal=False), min_frames=9),
     EncoderCase("zipformer, causal", lambda: make_zipformer(causal=True), min_frames=9),
-    EncoderCase("zipformer, causal, in chunks", lambda: make_zipformer(causal=True, chunk_frames=8), min_frames=9),
+    EncoderCase("zipformer, causal, in chunks", lambda: make_zipformer(causal=True, chunk_size=8), min_frames=9),
 ]

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from asr.cli.explanations import CONFIGS
 from asr.training.checkpoint_files import point_link, update_file
@@ -276,7 +277,8 @@ def features(**options: Any) -> Callable[[State], None]:
 
 
 def as_zipformer(**options: Any) -> Callable[[State], None]:
-    config = yaml.safe_load((CONFIGS / "encoder" / "zipformer_xs.yaml").read_text())
+    with initialize_config_dir(str(CONFIGS / "encoder"), version_base="1.3"):
+        config = OmegaConf.to_container(compose("zipformer_xs"))
     return put(f"{CONFIG}/encoder", {**config, **options})
 
 
@@ -306,19 +308,25 @@ BOMBS = {
         "kernel_width must be odd, at least 1 and at most 1023, given 999999",
     ),
     "a zipformer with long positions": (
-        as_zipformer(position_width=1_000_000),
-        "position_width must be at least 1 and",
+        as_zipformer(pos_dim=1_000_000),
+        "pos_dim must be at least 1 and",
     ),
     "a zipformer with wide queries": (
-        as_zipformer(query_width=2000),
-        "query_width must be at least 1 and at most 1024",
+        as_zipformer(query_head_dim=2000),
+        "query_head_dim must be at least 1 and at most 1024",
     ),
-    "a zipformer that leaves out frames": (as_zipformer(downsampling=[1, 10**6, 1]), "downsampling must be at most 64"),
+    "a zipformer that leaves out frames": (
+        as_zipformer(downsampling_factor=[1, 10**6, 1]),
+        "downsampling_factor must be at most 64",
+    ),
     "a zipformer of many heads": (as_zipformer(num_heads=[4, 64, 4]), "num_heads must be at most 32 in every stack"),
-    "a zipformer that looks far": (as_zipformer(kernel_width=[3, 3, 9999]), "kernel_width must be at most 1023"),
+    "a zipformer that looks far": (
+        as_zipformer(cnn_module_kernel=[3, 3, 9999]),
+        "cnn_module_kernel must be at most 1023",
+    ),
     "a zipformer of wide layers": (
-        as_zipformer(d_feedforward=[10**6] * 3),
-        "d_feedforward must be at most 64 * d_model",
+        as_zipformer(feedforward_dim=[10**6] * 3),
+        "feedforward_dim must be at most 64 * encoder_dim",
     ),
     "a zipformer of many channels": (
         as_zipformer(subsampling_channels=[4, 16, 9999]),

@@ -16,15 +16,15 @@ def module_with_zipformer() -> TrainingModule:
     torch.manual_seed(0)
     module.recogniser.encoder = ZipformerEncoder(
         NUM_FEATURES,
-        d_model=[8, 12],
-        unmasked_width=[8, 8],
-        d_feedforward=[8, 8],
-        num_layers=[1, 1],
+        encoder_dim=[8, 12],
+        encoder_unmasked_dim=[8, 8],
+        feedforward_dim=[8, 8],
+        num_encoder_layers=[1, 1],
         num_heads=[1, 1],
-        kernel_width=[3, 3],
-        downsampling=[1, 2],
+        cnn_module_kernel=[3, 3],
+        downsampling_factor=[1, 2],
         subsampling_channels=[1, 2, 2],
-        batch_s=0.01,
+        ref_duration_s=0.01,
     )
     return module
 
@@ -53,11 +53,11 @@ def test_every_parameter_has_a_gradient_whatever_is_left_out():
     batch, positions_left_out = batch_of(90, 61), 0
     for seed in range(8):
         torch.manual_seed(seed)
-        encoder.follow_training(0.0)
+        encoder.set_batch_count(0.0)
         encoder.zero_grad()
         encodings, _ = encoder(batch.features, batch.num_frames)
         encodings.sum().backward()
         assert [name for name, parameter in encoder.named_parameters() if parameter.grad is None] == []
-        gradients = (p.grad for name, p in encoder.named_parameters() if "project_positions" in name)
+        gradients = (p.grad for name, p in encoder.named_parameters() if "linear_pos" in name)
         positions_left_out += sum(not gradient.any() for gradient in gradients)
     assert positions_left_out > 0

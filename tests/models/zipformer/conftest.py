@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from asr.models.encoders.zipformer import schedule
+from asr.models.encoders.zipformer import scaling
 from tests.models.zipformer import reference
 
 
@@ -31,6 +31,6 @@ def decide(monkeypatch, authors):
 
     def make(number: float) -> None:
         reference.draw_always(authors, number)
-        monkeypatch.setattr(schedule, "draw", lambda: number)
+        monkeypatch.setattr(scaling, "draw", lambda: number)
 
     return make

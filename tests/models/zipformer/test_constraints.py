@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.models.encoders.zipformer import schedule
-from asr.models.encoders.zipformer.attention_scores import attend, attention_weights
+from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
 from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.limits import attached, limited
-from asr.models.encoders.zipformer.schedule import TrainingClock
+from asr.models.encoders.zipformer.scaling import BatchCount, limit_param_value, with_zero_grad
 from asr.models.encoders.zipformer.whiten import OFTEN, SELDOM, Whiten
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("double")
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(schedule, "draw", lambda: 0.0)
+    monkeypatch.setattr(scaling, "draw", lambda: 0.0)
 
 
 def changed_gradient(module, x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -42,9 +41,9 @@ def balanced_by_definition(x: torch.Tensor, gradient: torch.Tensor, balancer: Ba
     bounds = balancer.bounds()
     x = x.clone().requires_grad_()
     mean, mean_square = x.mean((0, 1)), x.square().mean((0, 1))
-    normalised = mean / (mean_square - mean.square()).clamp(min=1e-20).sqrt()
+    normalized = mean / (mean_square - mean.square()).clamp(min=1e-20).sqrt()
     rms = mean_square.sqrt()
-    violation = (normalised - normalised.clamp(bounds.min_mean, bounds.max_mean)).abs()
+    violation = (normalized - normalized.clamp(bounds.min_mean, bounds.max_mean)).abs()
     violation = violation + (rms.clamp(bounds.min_rms, bounds.max_rms) / rms).log().abs()
     (extra,) = torch.autograd.grad(violation.sum(), x)
     extra = extra / extra.square().mean((0, 1)).sqrt().clamp(min=1e-20)
@@ -52,7 +51,7 @@ def balanced_by_definition(x: torch.Tensor, gradient: torch.Tensor, balancer: Ba
 
 
 def test_a_balancer_adds_the_gradient_of_the_violation_of_its_bounds(always):
-    balancer = Balancer(TrainingClock(), 0.3, 0.7, 0.2, 4.0, probability=1.0)
+    balancer = Balancer(BatchCount(), 0.3, 0.7, 0.2, 4.0, probability=1.0)
     x, gradient = channels(), torch.randn(2, 50, 6)
     found = changed_gradient(balancer, x, gradient)
     torch.testing.assert_close(found, balanced_by_definition(x, gradient, balancer), rtol=1e-9, atol=1e-12)
@@ -63,7 +62,7 @@ def test_a_balancer_adds_the_gradient_of_the_violation_of_its_bounds(always):
 def test_a_balancer_is_the_authors(always, authors, decide):
     decide(0.0)
     limits = {"min_positive": 0.3, "max_positive": 0.7, "min_abs": 0.2, "max_abs": 4.0}
-    ours = Balancer(TrainingClock(), **limits, probability=1.0)
+    ours = Balancer(BatchCount(), **limits, probability=1.0)
     theirs = authors.scaling.Balancer(6, channel_dim=-1, **limits, prob=1.0)
     x, gradient = channels(), torch.randn(2, 50, 6)
     expected = changed_gradient(theirs, x, gradient)
@@ -72,7 +71,7 @@ def test_a_balancer_is_the_authors(always, authors, decide):
 
 def test_a_balancer_works_as_often_as_it_should_and_never_outside_of_training():
     torch.manual_seed(0)
-    balancer = Balancer(TrainingClock(), 0.3, 0.7, 0.2, 4.0, probability=0.3)
+    balancer = Balancer(BatchCount(), 0.3, 0.7, 0.2, 4.0, probability=0.3)
     x, gradient = channels(5), torch.ones(2, 5, 6)
     changes = sum(not torch.equal(changed_gradient(balancer, x, gradient), gradient) for _ in range(300))
     assert 60 < changes < 120
@@ -118,27 +117,27 @@ def test_whitening_is_the_authors(always, authors, decide, num_groups, limit):
 def test_whitening_is_seldom_while_its_limit_holds_and_that_is_saved(monkeypatch):
     whiten, x = Whiten(50.0), mixed()
     assert whiten.state_dict() == {"probability": OFTEN}
-    monkeypatch.setattr(schedule, "draw", lambda: 0.1)
+    monkeypatch.setattr(scaling, "draw", lambda: 0.1)
     changed_gradient(whiten, x, torch.ones_like(x))
     assert whiten.state_dict() == {"probability": SELDOM}
     whiten.limit = 1.0
     gradient = torch.ones_like(x)
     assert torch.equal(changed_gradient(whiten, x, gradient), gradient)
-    monkeypatch.setattr(schedule, "draw", lambda: 0.01)
+    monkeypatch.setattr(scaling, "draw", lambda: 0.01)
     assert not torch.equal(changed_gradient(whiten, x, gradient), gradient)
     assert whiten.state_dict() == {"probability": OFTEN}
 
 
 def test_a_gradient_that_leads_further_out_of_the_limits_is_turned_round(always):
     parameter = torch.tensor([-2.0, -2.0, 0.0, 0.0, 2.0, 2.0], requires_grad=True)
-    limited(parameter, -1.0, 1.0).backward(torch.tensor([3.0, -3.0, 3.0, -3.0, 3.0, -3.0]))
+    limit_param_value(parameter, -1.0, 1.0).backward(torch.tensor([3.0, -3.0, 3.0, -3.0, 3.0, -3.0]))
     assert parameter.grad is not None
     assert parameter.grad.tolist() == [-3.0, -3.0, 3.0, -3.0, 3.0, 3.0]
 
 
 def test_a_parameter_that_was_left_out_has_a_gradient_of_zero():
     x, parameter = torch.ones(3, requires_grad=True), torch.full((2, 2), float("nan"), requires_grad=True)
-    attached(x, parameter).sum().backward()
+    with_zero_grad(x, parameter).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [1.0] * 3
     assert parameter.grad is not None
@@ -150,11 +149,11 @@ def test_scores_beyond_25_are_pulled_back():
     key = torch.tensor([30.0, -30.0, 1.0]).view(1, 1, 3, 1)
     with torch.no_grad():
         query += 1.0
-    unseen = torch.zeros(1, 1, 1, 3)
+    attn_mask = torch.zeros(1, 1, 1, 3)
     gradients = []
-    for penalise in (False, True):
+    for penalize in (False, True):
         query.grad = None
-        weights = attention_weights(query, key, query.detach()[..., :0], None, unseen, penalise)
+        weights = attention_weights(query, key, query.detach()[..., :0], None, attn_mask, penalize)
         attend(weights, torch.zeros(1, 1, 3, 1)).sum().backward()
         assert query.grad is not None
         gradients.append(query.grad.flatten().tolist())

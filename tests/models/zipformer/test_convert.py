@@ -9,7 +9,6 @@ from types import ModuleType
 
 import pytest
 import torch
-import yaml
 from torch import Tensor
 
 from asr.models.encoders.zipformer.convert import convert
@@ -40,7 +39,7 @@ def test_every_tensor_is_taken_over_or_named(theirs, ours):
     converted = convert({**theirs, **heads}, ours)
     assert converted.weights.keys() == ours.keys()
     assert converted.other == tuple(heads)
-    assert len(converted.unused) == sum(SMALL["num_layers"])
+    assert len(converted.unused) == sum(SMALL["num_encoder_layers"])
     taken = [name for name in converted.weights if not name.endswith(".probability")]
     assert len(taken) + len(converted.unused) == len(theirs)
     assert all(converted.weights[name].shape == ours[name].shape for name in taken)
@@ -49,7 +48,7 @@ def test_every_tensor_is_taken_over_or_named(theirs, ours):
 def test_what_is_not_known_missing_or_of_another_size_is_refused(theirs, ours):
     with pytest.raises(ValueError, match=r"encoder\.new\.weight is no tensor"):
         convert({**theirs, "encoder.new.weight": torch.zeros(1)}, ours)
-    with pytest.raises(ValueError, match=r"missing, the first subsampling\.project\.weight"):
+    with pytest.raises(ValueError, match=r"missing, the first encoder_embed\.out\.weight"):
         convert({name: value for name, value in theirs.items() if name != "encoder_embed.out.weight"}, ours)
     with pytest.raises(ValueError, match=r"encoder_embed\.out\.bias .* has shape \(1,\), not \(24,\)"):
         convert({**theirs, "encoder_embed.out.bias": torch.zeros(1)}, ours)
@@ -72,13 +71,12 @@ def test_what_is_no_weight_is_refused(theirs, ours, spoil):
     ("size", "sizes", "num_parameters"),
     [("s", S, 21_989_779), ("m", M, 63_994_103), ("l", L, 146_625_594)],
 )
-def test_presets_have_the_authors_sizes(size, sizes, num_parameters):
-    options = yaml.safe_load((ROOT / "configs" / "encoder" / f"zipformer_{size}.yaml").read_text())
+def test_presets_have_the_authors_sizes(convert_script, size, sizes, num_parameters):
+    options = convert_script.preset(f"zipformer_{size}")
     assert {name: tuple(options[name]) for name in sizes} == sizes
-    del options["_target_"]
     with torch.device("meta"):
         encoder = ZipformerEncoder(80, **options)
-    unused = sum(width * num for width, num in zip(sizes["d_model"], sizes["num_layers"], strict=True))
+    unused = sum(width * num for width, num in zip(sizes["encoder_dim"], sizes["num_encoder_layers"], strict=True))
     assert sum(p.numel() for p in encoder.parameters()) == num_parameters - unused
 
 

@@ -34,7 +34,7 @@ def pair(authors, sizes, chunk: int) -> tuple[Reference, ZipformerEncoder]:
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(torch.randn_like(parameter) * (0.01 + 0.3 * parameter.abs().mean()))
-    ours = ZipformerEncoder(80, **sizes, causal=causal, chunk_frames=[chunk or -1], left_context_frames=[CONTEXT])
+    ours = ZipformerEncoder(80, **sizes, causal=causal, chunk_size=[chunk or -1], left_context_frames=[CONTEXT])
     ours.load_state_dict(convert(theirs.state_dict(), ours.state_dict()).weights)
     return theirs, ours
 
@@ -91,7 +91,7 @@ def test_training_is_the_authors_with_all_that_is_random_and_scheduled(authors, 
     decide(number)
     theirs, ours = (encoder.train() for encoder in pair(authors, sizes, chunk))
     theirs.set_time(2000.0)
-    ours.follow_training(audio_s=1_200_000.0)
+    ours.set_batch_count(audio_s=1_200_000.0)
     features, num_frames = torch.randn(3, 131, 80), torch.tensor([131, 131, 131])
     expected, expected_gradient = backward(theirs, features, num_frames)
     encodings, gradient = backward(ours, features, num_frames)

@@ -1,4 +1,4 @@
-"""What the Zipformer's front end computes in pieces and in place, beside the same in PyTorch's own functions."""
+"""What the Zipformer's front end computes in blocks and in place, against the same in PyTorch's own functions."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.perceptron import perceptron
-from asr.models.encoders.zipformer.picture_convolution import PictureConvolution
-from asr.models.encoders.zipformer.schedule import TrainingClock
+from asr.models.encoders.zipformer.convnext import DepthwiseConv2d, mlp
+from asr.models.encoders.zipformer.scaling import BatchCount
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R
 
 pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
-    monkeypatch.setattr("asr.models.encoders.zipformer.pieces.NUM_ELEMENTS", 24)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr("asr.models.blocking.BLOCK_ELEMENTS", 24)
     torch.manual_seed(0)
 
 
 @pytest.mark.parametrize("masks", [False, True])
 @pytest.mark.parametrize("balances", [False, True])
-def test_a_perceptron_in_pieces_is_its_parts_one_after_the_other(masks, balances):
+def test_an_mlp_in_blocks_is_its_parts_one_after_the_other(masks, balances):
     hidden, output = nn.Linear(3, 6), nn.Linear(6, 2)
     mask = torch.tensor([1.0, 0.0] * 5 + [1.0]).unsqueeze(1) if masks else None
     # out of bounds in both ways, and always at work
-    balancer = Balancer(TrainingClock(), 0.7, 0.8, 2.0, 3.0, probability=1.0 if balances else 0.0).train()
+    balancer = Balancer(BatchCount(), 0.7, 0.8, 2.0, 3.0, probability=1.0 if balances else 0.0).train()
     x, d_y = torch.randn(11, 3, requires_grad=True), torch.randn(11, 2)
     inputs = x, *hidden.parameters(), *output.parameters()
     expected = output(SWOOSH_L(balancer(hidden(x)))) * (1.0 if mask is None else mask)
-    found = perceptron(x, hidden, SWOOSH_L, output, mask, balancer.drawn_bounds(True))
+    found = mlp(x, hidden, SWOOSH_L, output, mask, balancer.drawn_bounds(True))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found, inputs, d_y), torch.autograd.grad(expected, inputs, d_y))
 
 
-def test_a_perceptron_under_autocast_computes_again_what_it_computed():
+def test_an_mlp_under_autocast_computes_again_what_it_computed():
     hidden, output = nn.Linear(3, 6).float(), nn.Linear(6, 2).float()
     x, d_y = torch.randn(11, 3).float().requires_grad_(), torch.randn(11, 2).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        found = perceptron(x, hidden, SWOOSH_L, output, None, None)
+        found = mlp(x, hidden, SWOOSH_L, output, None, None)
         expected = output(SWOOSH_L(hidden(x)))
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, expected)
@@ -54,14 +53,14 @@ def test_a_perceptron_under_autocast_computes_again_what_it_computed():
 
 
 @pytest.mark.parametrize("pad_time", [True, False])
-def test_a_picture_convolution_adds_up_the_gradients_of_itself_and_of_what_is_beside_it(pad_time):
-    convolution = PictureConvolution(2, 3)
+def test_a_depthwise_convolution_adds_up_the_gradients_of_itself_and_of_the_residual(pad_time):
+    convolution = DepthwiseConv2d(2, 3)
     x = torch.randn(2, 4, 5, 2, requires_grad=True)
-    convolved, beside = convolution(x, pad_time)
+    convolved, residual = convolution(x, pad_time)
     padding = (1 if pad_time else 0, 1)
     expected = F.conv2d(x.permute(0, 3, 1, 2), convolution.weight, convolution.bias, padding=padding, groups=2)
     torch.testing.assert_close(convolved, expected.permute(0, 2, 3, 1))
-    assert torch.equal(beside, x)
+    assert torch.equal(residual, x)
     assert gradcheck(lambda x, *_: convolution(x, pad_time), (x, *convolution.parameters()))
 
 

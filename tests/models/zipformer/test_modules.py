@@ -1,4 +1,4 @@
-"""Parts of the Zipformer beside the whole."""
+"""Parts of the Zipformer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from asr.models.encoders.zipformer.attention_scores import attend, attention_weights
-from asr.models.encoders.zipformer.causal_convolution import CausalConvolution
+from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
 from asr.models.encoders.zipformer.chunks import Chunks, draw_chunks
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.norm import BiasNorm
-from asr.models.encoders.zipformer.resample import Downsample
-from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
-from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R, SwooshLinear
+from asr.models.encoders.zipformer.modules import ChunkCausalDepthwiseConv1d, SimpleDownsample
+from asr.models.encoders.zipformer.scaling import BatchCount, BiasNorm, ScheduledFloat
+from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear
 from tests.models.encoders import make_zipformer
 from tests.models.zipformer.sizes import SMALL
 
@@ -23,19 +21,19 @@ pytestmark = pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("time", [0.0, 1.0, 3999.9, 4000.0, 7000.0, 15_999.0, 16_000.0, 1e7])
 def test_a_scheduled_value_is_the_authors(authors, time):
     points = (0.0, 0.2), (4000.0, 0.05), (16_000.0, 0.0)
-    clock = TrainingClock()
-    clock.set(time)
+    batch_count = BatchCount()
+    batch_count.set(time)
     theirs = authors.scaling.ScheduledFloat(*points)
     theirs.batch_count = time
-    assert float(Scheduled(clock, *points)) == pytest.approx(float(theirs), abs=1e-15)
+    assert float(ScheduledFloat(batch_count, *points)) == pytest.approx(float(theirs), abs=1e-15)
 
 
 def test_training_fails_where_nobody_has_said_how_far_it_is():
     encoder = ZipformerEncoder(80, **SMALL)
-    with pytest.raises(RuntimeError, match="follow_training"):
+    with pytest.raises(RuntimeError, match="set_batch_count"):
         encoder(torch.randn(1, 50, 80), torch.tensor([50]))
-    encoder.follow_training(audio_s=1200.0)
-    assert encoder.clock.num_batches == 2.0
+    encoder.set_batch_count(audio_s=1200.0)
+    assert encoder.batch_count.num_batches == 2.0
     encoder(torch.randn(1, 50, 80), torch.tensor([50]))
 
 
@@ -58,7 +56,7 @@ def test_the_value_of_a_swoosh_that_is_computed_again_is_the_value(dtype):
 
 def test_gradients_written_by_hand_are_those_of_the_functions():
     torch.manual_seed(0)
-    linear = SwooshLinear(5, 3, SWOOSH_L, scale=1.0).eval()
+    linear = ActivationDropoutAndLinear(5, 3, SWOOSH_L, scale=1.0).eval()
     assert gradcheck(lambda x, *_: linear(x), (torch.randn(2, 4, 5, requires_grad=True), *linear.parameters()))
     norm = BiasNorm(5).eval()
     torch.nn.init.normal_(norm.bias)
@@ -66,28 +64,28 @@ def test_gradients_written_by_hand_are_those_of_the_functions():
 
 
 def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkeypatch):
-    monkeypatch.setattr("asr.models.encoders.zipformer.pieces.NUM_ELEMENTS", 40)
+    monkeypatch.setattr("asr.models.blocking.BLOCK_ELEMENTS", 40)
     torch.manual_seed(0)
     shapes = (3, 2, 4, 5), (3, 2, 6, 5), (3, 2, 4, 2), (2, 2, 9), (3, 2, 6, 3), (3, 1, 6, 2)
     inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
-    unseen = torch.where(torch.arange(6) >= torch.tensor([6, 3, 0])[:, None, None, None], -1000.0, 0.0)
+    attn_mask = torch.where(torch.arange(6) >= torch.tensor([6, 3, 0])[:, None, None, None], -1000.0, 0.0)
 
-    def attended(query, key, position_query, positions, values, first_values):
-        weights = attention_weights(query, key, position_query, positions, unseen, False)
+    def attended(query, key, pos_query, pos, values, first_values):
+        weights = attention_weights(query, key, pos_query, pos, attn_mask, False)
         return attend(weights, values), attend(weights, first_values), attend(weights, values**2)
 
-    query, key, position_query, positions, values, first_values = inputs
-    scores = query @ key.mT + unseen
+    query, key, pos_query, pos, values, first_values = inputs
+    scores = query @ key.mT + attn_mask
     # source 2 is at the target 0: targets are the last of the sources
-    places = [position_query[:, :, t, None] @ positions[..., 3 - t : 9 - t] for t in range(4)]
+    places = [pos_query[:, :, t, None] @ pos[..., 3 - t : 9 - t] for t in range(4)]
     expected = (scores + torch.cat(places, dim=2)).softmax(dim=-1)
     everything, first, squares = attended(*inputs)
     torch.testing.assert_close(everything, expected @ values)
     torch.testing.assert_close(first, expected[:, :1] @ first_values)
     torch.testing.assert_close(squares, expected @ values**2)
     assert gradcheck(attended, inputs, fast_mode=True)
-    without_positions = [*inputs[:3], *inputs[4:]]
-    assert gradcheck(lambda q, k, p, v, f: attended(q, k, p, None, v, f), without_positions, fast_mode=True)
+    without_pos = [*inputs[:3], *inputs[4:]]
+    assert gradcheck(lambda q, k, p, v, f: attended(q, k, p, None, v, f), without_pos, fast_mode=True)
 
 
 @pytest.mark.parametrize("first", [0, 1, 2])
@@ -120,8 +118,8 @@ def test_what_all_values_have_in_common_does_not_drown_the_gradient_of_attention
 
 
 def test_frames_of_a_chunk_see_no_further_than_its_end_and_its_left_context():
-    chunks = Chunks(num_frames=4, num_left=1)
-    hidden = chunks.every(2).hidden(6, torch.device("cpu"))
+    chunks = Chunks(size=4, left_context=1)
+    hidden = chunks.downsampled(2).hidden(6, torch.device("cpu"))
     assert torch.equal(hidden, chunks.hidden(12, torch.device("cpu"))[::2, ::2])
     assert (~hidden).int().tolist() == [
         [1, 1, 0, 0, 0, 0],
@@ -141,7 +139,7 @@ def test_sizes_of_chunks_are_drawn_evenly_and_see_at_least_one_chunk_back():
 
 
 def test_a_causal_encoder_does_not_see_beyond_the_chunk():
-    encoder = make_zipformer(causal=True, chunk_frames=8).eval()
+    encoder = make_zipformer(causal=True, chunk_size=8).eval()
     features = torch.randn(1, 103, 16)
     num_frames = torch.tensor([103])
     whole, _ = encoder(features, num_frames)
@@ -153,7 +151,7 @@ def test_a_causal_encoder_does_not_see_beyond_the_chunk():
 
 
 def test_each_utterance_is_filled_up_with_its_own_last_frame():
-    downsample = Downsample(3)
+    downsample = SimpleDownsample(3)
     x = torch.arange(8.0).view(1, 8, 1).repeat(3, 1, 1)
     means = downsample(x, torch.tensor([8, 4, 0])).squeeze(2)
     assert means.shape == (3, 3)
@@ -161,12 +159,12 @@ def test_each_utterance_is_filled_up_with_its_own_last_frame():
     assert means[1, :2].tolist() == pytest.approx([1.0, 3.0])
 
 
-def test_the_scale_near_the_edges_of_a_chunk_is_learned():
-    convolution = CausalConvolution(2, 5)
+def test_the_scale_near_the_ends_of_a_chunk_is_learned():
+    convolution = ChunkCausalDepthwiseConv1d(2, 5)
     with torch.no_grad():
-        convolution.edges.copy_(torch.arange(20.0).view(2, 2, 5))
-    left, right = convolution.edges.detach().mT
-    scale = convolution.edge_scale(7, torch.tensor([7, 3]))
+        convolution.chunkwise_conv_scale.copy_(torch.arange(20.0).view(2, 2, 5))
+    left, right = convolution.chunkwise_conv_scale.detach().mT
+    scale = convolution.chunk_scale(7, torch.tensor([7, 3]))
     torch.testing.assert_close(scale[0], 1 + torch.cat((left, left[:2] * 0)) + torch.cat((right[:2] * 0, right)))
     torch.testing.assert_close(scale[1, :3], 1 + left[:3] + right[2:])
 
@@ -174,21 +172,21 @@ def test_the_scale_near_the_edges_of_a_chunk_is_learned():
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("d_model", [24, 32]),
-        ("d_model", [2, 32, 32]),
-        ("unmasked_width", [24, 48, 24]),
-        ("kernel_width", [15, 8, 15]),
-        ("num_layers", [1, 0, 1]),
-        ("downsampling", [1, 0, 2]),
-        ("position_width", 47),
-        ("query_width", 0),
+        ("encoder_dim", [24, 32]),
+        ("encoder_dim", [2, 32, 32]),
+        ("encoder_unmasked_dim", [24, 48, 24]),
+        ("cnn_module_kernel", [15, 8, 15]),
+        ("num_encoder_layers", [1, 0, 1]),
+        ("downsampling_factor", [1, 0, 2]),
+        ("pos_dim", 47),
+        ("query_head_dim", 0),
         ("subsampling_channels", [8, 16]),
         ("num_features", 6),
         ("dropout", 0.4),
-        ("batch_s", 0.0),
-        ("chunk_frames", [18]),
-        ("chunk_frames", [-2]),
-        ("chunk_frames", []),
+        ("ref_duration_s", 0.0),
+        ("chunk_size", [18]),
+        ("chunk_size", [-2]),
+        ("chunk_size", []),
         ("left_context_frames", [-2]),
     ],
 )
@@ -198,9 +196,9 @@ def test_an_impossible_zipformer_is_refused_by_name(option, value):
 
 
 def test_chunks_fit_the_output_too_and_matter_where_there_are_some():
-    sizes = {**SMALL, "downsampling": [1, 3, 1]}
+    sizes = {**SMALL, "downsampling_factor": [1, 3, 1]}
     with pytest.raises(ValueError, match=r"multiples of all of \[1, 2, 3\].*; given 9"):
-        ZipformerEncoder(80, **sizes, causal=True, chunk_frames=[9])
+        ZipformerEncoder(80, **sizes, causal=True, chunk_size=[9])
     ZipformerEncoder(80, **sizes, causal=False)
 
 
@@ -212,7 +210,7 @@ def test_balancing_and_whitening_can_be_left_out(monkeypatch):
     monkeypatch.setattr(whiten._Whitened, "apply", lambda x, *_: calls.append("whiten") or x)
     for balance, whitens in ((False, False), (True, False), (False, True)):
         encoder = ZipformerEncoder(80, **SMALL, balance=balance, whiten=whitens)
-        encoder.follow_training(0.0)
+        encoder.set_batch_count(0.0)
         encoder(torch.randn(1, 50, 80), torch.tensor([50]))
         assert set(calls) == {name for name, given in (("balance", balance), ("whiten", whitens)) if given}
         calls.clear()

@@ -7,16 +7,16 @@ import inspect
 import pytest
 import torch
 
-from asr.models.encoders.zipformer import limits
-from asr.models.encoders.zipformer.attention_weights import AttentionWeights
+from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer.attention import RelPositionMultiheadAttentionWeights
 from asr.models.encoders.zipformer.balancer import GRADIENT_SCALE, Balancer
-from asr.models.encoders.zipformer.bypass import Bypass
 from asr.models.encoders.zipformer.convert import convert
-from asr.models.encoders.zipformer.convnext import ConvNext
-from asr.models.encoders.zipformer.dropout import SharedDropout
+from asr.models.encoders.zipformer.convnext import ConvNeXt
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.layer import ZipformerLayer
-from asr.models.encoders.zipformer.swoosh import SwooshLinear
+from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
+from asr.models.encoders.zipformer.modules import BypassModule
+from asr.models.encoders.zipformer.scaling import SharedDropout
+from asr.models.encoders.zipformer.swoosh import ActivationDropoutAndLinear
 from asr.models.encoders.zipformer.whiten import OFTEN, SELDOM, Whiten
 from tests.models.zipformer.reference import Reference
 from tests.models.zipformer.sizes import SMALL
@@ -24,12 +24,17 @@ from tests.models.zipformer.sizes import SMALL
 OURS = {
     Balancer: lambda m: (m.min_positive, m.max_positive, m.min_abs, m.max_abs, m.probability, GRADIENT_SCALE),
     Whiten: lambda m: (m.num_groups, m.limit, m.gradient_scale, SELDOM, OFTEN),
-    Bypass: lambda m: (m.skip, m.least),
-    ZipformerLayer: lambda m: (m.attention_skip, m.convolution_skip, m.feedforward_skip, m.constant_attention),
-    AttentionWeights: lambda m: (m.position_skip,),
-    ConvNext: lambda m: (m.skip,),
+    BypassModule: lambda m: (m.skip_rate, m.scale_min),
+    ZipformerEncoderLayer: lambda m: (
+        m.attention_skip_rate,
+        m.conv_skip_rate,
+        m.ff_skip_rate,
+        m.const_attention_rate,
+    ),
+    RelPositionMultiheadAttentionWeights: lambda m: (m.pos_skip_rate,),
+    ConvNeXt: lambda m: (m.layerdrop_rate,),
     SharedDropout: lambda m: (m.probability,),
-    SwooshLinear: lambda m: (m.dropout,),
+    ActivationDropoutAndLinear: lambda m: (m.dropout,),
 }
 THEIRS = {
     "Balancer": lambda m: (m.min_positive, m.max_positive, m.min_abs, m.max_abs, m.prob, m.grad_scale),
@@ -71,7 +76,7 @@ def ours() -> ZipformerEncoder:
 @pytest.mark.parametrize("time", [0, 900, 1500, 2500, 4000, 6000, 8000, 12_000, 16_000, 20_000, 30_000, 50_000, 10**6])
 def test_all_that_is_scheduled_has_the_authors_values(theirs, ours, time):
     theirs.set_time(time)
-    ours.clock.set(time)
+    ours.batch_count.set(time)
     expected = settings(theirs, THEIRS, lambda module: type(module).__name__)
     found = settings(ours, OURS, type)
     assert all(expected)
@@ -79,7 +84,7 @@ def test_all_that_is_scheduled_has_the_authors_values(theirs, ours, time):
 
 
 def test_limits_are_applied_as_often_as_the_authors(authors):
-    assert inspect.signature(authors.scaling.limit_param_value).parameters["prob"].default == limits.PROBABILITY
+    assert inspect.signature(authors.scaling.limit_param_value).parameters["prob"].default == scaling.LIMIT_PROBABILITY
 
 
 def test_initial_weights_are_as_large_as_the_authors(theirs, ours):

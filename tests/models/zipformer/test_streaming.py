@@ -15,7 +15,7 @@ LENGTHS = torch.tensor([260, 203])
 def make(**options) -> ZipformerEncoder:
     torch.manual_seed(0)
     encoder = ZipformerEncoder(
-        80, **{**WAVE, "causal": True, "chunk_frames": [16], "left_context_frames": [32], **options}
+        80, **{**WAVE, "causal": True, "chunk_size": [16], "left_context_frames": [32], **options}
     )
     with torch.no_grad():
         for parameter in encoder.parameters():
@@ -48,7 +48,7 @@ def test_chunk_by_chunk_is_as_a_whole():
 
 def test_the_state_has_the_authors_shapes():
     with torch.device("meta"):
-        encoder = ZipformerEncoder(80, **S, causal=True, chunk_frames=[32], left_context_frames=[128])
+        encoder = ZipformerEncoder(80, **S, causal=True, chunk_size=[32], left_context_frames=[128])
         state = StreamingZipformer(encoder).initial_state(3)
     assert state.subsampling.shape == (3, 3, 19, 128)
     assert sum(len(layer) for layer in state.layers) + 2 == 74
@@ -57,7 +57,7 @@ def test_the_state_has_the_authors_shapes():
 
 
 @pytest.mark.parametrize(
-    "options", [{"causal": False}, {"chunk_frames": [-1]}, {"left_context_frames": [-1]}, {"left_context_frames": [24]}]
+    "options", [{"causal": False}, {"chunk_size": [-1]}, {"left_context_frames": [-1]}, {"left_context_frames": [24]}]
 )
 def test_an_encoder_that_cannot_stream_is_refused(options):
     with pytest.raises(ValueError, match="streaming needs causal"):

@@ -1,30 +1,176 @@
-"""Self-attention with weights that were computed elsewhere.
+"""Attention weights with relative positions, and the two modules of a layer that use them.
 
-B batch, T frames, D width, H heads, K head width of values.
+B batch, T frames, S frames attended to, D width, H heads, K head width of queries and keys, R head width of position
+queries, P width of a position.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor, nn
 
-from asr.models.encoders.zipformer.attention_scores import Weights, attend
-from asr.models.encoders.zipformer.initial import scaled_linear
-from asr.models.encoders.zipformer.memory import Memory
-from asr.models.encoders.zipformer.schedule import TrainingClock
+from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer.attention_kernel import AttentionWeights, attend, attention_weights
+from asr.models.encoders.zipformer.balancer import Balancer
+from asr.models.encoders.zipformer.chunks import StreamingCache
+from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, scaled_linear, with_zero_grad
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
+
+PENALTY_PROBABILITY = 0.1
+
+
+@dataclass(frozen=True)
+class HeadSize:
+    """Widths of a head.
+
+    Attributes:
+        query_head_dim: K, of queries and keys.
+        value_head_dim: of values.
+        pos_head_dim: R, of queries for positions.
+        pos_dim: P, of an encoded distance, even.
+    """
+
+    query_head_dim: int
+    value_head_dim: int
+    pos_head_dim: int
+    pos_dim: int
+
+
+def compact_rel_pos_encoding(
+    num_targets: int, num_sources: int, pos_dim: int, device: torch.device | None = None
+) -> Tensor:
+    """Return Fourier features of the distances from targets to sources; the targets are the last of the sources.
+
+    A distance is compressed by a logarithm and an arctangent to (−π/2, π/2), so that near frames are told apart exactly
+    and far ones roughly.
+
+    Args:
+        num_targets: frames that attend.
+        num_sources: frames attended to, at least as many.
+        pos_dim: P, even.
+        device: of the result.
+
+    Returns:
+        (num_targets + num_sources − 1, P), from the farthest source in the past to the farthest in the future: cosines
+        in even places, sines in odd ones, and 1 in the last.
+
+    Reference:
+        ``CompactRelPositionalEncoding`` of icefall's Zipformer.
+    """
+    # in 32 bits under autocast too: 16 cannot count to 257
+    distance = torch.arange(1 - num_sources, num_targets, device=device, dtype=torch.float32).unsqueeze(1)
+    resolution = math.sqrt(pos_dim)
+    compressed = resolution * distance.sign() * ((distance.abs() + resolution).log() - math.log(resolution))
+    angle = (compressed / (pos_dim / (2 * math.pi))).atan() * torch.arange(1, pos_dim // 2 + 1, device=device)
+    features = torch.stack((angle.cos(), angle.sin()), dim=-1).flatten(1)
+    # `linear_pos` has no bias: this is its place
+    features[:, -1] = 1.0
+    return features
+
+
+class RelPositionMultiheadAttentionWeights(nn.Module):
+    """Weights of heads whose scores are query · key, plus position query · relative position.
+
+    There is no division by √K: initial queries and keys are K^−¼ as large instead.
+
+    Args:
+        batch_count: the time now.
+        embed_dim: width D.
+        num_heads: H.
+        size: of a head.
+
+    Reference:
+        Yao et al. 2024, "Zipformer", arXiv:2310.11230.
+    """
+
+    def __init__(self, batch_count: BatchCount, embed_dim: int, num_heads: int, size: HeadSize) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        query_dim, pos_query_dim = num_heads * size.query_head_dim, num_heads * size.pos_head_dim
+        # queries, keys and position queries come from one matrix product
+        self.dims = query_dim, query_dim, pos_query_dim
+        self.in_proj = scaled_linear(embed_dim, sum(self.dims), scale=size.query_head_dim**-0.25)
+        self.linear_pos = scaled_linear(size.pos_dim, pos_query_dim, scale=0.05, bias=False)
+        # scores do not depend on the mean of the keys, whose bias would wander with rounding errors
+        self.balance_keys = Balancer(batch_count, 0.4, 0.6, 0.0, 100.0, probability=0.025)
+        self.whiten_keys = Whiten(whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=num_heads)
+        self.pos_skip_rate = ScheduledFloat(batch_count, (0.0, 0.5), (4000.0, 0.0))
+
+    def forward(self, x: Tensor, pos_emb: Tensor, attn_mask: Tensor, cache: StreamingCache) -> AttentionWeights:
+        """Return weights of H heads.
+
+        Args:
+            x: (B, T, D).
+            pos_emb: (T + S − 1, P), see `compact_rel_pos_encoding`.
+            attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
+            cache: of the S − T frames before.
+        """
+        query, key, pos_query = self.in_proj(x).split(self.dims, dim=-1)
+        key = cache.extend(self.whiten_keys(self.balance_keys(key)))
+        skip = self.training and scaling.draw() < float(self.pos_skip_rate)
+        # a limit on the scores themselves: a softmax near 0 or 1 has no gradient left that could bring them back
+        penalize = self.training and scaling.draw() < PENALTY_PROBABILITY
+        if skip:
+            query, pos = with_zero_grad(query, self.linear_pos.weight), None
+        else:
+            pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))
+        query, key, pos_query = (self._heads(each) for each in (query, key, pos_query))
+        return attention_weights(query, key, pos_query, pos, attn_mask, penalize)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """View (B, T, H · K) as (B, H, T, K)."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class SelfAttention(nn.Module):
     """Projects frames to values, averages them by attention weights, and projects them back."""
 
-    def __init__(self, clock: TrainingClock, d_model: int, num_heads: int, value_width: int) -> None:
+    def __init__(self, batch_count: BatchCount, embed_dim: int, num_heads: int, value_head_dim: int) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.value = nn.Linear(d_model, num_heads * value_width)
-        self.output = scaled_linear(num_heads * value_width, d_model, scale=0.05)
-        self.whiten = Whiten(whitening_schedule(clock, 7.5, ratio=3.0))
+        self.in_proj = nn.Linear(embed_dim, num_heads * value_head_dim)
+        self.out_proj = scaled_linear(num_heads * value_head_dim, embed_dim, scale=0.05)
+        self.whiten = Whiten(whitening_schedule(batch_count, 7.5, ratio=3.0))
 
-    def forward(self, x: Tensor, weights: Weights, memory: Memory) -> Tensor:
+    def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache) -> Tensor:
         """Attend from every frame of x (B, T, D)."""
-        values = memory.extend(self.value(x)).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        return self.whiten(self.output(attend(weights, values).transpose(1, 2).flatten(2)))
+        values = cache.extend(self.in_proj(x)).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return self.whiten(self.out_proj(attend(weights, values).transpose(1, 2).flatten(2)))
+
+
+class NonlinAttention(nn.Module):
+    """out_proj(weights · (tanh(gate) ⊙ x) ⊙ y), where gate, x and y are projections of a frame.
+
+    Reference:
+        Yao et al. 2024, "Zipformer", arXiv:2310.11230.
+    """
+
+    def __init__(self, batch_count: BatchCount, channels: int) -> None:
+        super().__init__()
+        hidden_channels = 3 * channels // 4
+        self.in_proj = nn.Linear(channels, 3 * hidden_channels)
+        self.out_proj = scaled_linear(hidden_channels, channels, scale=0.05)
+        self.balancer = Balancer(
+            batch_count,
+            ScheduledFloat(batch_count, (0.0, 0.25), (20_000.0, 0.05)),
+            ScheduledFloat(batch_count, (0.0, 0.75), (20_000.0, 0.95)),
+            0.5,
+            5.0,
+        )
+        self.whiten1 = Whiten(whitening_schedule(batch_count, 5.0))
+        self.whiten2 = Whiten(whitening_schedule(batch_count, 5.0, ratio=3.0))
+
+    def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache, constant: bool = False) -> Tensor:
+        """Attend from every frame of x (B, T, D) with the first head; ``constant``: to all that it sees alike."""
+        gate, hidden, factor = self.in_proj(x).chunk(3, dim=-1)
+        hidden = cache.extend(self.whiten1(hidden) * self.balancer(gate).tanh())
+        if constant:
+            # the softmax gives hidden frames exactly 0
+            seen = (weights.values[:, 0] > 0).to(hidden.dtype)
+            attended = (seen / seen.sum(dim=-1, keepdim=True)) @ hidden
+        else:
+            attended = attend(weights, hidden.unsqueeze(1)).squeeze(1)
+        return self.whiten2(self.out_proj(attended * factor))

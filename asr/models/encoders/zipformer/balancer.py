@@ -1,6 +1,6 @@
 """Balancer: keeps each channel's mean and size in bounds, by its gradient alone.
 
-B batch, T frames, D channels; a frame may also be a place in a picture.
+B batch, T frames, D channels; a frame may also be a place in an image.
 """
 
 from __future__ import annotations
@@ -13,21 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr.models.encoders.zipformer import schedule
-from asr.models.encoders.zipformer.pieces import pieces
-from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Value
+from asr.models.blocking import blocks
+from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
 
 GRADIENT_SCALE = 0.04
 TINY = 1e-20
 RMS_OF_MEAN_ABS = 1.25331413732  # √(π/2): of normally distributed values
 
 
-def balancing_schedule(clock: TrainingClock) -> Scheduled:
-    """Return how often most balancers work."""
-    return Scheduled(clock, (0.0, 0.5), (8000.0, 0.125))
-
-
-def normalised_mean(proportion_positive: float) -> float:
+def normalized_mean(proportion_positive: float) -> float:
     """Return about the mean / std of normally distributed values of which this proportion is positive."""
     x = 2 * proportion_positive - 1
     # a crude inverse of the error function, and finite at 0 and 1
@@ -36,7 +31,7 @@ def normalised_mean(proportion_positive: float) -> float:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a channel may be like.
+    """The allowed range of a channel.
 
     Attributes:
         min_mean: of mean / std.
@@ -54,11 +49,12 @@ class Bounds:
 def moments(x: Tensor) -> Tensor:
     """Return the mean and the mean square (2, D) of the channels of x (…, D), in at least 32 bits."""
     rows = _exact(x).flatten(0, -2)
+    # a norm needs no tensor of squares
     return torch.stack((rows.mean(dim=0), torch.linalg.vector_norm(rows, dim=0).square() / rows.shape[0]))
 
 
 def penalty(found: Tensor, bounds: Bounds) -> Tensor:
-    """Return 0.04 times how the violation of the bounds changes with x: per channel, linear in x.
+    """Return 0.04 times the normalized gradient of the violation of the bounds: per channel, linear in x.
 
     The violation is |m − clamp(m)| + |log(clamp(r) / r)| with m = mean / std and r the root mean square of a channel.
     Its gradient, scaled to a root mean square of 1 in each channel that violates a bound, is ``constant + slope · x``.
@@ -72,14 +68,16 @@ def penalty(found: Tensor, bounds: Bounds) -> Tensor:
     """
     mean, mean_square = found
     raw_variance = mean_square - mean.square()
+    # rounding makes the variance of a constant channel negative, and its root NaN
     variance = raw_variance.clamp(min=TINY)
     std, rms = variance.sqrt(), mean_square.clamp(min=TINY).sqrt()
-    normalised = mean / std
-    side = torch.sign(normalised - normalised.clamp(bounds.min_mean, bounds.max_mean))
+    normalized = mean / std
+    side = torch.sign(normalized - normalized.clamp(bounds.min_mean, bounds.max_mean))
     size = torch.sign(rms - rms.clamp(bounds.min_rms, bounds.max_rms))
-    # around the mean: at_mean + slope · (x − mean), up to a factor of 1/N
+    # around the mean: at_mean + slope · (x − mean), up to a factor of 1/N; a clamped variance has no gradient
     slope = size / rms.square() - torch.where(raw_variance > TINY, side * mean / (variance * std), 0.0)
     at_mean = side / std + size * mean / rms.square()
+    # at least TINY: without a violation this is 0 / 0
     gradient_rms = (at_mean.square() + slope.square() * variance).sqrt().clamp(min=TINY)
     slope = slope / gradient_rms
     return torch.stack((at_mean / gradient_rms - slope * mean, slope)).mul_(GRADIENT_SCALE)
@@ -92,6 +90,7 @@ def balanced(gradient: Tensor, x: Tensor, pull: Tensor) -> Tensor:
 
 
 def _exact(x: Tensor) -> Tensor:
+    # a sum over all frames in 16 bits would lose most of them
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -105,45 +104,48 @@ class _Balanced(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
+        # of all frames at once; only what changes the gradient works block by block
         pull = penalty(moments(x), ctx.bounds)
+        # not in place: others may hold the same gradient
         changed = torch.empty_like(gradient)
-        for piece in pieces(x):
-            changed[piece] = balanced(gradient[piece], x[piece], pull)
+        for block in blocks(x):
+            changed[block] = balanced(gradient[block], x[block], pull)
         return changed, None
 
 
 class Balancer(nn.Module):
     """Returns its input, and changes the gradient of channels whose mean or size is out of bounds.
 
-    To each element of the gradient it adds 0.04 times its absolute value times the normalised gradient of the
-    violation (`penalty`), so that descending leads back into the bounds.
+    To each element of the gradient it adds 0.04 times its absolute value times the normalized gradient of the
+    violation (`penalty`), so that a descent leads back into the bounds.
 
     Args:
-        clock: of what is scheduled.
+        batch_count: the time now.
         min_positive: least proportion of positive values.
         max_positive: largest proportion of positive values.
         min_abs: least mean absolute value.
         max_abs: largest mean absolute value.
-        probability: that a forward pass in training is followed by this; None: falls from 0.5 to 0.125.
+        probability: of working in a forward pass in training; None: falls from 0.5 to 0.125.
 
     Reference:
         Yao et al. 2024, "Zipformer", arXiv:2310.11230, appendix; the definition is that of icefall's code.
-        Differs: on a GPU the authors leave it out in the 5 % of passes with the most memory in use, which would make
-        gradients depend on what else is there.
+        Differs: on a GPU the authors leave it out in the 5 % of passes with the most memory in use, so that gradients
+        depend on what else is in that memory.
     """
 
     def __init__(
         self,
-        clock: TrainingClock,
-        min_positive: Value,
-        max_positive: Value,
-        min_abs: Value,
-        max_abs: Value,
-        probability: Value | None = None,
+        batch_count: BatchCount,
+        min_positive: FloatLike,
+        max_positive: FloatLike,
+        min_abs: FloatLike,
+        max_abs: FloatLike,
+        probability: FloatLike | None = None,
     ) -> None:
         super().__init__()
         self.min_positive, self.max_positive, self.min_abs, self.max_abs = min_positive, max_positive, min_abs, max_abs
-        self.probability = balancing_schedule(clock) if probability is None else probability
+        falling = ScheduledFloat(batch_count, (0.0, 0.5), (8000.0, 0.125))
+        self.probability = falling if probability is None else probability
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, …, D)."""
@@ -151,15 +153,16 @@ class Balancer(nn.Module):
         return x if bounds is None else _Balanced.apply(x, bounds)
 
     def drawn_bounds(self, trained: bool) -> Bounds | None:
-        """Return the bounds now, or None where this pass is not drawn, or not ``trained``: no gradient will follow."""
-        works = self.training and trained and schedule.draw() < float(self.probability)
+        """Return the bounds now; None if this pass is not drawn, or not ``trained`` and without a gradient."""
+        # nothing is drawn where it cannot work: evaluation must not advance the generator
+        works = self.training and trained and scaling.draw() < float(self.probability)
         return self.bounds() if works else None
 
     def bounds(self) -> Bounds:
         """Return the bounds now."""
         return Bounds(
-            normalised_mean(float(self.min_positive)),
-            normalised_mean(float(self.max_positive)),
+            normalized_mean(float(self.min_positive)),
+            normalized_mean(float(self.max_positive)),
             RMS_OF_MEAN_ABS * float(self.min_abs),
             RMS_OF_MEAN_ABS * float(self.max_abs),
         )

@@ -1,6 +1,7 @@
-"""Weights of icefall's Zipformer, and of the package ``zipformer``, under the names of ours.
+"""Weights of icefall's Zipformer, and of the package ``zipformer``, for our encoder.
 
-Theirs are the front end ``encoder_embed`` and the stacks ``encoder`` of one model.
+Theirs are the front end ``encoder_embed`` and the stacks ``encoder`` of one model. Ours have the same names but for
+what `RULES` change.
 """
 
 from __future__ import annotations
@@ -12,58 +13,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-LAYER = r"encoder\.encoders\.(\d+)\.(?:encoder\.)?layers\.(\d+)\."
-OURS = r"stacks.\1.layers.\2."
-CONVOLUTIONS = {
-    "in_proj": "project",
-    r"depthwise_conv\.causal_conv": "convolution.past",
-    r"depthwise_conv\.chunkwise_conv": "convolution.within",
-    "depthwise_conv": "convolution",
-    "out_proj": "output.linear",
-}
-
-# the first that fits the whole name counts; (weight|bias) stay as they are
-FRONT_END = (
-    (r"encoder_embed\.conv\.0", "subsampling.convolution1"),
-    (r"encoder_embed\.conv\.4", "subsampling.convolution2"),
-    (r"encoder_embed\.conv\.7", "subsampling.convolution3"),
-    (r"encoder_embed\.convnext\.depthwise_conv", "subsampling.convnext.convolution"),
-    (r"encoder_embed\.convnext\.pointwise_conv1", "subsampling.convnext.hidden"),
-    (r"encoder_embed\.convnext\.pointwise_conv2", "subsampling.convnext.output"),
-    (r"encoder_embed\.out", "subsampling.project"),
-)
-LAYERS = (
-    (LAYER + r"self_attn_weights\.in_proj", OURS + "attention_weights.project"),
-    (LAYER + r"self_attn_weights\.linear_pos", OURS + "attention_weights.project_positions"),
-    (LAYER + r"self_attn(\d)\.in_proj", OURS + r"attention\3.value"),
-    (LAYER + r"self_attn(\d)\.out_proj", OURS + r"attention\3.output"),
-    (LAYER + r"feed_forward(\d)\.in_proj", OURS + r"feedforward\3.hidden"),
-    (LAYER + r"feed_forward(\d)\.out_proj", OURS + r"feedforward\3.output.linear"),
-    (LAYER + r"nonlin_attention\.in_proj", OURS + "nonlinear_attention.project"),
-    (LAYER + r"nonlin_attention\.out_proj", OURS + "nonlinear_attention.output"),
-    *(
-        (LAYER + r"conv_module(\d)\." + theirs, OURS + r"convolution\3." + ours)
-        for theirs, ours in CONVOLUTIONS.items()
-    ),
-)
-WHOLE_NAMES = (
-    (r"encoder_embed\.out_norm\.(log_scale|bias)", r"subsampling.norm.\1"),
-    (LAYER + r"norm\.(log_scale|bias)", OURS + r"norm.\3"),
-    (LAYER + r"bypass\.bypass_scale", OURS + "bypass.scale"),
-    (LAYER + r"bypass_mid\.bypass_scale", OURS + "bypass_middle.scale"),
-    (
-        LAYER + r"conv_module(\d)\.depthwise_conv\.chunkwise_conv_scale",
-        OURS + r"convolution\3.convolution.edges",
-    ),
-    (r"encoder\.encoders\.(\d+)\.downsample\.bias", r"stacks.\1.downsample.logits"),
-    (r"encoder\.encoders\.(\d+)\.out_combiner\.bypass_scale", r"stacks.\1.bypass.scale"),
-    (r"encoder\.downsample_output\.bias", "downsample.logits"),
-)
+# the first that matches the whole name counts
 RULES = (
-    *WHOLE_NAMES,
-    *((rf"{theirs}\.(?P<kind>weight|bias)", rf"{ours}.\g<kind>") for theirs, ours in (*FRONT_END, *LAYERS)),
+    (r"(encoder_embed)\.conv\.0\.(weight|bias)", r"\1.conv1.\2"),
+    (r"(encoder_embed)\.conv\.4\.(weight|bias)", r"\1.conv2.\2"),
+    (r"(encoder_embed)\.conv\.7\.(weight|bias)", r"\1.conv3.\2"),
+    (r"(encoder_embed\.(?:convnext|out|out_norm)\..+)", r"\1"),
+    # at the full rate a stack holds its layers, elsewhere an encoder that does
+    (r"encoder\.(encoders\.\d+)\.(?:encoder\.)?(layers\.\d+\..+)", r"\1.\2"),
+    (r"encoder\.(encoders\.\d+\.out_combiner\.bypass_scale)", r"\1"),
+    (r"encoder\.(encoders\.\d+\.downsample|downsample_output)\.bias", r"\1.logits"),
 )
-UNUSED = LAYER + "bypass_scale"  # there, but read by nothing
+UNUSED = r"encoder\.encoders\.\d+\.(?:encoder\.)?layers\.\d+\.bypass_scale"  # exists, but nothing reads it
 OTHER_PARTS = ("ctc_output.", "decoder.", "joiner.", "simple_am_proj.", "simple_lm_proj.", "attention_decoder.")
 
 
@@ -73,8 +34,8 @@ class Converted:
 
     Attributes:
         weights: of the encoder, under our names.
-        unused: names of theirs that nothing reads.
-        other: names of parts that are no encoder.
+        unused: their names of tensors that nothing reads.
+        other: their names of tensors that are not of an encoder.
     """
 
     weights: dict[str, Tensor]
@@ -90,9 +51,11 @@ def convert(theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Con
         expected: the state of our encoder: what must come out. Its buffers are not in theirs, and stay.
 
     Raises:
-        ValueError: a tensor that is not known, is missing, is there twice, has another size than expected, or holds
-            other than finite floating-point numbers.
+        ValueError: a tensor is unknown or missing, exists twice, has another size than expected, or does not hold
+            finite floating-point numbers.
     """
+    # how often whitening works is not saved by them
+    buffers = {name: value for name, value in expected.items() if name.endswith(".probability")}
     weights, unused, other = dict[str, Tensor](), list[str](), list[str]()
     for name, tensor in theirs.items():
         if re.fullmatch(UNUSED, name):
@@ -104,9 +67,7 @@ def convert(theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Con
             if ours in weights:
                 raise ValueError(f"{name} ({ours}) is there twice, under another name too")
             _refuse_no_weight(tensor, f"{name} ({ours})")
-            weights[ours] = _shaped(tensor, expected.get(ours), f"{name} ({ours})")
-    # how often whitening works is not saved by them
-    buffers = {name: value for name, value in expected.items() if name.endswith(".probability")}
+            weights[ours] = _shaped(tensor, None if ours in buffers else expected.get(ours), f"{name} ({ours})")
     missing = sorted(set(expected) - set(weights) - set(buffers))
     if missing:
         raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}; is it a Zipformer of this size?")

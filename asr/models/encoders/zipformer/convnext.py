@@ -1,50 +1,52 @@
-"""The ConvNeXt layer behind the Zipformer's subsampling.
+"""The ConvNeXt layer of the Zipformer's front end, and its two kernels.
 
-B batch, T frames, F frequencies, C channels.
+B batch, T frames, F frequencies, C channels, N places of all images, D width, H hidden width, E width of the output.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from typing import Any
 
-from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.dropout import utterance_mask
-from asr.models.encoders.zipformer.initial import scaled_linear
-from asr.models.encoders.zipformer.perceptron import perceptron
-from asr.models.encoders.zipformer.picture_convolution import PictureConvolution
-from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
-from asr.models.encoders.zipformer.swoosh import SWOOSH_L
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn.grad import conv2d_weight
+
+from asr.models.blocking import block_of, blocks
+from asr.models.encoders.zipformer.balancer import Balancer, Bounds, balanced, moments, penalty
+from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, masked, scaled_linear, utterance_mask
+from asr.models.encoders.zipformer.swoosh import SWOOSH_L, Swoosh
 from asr.models.encoders.zipformer.whiten import Whiten
 
-KERNEL_WIDTH = 7
-CONTEXT = KERNEL_WIDTH // 2  # frames seen on each side
+KERNEL_SIZE = 7
+CONTEXT = KERNEL_SIZE // 2  # frames seen on each side
 
 
-class ConvNext(nn.Module):
+class ConvNeXt(nn.Module):
     """x + a depthwise convolution over time and frequency, and two linear maps with three times the channels between.
 
     Reference:
         Yao et al. 2024, "Zipformer", arXiv:2310.11230, which takes it from Liu et al. 2022, "A ConvNet for the 2020s",
-        arXiv:2201.03545. Differs: no normalisation, and SwooshL.
+        arXiv:2201.03545. Differs: no normalization, and SwooshL.
     """
 
-    def __init__(self, clock: TrainingClock, channels: int) -> None:
+    def __init__(self, batch_count: BatchCount, channels: int) -> None:
         super().__init__()
-        self.convolution = PictureConvolution(channels, KERNEL_WIDTH)
-        self.hidden = nn.Linear(channels, 3 * channels)
-        self.balance_hidden = Balancer(clock, 0.3, 1.0, 0.75, 5.0)
-        self.output = scaled_linear(3 * channels, channels, scale=0.01)
-        self.balance_output = Balancer(clock, 0.4, 0.6, 1.0, 6.0)
-        self.whiten = Whiten(5.0)
-        self.skip = Scheduled(clock, (0.0, 0.2), (20_000.0, 0.015))
+        self.depthwise_conv = DepthwiseConv2d(channels, KERNEL_SIZE)
+        self.pointwise_conv1 = nn.Linear(channels, 3 * channels)
+        self.hidden_balancer = Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
+        self.pointwise_conv2 = scaled_linear(3 * channels, channels, scale=0.01)
+        self.out_balancer = Balancer(batch_count, 0.4, 0.6, 1.0, 6.0)
+        self.out_whiten = Whiten(5.0)
+        self.layerdrop_rate = ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.015))
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to x (B, T, F, C), which must be 0 where padded."""
-        kept = utterance_mask(x, float(self.skip)) if self.training else None
-        convolved, x = self.convolution(x)
-        change = self._perceptron(convolved, kept)
-        return self.whiten(self.balance_output(change.add_(x.flatten(0, 2)).unflatten(0, x.shape[:3])))
+        kept = utterance_mask(x, float(self.layerdrop_rate)) if self.training else None
+        convolved, x = self.depthwise_conv(x)
+        change = self._mlp(convolved, kept)
+        return self.out_whiten(self.out_balancer(change.add_(x.flatten(0, 2)).unflatten(0, x.shape[:3])))
 
     def stream(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Apply the layer to a chunk.
@@ -58,13 +60,124 @@ class ConvNext(nn.Module):
         """
         seen = torch.cat((past, x), dim=1)
         x = x[:, :-CONTEXT]
-        change = self._perceptron(self.convolution(seen, pad_time=False)[0])
+        change = self._mlp(self.depthwise_conv(seen, pad_time=False)[0])
         return x + change.view_as(x), seen[:, x.shape[1] : -CONTEXT]
 
-    def _perceptron(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
+    def _mlp(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
         """Map x (B, T, F, C) to (B · T · F, C), times factors (B, 1, 1)."""
-        trained = torch.is_grad_enabled() and (x.requires_grad or self.hidden.weight.requires_grad)
-        bounds = self.balance_hidden.drawn_bounds(trained)
+        # asked here, because inside of `mlp` nothing requires a gradient
+        trained = torch.is_grad_enabled() and (x.requires_grad or self.pointwise_conv1.weight.requires_grad)
+        bounds = self.hidden_balancer.drawn_bounds(trained)
         if kept is not None:
             kept = kept.expand(-1, *x.shape[1:3]).reshape(-1, 1)
-        return perceptron(x.flatten(0, 2), self.hidden, SWOOSH_L, self.output, kept, bounds)
+        return mlp(x.flatten(0, 2), self.pointwise_conv1, SWOOSH_L, self.pointwise_conv2, kept, bounds)
+
+
+class DepthwiseConv2d(nn.Conv2d):
+    """Convolves each channel with its own square kernel, and keeps the size of the image."""
+
+    def __init__(self, channels: int, kernel_size: int) -> None:
+        super().__init__(channels, channels, kernel_size, groups=channels)
+
+    def forward(self, x: Tensor, pad_time: bool = True) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Convolve x (B, T, F, C), with zeros around it; without ``pad_time`` only at the ends of the frequencies.
+
+        Returns:
+            (B, T, F, C) convolved, and x itself for the residual branch: the gradients of both add up in place.
+        """
+        around = self.kernel_size[0] // 2
+        # there and back: else its gradient has the strides of channels last, which DistributedDataParallel must copy
+        weight = self.weight.squeeze(1).unsqueeze(1)
+        padding = (around if pad_time else 0, around)
+        convolved, residual = _DepthwiseConv2d.apply(x.permute(0, 3, 1, 2), weight, self.bias, padding)
+        return convolved.permute(0, 2, 3, 1), residual.permute(0, 2, 3, 1)
+
+
+class _DepthwiseConv2d(Function):
+    """A convolution of images (B, C, T, F), and the images themselves."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, weight)
+        ctx.padding = padding
+        return F.conv2d(x, weight, bias, padding=padding, groups=weight.shape[0]), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, d_residual: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        # autocast ends before the backward pass; under it the gradient has 16 bits, x and the weights 32
+        inputs, flipped = x.to(gradient.dtype), weight.flip(2, 3).to(gradient.dtype)
+        around = [width - 1 - padding for width, padding in zip(weight.shape[2:], ctx.padding, strict=True)]
+        d_weight = conv2d_weight(inputs, weight.shape, gradient, padding=ctx.padding, groups=weight.shape[0])
+        # a depthwise convolution too, with the kernel flipped
+        d_x = F.conv2d(gradient, flipped, padding=around, groups=weight.shape[0])
+        # this sum takes a fifth of the time that it takes with the gradient of the weight
+        d_bias = gradient.permute(0, 2, 3, 1).flatten(0, 2).sum(dim=0)
+        # autograd would add the two gradients of x into a third tensor of the largest size there is
+        return d_x.to(x.dtype).add_(d_residual), d_weight, d_bias, None
+
+
+def mlp(
+    x: Tensor, hidden: nn.Linear, swoosh: Swoosh, output: nn.Linear, mask: Tensor | None, bounds: Bounds | None
+) -> Tensor:
+    """Return output(swoosh(hidden(x))) · mask; the hidden layer is computed again in the backward pass.
+
+    Args:
+        x: (N, D).
+        hidden: from D to H.
+        swoosh: the activation.
+        output: from H to E.
+        mask: (N, 1) factors, or None.
+        bounds: in which a balancer keeps the hidden layer; None: it does not work in this pass.
+
+    Returns:
+        (N, E).
+    """
+    parameters = hidden.weight, hidden.bias, output.weight, output.bias
+    result: Tensor = _Mlp.apply(x, *parameters, mask, swoosh, bounds)
+    return result
+
+
+class _Mlp(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
+        *parameters, mask, swoosh, bounds = rest
+        # autocast does not see addmm with `out`: ask once for its type, 16 bits, and convert everything
+        dtype = F.linear(x[:0], *parameters[:2]).dtype
+        to_hidden, hidden_bias, to_output, output_bias = (p.to(dtype) for p in parameters)
+        mask = None if mask is None else mask.to(dtype)
+        y = x.new_empty(x.shape[0], to_output.shape[0], dtype=dtype)
+        found = None
+        for block in blocks(x, to_hidden.shape[0]):
+            hidden = F.linear(x[block].to(dtype), to_hidden, hidden_bias)
+            if bounds is not None:
+                # the balancer needs moments of all frames, and only here all of them pass by once
+                share = moments(hidden) * (hidden.shape[0] / x.shape[0])
+                found = share if found is None else found.add_(share)
+            torch.addmm(output_bias, swoosh.value(hidden), to_output.t(), out=y[block])
+        if mask is not None:
+            y.mul_(mask)
+        ctx.save_for_backward(x, *parameters, mask, None if found is None else penalty(found, bounds))
+        ctx.swoosh = swoosh
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, *parameters, mask, pull = ctx.saved_tensors
+        to_hidden, hidden_bias, to_output, _ = (p.to(gradient.dtype) for p in parameters)
+        d_x = torch.empty_like(x, dtype=gradient.dtype)
+        # of the parameters' own type: sums of many blocks in 16 bits would lose the later ones
+        d_to_hidden, d_hidden_bias, d_to_output, d_output_bias = (torch.zeros_like(p) for p in parameters)
+        for block in blocks(x, to_hidden.shape[0]):
+            rows, d_y = x[block].to(gradient.dtype), masked(gradient[block], block_of(mask, block))
+            hidden = F.linear(rows, to_hidden, hidden_bias)
+            value, slope = ctx.swoosh.value_and_slope(hidden)
+            d_hidden = (d_y @ to_output).mul_(slope)
+            if pull is not None:
+                d_hidden = balanced(d_hidden, hidden, pull)
+            d_to_output += d_y.t() @ value
+            d_output_bias += d_y.sum(dim=0)
+            d_to_hidden += d_hidden.t() @ rows
+            d_hidden_bias += d_hidden.sum(dim=0)
+            torch.mm(d_hidden, to_hidden, out=d_x[block])
+        return d_x.to(x.dtype), d_to_hidden, d_hidden_bias, d_to_output, d_output_bias, None, None, None

@@ -10,50 +10,51 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from asr.models.encoders.zipformer.attention import HeadSize
 from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.checks import check_chunks, check_stacks, check_training, check_widths
+from asr.models.encoders.zipformer.checks import check_chunks, check_shared, check_training, checked_stacks
 from asr.models.encoders.zipformer.chunks import ALL, Chunks, draw_chunks
 from asr.models.encoders.zipformer.layer import LayerSize
-from asr.models.encoders.zipformer.resample import OUTPUT_DOWNSAMPLING, Downsample
-from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock
+from asr.models.encoders.zipformer.modules import OUTPUT_DOWNSAMPLING_FACTOR, SimpleDownsample
+from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat
 from asr.models.encoders.zipformer.stack import ZipformerStack
 from asr.models.encoders.zipformer.subsampling import ZipformerSubsampling, halved_frames
 from asr.models.encoders.zipformer.whiten import Whiten
 
 WARMUP_BATCHES = 4000.0
-CHANNELS_MASKED = 0.125  # probability, for each of two parts of the channels
+MASK_PROBABILITY = 0.125  # for each of two parts of the channels
 
 
 class ZipformerEncoder(nn.Module):
     """Stacks of layers at different frame rates, between subsampling to 50 Hz and an output at 25 Hz.
 
-    An utterance's encoding depends neither on padding nor on the other utterances of its batch. In training much is
-    drawn from torch's generators, and much changes with time, which `follow_training` must tell. What balancing and
-    whitening add to gradients is counted over padded frames too, as the authors do.
+    An utterance's encoding depends neither on padding nor on the other utterances of its batch. In training, much is
+    drawn from torch's generators, and much changes with time, which `set_batch_count` must set. What balancing and
+    whitening add to gradients also counts padded frames, as in the authors' code.
 
     Args:
         num_features: mel bins F of a frame, at least 7.
-        d_model: width of each stack; the output is as wide as the widest.
-        unmasked_width: channels of each stack that are never left out of whole utterances.
-        d_feedforward: hidden width of each stack's feed-forward modules, at most 64 times ``d_model``.
-        num_layers: of each stack.
+        encoder_dim: width of each stack; the output is as wide as the widest.
+        encoder_unmasked_dim: channels of each stack that are never masked for whole utterances.
+        feedforward_dim: hidden width of each stack's feed-forward modules, at most 64 times ``encoder_dim``.
+        num_encoder_layers: of each stack.
         num_heads: of each stack, at most 32.
-        kernel_width: frames of each stack's convolutions, odd, at most 1023.
-        downsampling: frames at 50 Hz that become one in each stack, at most 64.
-        query_width: of a head's queries and keys.
-        value_width: of a head's values.
-        position_query_width: of a head's queries for positions.
-        position_width: of an encoded distance, even; these four at most 1024.
+        cnn_module_kernel: frames of each stack's convolutions, odd, at most 1023.
+        downsampling_factor: frames at 50 Hz that become one in each stack, at most 64.
+        query_head_dim: of a head's queries and keys.
+        value_head_dim: of a head's values.
+        pos_head_dim: of a head's queries for positions.
+        pos_dim: of an encoded distance, even; these four at most 1024.
         subsampling_channels: of the front end's three convolutions.
         dropout: final probability, below 1/3; it begins three times as large.
         causal: whether to work in chunks, and never to see beyond the end of one.
-        chunk_frames: frames at 50 Hz of a chunk; training draws one of them, -1 being the whole utterance; the first
-            is used where nothing is trained.
-        left_context_frames: frames at 50 Hz that a chunk sees before itself, likewise; rounded down to whole chunks,
-            and at least one.
+        chunk_size: frames at 50 Hz of a chunk; training draws one of them, -1 being the whole utterance; evaluation
+            uses the first.
+        left_context_frames: frames at 50 Hz that a chunk sees before itself, chosen in the same way; rounded down to
+            whole chunks, and at least one.
         balance: whether gradients keep channels in bounds, see `Balancer`.
-        whiten: whether gradients keep channels apart, see `Whiten`.
-        batch_s: seconds of audio by which training advances one batch, the unit of all that is scheduled.
+        whiten: whether gradients keep channels independent, see `Whiten`.
+        ref_duration_s: seconds of audio that count as one batch, the unit of time of everything scheduled.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -61,8 +62,8 @@ class ZipformerEncoder(nn.Module):
     Reference:
         Yao et al. 2024, "Zipformer: A faster and better encoder for automatic speech recognition", arXiv:2310.11230, in
         the form of icefall and of the package ``zipformer`` 0.1.3.
-        Differs: padding is never seen, and no parameter is unused. Where nothing is trained, chunks have the first size
-        instead of a drawn one. A left context may be shorter than what convolutions see: they keep a past of their own.
+        Differs: padding is never seen, and every parameter is used. In evaluation chunks have the first size instead of
+        a drawn one. A left context may be shorter than what convolutions see: they keep a past of their own.
     """
 
     subsampling_factor = 4
@@ -70,78 +71,84 @@ class ZipformerEncoder(nn.Module):
     def __init__(
         self,
         num_features: int,
-        d_model: Sequence[int],
-        unmasked_width: Sequence[int],
-        d_feedforward: Sequence[int],
-        num_layers: Sequence[int],
+        encoder_dim: Sequence[int],
+        encoder_unmasked_dim: Sequence[int],
+        feedforward_dim: Sequence[int],
+        num_encoder_layers: Sequence[int],
         num_heads: Sequence[int],
-        kernel_width: Sequence[int],
-        downsampling: Sequence[int],
-        query_width: int = 32,
-        value_width: int = 12,
-        position_query_width: int = 4,
-        position_width: int = 48,
+        cnn_module_kernel: Sequence[int],
+        downsampling_factor: Sequence[int],
+        query_head_dim: int = 32,
+        value_head_dim: int = 12,
+        pos_head_dim: int = 4,
+        pos_dim: int = 48,
         subsampling_channels: Sequence[int] = (8, 32, 128),
         dropout: float = 0.1,
         causal: bool = False,
-        chunk_frames: Sequence[int] = (32, 16, 64, ALL),
+        chunk_size: Sequence[int] = (32, 16, 64, ALL),
         left_context_frames: Sequence[int] = (128, 64, 256, ALL),
         balance: bool = True,
         whiten: bool = True,
-        batch_s: float = 600.0,
+        ref_duration_s: float = 600.0,
     ) -> None:
         super().__init__()
-        stacks = {
-            "d_model": d_model,
-            "unmasked_width": unmasked_width,
-            "d_feedforward": d_feedforward,
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-            "kernel_width": kernel_width,
-            "downsampling": downsampling,
-        }
-        widths = {
-            "query_width": query_width,
-            "value_width": value_width,
-            "position_query_width": position_query_width,
-            "position_width": position_width,
-        }
-        check_stacks(stacks)
-        check_widths(num_features, widths, subsampling_channels)
-        check_training(dropout, batch_s)
+        # before anything is built: sizes from an untrusted checkpoint could take all memory
+        stacks = checked_stacks(
+            encoder_dim=encoder_dim,
+            encoder_unmasked_dim=encoder_unmasked_dim,
+            feedforward_dim=feedforward_dim,
+            num_encoder_layers=num_encoder_layers,
+            num_heads=num_heads,
+            cnn_module_kernel=cnn_module_kernel,
+            downsampling_factor=downsampling_factor,
+        )
+        head = HeadSize(query_head_dim, value_head_dim, pos_head_dim, pos_dim)
+        check_shared(num_features, head, subsampling_channels)
+        check_training(dropout, ref_duration_s)
         if causal:
-            check_chunks(chunk_frames, left_context_frames, downsampling)
-        self.clock = TrainingClock()
-        self.widths, self.unmasked_width, self.d_model = d_model, unmasked_width, max(d_model)
-        self.causal, self.chunk_frames, self.left_context_frames = causal, chunk_frames, left_context_frames
-        self.batch_s = batch_s
-        falling = Scheduled(self.clock, (0.0, 3 * dropout), (20_000.0, dropout))
-        self.subsampling = ZipformerSubsampling(self.clock, num_features, d_model[0], falling, subsampling_channels)
-        each = [dict(zip(stacks, numbers, strict=True)) for numbers in zip(*stacks.values(), strict=True)]
-        self.stacks = nn.ModuleList(self._stack(i, numbers, widths, falling) for i, numbers in enumerate(each))
-        self.downsample = Downsample(OUTPUT_DOWNSAMPLING)
+            check_chunks(chunk_size, left_context_frames, downsampling_factor)
+        self.causal, self.chunk_size, self.left_context_frames = causal, chunk_size, left_context_frames
+        self.encoder_dim, self.encoder_unmasked_dim, self.d_model = encoder_dim, encoder_unmasked_dim, max(encoder_dim)
+        self.ref_duration_s = ref_duration_s
+        self._build(num_features, subsampling_channels, stacks, head, dropout)
         self._switch(balance, whiten)
 
-    def _stack(
-        self, index: int, numbers: Mapping[str, int], widths: Mapping[str, int], dropout: Scheduled
-    ) -> ZipformerStack:
-        """Return a stack, whose layers come into play behind those of the stacks before."""
-        of_layer = ("d_model", "d_feedforward", "num_heads", "kernel_width")
-        size = LayerSize(**{name: numbers[name] for name in of_layer}, **widths, causal=self.causal)
-        step = WARMUP_BATCHES / (len(self.widths) + 1)
-        times = ((index + 1) * step, (index + 2) * step)
-        return ZipformerStack(self.clock, size, numbers["num_layers"], numbers["downsampling"], dropout, times)
+    def _build(
+        self,
+        num_features: int,
+        subsampling_channels: Sequence[int],
+        stacks: Sequence[Mapping[str, int]],
+        head: HeadSize,
+        dropout: float,
+    ) -> None:
+        self.batch_count = BatchCount()
+        falling = ScheduledFloat(self.batch_count, (0.0, 3 * dropout), (20_000.0, dropout))
+        self.encoder_embed = ZipformerSubsampling(
+            self.batch_count, num_features, self.encoder_dim[0], falling, subsampling_channels
+        )
+        self.encoders = nn.ModuleList()
+        # layers come into play stack by stack
+        step = WARMUP_BATCHES / (len(stacks) + 1)
+        for i, stack in enumerate(stacks):
+            of_layer = ("encoder_dim", "feedforward_dim", "num_heads", "cnn_module_kernel")
+            size = LayerSize(**{name: stack[name] for name in of_layer}, head=head, causal=self.causal)
+            num_layers, factor, warmup = stack["num_encoder_layers"], stack["downsampling_factor"], (i + 1) * step
+            self.encoders.append(
+                ZipformerStack(self.batch_count, size, num_layers, factor, falling, (warmup, (i + 2) * step))
+            )
+        self.downsample_output = SimpleDownsample(OUTPUT_DOWNSAMPLING_FACTOR)
 
     def _switch(self, balance: bool, whiten: bool) -> None:
+        # they stay, and draw as before: dropout and skipped layers are the same with and without them
         for module in self.modules():
             if isinstance(module, Balancer) and not balance:
                 module.probability = 0.0
             elif isinstance(module, Whiten) and not whiten:
                 module.largest_probability = 0.0
 
-    def follow_training(self, audio_s: float) -> None:
-        """Take in how many seconds of audio have been trained on; to be called before each update."""
-        self.clock.set(audio_s / self.batch_s)
+    def set_batch_count(self, audio_s: float) -> None:
+        """Set how far training is, in seconds of audio so far; to be called before each update."""
+        self.batch_count.set(audio_s / self.ref_duration_s)
 
     def output_frames(self, num_frames: Tensor) -> Tensor:
         """Return the number of encodings of utterances of ``num_frames`` frames."""
@@ -152,37 +159,39 @@ class ZipformerEncoder(nn.Module):
 
         Args:
             features: (B, T, F); padding may hold any finite value.
-            num_frames: (B,) int64 valid frames; fewer than 9 leave no encoding.
+            num_frames: (B,) int64 valid frames; fewer than 9 give no encoding.
 
         Returns:
             Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
         """
-        x, lengths = self.subsampling(features, num_frames)
+        x, lengths = self.encoder_embed(features, num_frames)
         masks = self._channel_masks(x)
         chunks, outputs = self._chunks(), []
-        for stack, width, mask in zip(self.stacks, self.widths, masks, strict=True):
-            x = stack(as_wide(x, width), lengths, mask, chunks)
+        for stack, width, mask in zip(self.encoders, self.encoder_dim, masks, strict=True):
+            x = stack(convert_num_channels(x, width), lengths, mask, chunks)
             outputs.append(x)
-        return self.downsample(widest(outputs), lengths), self.output_frames(num_frames)
+        return self.downsample_output(full_dim_output(outputs), lengths), self.output_frames(num_frames)
 
     def _chunks(self) -> Chunks | None:
         if not self.causal:
             return None
         if self.training:
-            return draw_chunks(self.chunk_frames, self.left_context_frames)
-        return draw_chunks(self.chunk_frames[:1], self.left_context_frames[:1])
+            return draw_chunks(self.chunk_size, self.left_context_frames)
+        # nothing drawn: results must not depend on a seed
+        return draw_chunks(self.chunk_size[:1], self.left_context_frames[:1])
 
     def _channel_masks(self, x: Tensor) -> list[Tensor | None]:
         """Return factors (B, 1, D) for each stack: 0 for the upper channels of some utterances, in training.
 
-        The channels above the unmasked ones are two halves; the upper goes wherever the lower does.
+        The channels above the unmasked ones are two halves; the upper half is masked wherever the lower is.
         """
         if not self.training:
-            return [None] * len(self.widths)
-        lower, upper = ((torch.rand(x.shape[0], 1, 1, device=x.device) > CHANNELS_MASKED).to(x.dtype) for _ in "ab")
+            return [None] * len(self.encoder_dim)
+        # one draw for all stacks: a bypass would bring back channels that only one of them masks
+        lower, upper = ((torch.rand(x.shape[0], 1, 1, device=x.device) > MASK_PROBABILITY).to(x.dtype) for _ in "ab")
         upper = upper * lower
         masks: list[Tensor | None] = []
-        for width, unmasked in zip(self.widths, self.unmasked_width, strict=True):
+        for width, unmasked in zip(self.encoder_dim, self.encoder_unmasked_dim, strict=True):
             half = (width - unmasked) // 2
             parts = (torch.ones_like(lower), unmasked), (lower, half), (upper, width - unmasked - half)
             mask = torch.cat([part.expand(-1, -1, size) for part, size in parts], dim=-1)
@@ -190,16 +199,16 @@ class ZipformerEncoder(nn.Module):
         return masks
 
 
-def as_wide(x: Tensor, width: int) -> Tensor:
-    """Leave channels of x (B, T, D) out, or add zeros, so that there are ``width``."""
-    return nn.functional.pad(x, (0, width - x.shape[-1]))
+def convert_num_channels(x: Tensor, num_channels: int) -> Tensor:
+    """Drop the last channels of x (B, T, D), or add zeros, so that ``num_channels`` remain."""
+    return nn.functional.pad(x, (0, num_channels - x.shape[-1]))
 
 
-def widest(outputs: Sequence[Tensor]) -> Tensor:
+def full_dim_output(outputs: Sequence[Tensor]) -> Tensor:
     """Return the last output with the channels that it lacks, each from the latest output that has it."""
-    pieces, width = [outputs[-1]], outputs[-1].shape[-1]
+    parts, width = [outputs[-1]], outputs[-1].shape[-1]
     for output in reversed(outputs):
         if output.shape[-1] > width:
-            pieces.append(output[..., width:])
+            parts.append(output[..., width:])
             width = output.shape[-1]
-    return torch.cat(pieces, dim=-1) if len(pieces) > 1 else outputs[-1]
+    return torch.cat(parts, dim=-1) if len(parts) > 1 else outputs[-1]

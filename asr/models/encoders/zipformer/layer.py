@@ -9,18 +9,24 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from asr.models.encoders.zipformer import schedule
-from asr.models.encoders.zipformer.attention import SelfAttention
-from asr.models.encoders.zipformer.attention_weights import AttentionWeights
+from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer.attention import (
+    HeadSize,
+    NonlinAttention,
+    RelPositionMultiheadAttentionWeights,
+    SelfAttention,
+)
 from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.bypass import Bypass
-from asr.models.encoders.zipformer.convolution import ConvolutionModule
-from asr.models.encoders.zipformer.dropout import masked, utterance_mask
-from asr.models.encoders.zipformer.feedforward import FeedForward
-from asr.models.encoders.zipformer.memory import WHOLE, Memory
-from asr.models.encoders.zipformer.nonlinear_attention import NonlinearAttention
-from asr.models.encoders.zipformer.norm import BiasNorm
-from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Value
+from asr.models.encoders.zipformer.chunks import WHOLE, StreamingCache
+from asr.models.encoders.zipformer.modules import BypassModule, ConvolutionModule, FeedforwardModule
+from asr.models.encoders.zipformer.scaling import (
+    BatchCount,
+    BiasNorm,
+    FloatLike,
+    ScheduledFloat,
+    masked,
+    utterance_mask,
+)
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
 
 
@@ -29,25 +35,19 @@ class LayerSize:
     """What the layers of a stack have in common.
 
     Attributes:
-        d_model: width D.
-        d_feedforward: hidden width of the second feed-forward module; the first has 3/4 of it, the third 5/4.
+        encoder_dim: width D.
+        feedforward_dim: hidden width of the second feed-forward module; the first has 3/4 of it, the third 5/4.
         num_heads: attention heads.
-        kernel_width: frames of the convolutions.
-        query_width: of a head's queries and keys.
-        value_width: of a head's values.
-        position_query_width: of a head's queries for positions.
-        position_width: P.
+        cnn_module_kernel: frames of the convolutions.
+        head: widths of a head.
         causal: whether the convolutions keep to chunks.
     """
 
-    d_model: int
-    d_feedforward: int
+    encoder_dim: int
+    feedforward_dim: int
     num_heads: int
-    kernel_width: int
-    query_width: int
-    value_width: int
-    position_query_width: int
-    position_width: int
+    cnn_module_kernel: int
+    head: HeadSize
     causal: bool
 
 
@@ -56,107 +56,112 @@ class Frames:
     """What the layers of a stack must know about the frames of a batch.
 
     Attributes:
-        positions: (T + S − 1, P), relative.
-        padding: (B, T) bool, true behind an utterance's end.
-        unseen: (B, 1, T or 1, S), 0 where a frame may attend to, and far below where not.
-        chunk_frames: frames of a chunk; None: the whole utterance is one.
+        pos_emb: (T + S − 1, P), relative.
+        padding: (B, T) bool, true after an utterance's end.
+        attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
+        chunk_size: frames of a chunk; None: the whole utterance is one.
     """
 
-    positions: Tensor
+    pos_emb: Tensor
     padding: Tensor
-    unseen: Tensor
-    chunk_frames: int | None
+    attn_mask: Tensor
+    chunk_size: int | None
 
 
-class ZipformerLayer(nn.Module):
+class ZipformerEncoderLayer(nn.Module):
     """Three feed-forward modules and, twice, attention and convolution, with attention weights computed once.
 
     Args:
-        clock: of what is scheduled.
+        batch_count: the time now.
         size: of the layer.
         dropout: probability in the feed-forward modules.
-        skip: probability in training that an utterance goes past the layer.
+        skip_rate: probability in training that an utterance goes past the layer.
 
     Reference:
         Yao et al. 2024, "Zipformer", arXiv:2310.11230.
-        Differs: none of its parameters is unused.
+        Differs: every parameter is used.
     """
 
-    def __init__(self, clock: TrainingClock, size: LayerSize, dropout: Value, skip: Value) -> None:
+    def __init__(self, batch_count: BatchCount, size: LayerSize, dropout: FloatLike, skip_rate: FloatLike) -> None:
         super().__init__()
-        d_model, d_hidden = size.d_model, size.d_feedforward
-        self.attention_weights = AttentionWeights(
-            clock, d_model, size.num_heads, size.query_width, size.position_query_width, size.position_width
+        dim, hidden_dim, num_heads, kernel = (
+            size.encoder_dim,
+            size.feedforward_dim,
+            size.num_heads,
+            size.cnn_module_kernel,
         )
-        self.feedforward1 = FeedForward(clock, d_model, d_hidden * 3 // 4, dropout)
-        self.nonlinear_attention = NonlinearAttention(clock, d_model)
-        self.attention1 = SelfAttention(clock, d_model, size.num_heads, size.value_width)
-        self.convolution1 = ConvolutionModule(clock, d_model, size.kernel_width, size.causal)
-        self.feedforward2 = FeedForward(clock, d_model, d_hidden, dropout)
-        self.bypass_middle = Bypass(clock, d_model)
-        self.attention2 = SelfAttention(clock, d_model, size.num_heads, size.value_width)
-        self.convolution2 = ConvolutionModule(clock, d_model, size.kernel_width, size.causal)
-        self.feedforward3 = FeedForward(clock, d_model, d_hidden * 5 // 4, dropout)
-        self.norm = BiasNorm(d_model)
-        self.bypass = Bypass(clock, d_model, skip)
+        # weights are drawn in this order: another one would be another initialization
+        self.self_attn_weights = RelPositionMultiheadAttentionWeights(batch_count, dim, num_heads, size.head)
+        self.feed_forward1 = FeedforwardModule(batch_count, dim, hidden_dim * 3 // 4, dropout)
+        self.nonlin_attention = NonlinAttention(batch_count, dim)
+        self.self_attn1 = SelfAttention(batch_count, dim, num_heads, size.head.value_head_dim)
+        self.conv_module1 = ConvolutionModule(batch_count, dim, kernel, size.causal)
+        self.feed_forward2 = FeedforwardModule(batch_count, dim, hidden_dim, dropout)
+        self.bypass_mid = BypassModule(batch_count, dim)
+        self.self_attn2 = SelfAttention(batch_count, dim, num_heads, size.head.value_head_dim)
+        self.conv_module2 = ConvolutionModule(batch_count, dim, kernel, size.causal)
+        self.feed_forward3 = FeedforwardModule(batch_count, dim, hidden_dim * 5 // 4, dropout)
+        self.norm = BiasNorm(dim)
+        self.bypass = BypassModule(batch_count, dim, skip_rate)
         self.size = size
-        self._limit(clock)
-        self._skip(clock)
+        self._set_bounds(batch_count)
+        self._set_skip_rates(batch_count)
 
-    def _limit(self, clock: TrainingClock) -> None:
+    def _set_bounds(self, batch_count: BatchCount) -> None:
         """Set bounds on what the modules add, and on what the layer returns."""
-        nonlinear, second, third = (
-            Scheduled(clock, (0.0, first), (4000.0, last)) for first, last in ((0.004, 0.02), (0.0, 0.1), (0.0, 0.2))
+        min_na, min_ff2, min_ff3 = (
+            ScheduledFloat(batch_count, (0.0, first), (4000.0, last))
+            for first, last in ((0.004, 0.02), (0.0, 0.1), (0.0, 0.2))
         )
-        self.balance_nonlinear = Balancer(clock, 0.3, 0.7, nonlinear, 100.0, probability=0.05)
-        self.balance_feedforward2 = Balancer(clock, 0.3, 0.7, second, 2.0, probability=0.05)
-        self.balance_feedforward3 = Balancer(clock, 0.3, 0.7, third, 4.0, probability=0.05)
-        self.balance_sum = Balancer(clock, 0.45, 0.55, 0.2, 4.0)
-        self.balance_output = Balancer(clock, 0.45, 0.55, 0.1, 4.0)
-        self.whiten = Whiten(whitening_schedule(clock, 4.0, ratio=3.0))
+        self.balancer_na = Balancer(batch_count, 0.3, 0.7, min_na, 100.0, probability=0.05)
+        self.balancer_ff2 = Balancer(batch_count, 0.3, 0.7, min_ff2, 2.0, probability=0.05)
+        self.balancer_ff3 = Balancer(batch_count, 0.3, 0.7, min_ff3, 4.0, probability=0.05)
+        self.balancer1 = Balancer(batch_count, 0.45, 0.55, 0.2, 4.0)
+        self.balancer2 = Balancer(batch_count, 0.45, 0.55, 0.1, 4.0)
+        self.whiten = Whiten(whitening_schedule(batch_count, 4.0, ratio=3.0))
 
-    def _skip(self, clock: TrainingClock) -> None:
+    def _set_skip_rates(self, batch_count: BatchCount) -> None:
         """Set how often, in training, an utterance goes without a module."""
         early = (0.0, 0.2), (4000.0, 0.05), (16_000.0, 0.0)
         late = (0.0, 0.1), (4000.0, 0.01), (50_000.0, 0.0)
-        self.attention_skip, self.convolution_skip = Scheduled(clock, *early), Scheduled(clock, *early)
-        self.feedforward_skip = Scheduled(clock, *late)
-        self.constant_attention = Scheduled(clock, (0.0, 0.25), (4000.0, 0.025))
+        self.attention_skip_rate = ScheduledFloat(batch_count, *early)
+        self.conv_skip_rate = ScheduledFloat(batch_count, *early)
+        self.ff_skip_rate = ScheduledFloat(batch_count, *late)
+        self.const_attention_rate = ScheduledFloat(batch_count, (0.0, 0.25), (4000.0, 0.025))
 
-    def forward(self, x: Tensor, frames: Frames, memory: Memory = WHOLE) -> Tensor:
+    def forward(self, x: Tensor, frames: Frames, cache: StreamingCache = WHOLE) -> Tensor:
         """Apply the layer to x (B, T, D), and to what is kept of the frames before."""
-        before = x
-        weights = self.attention_weights(x, frames.positions, frames.unseen, memory)
-        x = x + self.feedforward1(x)
-        attends = self._kept(x, self.attention_skip)
+        before, convolved = x, (frames.padding, frames.chunk_size, cache)
+        weights = self.self_attn_weights(x, frames.pos_emb, frames.attn_mask, cache)
+        x = x + self.feed_forward1(x)
+        # one mask for all three modules that attend: an utterance goes without attention, not without one of them
+        attends = self._kept(x, self.attention_skip_rate)
         # now and then the mean over all frames, so that it does not depend on sharp attention
-        constant = self.training and schedule.draw() < float(self.constant_attention)
-        nonlinear = self.nonlinear_attention(x, weights, memory, constant)
-        x = x + masked(self.balance_nonlinear(nonlinear), attends)
-        x = x + masked(self.attention1(x, weights, memory), attends)
-        x = x + self._sometimes(
-            self.convolution1(x, frames.padding, frames.chunk_frames, memory), self.convolution_skip
-        )
-        x = x + self._sometimes(self.balance_feedforward2(self.feedforward2(x)), self.feedforward_skip)
-        x = self.bypass_middle(before, x)
-        x = x + masked(self.attention2(x, weights, memory), attends)
-        x = x + self._sometimes(
-            self.convolution2(x, frames.padding, frames.chunk_frames, memory), self.convolution_skip
-        )
-        x = x + self._sometimes(self.balance_feedforward3(self.feedforward3(x)), self.feedforward_skip)
-        x = self.bypass(before, self.norm(self.balance_sum(x)))
-        return self.whiten(self.balance_output(x))
+        constant = self.training and scaling.draw() < float(self.const_attention_rate)
+        nonlinear = self.nonlin_attention(x, weights, cache, constant)
+        x = x + masked(self.balancer_na(nonlinear), attends)
+        x = x + masked(self.self_attn1(x, weights, cache), attends)
+        x = x + self._sometimes(self.conv_module1(x, *convolved), self.conv_skip_rate)
+        x = x + self._sometimes(self.balancer_ff2(self.feed_forward2(x)), self.ff_skip_rate)
+        x = self.bypass_mid(before, x)
+        x = x + masked(self.self_attn2(x, weights, cache), attends)
+        x = x + self._sometimes(self.conv_module2(x, *convolved), self.conv_skip_rate)
+        x = x + self._sometimes(self.balancer_ff3(self.feed_forward3(x)), self.ff_skip_rate)
+        x = self.bypass(before, self.norm(self.balancer1(x)))
+        return self.whiten(self.balancer2(x))
 
-    def _kept(self, x: Tensor, skip: Value) -> Tensor | None:
-        return utterance_mask(x, float(skip)) if self.training else None
+    def _kept(self, x: Tensor, skip_rate: FloatLike) -> Tensor | None:
+        # outside of training nothing is drawn, and the batch count may not be set
+        return utterance_mask(x, float(skip_rate)) if self.training else None
 
-    def _sometimes(self, x: Tensor, skip: Value) -> Tensor:
-        return masked(x, self._kept(x, skip))
+    def _sometimes(self, x: Tensor, skip_rate: FloatLike) -> Tensor:
+        return masked(x, self._kept(x, skip_rate))
 
-    def memory_shapes(self, left_frames: int) -> tuple[tuple[int, int], ...]:
+    def cache_shapes(self, left_frames: int) -> tuple[tuple[int, int], ...]:
         """Return (frames, width) of what each module keeps between chunks, in the order of use."""
         size = self.size
-        values = left_frames, size.num_heads * size.value_width
-        convolved = size.kernel_width // 2, size.d_model
-        keys = left_frames, size.num_heads * size.query_width
-        return keys, (left_frames, 3 * size.d_model // 4), values, convolved, values, convolved
+        keys = left_frames, size.num_heads * size.head.query_head_dim
+        nonlinear = left_frames, 3 * size.encoder_dim // 4
+        values = left_frames, size.num_heads * size.head.value_head_dim
+        convolved = size.cnn_module_kernel // 2, size.encoder_dim
+        return keys, nonlinear, values, convolved, values, convolved

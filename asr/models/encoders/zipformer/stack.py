@@ -1,4 +1,4 @@
-"""A stack of Zipformer layers at a frame rate of its own.
+"""A stack of Zipformer layers at its own frame rate.
 
 B batch, T frames at 50 Hz, D width.
 """
@@ -11,26 +11,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.models.encoders.zipformer.bypass import Bypass
-from asr.models.encoders.zipformer.chunks import Chunks
-from asr.models.encoders.zipformer.layer import Frames, LayerSize, ZipformerLayer
-from asr.models.encoders.zipformer.memory import Stream
-from asr.models.encoders.zipformer.positions import relative_positions
-from asr.models.encoders.zipformer.resample import Downsample, upsample
-from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Value
+from asr.models.encoders.zipformer.attention import compact_rel_pos_encoding
+from asr.models.encoders.zipformer.chunks import Chunks, StreamingCache
+from asr.models.encoders.zipformer.layer import Frames, LayerSize, ZipformerEncoderLayer
+from asr.models.encoders.zipformer.modules import BypassModule, SimpleDownsample, upsample
+from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
 
-INITIAL_SKIP, FINAL_SKIP = 0.5, 0.035
-POSITION_DROPOUT = 0.15
-UNSEEN = -1000.0  # its exponential is 0, and yet a row of it alone has a softmax
+INITIAL_SKIP_RATE, FINAL_SKIP_RATE = 0.5, 0.035
+POS_DROPOUT = 0.15
+HIDDEN = -1000.0  # added to a score, it makes the weight 0; -inf alone in a row would make its softmax NaN
 
 
 class ZipformerStack(nn.Module):
-    """Downsampling, layers, upsampling, and a bypass around them all; at the full rate there are the layers alone.
+    """Downsampling, layers, upsampling, and a bypass around them all; at the full rate only the layers.
 
-    Early in training layers are skipped half of the time; that ends for one layer after the other.
+    Early in training layers are skipped half of the time; this ends for one layer after the other.
 
     Args:
-        clock: of what is scheduled.
+        batch_count: the time now.
         size: of each layer.
         num_layers: at least 1.
         factor: frames that become one.
@@ -38,30 +36,31 @@ class ZipformerStack(nn.Module):
         warmup: batches between which the skipping of layers becomes rare.
 
     Reference:
-        ``ZipformerEncoder`` and ``DownsampledZipformerEncoder`` of icefall.
+        ``Zipformer2Encoder`` and ``DownsampledZipformer2Encoder`` of icefall.
         Differs: initial weights are drawn for each layer; the authors' layers of a stack all begin as copies of one.
     """
 
     def __init__(
         self,
-        clock: TrainingClock,
+        batch_count: BatchCount,
         size: LayerSize,
         num_layers: int,
         factor: int,
-        dropout: Value,
+        dropout: FloatLike,
         warmup: tuple[float, float],
     ) -> None:
         super().__init__()
-        self.factor, self.position_width = factor, size.position_width
+        self.factor, self.pos_dim = factor, size.head.pos_dim
         begin, step = warmup[0], (warmup[1] - warmup[0]) / num_layers
-        final = FINAL_SKIP * factor**0.5
+        final = FINAL_SKIP_RATE * factor**0.5
         self.layers = nn.ModuleList()
         for _ in range(num_layers):
-            skip = Scheduled(clock, (begin, INITIAL_SKIP), (begin + step, final))
-            self.layers.append(ZipformerLayer(clock, size, dropout, skip))
+            skip_rate = ScheduledFloat(batch_count, (begin, INITIAL_SKIP_RATE), (begin + step, final))
+            self.layers.append(ZipformerEncoderLayer(batch_count, size, dropout, skip_rate))
             begin += step
-        self.downsample = Downsample(factor) if factor > 1 else None
-        self.bypass = Bypass(clock, size.d_model) if factor > 1 else None
+        # at the full rate neither exists: parameters that nothing uses would have no gradient
+        self.downsample = SimpleDownsample(factor) if factor > 1 else None
+        self.out_combiner = BypassModule(batch_count, size.encoder_dim) if factor > 1 else None
 
     def forward(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
         """Apply the stack.
@@ -69,36 +68,37 @@ class ZipformerStack(nn.Module):
         Args:
             x: (B, T, D).
             lengths: (B,) valid frames.
-            channel_mask: (B, 1, D) factors that go before, between and behind the layers; None: none.
+            channel_mask: (B, 1, D) factors before, between and after the layers; None: no factors.
             chunks: of a size that is a multiple of ``factor``; None: the whole utterance is one.
         """
-        if self.downsample is None or self.bypass is None:
+        if self.downsample is None or self.out_combiner is None:
             return self._layers(x, lengths, channel_mask, chunks)
         factor = self.factor
-        chunks = None if chunks is None else chunks.every(factor)
+        chunks = None if chunks is None else chunks.downsampled(factor)
         few = self._layers(self.downsample(x, lengths), (lengths + factor - 1) // factor, channel_mask, chunks)
-        return self.bypass(x, upsample(few, factor, x.shape[1]))
+        return self.out_combiner(x, upsample(few, factor, x.shape[1]))
 
     def _layers(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
         num_frames = x.shape[1]
         padding = torch.arange(num_frames, device=x.device) >= lengths.unsqueeze(1)
-        masked = padding[:, None, None, :]
+        hidden = padding[:, None, None, :]
         if chunks is not None:
-            masked = masked | chunks.hidden(num_frames, x.device)
-        unseen = torch.where(masked, UNSEEN, 0.0).to(x.dtype)
-        positions = relative_positions(num_frames, num_frames, self.position_width, x.device)
-        positions = F.dropout(positions.to(x.dtype), POSITION_DROPOUT, self.training)
-        frames = Frames(positions, padding, unseen, None if chunks is None else chunks.num_frames)
+            hidden = hidden | chunks.hidden(num_frames, x.device)
+        pos_emb = compact_rel_pos_encoding(num_frames, num_frames, self.pos_dim, x.device).to(x.dtype)
+        pos_emb = F.dropout(pos_emb, POS_DROPOUT, self.training)
+        attn_mask = torch.where(hidden, HIDDEN, 0.0).to(x.dtype)
+        frames = Frames(pos_emb, padding, attn_mask, None if chunks is None else chunks.size)
         x = x if channel_mask is None else x * channel_mask
         for layer in self.layers:
             x = layer(x, frames)
+            # again: biases have filled the masked channels
             x = x if channel_mask is None else x * channel_mask
         return x
 
-    def memory_shapes(self, left_frames: int) -> list[tuple[tuple[int, int], ...]]:
+    def cache_shapes(self, left_frames: int) -> list[tuple[tuple[int, int], ...]]:
         """Return what each layer keeps between chunks that see ``left_frames`` at 50 Hz before them."""
-        layers = (layer for layer in self.layers if isinstance(layer, ZipformerLayer))
-        return [layer.memory_shapes(left_frames // self.factor) for layer in layers]
+        layers = (layer for layer in self.layers if isinstance(layer, ZipformerEncoderLayer))
+        return [layer.cache_shapes(left_frames // self.factor) for layer in layers]
 
     def stream(
         self, x: Tensor, lengths: Tensor, past: Sequence[Sequence[Tensor]], num_processed: Tensor, left_frames: int
@@ -108,9 +108,9 @@ class ZipformerStack(nn.Module):
         Args:
             x: (B, T, D), one chunk.
             lengths: (B,) valid frames of it.
-            past: what each layer has kept, see `Stream`.
+            past: what each layer has kept, see `StreamingCache`.
             num_processed: (B,) frames before the chunk.
-            left_frames: of them that are seen.
+            left_frames: how many of them attention sees.
 
         Returns:
             (B, T, D), and what each layer keeps.
@@ -119,15 +119,16 @@ class ZipformerStack(nn.Module):
         few = x if self.downsample is None else self.downsample(x, lengths)
         frames = self._chunk(few, (lengths + factor - 1) // factor, num_processed // factor, left_frames // factor)
         for layer, layer_past in zip(self.layers, past, strict=True):
-            memory = Stream(layer_past)
-            few = layer(few, frames, memory)
-            kept.append(tuple(memory.kept))
-        return few if self.bypass is None else self.bypass(x, upsample(few, factor, x.shape[1])), kept
+            cache = StreamingCache(layer_past)
+            few = layer(few, frames, cache)
+            kept.append(tuple(cache.kept))
+        return few if self.out_combiner is None else self.out_combiner(x, upsample(few, factor, x.shape[1])), kept
 
     def _chunk(self, x: Tensor, lengths: Tensor, num_processed: Tensor, num_left: int) -> Frames:
         num_frames = x.shape[1]
         padding = torch.arange(num_frames, device=x.device) >= lengths.unsqueeze(1)
+        # at first the cache holds zeros, which are no frames
         missing = torch.arange(num_left, device=x.device) < (num_left - num_processed).unsqueeze(1)
-        masked = torch.cat((missing, padding), dim=1)[:, None, None, :]
-        positions = relative_positions(num_frames, num_left + num_frames, self.position_width, x.device)
-        return Frames(positions.to(x.dtype), padding, torch.where(masked, UNSEEN, 0.0).to(x.dtype), num_frames)
+        hidden = torch.cat((missing, padding), dim=1)[:, None, None, :]
+        pos_emb = compact_rel_pos_encoding(num_frames, num_left + num_frames, self.pos_dim, x.device)
+        return Frames(pos_emb.to(x.dtype), padding, torch.where(hidden, HIDDEN, 0.0).to(x.dtype), num_frames)

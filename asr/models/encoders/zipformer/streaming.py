@@ -12,16 +12,16 @@ from torch import Tensor
 
 from asr.models.encoders.zipformer.chunks import ALL
 from asr.models.encoders.zipformer.convnext import CONTEXT
-from asr.models.encoders.zipformer.encoder import ZipformerEncoder, as_wide, widest
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder, convert_num_channels, full_dim_output
 from asr.models.encoders.zipformer.stack import ZipformerStack
 from asr.models.encoders.zipformer.subsampling import halved_frames
 
-SEEN_BY_A_FRAME = 7  # features beside the two that a frame at 50 Hz stands for
+FEATURE_CONTEXT = 7  # features that a frame at 50 Hz sees besides its own two
 
 
 @dataclass(frozen=True)
 class StreamingState:
-    """What is kept between chunks; a new one comes out of each.
+    """What is kept between chunks; each chunk returns a new one.
 
     Attributes:
         num_processed: (B,) int64 frames at 50 Hz so far.
@@ -36,38 +36,39 @@ class StreamingState:
 
 
 class StreamingZipformer:
-    """Encodes utterances chunk by chunk as the encoder would encode them as a whole.
+    """Encodes utterances chunk by chunk, with the result that the encoder gives for whole utterances.
 
     Args:
-        encoder: causal, with a size of chunks and of left context that comes first and is not -1, the one a multiple of
-            the other. It is put into evaluation mode, and has to stay there.
+        encoder: causal. Its first ``chunk_size`` and its first ``left_context_frames`` must not be -1, and the second
+            must be a multiple of the first. It is put into evaluation mode, and has to stay there.
 
     Raises:
         ValueError: the encoder is not like that.
     """
 
     def __init__(self, encoder: ZipformerEncoder) -> None:
-        chunk, left = encoder.chunk_frames[0], encoder.left_context_frames[0]
+        chunk, left = encoder.chunk_size[0], encoder.left_context_frames[0]
         if not encoder.causal or ALL in (chunk, left) or left < chunk or left % chunk:
             raise ValueError(
                 "streaming needs causal: true, chunks of a size, and a left context of one or more of them, given "
-                f"causal: {encoder.causal}, chunk_frames {chunk}, left_context_frames {left}"
+                f"causal: {encoder.causal}, chunk_size {chunk}, left_context_frames {left}"
             )
         self.encoder = encoder.eval()
-        self.stacks = [stack for stack in encoder.stacks if isinstance(stack, ZipformerStack)]
-        self.chunk_frames, self.left_frames = chunk, left
-        self.num_features = 2 * (chunk + CONTEXT) + SEEN_BY_A_FRAME
+        self.stacks = [stack for stack in encoder.encoders if isinstance(stack, ZipformerStack)]
+        self.chunk_size, self.left_frames = chunk, left
+        self.num_features = 2 * (chunk + CONTEXT) + FEATURE_CONTEXT
         self.shift_features = 2 * chunk
 
     def initial_state(self, batch_size: int) -> StreamingState:
-        """Return the state before the first chunk of so many utterances."""
+        """Return the state before the first chunk of ``batch_size`` utterances."""
         like = next(self.encoder.parameters())
         layers = [
             tuple(like.new_zeros(batch_size, *shape) for shape in shapes)
             for stack in self.stacks
-            for shapes in stack.memory_shapes(self.left_frames)
+            for shapes in stack.cache_shapes(self.left_frames)
         ]
-        front_end = like.new_zeros(batch_size, CONTEXT, *self.encoder.subsampling.picture_shape)
+        # zeros are what the ConvNeXt layer sees before a whole utterance
+        front_end = like.new_zeros(batch_size, CONTEXT, *self.encoder.encoder_embed.image_shape)
         return StreamingState(torch.zeros(batch_size, dtype=torch.int64, device=like.device), front_end, tuple(layers))
 
     @torch.no_grad()
@@ -78,7 +79,7 @@ class StreamingZipformer:
 
         Args:
             features: (B, ``num_features``, F), of which the next chunk begins ``shift_features`` later.
-            num_frames: (B,) int64 valid features; fewer than all where the utterance ends.
+            num_frames: (B,) int64 valid features; fewer than all if the utterance ends.
             state: from the chunk before.
 
         Returns:
@@ -92,16 +93,16 @@ class StreamingZipformer:
             raise ValueError(f"a chunk has {self.num_features} frames of features, given {features.shape[1]}")
         if encoder.training:
             raise ValueError("the encoder is in training mode, whose outputs are partly random; call encoder.eval()")
-        lengths = halved_frames(num_frames).clamp(max=self.chunk_frames)
-        x, front_end = encoder.subsampling.stream(features, num_frames, state.subsampling)
+        # the last three frames are there for the ConvNeXt layer: the next chunk encodes them
+        lengths = halved_frames(num_frames).clamp(max=self.chunk_size)
+        x, front_end = encoder.encoder_embed.stream(features, num_frames, state.subsampling)
         outputs, past, kept = [], list(state.layers), list[tuple[Tensor, ...]]()
-        for stack, width in zip(self.stacks, encoder.widths, strict=True):
-            x, layers = stack.stream(
-                as_wide(x, width), lengths, past[: len(stack.layers)], state.num_processed, self.left_frames
-            )
+        for stack, width in zip(self.stacks, encoder.encoder_dim, strict=True):
+            x = convert_num_channels(x, width)
+            x, layers = stack.stream(x, lengths, past[: len(stack.layers)], state.num_processed, self.left_frames)
             past = past[len(stack.layers) :]
             outputs.append(x)
             kept.extend(layers)
-        encodings = encoder.downsample(widest(outputs), lengths)
-        new = StreamingState(state.num_processed + self.chunk_frames, front_end, tuple(kept))
+        encodings = encoder.downsample_output(full_dim_output(outputs), lengths)
+        new = StreamingState(state.num_processed + self.chunk_size, front_end, tuple(kept))
         return encodings, (lengths + 1) // 2, new

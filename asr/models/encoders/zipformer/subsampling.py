@@ -12,17 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.convnext import ConvNext
-from asr.models.encoders.zipformer.dropout import SharedDropout
-from asr.models.encoders.zipformer.limits import with_scaled_gradient
-from asr.models.encoders.zipformer.norm import BiasNorm
-from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Value
+from asr.models.encoders.zipformer.convnext import ConvNeXt
+from asr.models.encoders.zipformer.scaling import (
+    BatchCount,
+    BiasNorm,
+    FloatLike,
+    ScheduledFloat,
+    SharedDropout,
+    scale_grad,
+)
 from asr.models.encoders.zipformer.swoosh import SWOOSH_R
 from asr.models.encoders.zipformer.whiten import Whiten
 
 MIN_FRAMES = 9  # of which one remains
-MIN_BINS = 7
-FIRST_GRADIENT_SCALE = 0.2  # large gradients of the first convolution would overflow in 16 bits
+FIRST_GRAD_SCALE = 0.2  # large gradients of the first convolution would overflow in 16 bits
 
 
 def halved_frames(num_frames: Tensor) -> Tensor:
@@ -33,43 +36,43 @@ def halved_frames(num_frames: Tensor) -> Tensor:
 class ZipformerSubsampling(nn.Module):
     """Three convolutions, one of which halves the frame rate, a ConvNeXt layer and a projection.
 
-    The convolutions are not padded in time. The ConvNeXt layer is, with zeros behind the end of each utterance, so that
-    the result depends on nothing else in the batch.
+    The convolutions are not padded in time. The ConvNeXt layer is padded with zeros after the end of each utterance, so
+    that the result depends on nothing else in the batch.
 
     Args:
-        clock: of what is scheduled.
+        batch_count: the time now.
         num_features: mel bins F, at least 7.
-        d_model: width D.
+        embed_dim: width D.
         dropout: probability in training.
         channels: of the three convolutions.
 
     Reference:
         Yao et al. 2024, "Zipformer", arXiv:2310.11230.
-        Differs: the authors' convolution sees padding behind the shorter utterances of a batch.
+        Differs: the authors' convolution sees padding after the shorter utterances of a batch.
     """
 
     def __init__(
         self,
-        clock: TrainingClock,
+        batch_count: BatchCount,
         num_features: int,
-        d_model: int,
-        dropout: Value,
+        embed_dim: int,
+        dropout: FloatLike,
         channels: Sequence[int],
     ) -> None:
         super().__init__()
         first, second, third = channels
-        self.convolution1 = nn.Conv2d(1, first, 3, padding=(0, 1))
-        self.balancer1 = Balancer(clock, 0.05, 0.95, 0.2, 1.0)
-        self.convolution2 = nn.Conv2d(first, second, 3, stride=2)
-        self.balancer2 = Balancer(clock, 0.05, 0.95, 0.2, 4.0)
-        self.convolution3 = nn.Conv2d(second, third, 3, stride=(1, 2))
-        self.balancer3 = Balancer(clock, 0.05, 0.95, 0.2, 4.0)
-        self.convnext = ConvNext(clock, third)
+        self.conv1 = nn.Conv2d(1, first, 3, padding=(0, 1))
+        self.balancer1 = Balancer(batch_count, 0.05, 0.95, 0.2, 1.0)
+        self.conv2 = nn.Conv2d(first, second, 3, stride=2)
+        self.balancer2 = Balancer(batch_count, 0.05, 0.95, 0.2, 4.0)
+        self.conv3 = nn.Conv2d(second, third, 3, stride=(1, 2))
+        self.balancer3 = Balancer(batch_count, 0.05, 0.95, 0.2, 4.0)
+        self.convnext = ConvNeXt(batch_count, third)
         num_bins = ((num_features - 1) // 2 - 1) // 2
-        self.picture_shape = (num_bins, third)
-        self.project = nn.Linear(third * num_bins, d_model)
-        self.whiten = Whiten(Scheduled(clock, (0.0, 4.0), (20_000.0, 8.0)), gradient_scale=0.02)
-        self.norm = BiasNorm(d_model)
+        self.image_shape = (num_bins, third)
+        self.out = nn.Linear(third * num_bins, embed_dim)
+        self.out_whiten = Whiten(ScheduledFloat(batch_count, (0.0, 4.0), (20_000.0, 8.0)), gradient_scale=0.02)
+        self.out_norm = BiasNorm(embed_dim)
         self.dropout = SharedDropout(dropout)
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,14 +80,15 @@ class ZipformerSubsampling(nn.Module):
 
         Args:
             features: (B, T, F); padding may hold any finite value.
-            num_frames: (B,) int64 valid frames; fewer than 9 leave none.
+            num_frames: (B,) int64 valid frames; fewer than 9 give none.
 
         Returns:
             Vectors (B, T', D) and their valid lengths (B,).
         """
+        # a convolution refuses an input that is shorter than its kernel
         features = F.pad(features, (0, 0, 0, max(0, MIN_FRAMES - features.shape[1])))
-        x, lengths = self._picture(features, num_frames)
-        return self.dropout(self.norm(self.whiten(self._project(self.convnext(x))))), lengths
+        x, lengths = self._image(features, num_frames)
+        return self.dropout(self.out_norm(self.out_whiten(self._project(self.convnext(x))))), lengths
 
     def stream(self, features: Tensor, num_frames: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Subsample a chunk.
@@ -97,35 +101,37 @@ class ZipformerSubsampling(nn.Module):
         Returns:
             Vectors (B, T' − 3, D), and what the next chunk needs (B, 3, F', C).
         """
-        picture, _ = self._picture(features, num_frames)
-        x, kept = self.convnext.stream(picture, past)
-        return self.norm(self._project(x)), kept
+        image, _ = self._image(features, num_frames)
+        x, kept = self.convnext.stream(image, past)
+        return self.out_norm(self._project(x)), kept
 
-    def _picture(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+    def _image(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return (B, T', F', C), 0 where padded, and lengths (B,)."""
-        features = features.masked_fill(_behind(num_frames, features.shape[1]).unsqueeze(2), 0.0)
+        # what balancing counts of padding must not be what happens to be there
+        features = features.masked_fill(_after(num_frames, features.shape[1]).unsqueeze(2), 0.0)
         lengths = halved_frames(num_frames)
         return self._convolve(features.unsqueeze(1), lengths).permute(0, 2, 3, 1), lengths
 
     def _project(self, x: Tensor) -> Tensor:
         """Map (B, T, F', C) to (B, T, D)."""
-        # the weights are ordered by channel, then by frequency
-        weight = self.project.weight.unflatten(1, (x.shape[3], -1)).transpose(1, 2).flatten(1)
-        return F.linear(x.flatten(2), weight, self.project.bias)
+        # the weights are ordered by channel, then by frequency; reordering x would copy a far larger tensor
+        weight = self.out.weight.unflatten(1, (x.shape[3], -1)).transpose(1, 2).flatten(1)
+        return F.linear(x.flatten(2), weight, self.out.bias)
 
     def _convolve(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Map (B, 1, T, F) to (B, C, T', F'), with channels last in memory, and 0 behind the lengths (B,)."""
+        """Map (B, 1, T, F) to (B, C, T', F'), with channels last in memory, and 0 after the lengths (B,)."""
         if self.training:
-            weight, bias = (with_scaled_gradient(p, FIRST_GRADIENT_SCALE) for p in self.convolution1.parameters())
-            x = with_scaled_gradient(x, FIRST_GRADIENT_SCALE)
-            x = F.conv2d(x, weight, bias, padding=self.convolution1.padding)
+            weight, bias = (scale_grad(p, FIRST_GRAD_SCALE) for p in self.conv1.parameters())
+            x = F.conv2d(scale_grad(x, FIRST_GRAD_SCALE), weight, bias, padding=self.conv1.padding)
         else:
-            x = self.convolution1(x)
+            x = self.conv1(x)
+        # all that follows works on channels: here they become neighbors in memory, and stay so
         x = x.contiguous(memory_format=torch.channels_last)
         x = SWOOSH_R(_on_channels(self.balancer1, x))
-        x = SWOOSH_R(_on_channels(self.balancer2, self.convolution2(x)))
-        x = _on_channels(self.balancer3, self.convolution3(x))
-        return SWOOSH_R(x, _behind(lengths, x.shape[2])[:, None, :, None])
+        x = SWOOSH_R(_on_channels(self.balancer2, self.conv2(x)))
+        x = _on_channels(self.balancer3, self.conv3(x))
+        # 0 after the end, because the ConvNeXt layer sees 3 frames ahead
+        return SWOOSH_R(x, _after(lengths, x.shape[2])[:, None, :, None])
 
 
 def _on_channels(balancer: Balancer, x: Tensor) -> Tensor:
@@ -133,6 +139,6 @@ def _on_channels(balancer: Balancer, x: Tensor) -> Tensor:
     return balancer(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-def _behind(lengths: Tensor, num_frames: int) -> Tensor:
-    """Return (B, T) true behind the end of each utterance."""
+def _after(lengths: Tensor, num_frames: int) -> Tensor:
+    """Return (B, T) true after the end of each utterance."""
     return torch.arange(num_frames, device=lengths.device) >= lengths.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""The activations SwooshL and SwooshR, alone and fused with the linear map behind them.
+"""The activations SwooshL and SwooshR, alone and fused with dropout and the linear map after them.
 
 B batch, T frames, D width, E width of the output.
 """
@@ -14,10 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr.models.encoders.zipformer.dropout import masked, shared_mask
-from asr.models.encoders.zipformer.initial import scaled_
-from asr.models.encoders.zipformer.pieces import part, pieces
-from asr.models.encoders.zipformer.schedule import Value
+from asr.models.blocking import block_of, blocks
+from asr.models.encoders.zipformer.scaling import FloatLike, masked, scale_initial_, shared_mask
 
 SLOPE = 0.08
 LINEAR_FROM = 40.0  # log(1 + e^x) is x from here on in every floating-point type
@@ -36,22 +34,25 @@ class Swoosh:
     offset: float
 
     def __call__(self, x: Tensor, zero: Tensor | None = None) -> Tensor:
-        """Return the activation of a tensor of any shape; only its input is kept for the backward pass.
+        """Return the activation of a tensor of any shape; the backward pass keeps only x.
 
-        Where ``zero``, of the same number of dimensions, is true, the result is 0.
+        The result is 0 where ``zero``, which has as many dimensions, is true.
         """
         activated: Tensor = _Activation.apply(x, self, zero)
         return activated
 
     def value(self, x: Tensor) -> Tensor:
         """Return the activation, without a graph."""
+        # the default threshold of 20 would be an error of 2e-9 in float64
         return F.softplus(x - self.shift, threshold=LINEAR_FROM).sub_(x, alpha=SLOPE).sub_(self.offset)
 
     def value_and_slope(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the activation and its derivative, without a graph: log(1 + e^t) is −log σ(−t)."""
         shifted = x - self.shift
-        # σ must be a normal number: it is at 78 in 32 bits, and at 8 in float16; beyond, the activation is t
+        # σ must be a normal number, or its logarithm is wrong: it is at 78 in 32 bits, and at 8 in float16; beyond
+        # that, the activation is t
         complement = shifted.clamp(max=-0.9 * math.log(torch.finfo(x.dtype).tiny)).neg_().sigmoid_()
+        # one σ serves both
         value = torch.maximum(complement.log().neg_(), shifted, out=shifted)
         return value.sub_(x, alpha=SLOPE).sub_(self.offset), complement.neg_().add_(1.0 - SLOPE)
 
@@ -63,69 +64,74 @@ SWOOSH_R = Swoosh(shift=1.0, offset=0.313261687)
 class _Activation(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, swoosh: Swoosh, zero: Tensor | None) -> Tensor:
+        # x is kept by whoever made it; plain autograd would keep x − shift beside it
         ctx.save_for_backward(x, zero)
         ctx.swoosh = swoosh
         y = torch.empty_like(x)
-        for piece in pieces(x):
-            y[piece] = swoosh.value(x[piece])
+        for block in blocks(x):
+            y[block] = swoosh.value(x[block])
         return y if zero is None else y.masked_fill_(zero, 0.0)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         x, zero = ctx.saved_tensors
         d_x = torch.empty_like(x)
-        for piece in pieces(x):
-            slope = (x[piece] - ctx.swoosh.shift).sigmoid_().sub_(SLOPE)
-            torch.mul(gradient[piece], slope, out=d_x[piece])
+        for block in blocks(x):
+            slope = (x[block] - ctx.swoosh.shift).sigmoid_().sub_(SLOPE)
+            torch.mul(gradient[block], slope, out=d_x[block])
+        # not a product with 0, which would keep what is not finite in the gradient of padding
         return d_x if zero is None else d_x.masked_fill_(zero, 0.0), None, None
 
 
-class _ActivationLinear(Function):
+class _ActivationDropoutLinear(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, swoosh: Swoosh) -> Tensor:
         ctx.save_for_backward(x, weight, mask)
         ctx.swoosh = swoosh
         y = x.new_empty(*x.shape[:-1], weight.shape[0])
-        for piece in pieces(x):
-            y[piece] = F.linear(masked(swoosh.value(x[piece]), part(mask, piece)), weight, bias)
+        for block in blocks(x):
+            y[block] = F.linear(masked(swoosh.value(x[block]), block_of(mask, block)), weight, bias)
         return y
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x, weight, mask = ctx.saved_tensors
         d_x, d_weight = torch.empty_like(x), torch.zeros_like(weight)
-        backwards = weight.to(gradient.dtype)
-        for piece in pieces(x):
-            value, slope = ctx.swoosh.value_and_slope(x[piece])
-            rows = gradient[piece].flatten(0, -2)
-            value = masked(value, part(mask, piece)).flatten(0, -2).to(rows.dtype)
+        # under autocast x and the gradient have 16 bits, the weights 32; d_weight adds blocks up in 32
+        low_weight = weight.to(gradient.dtype)
+        for block in blocks(x):
+            # computed again: kept, it would take as much memory as x, the widest tensor of a layer
+            value, slope = ctx.swoosh.value_and_slope(x[block])
+            rows = gradient[block].flatten(0, -2)
+            value = masked(value, block_of(mask, block)).flatten(0, -2).to(rows.dtype)
             d_weight += rows.t() @ value
-            d_x[piece] = masked((rows @ backwards).view_as(slope).mul_(slope), part(mask, piece))
+            d_x[block] = masked((rows @ low_weight).view_as(slope).mul_(slope), block_of(mask, block))
         d_bias = gradient.flatten(0, -2).sum(dim=0).to(weight.dtype)
         return d_x, d_weight, d_bias, None, None
 
 
-class SwooshLinear(nn.Module):
-    """A swoosh, dropout of whole channels of an utterance, and a linear map.
+class ActivationDropoutAndLinear(nn.Linear):
+    """A swoosh, dropout of channels of whole utterances, and a linear map.
 
-    Only the input of the three is kept for the backward pass, which computes the activation again.
+    The backward pass keeps only the input of the three, and computes the activation again.
 
     Args:
         num_inputs: width D.
         num_outputs: width E.
         swoosh: the activation.
-        scale: of the initial weights, beside PyTorch's.
+        scale: of the initial weights, relative to PyTorch's.
         dropout: probability in training.
     """
 
-    def __init__(self, num_inputs: int, num_outputs: int, swoosh: Swoosh, scale: float, dropout: Value = 0.0) -> None:
-        super().__init__()
-        self.linear = nn.Linear(num_inputs, num_outputs)
-        scaled_(self.linear, scale)
+    def __init__(
+        self, num_inputs: int, num_outputs: int, swoosh: Swoosh, scale: float, dropout: FloatLike = 0.0
+    ) -> None:
+        super().__init__(num_inputs, num_outputs)
+        scale_initial_(self, scale)
         self.swoosh, self.dropout = swoosh, dropout
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, T, D) to (B, T, E)."""
         mask = shared_mask(x, float(self.dropout)) if self.training else None
-        result: Tensor = _ActivationLinear.apply(x, self.linear.weight, self.linear.bias, mask, self.swoosh)
+        result: Tensor = _ActivationDropoutLinear.apply(x, self.weight, self.bias, mask, self.swoosh)
         return result

@@ -11,32 +11,33 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr.models.encoders.zipformer import schedule
-from asr.models.encoders.zipformer.schedule import Scheduled, TrainingClock, Value
+from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
 
 TINY = 1e-20
 SELDOM, OFTEN = 0.025, 0.25
 
 
-def whitening_schedule(clock: TrainingClock, limit: float, ratio: float = 2.0) -> Scheduled:
+def whitening_schedule(batch_count: BatchCount, limit: float, ratio: float = 2.0) -> ScheduledFloat:
     """Return a limit that grows to ``ratio`` times its first value in 20,000 batches."""
-    return Scheduled(clock, (0.0, limit), (20_000.0, ratio * limit))
+    return ScheduledFloat(batch_count, (0.0, limit), (20_000.0, ratio * limit))
 
 
-def centred_groups(x: Tensor, num_groups: int) -> Tensor:
-    """Return x (N, D) less its mean, in groups (G, N, D/G)."""
+def centered_groups(x: Tensor, num_groups: int) -> Tensor:
+    """Return x (N, D) minus its mean, in groups (G, N, D/G)."""
     return (x - x.mean(dim=0)).unflatten(1, (num_groups, -1)).transpose(0, 1)
 
 
 def whitening_metric(covariance: Tensor) -> Tensor:
-    """Return mean(λ²) / mean(λ)² over the eigenvalues λ of covariances (G, D/G, D/G): 1 where all are equal."""
+    """Return mean(λ²) / mean(λ)² over the eigenvalues λ of covariances (G, D/G, D/G): 1 if all are equal."""
     num_channels = covariance.shape[0] * covariance.shape[1]
+    # without eigenvalues: the trace is their sum, and the squared Frobenius norm is the sum of their squares
     mean = covariance.diagonal(dim1=1, dim2=2).sum() / num_channels
     return covariance.square().sum() / num_channels / (mean.square() + TINY)
 
 
 def gradient_matrix(covariance: Tensor) -> Tensor:
-    """Return what centred groups (G, N, D/G) are multiplied by to give the gradient of the metric of centredᵀ·centred.
+    """Return the matrix that maps centered groups (G, N, D/G) to the gradient of the metric of centeredᵀ·centered.
 
     With S the covariance, M the metric and m the mean eigenvalue, the gradient by S is (2/D) (S − M m I) / m².
     """
@@ -50,37 +51,40 @@ def gradient_matrix(covariance: Tensor) -> Tensor:
 
 class _Whitened(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, module: Whiten, limit: float, applies: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, module: Whiten, limit: float, applies: Tensor, waits: bool) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.module, ctx.limit, ctx.applies = module, limit, applies
+        ctx.module, ctx.limit, ctx.applies, ctx.waits = module, limit, applies, waits
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         (x,) = ctx.saved_tensors
+        # eigenvalues of a covariance in 16 bits would be equal to within rounding, or infinite
         exact = x if x.dtype == torch.float64 else x.float()
-        centred = centred_groups(exact.flatten(0, -2), ctx.module.num_groups)
-        covariance = centred.transpose(1, 2) @ centred
+        centered = centered_groups(exact.flatten(0, -2), ctx.module.num_groups)
+        covariance = centered.transpose(1, 2) @ centered
         violated = whitening_metric(covariance) >= ctx.limit
         ctx.module.remember(violated, ctx.applies)
-        if not x.is_cuda and not violated:
-            return gradient, None, None, None
-        extra = (centred @ gradient_matrix(covariance)).transpose(0, 1).reshape(gradient.shape)
+        if ctx.waits and not violated:
+            return gradient, None, None, None, None
+        extra = (centered @ gradient_matrix(covariance)).transpose(0, 1).reshape(gradient.shape)
+        # the norm of a gradient in 16 bits overflows
         norm, extra_norm = (torch.linalg.vector_norm(g.to(exact.dtype)) for g in (gradient, extra))
         scale = ctx.module.gradient_scale * norm / (extra_norm + TINY)
+        # a branch on the tensor `violated` would stop the host until the GPU has computed it
         extra.mul_(torch.where(violated & ctx.applies, scale, 0.0))
-        return extra.add_(gradient).to(gradient.dtype), None, None, None
+        return extra.add_(gradient).to(gradient.dtype), None, None, None, None
 
 
 class Whiten(nn.Module):
-    """Returns its input, and adds to its gradient one that makes the covariance of channels more like a multiple of 1.
+    """Returns its input, and adds a term to its gradient that makes the channels' covariance more like a multiple of 1.
 
-    It adds the gradient of `whitening_metric` where that is above the limit, scaled to a fraction of the norm of the
+    The term is the gradient of `whitening_metric` if that is above the limit, scaled to a fraction of the norm of the
     gradient. It works in one of 4 forward passes while it finds the limit violated, else in one of 40.
 
     Args:
         limit: of the metric.
-        gradient_scale: norm of what is added, beside the norm of the gradient.
+        gradient_scale: norm of the term, relative to the norm of the gradient.
         num_groups: G, whose covariances are all held to one multiple of 1.
 
     Reference:
@@ -88,29 +92,37 @@ class Whiten(nn.Module):
         Differs: how often it works is saved in checkpoints, and all ranks do as the first one found.
     """
 
-    def __init__(self, limit: Value, gradient_scale: float = 0.01, num_groups: int = 1) -> None:
+    def __init__(self, limit: FloatLike, gradient_scale: float = 0.01, num_groups: int = 1) -> None:
         super().__init__()
         self.limit, self.gradient_scale, self.num_groups = limit, gradient_scale, num_groups
         self.largest_probability = OFTEN
-        # a buffer: training must go on with it behind a checkpoint, and data-parallel training sends the first rank's
+        # a buffer: a resumed run must continue with it, and DistributedDataParallel sends the first rank's to all
         self.register_buffer("probability", torch.tensor(OFTEN))
         self.probability: Tensor
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x (B, …, D)."""
+    def forward(self, x: Tensor, *, waits: bool | None = None) -> Tensor:
+        """Return x (B, …, D).
+
+        Args:
+            x: whose gradient is changed.
+            waits: whether to read from the device what the change depends on, and to skip the work if there is none;
+                otherwise the change is always computed, and multiplied by 0. None: not on a GPU.
+        """
         if not self.training or not x.requires_grad:
             return x
-        drawn = schedule.draw()
+        drawn = scaling.draw()
+        # before the buffer is looked at: most passes end here, on every device
         if drawn >= self.largest_probability:
             return x
         applies = self.probability > drawn
-        # a GPU is not waited for: there the change is computed, and multiplied by 0
-        if not x.is_cuda and not applies:
+        waits = not x.is_cuda if waits is None else waits
+        if waits and not applies:
             return x
-        whitened: Tensor = _Whitened.apply(x, self, float(self.limit), applies)
+        whitened: Tensor = _Whitened.apply(x, self, float(self.limit), applies, waits)
         return whitened
 
     def remember(self, violated: Tensor, applies: Tensor) -> None:
         """Work often from now on if the limit was violated, else seldom."""
         found = torch.where(violated, OFTEN, SELDOM)
+        # a pass that was only computed to spare the host a wait must change nothing
         self.probability.copy_(torch.where(applies, found, self.probability))

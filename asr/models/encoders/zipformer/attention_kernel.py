@@ -1,0 +1,175 @@
+"""Attention weights from queries, keys and relative positions, in as little memory as it takes.
+
+B batch, T target frames, S source frames, H heads, K head width of queries and keys, R head width of position queries,
+V head width of values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from asr.models.blocking import blocks
+
+LARGEST_SCORE, PENALTY = 25.0, 1e-4  # relative to gradients of a loss that is summed over utterances
+MAX_USES = 3  # of the weights of a layer
+
+Use = tuple[Tensor, Tensor]
+
+
+def by_distance(scores: Tensor, num_sources: int) -> Tensor:
+    """View scores (…, T, T + S − 1), by distance, as (…, T, S), by source.
+
+    The row of target t begins T − 1 − t places from the left: each row down, one place less.
+    """
+    num_targets = scores.shape[-2]
+    *outer, row, column = scores.stride()
+    offset = scores.storage_offset() + column * (num_targets - 1)
+    # a view: a gather would need an index and a copy of the size of all scores
+    return scores.as_strided((*scores.shape[:-1], num_sources), (*outer, row - column, column), offset)
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """Attention weights, and what their gradient will be made of.
+
+    The gradient of each use would be T × S per head, written to memory and added up there. Instead, each use stores the
+    two narrow factors of its gradient, and the weights' own backward pass multiplies them, block by block. A backward
+    pass may stop before the weights, or reach them through some of the uses only. The gradient of ``handle`` tells
+    which of the stored factors belong to it.
+
+    Attributes:
+        values: (B, H, T, S); each row sums to 1.
+        handle: (``MAX_USES``,) dummy tensor that links every use to the weights in autograd. Its gradient is 1 for each
+            use that the backward pass went through, else 0.
+        uses: (gradient of what was attended to, values minus their mean) of each use, both (B, H or 1, T or S, V).
+    """
+
+    values: Tensor
+    handle: Tensor
+    uses: list[Use | None]
+
+
+def attention_weights(
+    query: Tensor, key: Tensor, pos_query: Tensor, pos: Tensor | None, attn_mask: Tensor, penalize: bool
+) -> AttentionWeights:
+    """Return softmax(query · key + pos_query · pos + attn_mask) over the sources.
+
+    Args:
+        query: (B, H, T, K).
+        key: (B, H, S, K).
+        pos_query: (B, H, T, R).
+        pos: (H, R, T + S − 1), from the farthest past to the farthest future; None: scores without positions.
+        attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
+        penalize: whether scores beyond ±25 are pulled back, by a gradient of 1e-4.
+    """
+    uses: list[Use | None] = []
+    values, handle = _Weights.apply(query, key, pos_query, pos, attn_mask, penalize, uses)
+    return AttentionWeights(values, handle, uses)
+
+
+def attend(weights: AttentionWeights, values: Tensor) -> Tensor:
+    """Return averages (B, H, T, V) of values (B, H, S, V); if H is 1 there, with the first head's weights.
+
+    At most ``MAX_USES`` times with the same weights.
+    """
+    attended: Tensor = _Attend.apply(values, weights.handle, weights.values, weights.uses)
+    return attended
+
+
+class _Attend(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, handle: Tensor, weights: Tensor, uses: list[Use | None]) -> Tensor:
+        ctx.save_for_backward(values, weights)
+        # the backward passes come in another order, or not at all: each use needs its own place
+        ctx.uses, ctx.number = uses, len(uses)
+        uses.append(None)
+        return weights[:, : values.shape[1]] @ values
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        values, weights = ctx.saved_tensors
+        went_through = gradient.new_zeros(MAX_USES)
+        went_through[ctx.number] = 1.0
+        # the softmax subtracts again what all sources have in common, which in 16 bits would drown their differences
+        ctx.uses[ctx.number] = (gradient, values - values.mean(dim=-2, keepdim=True))
+        return weights[:, : values.shape[1]].mT @ gradient, went_through, None, None
+
+
+class _Weights(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        pos_query: Tensor,
+        pos: Tensor | None,
+        attn_mask: Tensor,
+        penalize: bool,
+        uses: list[Use | None],
+    ) -> tuple[Tensor, Tensor]:
+        weights = query.new_empty(*query.shape[:3], key.shape[2])
+        # all that the penalty needs of the scores is their sign where they are too large: one byte instead of four
+        excess = torch.empty_like(weights, dtype=torch.int8) if penalize else None
+        for block in blocks(weights):
+            scores = query[block] @ key[block].mT
+            if pos is not None:
+                scores += by_distance(pos_query[block] @ pos, key.shape[2])
+            if excess is not None:
+                # before the mask, which is not a score to pull back
+                excess[block] = scores.sign() * (scores.abs() > LARGEST_SCORE)
+            weights[block] = (scores + attn_mask[block]).softmax(dim=-1)
+        # the gradient of a softmax needs its output, not the scores
+        ctx.save_for_backward(query, key, pos_query, pos, weights, excess)
+        # else autograd would ask each use for the T × S gradient that `handle` stands for
+        ctx.mark_non_differentiable(weights)
+        # else the gradient of the weights would arrive as zeros, as large as the weights
+        ctx.set_materialize_grads(False)
+        ctx.uses = uses
+        return weights, query.new_zeros(MAX_USES)
+
+    @staticmethod
+    def backward(ctx: Any, _: None, went_through: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, pos_query, pos, weights, excess = ctx.saved_tensors
+        d_query, d_key, d_pos_query = (_like_frames(x) for x in (query, key, pos_query))
+        d_pos = None if pos is None else torch.zeros_like(pos)
+        # factors of an earlier backward pass that stopped before the weights are multiplied by 0
+        uses = [(use[0] * through, use[1]) for use, through in zip(ctx.uses, went_through, strict=False) if use]
+        for block in blocks(weights):
+            scores = _through_softmax(weights[block], [(d_y[block], values[block]) for d_y, values in uses])
+            if excess is not None:
+                scores.add_(excess[block], alpha=PENALTY)
+            d_query[block] = scores @ key[block]
+            d_key[block] = scores.mT @ query[block]
+            if d_pos is None:
+                # the memory is not initialized
+                d_pos_query[block] = 0.0
+                continue
+            # written through the view: places that no source has stay 0
+            by_place = scores.new_zeros(*scores.shape[:3], pos.shape[2])
+            by_distance(by_place, key.shape[2]).copy_(scores)
+            d_pos_query[block] = by_place @ pos.mT
+            d_pos += (pos_query[block].mT @ by_place).sum(dim=0)
+        # emptied in place, for all uses hold this list: the next backward pass must find no factors of this one
+        ctx.uses[:] = [None] * len(ctx.uses)
+        return d_query, d_key, d_pos_query, d_pos, None, None, None
+
+
+def _through_softmax(weights: Tensor, uses: list[Use]) -> Tensor:
+    """Return the gradient by the scores of all uses of the weights."""
+    gradient = torch.zeros_like(weights)
+    for d_attended, values in uses:
+        # a use of the first head alone has one head here
+        gradient[:, : values.shape[1]] += d_attended @ values.mT
+    gradient *= weights
+    return gradient.addcmul_(weights, gradient.sum(dim=-1, keepdim=True), value=-1)
+
+
+def _like_frames(x: Tensor) -> Tensor:
+    """Return an empty (B, H, T, K) that lies in memory as (B, T, H, K)."""
+    # as the projection of frames does: its gradient is then a view, not a copy
+    return x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)

@@ -1,0 +1,183 @@
+"""Feed-forward and convolution modules, bypass, and changes of the frame rate.
+
+B batch, T frames, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.models.depthwise import DepthwiseConv1d, depthwise_conv1d
+from asr.models.encoders.zipformer.balancer import Balancer
+from asr.models.encoders.zipformer.chunks import StreamingCache
+from asr.models.encoders.zipformer.scaling import (
+    BIAS_RANGE,
+    BatchCount,
+    FloatLike,
+    ScheduledFloat,
+    limit_param_value,
+    masked,
+    utterance_mask,
+)
+from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear
+from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
+
+OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
+
+
+class FeedforwardModule(nn.Module):
+    """A linear map, SwooshL, and a linear map back."""
+
+    def __init__(self, batch_count: BatchCount, embed_dim: int, feedforward_dim: int, dropout: FloatLike) -> None:
+        super().__init__()
+        self.in_proj = nn.Linear(embed_dim, feedforward_dim)
+        self.balancer = Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
+        self.out_proj = ActivationDropoutAndLinear(feedforward_dim, embed_dim, SWOOSH_L, scale=0.1, dropout=dropout)
+        self.out_whiten = Whiten(whitening_schedule(batch_count, 7.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, T, D)."""
+        return self.out_whiten(self.out_proj(self.balancer(self.in_proj(x))))
+
+
+class ChunkCausalDepthwiseConv1d(nn.Module):
+    """Depthwise convolution that sees the past, and the future no further than the end of the frame's chunk.
+
+    A causal convolution of half the width, plus one of the whole width within each chunk, whose output is multiplied by
+    1 + a learned scale, because near its ends a chunk lacks neighbors.
+
+    Reference:
+        ``ChunkCausalDepthwiseConv1d`` of icefall.
+        Differs: neither the end of a batch nor an utterance shorter than a chunk makes a chunk shorter.
+    """
+
+    def __init__(self, channels: int, kernel_size: int) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.causal_conv = nn.Conv1d(channels, channels, (kernel_size + 1) // 2, groups=channels)
+        assert self.causal_conv.bias is not None
+        nn.init.uniform_(self.causal_conv.bias, -BIAS_RANGE, BIAS_RANGE)
+        self.chunkwise_conv = DepthwiseConv1d(channels, kernel_size)
+        self.chunkwise_conv_scale = nn.Parameter(torch.zeros(2, channels, kernel_size))
+
+    def forward(self, x: Tensor, lengths: Tensor, chunk_size: int | None, cache: StreamingCache) -> Tensor:
+        """Convolve x (B, T, D) of valid lengths (B,) in chunks; None makes each utterance one chunk."""
+        past = cache.pad(x, self.kernel_size // 2)
+        past = depthwise_conv1d(past, self.causal_conv.weight, self.causal_conv.bias)  # type: ignore[arg-type]
+        if chunk_size is None:
+            return past + self.chunkwise_conv(x) * self.chunk_scale(x.shape[1], lengths)
+        # chunks become rows of the batch, so that the convolution pads each of them with zeros
+        chunks = F.pad(x, (0, 0, 0, -x.shape[1] % chunk_size)).unflatten(1, (-1, chunk_size))
+        # a chunk ends where it would in a longer utterance: else the last one would depend on what comes later
+        ends = torch.tensor([chunk_size], device=x.device)
+        within = self.chunkwise_conv(chunks.flatten(0, 1)) * self.chunk_scale(chunk_size, ends)
+        return past + within.unflatten(0, chunks.shape[:2]).flatten(1, 2)[:, : x.shape[1]]
+
+    def chunk_scale(self, num_frames: int, ends: Tensor) -> Tensor:
+        """Return factors (E, T, D) for the T frames of chunks that end at ``ends`` (E,)."""
+        # the last row is for frames that are not near an end
+        left, right = F.pad(self.chunkwise_conv_scale, (0, 1)).mT
+        frames, far = torch.arange(num_frames, device=ends.device), self.kernel_size
+        place = frames + far - ends.unsqueeze(1)
+        place = torch.where((place >= 0) & (place < far), place, far)
+        return 1.0 + left[frames.clamp(max=far)] + right[place]
+
+
+class ConvolutionModule(nn.Module):
+    """A gated linear unit, a depthwise convolution, SwooshR and a linear map.
+
+    Args:
+        batch_count: the time now.
+        channels: width D.
+        kernel_size: frames of the convolution, odd.
+        causal: whether the convolution sees no further than the end of a chunk.
+    """
+
+    def __init__(self, batch_count: BatchCount, channels: int, kernel_size: int, causal: bool) -> None:
+        super().__init__()
+        self.in_proj = nn.Linear(channels, 2 * channels)
+        self.balancer1 = Balancer(
+            batch_count,
+            ScheduledFloat(batch_count, (0.0, 0.05), (8000.0, 0.025)),
+            1.0,
+            1.5,
+            ScheduledFloat(batch_count, (0.0, 5.0), (8000.0, 10.0)),
+        )
+        self.depthwise_conv: ChunkCausalDepthwiseConv1d | DepthwiseConv1d
+        self.depthwise_conv = (ChunkCausalDepthwiseConv1d if causal else DepthwiseConv1d)(channels, kernel_size)
+        self.balancer2 = Balancer(
+            batch_count,
+            ScheduledFloat(batch_count, (0.0, 0.1), (8000.0, 0.05)),
+            1.0,
+            ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.5)),
+            10.0,
+        )
+        self.whiten = Whiten(whitening_schedule(batch_count, 7.5))
+        self.out_proj = ActivationDropoutAndLinear(channels, channels, SWOOSH_R, scale=0.05)
+
+    def forward(self, x: Tensor, padding: Tensor, chunk_size: int | None, cache: StreamingCache) -> Tensor:
+        """Convolve x (B, T, D); padding (B, T) true after an utterance's end; chunk_size None: all in one chunk."""
+        x, gate = self.in_proj(x).chunk(2, dim=-1)
+        # the convolution would carry padding into the last valid frames
+        x = (x * self.balancer1(gate).sigmoid()).masked_fill_(padding.unsqueeze(2), 0.0)
+        if isinstance(self.depthwise_conv, ChunkCausalDepthwiseConv1d):
+            x = self.depthwise_conv(x, (~padding).sum(dim=1), chunk_size, cache)
+        else:
+            x = self.depthwise_conv(x)
+        return self.out_proj(self.whiten(self.balancer2(x)))
+
+
+class BypassModule(nn.Module):
+    """before + (after − before) ⊙ scale, with a learned scale per channel.
+
+    Early in training the scale is kept near 1, so that every module learns something.
+
+    Args:
+        batch_count: the time now.
+        embed_dim: width D.
+        skip_rate: probability in training that an utterance goes past the modules in between.
+    """
+
+    def __init__(self, batch_count: BatchCount, embed_dim: int, skip_rate: FloatLike = 0.0) -> None:
+        super().__init__()
+        self.bypass_scale = nn.Parameter(torch.full((embed_dim,), 0.5))
+        self.skip_rate = skip_rate
+        self.scale_min = ScheduledFloat(batch_count, (0.0, 0.9), (20_000.0, 0.2))
+
+    def forward(self, before: Tensor, after: Tensor) -> Tensor:
+        """Return the mixture of (B, T, D) and (B, T, D)."""
+        scale: Tensor = self.bypass_scale
+        if self.training:
+            scale = limit_param_value(scale, float(self.scale_min), 1.0)
+            scale = masked(scale, utterance_mask(before, float(self.skip_rate)))
+        return torch.lerp(before, after, scale.to(before.dtype))
+
+
+class SimpleDownsample(nn.Module):
+    """Averages each ``factor`` frames in a row with learned weights; the last frame fills up its group."""
+
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+        # not "bias" as in icefall: biases of zero get random values when a recognizer is built
+        self.logits = nn.Parameter(torch.zeros(factor))
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return ⌈T / factor⌉ frames of x (B, T, D), whose valid frames are ``lengths`` (B,)."""
+        num_missing = -x.shape[1] % self.factor
+        if num_missing:
+            x = torch.cat((x, x[:, -1:].expand(-1, num_missing, -1)), dim=1)
+        last = (lengths - 1).clamp(min=0)
+        valid = torch.arange(x.shape[1], device=x.device) <= last.unsqueeze(1)
+        # padding would enter the last group of a shorter utterance
+        filled = torch.where(valid.unsqueeze(2), x, x.take_along_dim(last[:, None, None], dim=1))
+        weights = self.logits.softmax(dim=0).to(x.dtype)
+        # not as a matrix product, which autocast would round to 16 bits: all layers add to this sum
+        return (filled.unflatten(1, (-1, self.factor)) * weights.unsqueeze(1)).sum(dim=2)
+
+
+def upsample(x: Tensor, factor: int, num_frames: int) -> Tensor:
+    """Repeat every frame of x (B, T, D) ``factor`` times, and return the first ``num_frames``."""
+    return x.repeat_interleave(factor, dim=1)[:, :num_frames]

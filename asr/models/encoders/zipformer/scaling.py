@@ -1,0 +1,242 @@
+"""Scheduled values, limits on gradients, normalization, dropout and initial weights of the Zipformer.
+
+B batch, T frames, D channels.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+BIAS_RANGE = 0.1
+INITIAL_NORM_BIAS_STD = 1e-4
+LOG_SCALE_LIMIT = 1.5
+LIMIT_PROBABILITY = 0.6  # of limiting a parameter in a forward pass
+
+
+class BatchCount:
+    """How far training is: the number of batches of ``ref_duration_s`` seconds of audio since it began.
+
+    Every scheduled value of an encoder reads the same one. Counting audio, as icefall's ``get_adjusted_batch_count``
+    does, makes schedules independent of the batch size, of the number of processes, and of accumulation.
+    """
+
+    def __init__(self) -> None:
+        # no default: training would silently use values of another time
+        self._num_batches: float | None = None
+
+    def set(self, num_batches: float) -> None:
+        """Set the number of batches, at least 0."""
+        if not num_batches >= 0:
+            raise ValueError(f"num_batches must be at least 0, given {num_batches}")
+        self._num_batches = num_batches
+
+    @property
+    def num_batches(self) -> float:
+        """The number that was set last.
+
+        Raises:
+            RuntimeError: none was set.
+        """
+        if self._num_batches is None:
+            raise RuntimeError(
+                "a Zipformer in training mode must know how far training is: call set_batch_count(audio_s) before each "
+                "update, or eval() to encode without training"
+            )
+        return self._num_batches
+
+
+class ScheduledFloat:
+    """A value that is linear between points in time, and constant before the first and after the last point.
+
+    Args:
+        batch_count: the time now.
+        points: (batches, value), ordered by batches.
+    """
+
+    def __init__(self, batch_count: BatchCount, *points: tuple[float, float]) -> None:
+        self.batch_count = batch_count
+        self.times = [time for time, _ in points]
+        self.values = [value for _, value in points]
+        if not points or self.times != sorted(set(self.times)):
+            raise ValueError(f"a schedule needs points at increasing times, given {points}")
+
+    def __float__(self) -> float:
+        """Return the value now."""
+        now = self.batch_count.num_batches
+        if now <= self.times[0]:
+            return self.values[0]
+        if now >= self.times[-1]:
+            return self.values[-1]
+        right = bisect.bisect_right(self.times, now)
+        start, end = self.times[right - 1], self.times[right]
+        return self.values[right - 1] + (now - start) / (end - start) * (self.values[right] - self.values[right - 1])
+
+
+FloatLike = float | ScheduledFloat
+"""A constant or a scheduled value; ``float()`` gives its value now."""
+
+
+def draw() -> float:
+    """Draw from [0, 1)."""
+    # from torch's generator, so that torch.manual_seed decides every random choice: the authors draw from Python's;
+    # on the CPU, because reading a number from a GPU would wait for it
+    return float(torch.rand(()))
+
+
+class _LimitParamValue(Function):
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, least: float, most: float) -> Tensor:
+        ctx.save_for_backward(parameter)
+        ctx.least, ctx.most = least, most
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (parameter,) = ctx.saved_tensors
+        # a descent along a gradient of this sign would lead further out
+        outwards = ((parameter < ctx.least) & (gradient > 0)) | ((parameter > ctx.most) & (gradient < 0))
+        return torch.where(outwards, -gradient, gradient), None, None
+
+
+def limit_param_value(parameter: Tensor, least: float, most: float) -> Tensor:
+    """Return a parameter unchanged; elements outside [least, most] get gradients that lead back inside.
+
+    It does so in a random 60 % of the calls.
+    """
+    if draw() < LIMIT_PROBABILITY:
+        limited: Tensor = _LimitParamValue.apply(parameter, least, most)
+        return limited
+    return parameter
+
+
+class _ScaleGrad(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.scale, None
+
+
+def scale_grad(x: Tensor, scale: float) -> Tensor:
+    """Return x unchanged; its gradient is multiplied by ``scale``."""
+    scaled: Tensor = _ScaleGrad.apply(x, scale)
+    return scaled
+
+
+class _WithZeroGrad(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, parameter: Tensor) -> Tensor:
+        ctx.save_for_backward(parameter)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        (parameter,) = ctx.saved_tensors
+        # not 0 · parameter, which is NaN for a parameter that is not finite
+        return gradient, torch.zeros_like(parameter)
+
+
+def with_zero_grad(x: Tensor, parameter: Tensor) -> Tensor:
+    """Return x unchanged, and give a parameter that this pass does not use a gradient of zero."""
+    # without it DistributedDataParallel fails in the next forward pass: it still waits for this gradient
+    result: Tensor = _WithZeroGrad.apply(x, parameter)
+    return result
+
+
+class _BiasNorm(Function):
+    """y = x · r, with r = e^s / rms(x − b) per frame."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, log_scale: Tensor) -> Tensor:
+        mean_square = (x - bias).square_().mean(dim=-1, keepdim=True)
+        factor = mean_square.rsqrt() * log_scale.exp()
+        # x − b is computed again in the backward pass: autograd would keep it in memory for every norm
+        ctx.save_for_backward(x, bias, mean_square, factor)
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, bias, mean_square, factor = ctx.saved_tensors
+        along_factor = (gradient * x).sum(dim=-1, keepdim=True) * factor
+        # ∂r/∂x = −r (x − b) / (D · mean square), and ∂r/∂b = −∂r/∂x
+        pull = along_factor / (mean_square * x.shape[-1])
+        pulled = (x - bias).mul_(pull)
+        # before `pulled` changes its sign in place, for the bias has the other one
+        d_bias = pulled.flatten(0, -2).sum(dim=0)
+        return pulled.neg_().addcmul_(gradient, factor), d_bias, along_factor.sum()
+
+
+class BiasNorm(nn.Module):
+    """Scales every frame to e^log_scale of its root mean square around a learned bias.
+
+    Reference:
+        Yao et al. 2024, "Zipformer", arXiv:2310.11230.
+    """
+
+    def __init__(self, num_channels: int) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.tensor(1.0))
+        self.bias = nn.Parameter(torch.randn(num_channels) * INITIAL_NORM_BIAS_STD)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize x (B, T, D)."""
+        log_scale: Tensor = self.log_scale
+        if self.training:
+            log_scale = limit_param_value(log_scale, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
+        normalized: Tensor = _BiasNorm.apply(x, self.bias, log_scale)
+        return normalized
+
+
+def shared_mask(x: Tensor, probability: float) -> Tensor | None:
+    """Return factors (B, 1, D) for x (B, T, D), 0 or 1 / (1 − probability); None if nothing is dropped."""
+    if probability == 0:
+        return None
+    kept = torch.rand(x.shape[0], 1, x.shape[2], device=x.device) > probability
+    return kept.to(x.dtype) / (1 - probability)
+
+
+def utterance_mask(x: Tensor, probability: float) -> Tensor | None:
+    """Return factors (B, 1, 1), 0 with ``probability``, else 1; None if nothing is left out."""
+    if probability == 0:
+        return None
+    return (torch.rand(x.shape[0], 1, 1, device=x.device) > probability).to(x.dtype)
+
+
+def masked(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return x times the mask, if there is one."""
+    return x if mask is None else x * mask
+
+
+class SharedDropout(nn.Module):
+    """Drops channels of whole utterances: the mask is the same for all frames."""
+
+    def __init__(self, probability: FloatLike) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop channels of x (B, T, D) in training."""
+        return masked(x, shared_mask(x, float(self.probability))) if self.training else x
+
+
+def scale_initial_(layer: nn.Linear | nn.Conv2d, scale: float) -> None:
+    """Multiply the initial weights by ``scale``, and draw biases from ±0.1 · ``scale``."""
+    with torch.no_grad():
+        layer.weight.mul_(scale)
+        if layer.bias is not None:
+            nn.init.uniform_(layer.bias, -BIAS_RANGE * scale, BIAS_RANGE * scale)
+
+
+def scaled_linear(num_inputs: int, num_outputs: int, scale: float, bias: bool = True) -> nn.Linear:
+    """Return a linear map whose output is at first ``scale`` times as large as PyTorch's would be."""
+    layer = nn.Linear(num_inputs, num_outputs, bias=bias)
+    scale_initial_(layer, scale)
+    return layer
