@@ -6,7 +6,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-from asr.data.loader import WorkerLost
 from asr.error_text import first_line, is_out_of_memory
 
 # what torch's DataLoader reports about a dead worker, and what the parent sees when it fetches a batch
@@ -30,6 +29,10 @@ WORKER_KEYS = (
 
 class RunFailed(RuntimeError):
     """A command that cannot continue; the message says why, and what to do."""
+
+
+class WorkerLost(RuntimeError):
+    """A worker that reads data could not be started, or its batches cannot be received."""
 
 
 class OutOfMemory(RunFailed):

@@ -1,4 +1,4 @@
-"""Child processes that must not outlive their parent; used by launchers, sweeps and the workers that read data."""
+"""The processes of a run: which one is the first, and that no child outlives its parent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+# set by torchrun and by our own launcher, and by SLURM
+RANK_VARIABLES = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+
+
+def is_first_process() -> bool:
+    """Return whether this is the process that writes and prints, according to the environment."""
+    ranks = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
+    return not ranks or ranks[0] == "0"
 
 
 def die_with_parent(parent: int) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable, Iterator
 
 from asr.error_text import first_line, is_out_of_memory
 from asr.signals import TRY_AGAIN, listen, restored_handlers
@@ -19,42 +20,60 @@ MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the sa
 
 
 def start(command: str) -> None:
-    """Import a command and run it."""
+    """Run a command, whose libraries are imported once its command line has been composed."""
     try:
         os.getcwd()
     except FileNotFoundError:
         # torch's libraries end the process without it
         print(f"asr-{command}: the current folder no longer exists; change to one that does", file=sys.stderr)
         raise SystemExit(2) from None
+    with importing(command):
+        app = importlib.import_module("asr.cli.app")
+    app.run_app(command)
+
+
+@contextlib.contextmanager
+def importing(command: str, clear: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Leave in one line if a library cannot be imported, or a signal arrives meanwhile.
+
+    Importing torch takes seconds, and a KeyboardInterrupt in them is a traceback, or is lost: some modules catch
+    whatever their own imports raise.
+
+    Args:
+        command: that is starting.
+        clear: removes what was made before; called if a signal arrives.
+
+    Raises:
+        SystemExit: a library cannot be imported.
+    """
 
     def leave(number: int, _: object) -> None:
         line, code = "interrupted", INTERRUPTED
         if number != signal.SIGINT:
             line = f"ended by {signal.Signals(number).name}{advice_at_start(command)}"
             code = ended_code(command, number)
+        clear()
         # of several processes the first one speaks; a closed terminal can be told nothing
         if os.environ.get("LOCAL_RANK", "0") == "0":
             with contextlib.suppress(OSError):
                 os.write(2, f"asr-{command}: {line}\n".encode())
         os._exit(code)
 
-    # Importing torch takes seconds, and a KeyboardInterrupt in them is a traceback, or is lost: some modules catch
-    # whatever their own imports raise. Nothing is made yet that would have to be cleared away.
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # shells let background jobs ignore it
         signal.signal(signal.SIGINT, leave)
     with restored_handlers():
         listen(leave)
         try:
-            module = importlib.import_module(f"asr.cli.{command}")
+            yield
         except Exception as error:
             if "HYDRA_FULL_ERROR" in os.environ:
                 raise
             told, code = explain_import(error)
             print(f"asr-{command}: {told}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)", file=sys.stderr)
             raise SystemExit(code) from None
-        signal.signal(signal.SIGINT, before)
-        module.main()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def explain_import(error: Exception) -> tuple[str, int]:

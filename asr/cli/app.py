@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import math
 import os
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,20 +24,20 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import asr.recipes
-from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, advice_at_start, ended_code
+from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, advice_at_start, ended_code, importing
 from asr.cli.errors import ConfigError
 from asr.cli.explanations import config_folder, explain, explain_os_error
 from asr.cli.help import command_help
 from asr.cli.hydra_guard import check_hydra, typed_overrides
 from asr.cli.options import PLACE, check_options
 from asr.cli.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_value
-from asr.cli.words import SEARCHPATH, check_bounds, check_words, searchpath, typed_places
+from asr.cli.words import SEARCHPATH, check_bounds, check_words, name_sweep, searchpath, typed_places
 from asr.console import printable
 from asr.error_text import first_line, is_out_of_memory
 from asr.errors import RunFailed, silence_freed_workers
 from asr.safe_io import named_path
 from asr.signals import Terminated, end_with, restored_handlers
-from asr.training.processes import is_first_process
+from asr.subprocesses import is_first_process
 
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are
 EXPLAINED = (
@@ -46,15 +48,22 @@ MAX_MESSAGE = 5000  # characters; a file may hold names without end
 TOLERANCE = "LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE"  # which lhotse reads at each recording
 LONGEST = 400  # characters without a space that are shown whole
 
+_links = contextlib.ExitStack()  # closes by removing the folder that leads to recipes_dir
 
-def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
+
+def run_app(config_name: str, task: Callable[[DictConfig], object] | None = None) -> None:
     """Compose the config named ``config_name`` with the command line, and call ``task`` with it.
+
+    Without a task, the command of that name is imported, but not before its command line is known to be right: its
+    libraries take seconds.
 
     Exits with 2 and a message if the command line or a file is wrong, with 1 and a message if the machine or the
     training cannot continue, with 130 when interrupted, and after a signal that asks for an end with 75 where the
     same can be started again, else with what a shell counts for it.
     """
     quieten()
+    if config_name == "train":
+        name_sweep(sys.argv)
     with restored_handlers():
         end_with(lambda: advice_at_start(config_name))
         try:
@@ -66,7 +75,7 @@ def run_app(config_name: str, task: Callable[[DictConfig], object]) -> None:
             _leave(config_name, f"ended by {ended.signal.name}{ended.advice()}", code)
 
 
-def _run_explained(config_name: str, task: Callable[[DictConfig], object]) -> None:
+def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None) -> None:
     full, begun = FULL_ERROR in os.environ, False
 
     def guarded(config: DictConfig) -> object:
@@ -77,7 +86,7 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object]) -> No
         # inside the job, because Hydra comments on what leaves it
         try:
             check_options(config_name, config)
-            return task(config)
+            return (task or _own_task(config_name))(config)
         except Exception as error:
             if full or not (isinstance(error, EXPLAINED) or is_out_of_memory(error)):
                 raise
@@ -109,6 +118,12 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object]) -> No
         _leave(config_name, "interrupted" + (f"; {error}" if str(error) else ""), INTERRUPTED)
 
 
+def _own_task(command: str) -> Callable[[DictConfig], object]:
+    with importing(command, clear=_links.close):
+        own: Callable[[DictConfig], object] = importlib.import_module(f"asr.cli.{command}").run
+    return own
+
+
 def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> None:
     _check_environment()
     # no child may import from the current folder, which may be somebody else's
@@ -117,6 +132,9 @@ def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> 
         folder, primary = config_folder(config_name), config_name
         if {"--help", "-h"} & set(sys.argv[1:]):
             print(command_help(config_name, folder))
+            return
+        if "--version" in sys.argv[1:]:
+            print(f"werdict {version('werdict')}")
             return
         if {"-sc", "--shell-completion"} & set(sys.argv[1:]):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
@@ -206,7 +224,8 @@ def _external_recipes(argv: list[str]) -> Iterator[None]:
     if is_first_process():
         print(f"recipes_dir: runs the Python code in {printable(str(path))}; name only what you trust", flush=True)
     asr.recipes.__path__.append(str(path))
-    with tempfile.TemporaryDirectory() as folder:
+    with _links:
+        folder = _links.enter_context(tempfile.TemporaryDirectory())
         (Path(folder) / "recipe").symlink_to(path)
         # Hydra obeys one list of places alone
         places = [folder, *typed_places(argv[1:])]

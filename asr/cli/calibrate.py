@@ -15,9 +15,9 @@ from asr.cli.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
+from asr.subprocesses import is_first_process
 from asr.training.calibrate import USABLE, Calibration, calibrate
 from asr.training.module import TrainingModule
-from asr.training.processes import is_first_process
 
 FAR = 2.0  # a proposal of more than this times what was measured must be measured itself
 # one device stands for all, every micro-batch is an update, and nothing is written

@@ -31,10 +31,10 @@ console = PlainConsole()
 
 def main() -> None:
     """Run ``asr-compare``."""
-    run_app("compare", compare_runs)
+    run_app("compare", run)
 
 
-def compare_runs(options: DictConfig) -> None:
+def run(options: DictConfig) -> None:
     """Compare runs, print the result and write it to a new folder."""
     config = cast(dict[str, Any], OmegaConf.to_container(options, resolve=True))
     sweep, folders = _run_folders(config)

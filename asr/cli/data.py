@@ -16,7 +16,7 @@ from asr.data.prepared import PreparedData
 from asr.data.source_files import visible_files
 from asr.data.table import print_table
 from asr.run_folder import usable_folder
-from asr.training.processes import is_first_process
+from asr.subprocesses import is_first_process
 from asr.training.unreadable import check_share
 
 # lengths whose subsampled lengths tell one encoder from another

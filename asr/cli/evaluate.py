@@ -24,10 +24,10 @@ console = PlainConsole()
 
 def main() -> None:
     """Run ``asr-evaluate``."""
-    run_app("evaluate", evaluate)
+    run_app("evaluate", run)
 
 
-def evaluate(options: DictConfig) -> None:
+def run(options: DictConfig) -> None:
     """Decode the sets, write hypotheses and error rates, and print them."""
     if options.name is not None and options.manifest is None:
         raise ConfigError(f"name={options.name} names the set of a manifest; add manifest=PATH, or leave name out")

@@ -9,12 +9,10 @@ import unicodedata
 from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
-from lightning.pytorch import Trainer
 from omegaconf.errors import OmegaConfBaseException
 
 from asr.cli.errors import did_you_mean
 from asr.cli.help import choices, known_keys
-from asr.cli.trainer import REFUSED
 
 # configs that Hydra's plugins bring along
 PLUGINS = {
@@ -117,10 +115,16 @@ def _explain_key(key: str, config_name: str) -> str:
     known = known_keys(config_name, config_folder(config_name), parent)
     if known is None:
         return _explain_key(parent, config_name) if parent else f"{key}: there is no such key"
-    if parent == "trainer" and name in inspect.signature(Trainer).parameters:
+    if parent == "trainer":
+        # imported here, because it takes seconds, and other keys need none of it
+        from lightning.pytorch import Trainer
+
+        from asr.cli.trainer import REFUSED
+
         if name in REFUSED:
             return f"{key} cannot be given: {REFUSED[name]}"
-        return f"{key}: an option of Lightning's Trainer that the config does not list; +{key}=… adds it"
+        if name in inspect.signature(Trainer).parameters:
+            return f"{key}: an option of Lightning's Trainer that the config does not list; +{key}=… adds it"
     where = f"in {parent}" if parent else "at the top level"
     return (
         f"{key}: there is no key {name!r} {where}.{did_you_mean(name, known)} Allowed: {', '.join(known) or 'none'}. "

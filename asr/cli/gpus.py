@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-import torch
-
 from asr.cli.errors import ConfigError
 from asr.safe_io import open_inside
 
@@ -50,6 +48,8 @@ def visible_gpus() -> list[str]:
     """Return the names by which this process may use GPUs."""
     given = os.environ.get(VARIABLE)
     if given is None:
+        import torch  # takes seconds, which a sweep that shares its GPUs does not need
+
         return [str(index) for index in range(torch.cuda.device_count())]
     return [name.strip() for name in given.split(",") if name.strip()]
 

@@ -11,10 +11,10 @@ from asr.cli.data import prepare_data
 
 def main() -> None:
     """Run ``asr-prepare``."""
-    run_app("prepare", prepare)
+    run_app("prepare", run)
 
 
-def prepare(config: DictConfig) -> None:
+def run(config: DictConfig) -> None:
     """Prepare what is missing and print the table."""
     prepare_data(plain(config))
 

@@ -16,6 +16,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.cli.errors import ConfigError
+from asr.cli.words import override_key
 from asr.nested import at, flatten
 from asr.run_folder import check_run_folder
 from asr.safe_io import check_plain, named_path, read_yaml
@@ -184,11 +185,6 @@ def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
     now = [word for word in words if override_key(word) not in TYPED_ONLY]
     typed = {override_key(word) for word in now}
     return [*(word for word in saved_overrides(folder) if override_key(word) not in typed), *now]
-
-
-def override_key(word: str) -> str:
-    """Return the key of an override as it was typed."""
-    return word.lstrip("+~").partition("=")[0]
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

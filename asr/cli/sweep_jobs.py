@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import hashlib
 import json
@@ -22,7 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from asr.cli.errors import ConfigError
 from asr.cli.gpus import claimed_gpus
-from asr.cli.resuming import FREE, override_key
+from asr.cli.resuming import FREE
+from asr.cli.words import override_key
 from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import flatten
@@ -114,19 +114,6 @@ def check_sweep_name(name: object) -> None:
     """
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigError(f"sweep.name must be letters, digits and _ . + -, as in first-try, given {name!r}")
-
-
-def name_sweep(argv: list[str]) -> None:
-    """Name a multirun by its time where nobody has named it, so that all its processes know it by one name.
-
-    Puts ``-m`` first too: Hydra does not understand it between overrides.
-    """
-    words = [word for word in argv[1:] if word not in ("-m", "--multirun")]
-    if len(words) == len(argv) - 1:
-        return
-    if not any(override_key(word) == "sweep.name" for word in words):
-        words.append(f"sweep.name={datetime.datetime.now():%Y-%m-%d_%H-%M-%S}")
-    argv[1:] = ["-m", *words]
 
 
 def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:

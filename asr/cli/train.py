@@ -24,10 +24,10 @@ from asr.cli.data import prepare_data
 from asr.cli.dry_run import dry_run
 from asr.cli.errors import ConfigError
 from asr.cli.launcher import launch
-from asr.cli.resuming import changes, override_key, recorded_overrides, refuse_changes, run_folder, saved_config
-from asr.cli.sweep_jobs import name_sweep, run_job
+from asr.cli.resuming import changes, recorded_overrides, refuse_changes, run_folder, saved_config
+from asr.cli.sweep_jobs import run_job
 from asr.cli.trainer import build_trainer
-from asr.cli.words import words_for_jobs
+from asr.cli.words import override_key, words_for_jobs
 from asr.console import PlainConsole
 from asr.data.prepared import INDEX, PreparedData
 from asr.data.reading import Reading
@@ -42,11 +42,12 @@ from asr.run_folder import (
 )
 from asr.safe_io import write_whole
 from asr.signals import Terminated
+from asr.subprocesses import is_first_process
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.fit import fit
 from asr.training.module import TrainingModule
-from asr.training.processes import agree, is_first_process, is_started_as_rank
+from asr.training.processes import agree, is_started_as_rank
 from asr.training.report import report_run
 from asr.training.resumable_loader import ResumableLoader
 from asr.training.run_summary import Stopwatch
@@ -89,11 +90,10 @@ class Plan:
 
 def main() -> None:
     """Run ``asr-train``."""
-    name_sweep(sys.argv)
-    run_app("train", train)
+    run_app("train", run)
 
 
-def train(config: DictConfig) -> float | None:
+def run(config: DictConfig) -> float | None:
     """Prepare missing data, train, decode the test sets; of a sweep, run one job and return its WER on dev."""
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:

@@ -24,10 +24,10 @@ console = PlainConsole(stderr=True)
 
 def main() -> None:
     """Run ``asr-transcribe``."""
-    run_app("transcribe", transcribe)
+    run_app("transcribe", run)
 
 
-def transcribe(options: DictConfig) -> None:
+def run(options: DictConfig) -> None:
     """Print or write one line per file: path, tab, text. Exits with 1 if a file could not be read."""
     patterns = [str(p) for p in options.audio] if isinstance(options.audio, ListConfig) else [str(options.audio)]
     output = _output_file(options.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +43,24 @@ def check_bounds(words: Sequence[str]) -> None:
             depth += 1 if mark in "[({" else -1
             if depth > MAX_NESTED:
                 raise ConfigError(f"{key}: the value is nested deeper than {MAX_NESTED}")
+
+
+def override_key(word: str) -> str:
+    """Return the key of an override as it was typed."""
+    return word.lstrip("+~").partition("=")[0]
+
+
+def name_sweep(argv: list[str]) -> None:
+    """Name a multirun by its time where nobody has named it, so that all its processes know it by one name.
+
+    Puts ``-m`` first too: Hydra does not understand it between overrides.
+    """
+    words = [word for word in argv[1:] if word not in ("-m", "--multirun")]
+    if len(words) == len(argv) - 1:
+        return
+    if not any(override_key(word) == "sweep.name" for word in words):
+        words.append(f"sweep.name={datetime.datetime.now():%Y-%m-%d_%H-%M-%S}")
+    argv[1:] = ["-m", *words]
 
 
 def check_words(words: Sequence[str], folder: Path) -> None:

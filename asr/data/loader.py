@@ -18,6 +18,7 @@ from asr.data.batch import Batch
 from asr.data.dataset import SpeechDataset
 from asr.data.sampling import MicroBatches
 from asr.data.worker_signals import obey_parent_alone
+from asr.errors import WorkerLost
 
 # each is a process of its own; more than a few per core only wait for each other
 MAX_WORKERS = max(64, 4 * (os.cpu_count() or 1))
@@ -52,10 +53,6 @@ class Workers:
                 f"num_workers × prefetch must be at most {MAX_BATCHES}, the micro-batches in memory, given "
                 f"{self.num_workers} × {self.prefetch}"
             )
-
-
-class WorkerLost(RuntimeError):
-    """A worker could not be started, or what it sends not be received."""
 
 
 class _Planned(Sampler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,15 +9,6 @@ import lightning.pytorch as pl
 import torch.distributed as dist
 
 T = TypeVar("T")
-
-# set by torchrun, by SLURM, and by our own launcher
-RANK_VARIABLES = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
-
-
-def is_first_process() -> bool:
-    """Return whether this is the process that writes and prints, according to the environment."""
-    ranks = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
-    return not ranks or ranks[0] == "0"
 
 
 def is_started_as_rank(trainer: pl.Trainer) -> bool:

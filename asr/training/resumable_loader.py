@@ -12,7 +12,7 @@ from asr.data.batch import Batch
 from asr.data.dataset import SpeechDataset
 from asr.data.loader import Workers, read
 from asr.data.sampling import MicroBatches
-from asr.training.processes import is_first_process
+from asr.subprocesses import is_first_process
 
 console = PlainConsole(quiet=not is_first_process())
 

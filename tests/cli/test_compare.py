@@ -6,7 +6,7 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
-from asr.cli.compare import compare_runs
+from asr.cli import compare as command
 from asr.cli.explanations import CONFIGS
 from tests.cli.conftest import Workplace
 from tests.cli.wandb_file import read_wandb
@@ -91,7 +91,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(workplace, monkeypatch
     monkeypatch.chdir(workplace.folder)
     before = sorted(workplace.folder.rglob("*"))
     with pytest.raises(ValueError, match=re.escape(parts[0])) as raised:
-        compare_runs(OmegaConf.merge(OmegaConf.load(CONFIGS / "compare" / "compare.yaml"), options))
+        command.run(OmegaConf.merge(OmegaConf.load(CONFIGS / "compare" / "compare.yaml"), options))
     for part in parts:
         assert part in str(raised.value)
     assert sorted(workplace.folder.rglob("*")) == before

@@ -9,7 +9,8 @@ import pytest
 from asr.cli.errors import ConfigError
 from asr.cli.explanations import PLUGINS
 from asr.cli.gpus import VARIABLE, claimed_gpus
-from asr.cli.sweep_jobs import check_sweep_name, job_name, name_sweep
+from asr.cli.sweep_jobs import check_sweep_name, job_name
+from asr.cli.words import name_sweep
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 

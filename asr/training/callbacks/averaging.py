@@ -9,10 +9,10 @@ import lightning.pytorch as pl
 from torch import Tensor
 
 from asr.console import PlainConsole
+from asr.subprocesses import is_first_process
 from asr.training.checkpoints import AVERAGES
 from asr.training.loop_counters import ends_update
 from asr.training.module import TrainingModule
-from asr.training.processes import is_first_process
 from asr.training.running_averages import RunningAverages
 
 console = PlainConsole(quiet=not is_first_process())
