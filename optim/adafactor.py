@@ -148,7 +148,7 @@ class AdafactorSchedule(LRScheduler):
         initial_lr: what is reported before the first update.
 
     Raises:
-        ValueError: the optimizer is not such an Adafactor.
+        ValueError: the optimizer is not an `Adafactor`.
 
     Reference:
         transformers.optimization.AdafactorSchedule.

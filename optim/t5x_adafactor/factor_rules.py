@@ -155,7 +155,7 @@ def rule_of_logical_axes(name: str, axes: Sequence[str], table: Mapping[str, Any
     Without both rows and columns there is nothing to factor: rows or columns alone become ``none``.
 
     Raises:
-        ValueError: an axis is unknown, or is none of row, column and batch beside rows and columns.
+        ValueError: an axis is unknown, or is "none" although others are rows and columns.
     """
     for axis in axes:
         if axis not in table:

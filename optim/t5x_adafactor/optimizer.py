@@ -12,12 +12,12 @@ from torch import Tensor
 from optim.engine.batch import Group, State
 from optim.engine.chain import Chain
 from optim.engine.options import did_you_mean
-from optim.t5x_adafactor.factor_plan import check_rules, parse_rules, plan_of
 from optim.t5x_adafactor.factor_rules import HParamMap, rule_of_logical_axes, standard_logical_factor_rules
+from optim.t5x_adafactor.group_rules import check_rules, parse_rules, plan_of
 from optim.t5x_adafactor.transforms import MomentsByPlan, SkipNan
 from optim.transforms.clip_by_global_norm import ClipByGlobalNorm
 from optim.transforms.clip_by_rms import ClipByRms
-from optim.transforms.factored import FactorPlan
+from optim.transforms.factor_plan import FactorPlan
 from optim.transforms.learning_rate import LearningRate
 from optim.transforms.momentum import Momentum
 from optim.transforms.parameter_scale import ParameterScale
@@ -40,7 +40,7 @@ class T5XAdafactor(Chain):
     "batch", "none", or a `FactorDim`. The heuristic factors matrices whose sizes both reach
     ``min_dim_size_to_factor``, leaves vectors and scalars, and refuses more axes; "matrices" leaves those too. A rule
     by axes holds for all sizes, but for at most two axes without a batch the heuristic decides. Rules are fixed once a
-    group is made. RMS and size are those of each slice of the axes that a rule calls a batch.
+    group is made. Axes that a rule calls a batch split a parameter into slices, each clipped and scaled by itself.
 
     State: r and c (``row``, ``col``), or v (``exp_avg_sq``); m (``exp_avg``) with beta1.
 

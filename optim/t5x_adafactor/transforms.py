@@ -11,7 +11,8 @@ from torch import Tensor
 from optim.engine.batch import Group, ParamBatch, State, Update
 from optim.engine.options import SWITCH, WHOLE
 from optim.engine.transform import Transform
-from optim.transforms.factored import FactorPlan, moment_state, over_moment
+from optim.transforms.factor_plan import FactorPlan
+from optim.transforms.factored import moment_state, over_moment
 
 
 class MomentsByPlan(Transform):
@@ -32,7 +33,7 @@ class MomentsByPlan(Transform):
         initial_step: not read with ``per_param_step``.
         per_param_step: count each parameter's own steps.
         factored: this and the following are not read here: the optimizer makes plans of them.
-        min_dim_size_to_factor: see `optim.t5x_adafactor.factor_plan.make_plan`.
+        min_dim_size_to_factor: see `optim.t5x_adafactor.group_rules.make_plan`.
         factor_map: see `optim.t5x_adafactor.factor_rules.parse_factor_map`.
         logical_factor_rules: see `optim.t5x_adafactor.factor_rules.parse_logical_rules`.
         name: see `Transform`.

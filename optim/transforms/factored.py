@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from optim.engine.batch import Group, ParamBatch, State, Update, constant, zero_per_axes, zeros
 from optim.engine.transform import Transform
-
-Axes = tuple[int, ...]
-
-
-class FactorPlan(NamedTuple):
-    """What an optimizer with rules per parameter decided about one; axes are counted from the end.
-
-    Attributes:
-        rows: axes that are rows of the factored second moment.
-        cols: axes that are columns; without rows and columns the moment is kept per element.
-        averaged: axes that the sizes of parameters and updates are averaged over, so that there is one size per slice
-            of the others; None for one size per parameter.
-        scaled: whether steps are relative to the parameter's size.
-    """
-
-    rows: Axes
-    cols: Axes
-    averaged: Axes | None
-    scaled: bool
+from optim.transforms.factor_plan import Axes
 
 
 def moment_state(param: Tensor, rows: Axes, cols: Axes) -> State:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from optim import Chain, Transform, Update, chain, grouped
+from optim.cain import AxisSizes
 from optim.eve import ShrinkAbove
 from optim.transforms.adam import Adam, FusedAdam
 from optim.transforms.clip_by_rms import ClipByRms
@@ -139,6 +140,11 @@ def test_chains_that_cannot_be_meant_are_refused():
         chain(Momentum(0.5), Momentum(0.5), lr=0.1)(params)
     with pytest.raises(ValueError, match="FusedAdam moves the parameters itself; it must be the last transform"):
         chain(FusedAdam(), ShrinkAbove(0.1, 0.1), lr=0.1)(params)
+
+
+def test_a_transform_without_its_options_is_refused():
+    with pytest.raises(TypeError, match="AxisSizes needs the options rms_eps"):
+        AxisSizes()
 
 
 def test_an_update_is_a_direction_times_a_scale():

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import optim.scaled_adam as scaled_adam
-from optim import ParamBatch, ScaledAdam, Update
+from optim import ParamBatch, ScaledAdam, Transform, Update, chain
 from optim.engine.stacking import STACK_BELOW_NUMEL
 from optim.transforms.clip_by_median_norm import ClipByMedianNorm
 from tests.optim.training import make_gradient, make_parameters, run, same, values
@@ -206,6 +206,29 @@ def test_the_size_stays_below_its_limit_and_single_elements_within_theirs():
         assert abs(single.item()) <= 0.4 + 1e-7
         sizes.append(large.detach().square().mean().sqrt().item())
     assert statistics.mean(sizes[-50:]) < 2.5
+
+
+class Copies(Transform):
+    """Keeps copies of the updates that arrive."""
+
+    def __init__(self):
+        super().__init__()
+        self.copies = []
+
+    def __call__(self, update, batch):
+        self.copies.append(update.value().clone())
+        return update
+
+
+def test_the_change_leaves_complete_so_that_no_later_transform_sees_half_of_it():
+    (param,) = twins(1, 10)
+    options = dict.fromkeys(("scalar_lr_scale", "param_min_rms"), 0.1)
+    change = scaled_adam.ScaledChange(betas=(0.9, 0.98), eps=1e-8, param_max_rms=3.0, size_update_period=1, **options)
+    copies = Copies()
+    optimizer = chain(change, copies, lr=0.1)([param])
+    for k in range(3):
+        run(optimizer, [param], [k])
+        assert torch.equal(copies.copies[-1], -optimizer.state[param]["delta"])
 
 
 def test_a_rate_of_zero_moves_nothing_but_goes_on_averaging():

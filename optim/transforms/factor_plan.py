@@ -1,15 +1,35 @@
-"""Sizes of a parameter's slices: one number for each position on the axes that a `FactorPlan` does not average over."""
+"""What an optimizer with rules per parameter decided about one, and the sizes of the slices that follow from it."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from optim.engine.batch import ParamBatch, Scalar, Update
-from optim.transforms.factored import FactorPlan
+
+Axes = tuple[int, ...]
 
 
-def slice_axes(batch: ParamBatch) -> tuple[int, ...] | None:
+class FactorPlan(NamedTuple):
+    """How one parameter is factored and sliced; axes are counted from the end.
+
+    Attributes:
+        rows: axes that are rows of the factored second moment.
+        cols: axes that are columns; without rows and columns the moment is kept per element.
+        averaged: axes that the sizes of parameters and updates are averaged over, so that there is one size per slice
+            of the others; None for one size per parameter.
+        scaled: whether steps are relative to the parameter's size.
+    """
+
+    rows: Axes
+    cols: Axes
+    averaged: Axes | None
+    scaled: bool
+
+
+def slice_axes(batch: ParamBatch) -> Axes | None:
     """Return the axes that each slice extends over; None if the whole parameter is one slice."""
     plan = batch.stacking_key
     return plan.averaged if isinstance(plan, FactorPlan) else None
