@@ -30,3 +30,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError | ImportError | OSError) or "DataLoader worker" in text:
         return False
     return any(sign in text for sign in OUT_OF_MEMORY)
+
+
+def caused_by_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or one that led to it, says that memory ran out."""
+    while error is not None:
+        if is_out_of_memory(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

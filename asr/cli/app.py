@@ -33,7 +33,7 @@ from asr.cli.options import PLACE, check_options
 from asr.cli.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_value
 from asr.cli.words import SEARCHPATH, check_bounds, check_words, name_sweep, searchpath, typed_places
 from asr.console import printable
-from asr.error_text import first_line, is_out_of_memory
+from asr.error_text import caused_by_memory, first_line, is_out_of_memory
 from asr.errors import RunFailed, silence_freed_workers
 from asr.safe_io import named_path
 from asr.signals import Terminated, end_with, restored_handlers
@@ -159,6 +159,9 @@ def _check_environment() -> None:
 
 def _told(error: Exception, config_name: str) -> tuple[str, int]:
     """Return what an error says, and the exit code."""
+    # if memory runs out, Hydra reports a class that cannot be found, and OmegaConf adds a key to MemoryError
+    if isinstance(error, HydraException | MemoryError) and caused_by_memory(error):
+        return f"out of memory while the config was composed; {MORE_MEMORY}", 1
     # Hydra's error about a missing config is an OSError too
     if isinstance(error, OmegaConfBaseException | HydraException):
         return explain(error, config_name), 2
