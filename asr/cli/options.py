@@ -63,6 +63,10 @@ LOGGERS = Kind(
     "a choice of its group, with options for each",
     lambda value: isinstance(value, Mapping) and all(isinstance(node, Mapping | None) for node in value.values()),
 )
+RATES = Kind(
+    "learning rates above 0 by the name of an optimizer",
+    lambda value: isinstance(value, Mapping) and all(_is_number(rate) and rate > 0 for rate in value.values()),
+)
 
 DECODING = {
     "run": PLACE,
@@ -80,6 +84,7 @@ TRAINING = {
     "decode_test": YES_OR_NO,
     "calibrate": YES_OR_NO,
     "weights": NAME,
+    "best_lr": RATES,
 }
 GROUPS = ("decoder", "logger")  # of which nothing may be chosen
 KINDS: dict[str, dict[str, Kind]] = {

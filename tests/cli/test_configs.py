@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from asr.cli import train as train_module
 from asr.cli.build import plain
@@ -56,11 +56,22 @@ def test_every_recipe_composes_with_every_optimizer(recipe):
     for optimizer in choices(CONFIGS, "optimizer"):
         config = plain(composed(f"recipe={recipe}", f"optimizer={optimizer}"))
         # a recipe that set optimizer keys would leak them into another optimizer
-        alone = yaml.safe_load((CONFIGS / "optimizer" / f"{optimizer}.yaml").read_text())
-        assert {key: str(value) for key, value in config["optimizer"].items()} == {
-            key: str(value) for key, value in alone.items()
-        }
+        alone = OmegaConf.load(CONFIGS / "optimizer" / f"{optimizer}.yaml")
+        alone.lr = config["best_lr"].get(optimizer, alone.lr)
+        assert config["optimizer"] == OmegaConf.to_container(alone, resolve=True)
         train_module.dry_run(config)
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe.endswith("/zipformer_ctc")])
+def test_a_recipe_has_the_best_rate_of_its_optimizer_and_no_rate_of_others(recipe):
+    for words, lr in (([], 0.135), (["optimizer=adamw"], 1.5e-3), (["optimizer.lr=0.01"], 0.01)):
+        assert plain(composed(f"recipe={recipe}", *words))["optimizer"]["lr"] == lr
+    assert composed(f"recipe={recipe}").best_lr.keys() <= choices(CONFIGS, "optimizer").keys()
+
+
+@pytest.mark.parametrize("optimizer", choices(CONFIGS, "optimizer"))
+def test_a_recipe_can_give_every_optimizer_a_rate(optimizer):
+    assert composed(f"optimizer={optimizer}", f"+best_lr.{optimizer}=0.25").optimizer.lr == 0.25
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
