@@ -9,6 +9,7 @@ from typing import Any
 from asr.console import PlainConsole
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
+from asr.errors import RunFailed
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.report import summary
 from asr.inference.evaluate import evaluate_sets
@@ -52,8 +53,7 @@ def report_run(
         notes: on the course of the run.
 
     Raises:
-        RunFailed: a file cannot be written.
-        NothingRead: no utterance of a test set could be read; everything else is written.
+        RunFailed: a file cannot be written, or, after all is written, no utterance of a test set could be read.
     """
     watch = Stopwatch()
     with explaining_failed_writes(run_dir):
@@ -62,7 +62,7 @@ def report_run(
         notes = [*prepared.notes, *notes, *fallback]
         sets = {name: prepared.cuts(name) for name in test_names}
         decoded_notes = [*notes, best.decoding_note()]
-        results, failed = evaluate_sets(
+        results, failures = evaluate_sets(
             module.recogniser, module.decoder, reading, sets, decoded_notes, run_dir / "decode"
         )
         test = {
@@ -86,8 +86,8 @@ def report_run(
         if (run_dir / "metrics.csv").exists():
             plot_curves(run_dir / "metrics.csv", run_dir / "report")
         _print_places(run_dir, best.path, training, decoded=bool(results))
-    if failed is not None:
-        raise failed
+    if failures:
+        raise RunFailed(failures[0])
 
 
 def _best(run_dir: Path, weights: str) -> tuple[LoadedCheckpoint, list[str]]:

@@ -71,7 +71,7 @@ class UnreadableCuts:
             self.counts |= {"epoch": epoch, "in_epoch": 0}
         self.counts["total"] += num_unreadable
         self.counts["in_epoch"] += num_unreadable
-        self.counts["learned"] |= num_read > 0
+        self.counts["learned"] |= num_read > 0  # of the whole run, which a resumed part cannot see
         if num_unreadable and self.max_per_epoch is not None and self.counts["in_epoch"] > self.max_per_epoch:
             raise RunFailed(
                 f"{self.counts['in_epoch']} utterances of this epoch could not be read, more than the "

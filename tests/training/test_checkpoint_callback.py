@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asr.training import checkpoint_files
+from asr.training.callbacks import checkpoint_callback
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.checkpoint_files import duplicate, update_file
 from asr.training.checkpoints import newest_good_checkpoint
@@ -19,8 +20,8 @@ class Killed(RuntimeError):
 def writes(monkeypatch) -> list[str]:
     """The names of all checkpoints that are written."""
     written: list[str] = []
-    write = checkpoint_files.write
-    monkeypatch.setattr(checkpoint_files, "write", lambda s, path: (written.append(path.name), write(s, path)))
+    write = checkpoint_callback.write
+    monkeypatch.setattr(checkpoint_callback, "write", lambda s, path: (written.append(path.name), write(s, path)))
     return written
 
 

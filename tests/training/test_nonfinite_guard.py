@@ -154,6 +154,6 @@ def test_a_rank_with_a_bad_batch_makes_all_ranks_skip(ranks):
     assert one["counts"] == other["counts"] == {"skipped_updates": 1, "consecutive_skips": 0, "too_short": 0}
     assert same(one, other)
     assert all(value.isfinite().all() for value in one["weights"].values())
-    assert one["averages"]["num"] == 2
+    assert one["averages"]["num_averaged"] == 2
     assert "rank 0: good" in ranks[0].said
     assert "rank 1: bad" in ranks[1].said
