@@ -137,7 +137,7 @@ def calibrate(
         reserved: bytes that a run will need in addition to what is measured here.
     """
     memory = memory_of(make_trainer([], 1).strategy.root_device)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng():  # training steps seed torch's generator
         buckets = [
             _measure(module, dataset, order, numbers, make_trainer, memory) for numbers in order.largest_per_bucket()
         ]

@@ -69,9 +69,7 @@ class _RestoreChecks(pl.Callback):
         self.first_update = 0
         self.schedules: Sequence[Any] = ()
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Keep the states of schedules: torch's load_state_dict overwrites every attribute without a check."""
         self.schedules, self.first_update = checkpoint["lr_schedulers"], checkpoint["global_step"]
 

@@ -46,7 +46,7 @@ class CudaMemory:
 
     def peak(self) -> int:
         """Return the most bytes that tensors held since the start, after all queued work is done."""
-        torch.cuda.synchronize(self.device)
+        torch.cuda.synchronize(self.device)  # kernels may still be queued
         return torch.cuda.max_memory_allocated(self.device)
 
 
@@ -76,7 +76,7 @@ class ProcessMemory:
 
     def peak(self) -> int:
         """Return the largest growth of resident memory."""
-        return _in_status("VmHWM") - self.before
+        return _in_status("VmHWM") - self.before  # the high-water mark of VmRSS
 
 
 DeviceMemory = CudaMemory | ProcessMemory

@@ -114,7 +114,7 @@ class TrainingModule(pl.LightningModule):
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
             return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
         if isinstance(self.recogniser.encoder, FollowsTraining):
-            self.recogniser.encoder.follow_training(self.trained_audio_s())
+            self.recogniser.encoder.follow_training(self.nominal_audio.read(self.global_step, self.update_s()))
         # a function of the batch: a resumed run draws the same masks although no generator is saved
         torch.manual_seed(seed_for("dropout", batch.seed))
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
@@ -129,10 +129,6 @@ class TrainingModule(pl.LightningModule):
             num_too_short=too_short.sum(),
         )
         return loss
-
-    def trained_audio_s(self) -> float:
-        """Return how many seconds of audio the updates so far may have held at most, on all ranks."""
-        return self.nominal_audio.read(self.global_step, self.update_s())
 
     def update_s(self) -> float:
         """Return how many seconds of audio an update may hold at most, on all ranks."""
@@ -190,7 +186,7 @@ class TrainingModule(pl.LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip by the norm that was logged, without computing it again; Lightning clips by value."""
-        if gradient_clip_algorithm == "value":
+        if gradient_clip_algorithm == "value":  # needs no norm
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val:
             clip_grads_with_norm_(self.parameters(), gradient_clip_val, self.gradient_norm)

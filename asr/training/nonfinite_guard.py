@@ -35,7 +35,7 @@ class NonfiniteGuard:
         self.max_consecutive_skips = max_consecutive_skips
         self.counts = {"skipped_updates": 0, "consecutive_skips": 0, "too_short": 0}
         self.seen: list[tuple[tuple[str, ...], Tensor, Tensor]] = []
-        self.named: set[str] = set()
+        self.named: set[str] = set()  # not in checkpoints: a resumed run names them again
 
     def see(self, batch: Batch, losses: Tensor) -> Tensor:
         """Remember a micro-batch until the end of its update.
@@ -78,7 +78,7 @@ class NonfiniteGuard:
         Raises:
             RunFailed: too many updates in a row were skipped.
         """
-        self.seen = []
+        self.seen = []  # empty on all ranks
         self.counts["skipped_updates"] += 1
         self.counts["consecutive_skips"] += 1
         in_a_row = self.counts["consecutive_skips"]

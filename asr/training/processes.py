@@ -18,7 +18,7 @@ RANK_VARIABLES = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
 def is_first_process() -> bool:
     """Return whether this is the process that writes and prints, according to the environment."""
     ranks = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
-    return not ranks or ranks[0] == "0"
+    return not ranks or ranks[0] == "0"  # without any of them there is only one process
 
 
 def is_started_as_rank(trainer: pl.Trainer) -> bool:

@@ -58,7 +58,7 @@ def report_run(
     watch = Stopwatch()
     with explaining_failed_writes(run_dir):
         best, fallback = _best(run_dir, weights)
-        module.recogniser.load_state_dict(best.weights)
+        module.recogniser.load_state_dict(best.weights)  # instead of those of the last update
         notes = [*prepared.notes, *notes, *fallback]
         sets = {name: prepared.cuts(name) for name in test_names}
         decoded_notes = [*notes, best.decoding_note()]
@@ -72,18 +72,13 @@ def report_run(
         for name, found in results.items():
             log_samples(loggers, f"test/{name}", found.score, best.update)
         _log_summary(loggers, test)
-        used = {
-            "checkpoint": best.path.name,
-            "checkpoint_update": best.update,
-            "weights": best.described,
-            "weights_asked_for": weights,
-        }
         effort = {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
         size = sum(p.numel() for p in module.recogniser.parameters())
         data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
-        outcome = {"test": test, "notes": notes, **used}
+        outcome = {"test": test, "notes": notes, "checkpoint": best.path.name, "checkpoint_update": best.update}
+        outcome |= {"weights": best.described, "weights_asked_for": weights}
         write_summary(run_dir, {**outcome, **effort, **data, **peak_memory_mb(), **provenance()})
-        if (run_dir / "metrics.csv").exists():
+        if (run_dir / "metrics.csv").exists():  # logger=none writes none
             plot_curves(run_dir / "metrics.csv", run_dir / "report")
         _print_places(run_dir, best.path, training, decoded=bool(results))
     if failures:

@@ -123,7 +123,7 @@ def _is_like(value: Any, default: Any) -> bool:
         return same_length and all(map(_is_like, value, default))
     if isinstance(default, Mapping):
         return isinstance(value, Mapping)
-    if isinstance(default, bool | str):
+    if isinstance(default, bool | str):  # before int: True is an int
         return type(value) is type(default)
     if isinstance(default, int | float) or (isinstance(default, torch.Tensor) and default.numel() == 1):
         is_number = isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool)

@@ -60,6 +60,7 @@ def provenance() -> dict[str, Any]:
 def _commit() -> str | None:
     """Return the commit of this source tree, with ``-dirty`` if files were changed; None outside a checkout."""
     here = Path(__file__).resolve().parent
+    # --exclude=*: the commit, even if it has a tag
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)

@@ -74,7 +74,7 @@ class RunningAverages:
             num_updates: that these weights stand for.
         """
         for name, total in self.sum.items():
-            total.add_(weights[name])  # adds float32 to float64 without a copy
+            total.add_(weights[name])  # a float32 sum would lose small updates after some thousand
         self.num_averaged, self.update = self.num_averaged + 1, update
         if update - self.marks[-1].update >= SPAN * update:
             mean = {name: (total / self.num_averaged).float() for name, total in self.sum.items()}

@@ -16,15 +16,7 @@ console = PlainConsole()
 
 
 def max_unreadable(share: object, num_cuts: int) -> int:
-    """Return how many utterances of an epoch may be unreadable, at least one.
-
-    Args:
-        share: ``data.max_unreadable``.
-        num_cuts: of an epoch.
-
-    Raises:
-        ValueError: the share is not in [0, 1].
-    """
+    """Return how many of an epoch's ``num_cuts`` may be unreadable, at least one; see `check_share`."""
     return max(1, int(check_share(share) * num_cuts))
 
 

@@ -61,16 +61,12 @@ class WeightAveraging(pl.Callback):
         if ends_update(trainer) and update % self.every == 0 and not pl_module.guard.has_skipped:
             self.averages.add(update, averaged_weights(pl_module), self.ema_decay, self.every)
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Add the averages."""
         if self.averages is not None:
             checkpoint[AVERAGES] = self.averages.state_dict()
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Keep them until the weights are on their device."""
         self.restored = checkpoint.get(AVERAGES)
 

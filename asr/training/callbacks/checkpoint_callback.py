@@ -115,9 +115,7 @@ class CheckpointCallback(Checkpoint):
                     prune_checkpoints(self.folder, update, self.keep_last)
         return path
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Correct Lightning's counters, so that the resumed run starts at the right place."""
         mark_ended(checkpoint)
         if self.validation_is_next:

@@ -72,7 +72,7 @@ class TrainingCost(pl.Callback):
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the clock."""
         self._advance()
-        self.tick = None
+        self.tick = None  # seconds until the next tick do not count
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock again."""

@@ -49,7 +49,7 @@ class Preemption(Checkpoint):
         """
         if threading.current_thread() is threading.main_thread():  # signal.signal() raises in others
             for number in ENDING:
-                signal.signal(number, self._note if number in self.heeded else signal.SIG_IGN)
+                signal.signal(number, self._note if number in self.heeded else signal.SIG_IGN)  # as under nohup
 
     def _note(self, number: int, _: Any) -> None:
         leave_closed_terminal()

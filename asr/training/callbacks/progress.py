@@ -33,7 +33,7 @@ class TrainingProgress(pl.Callback):
             TextColumn("update"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("{task.fields[numbers]}", markup=False),
+            TextColumn("{task.fields[numbers]}", markup=False),  # a set may be called [red]
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
