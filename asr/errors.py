@@ -22,9 +22,7 @@ WORKER_ADVICE = {
     "bus error": "Make room in /dev/shm, or lower {keys}",
     "": "Raise the limits of the shell (ulimit -n, the number of open files), make room in /dev/shm, or lower {keys}",
 }
-WORKER_KEYS = (
-    "data.workers.num_workers or data.workers.prefetch (num_workers when decoding); num_workers=0 needs no worker"
-)
+WORKER_KEYS = "data.workers.num_workers or .prefetch (num_workers when decoding); num_workers=0 needs no worker"
 
 
 class RunFailed(RuntimeError):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -80,15 +80,8 @@ def build_data_parts(config: Mapping[str, Any]) -> DataParts:
     perturb = part(config, "augment.audio")
     if perturb is not None and features.stored:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
-    return DataParts(
-        features=features,
-        text=part(config, "data.text"),
-        limits=part(config, "data.limits"),
-        batch=part(config, "data.batch"),
-        workers=part(config, "data.workers"),
-        perturb=perturb,
-        tokenizer_trainer=part(config, "tokenizer"),
-    )
+    text, limits, batch, workers = (part(config, f"data.{name}") for name in ("text", "limits", "batch", "workers"))
+    return DataParts(features, text, limits, batch, workers, perturb, part(config, "tokenizer"))
 
 
 def build_encoder(config: Mapping[str, Any], num_features: int) -> Any:
@@ -128,8 +121,7 @@ def _uninitialised(
         raise ConfigError(f"head: {error}") from error
 
 
-@dataclass(frozen=True)
-class UpdateParts:
+class UpdateParts(NamedTuple):
     """What turns gradients into updates, and log-probabilities into text."""
 
     optimizer_factory: OptimizerFactory
@@ -139,12 +131,8 @@ class UpdateParts:
 
 def build_update_parts(config: Mapping[str, Any]) -> UpdateParts:
     """Build the factories of optimizer and schedule, and the decoder."""
-    optimizer = part(config, "optimizer")
-    return UpdateParts(
-        optimizer_factory=Configured(part(config, "parameter_rules", optimizer=optimizer), {}, "parameter_rules"),
-        schedule_factory=part(config, "schedule"),
-        decoder=part(config, "decoder"),
-    )
+    rules = part(config, "parameter_rules", optimizer=part(config, "optimizer"))
+    return UpdateParts(Configured(rules, {}, "parameter_rules"), part(config, "schedule"), part(config, "decoder"))
 
 
 def build_module(

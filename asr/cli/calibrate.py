@@ -43,13 +43,7 @@ def calibrate_batches(
 ) -> None:
     """Measure, print a table, and propose ``data.batch.max_duration_s``.
 
-    Args:
-        config: of the run.
-        prepared: its data.
-        reading: how their cuts are read.
-        perturb: augmentation of the audio, or None; the slowest speed is measured, whose cuts are the longest.
-        module: what would be trained.
-        world_size: number of processes of the run.
+    ``perturb`` is the augmentation of the audio: its slowest speed is measured, which makes the longest cuts.
     """
     if not is_first_process():
         return
@@ -90,25 +84,18 @@ def _conclusion(found: Calibration, now_s: float) -> list[str]:
     ]
     proposed = found.proposed_s
     if proposed == math.inf:
-        return [
-            *lines,
-            f"memory did not grow measurably: raise data.batch.max_duration_s (now {now_s:g}) and calibrate again",
-        ]
+        again = f"memory did not grow measurably: raise data.batch.max_duration_s (now {now_s:g}) and calibrate again"
+        return [*lines, again]
     if proposed == 0:
-        return [
-            *lines,
-            "not even the smallest micro-batch fits: choose a smaller encoder, or lower data.limits.max_duration_s",
-        ]
+        smaller = "choose a smaller encoder, or lower data.limits.max_duration_s"
+        return [*lines, f"not even the smallest micro-batch fits: {smaller}"]
     lines.append(f"proposed: data.batch.max_duration_s={proposed:g} (now {now_s:g}), the largest that fits")
     longest = max(size.counted_s / size.num_cuts for bucket in found.buckets for size in bucket.sizes)
     if proposed < longest:
-        lines.append(
-            f"the longest utterances count {longest:.1f} s each, and do not fit: lower data.limits.max_duration_s"
-        )
+        limit = "lower data.limits.max_duration_s"
+        lines.append(f"the longest utterances count {longest:.1f} s each, and do not fit: {limit}")
     if proposed > FAR * max(size.counted_s for bucket in found.buckets for size in bucket.sizes):
         lines.append("that is far beyond what was measured: calibrate again with it before you train with it")
     if proposed > now_s:
-        lines.append(
-            "larger micro-batches make larger updates, and fewer per epoch: another learning rate may suit them"
-        )
+        lines.append("larger micro-batches make larger, and fewer, updates: another learning rate may suit them")
     return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -13,6 +12,7 @@ from asr.cli.errors import ConfigError
 from asr.cli.restore import Restored, restore
 from asr.console import PlainConsole
 from asr.data.manifests import evaluation_cuts
+from asr.errors import RunFailed
 from asr.inference.evaluate import evaluate_sets
 from asr.run_folder import claim_run_folder, create_run_folder
 from asr.safe_io import named_path
@@ -33,14 +33,19 @@ def run(options: DictConfig) -> None:
         raise ConfigError(f"name={options.name} names the set of a manifest; add manifest=PATH, or leave name out")
     restored = restore(options)
     sets, notes = _sets(options, restored)
-    output = _output_folder(options, restored.checkpoint.path)
     checkpoint = restored.checkpoint
+    if options.output_dir is not None:
+        output = claim_run_folder(options.output_dir, "output_dir")
+    else:
+        parent = checkpoint.path.parent
+        run_dir = parent.parent if parent.name == "checkpoints" else parent
+        output = create_run_folder(run_dir / "decode", within=run_dir)
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
     notes = [*notes, checkpoint.decoding_note()]
-    _, failed = evaluate_sets(restored.recogniser, restored.decoder, restored.reading, sets, notes, output)
+    _, failures = evaluate_sets(restored.recogniser, restored.decoder, restored.reading, sets, notes, output)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)
-    if failed is not None:
-        raise failed
+    if failures:
+        raise RunFailed(failures[0])
 
 
 def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list[str]]:
@@ -55,13 +60,6 @@ def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list
         console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
     of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
     return {of_file if options.name is None else str(options.name): cuts}, []
-
-
-def _output_folder(options: DictConfig, checkpoint: Path) -> Path:
-    if options.output_dir is not None:
-        return claim_run_folder(options.output_dir, "output_dir")
-    run_dir = checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else checkpoint.parent
-    return create_run_folder(run_dir / "decode", within=run_dir)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def launch(command: str, overrides: Sequence[str], num_processes: int, environme
         subprocess.Popen(words, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=die_with_this)
         for rank in range(num_processes)
     ]
-    listen(lambda received, _: _forward(ranks, received))
+    listen(lambda received, _: [process.send_signal(received) for process in ranks if process.poll() is None])
     try:
         return _wait(ranks)
     finally:
@@ -80,9 +80,3 @@ def _end(ranks: Sequence[subprocess.Popen[bytes]], failed: int) -> int:
 
 def _as_shell(code: int) -> int:
     return 128 - code if code < 0 else code
-
-
-def _forward(ranks: Sequence[subprocess.Popen[bytes]], number: int) -> None:
-    for process in ranks:
-        if process.poll() is None:
-            process.send_signal(number)

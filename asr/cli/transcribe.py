@@ -66,12 +66,8 @@ def _output_file(output: object) -> Path | None:
             raise ConfigError(f"output: {str(path)!r} is no file; name one, or leave output out to print")
         if os.path.lexists(path):
             raise ConfigError(f"output: {str(path)!r} exists; name another file, or remove it")
-        path.lstat()
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise ConfigError(f"output: {shortened(path)} cannot be created: {error.strerror}; name another file") from None
-    try:
+        with contextlib.suppress(FileNotFoundError):
+            path.lstat()  # fails if the name is too long, or below a file
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"output: {shortened(path)} cannot be created: {error.strerror}; name another file") from None

@@ -18,6 +18,8 @@ from asr.evaluation.wer import Utterance
 from asr.models.recogniser import Recogniser
 from asr.text.tokenizer import Tokenizer
 
+LIMIT = "batch_duration_s (data.batch.max_duration_s in a run of asr-train)"
+
 Decoder = Callable[[Tensor, Tensor], list[list[int]]]
 """Log-probabilities (B, T, V) and their valid lengths (B,) → tokens of each utterance."""
 
@@ -86,7 +88,8 @@ def decode_all(
     decoded, start = Decoded(), time.monotonic()
     # on standard error, because standard output is for results
     bar = Progress(console=PlainConsole(stderr=True), transient=True)
-    with explaining_out_of_memory(lambda: _when_reading(name)), explaining_lost_workers(), bar as progress:
+    reading = f"when decoding {name}: lower {LIMIT}, or cut long audio into parts."
+    with explaining_out_of_memory(lambda: reading), explaining_lost_workers(), bar as progress:
         task = progress.add_task(bar_title(f"decoding {name}"), total=num_utterances)
         for batch in batches:
             decoded.unread.extend(batch.skipped)
@@ -99,17 +102,9 @@ def decode_all(
     return decoded
 
 
-def _when_reading(name: str) -> str:
-    return (
-        f"when decoding {name}: lower batch_duration_s (data.batch.max_duration_s in a run of asr-train), or cut long "
-        "audio into parts."
-    )
-
-
 def _when_decoding(batch: Batch) -> str:
     longest = batch.audio_s * max(batch.num_frames.tolist()) / max(1, int(batch.num_frames.sum()))
     return (
         f"when decoding a batch of {len(batch)} utterances, {batch.audio_s:.1f} s of audio, the longest of "
-        f"{longest:.1f} s: lower batch_duration_s (data.batch.max_duration_s in a run of asr-train) below that sum, "
-        "down to the longest; a longer utterance must be cut."
+        f"{longest:.1f} s: lower {LIMIT} below that sum, down to the longest; a longer utterance must be cut."
     )

@@ -10,11 +10,10 @@ from rich.text import Text
 
 from asr.console import PlainConsole, printable
 from asr.data.reading import Reading
-from asr.errors import RunFailed
 from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.report import headline, write_report
 from asr.evaluation.wer import Score, score
-from asr.inference.decode import Decoder, decode_all
+from asr.inference.decode import Decoded, Decoder, decode_all
 from asr.models.recogniser import Recogniser
 
 console = PlainConsole()
@@ -28,10 +27,6 @@ class Evaluated(NamedTuple):
     real_time_factor: float | None
 
 
-class NothingRead(RunFailed):
-    """No utterance of a set could be read."""
-
-
 def evaluate_sets(
     recogniser: Recogniser,
     decoder: Decoder,
@@ -39,7 +34,7 @@ def evaluate_sets(
     sets: Mapping[str, Any],
     notes: Sequence[str],
     folder: Path,
-) -> tuple[dict[str, Evaluated], NothingRead | None]:
+) -> tuple[dict[str, Evaluated], list[str]]:
     """Decode sets, write their files, and print error rates and speed.
 
     Args:
@@ -51,36 +46,25 @@ def evaluate_sets(
         folder: of the files.
 
     Returns:
-        The results by set, and the first error about a set of which nothing could be read; such a set has no files.
+        The results by set, and a message for each set of which nothing could be read; such a set has no files.
     """
     results: dict[str, Evaluated] = {}
-    failed: NothingRead | None = None
+    failures: list[str] = []
     for name, cuts in sets.items():
-        try:
-            results[name] = _evaluate_set(recogniser, decoder, reading, cuts, name, notes, folder)
-        except NothingRead as error:
-            failed = failed or error
-    return results, failed
+        decoded = decode_all(recogniser, decoder, reading.tokenizer, reading.evaluation_loader(cuts), name, len(cuts))
+        for cut, reason in decoded.unread:
+            console.print(f"{name}: could not read {cut}: {reason}", soft_wrap=True)
+        if decoded.unread and not decoded.utterances:
+            failures.append(
+                f"none of the {len(decoded.unread)} utterances of {name} could be read, so that it has no error rate; "
+                "put their audio back, or prepare the data again, and decode it with asr-evaluate"
+            )
+        else:
+            results[name] = _report(name, decoded, notes, folder)
+    return results, failures
 
 
-def _evaluate_set(
-    recogniser: Recogniser,
-    decoder: Decoder,
-    reading: Reading,
-    cuts: Any,
-    name: str,
-    notes: Sequence[str],
-    folder: Path,
-) -> Evaluated:
-    loader = reading.evaluation_loader(cuts)
-    decoded = decode_all(recogniser, decoder, reading.tokenizer, loader, name, len(cuts))
-    for cut, reason in decoded.unread:
-        console.print(f"{name}: could not read {cut}: {reason}", soft_wrap=True)
-    if decoded.unread and not decoded.utterances:
-        raise NothingRead(
-            f"none of the {len(decoded.unread)} utterances of {name} could be read, so that it has no error rate; put "
-            "their audio back, or prepare the data again, and decode it with asr-evaluate"
-        )
+def _report(name: str, decoded: Decoded, notes: Sequence[str], folder: Path) -> Evaluated:
     if decoded.unread:
         notes = [*notes, f"{len(decoded.unread)} utterances could not be read and are not counted"]
     result = score(decoded.utterances)

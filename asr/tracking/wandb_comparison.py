@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,9 @@ def log_comparison(
             f"wandb could not start a run: {reason(error)}. The comparison is in {folder}; say logger=none to "
             "keep it there"
         ) from error
-    run.log({**{f"{found.name}/table": _table(found) for found in comparison.sets}, **_shown(files)})
+    media = {".png": lambda path: wandb.Image(str(path)), ".html": lambda path: wandb.Html(str(path))}
+    shown = {path.stem: media[path.suffix](path) for path in files if path.suffix in media}
+    run.log({**{f"{found.name}/table": _table(found) for found in comparison.sets}, **shown})
     run.summary.update({f"{s.name}/{row.system}/wer": row.wer_mean for s in comparison.sets for row in s.rows})
     run_folder = Path(run.dir).parent
     run.finish()
@@ -78,18 +80,11 @@ def _table(found: SetComparison) -> wandb.Table:
     rows = []
     for row in found.rows:
         own = (row.system, len(row.seeds), row.wer_mean, row.wer_sd, row.low, row.high, row.scope)
-        rows.append([_finite(value) for value in (*own, *_cells(row.to_best), *_cells(row.to_baseline))])
+        values = (*own, *_cells(row.to_best), *_cells(row.to_baseline))
+        # wandb's tables have no NaN or infinity
+        rows.append([None if isinstance(value, float) and not math.isfinite(value) else value for value in values])
     return wandb.Table(columns=list(COLUMNS), data=rows, allow_mixed_types=True)
 
 
 def _cells(found: Difference | None) -> tuple[Any, ...]:
     return (None,) * 5 if found is None else (found.mean, found.low, found.high, found.p_adjusted, found.verdict)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _shown(files: Sequence[Path]) -> Mapping[str, Any]:
-    kinds = {".png": lambda path: wandb.Image(str(path)), ".html": lambda path: wandb.Html(str(path))}
-    return {path.stem: kinds[path.suffix](path) for path in files if path.suffix in kinds}

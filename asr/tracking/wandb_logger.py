@@ -92,6 +92,7 @@ class WandbTracking(WandbLogger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log numbers of an update."""
+        # Lightning adds its epoch to every call; train/epoch is logged once per update
         super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
 
     def log_samples(self, name: str, samples: Sequence[ScoredUtterance], step: int) -> None:

@@ -137,7 +137,7 @@ def calibrate(
         reserved: bytes that a run will need in addition to what is measured here.
     """
     memory = memory_of(make_trainer([], 1).strategy.root_device)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng():  # training steps seed torch's generator
         buckets = [
             _measure(module, dataset, order, numbers, make_trainer, memory) for numbers in order.largest_per_bucket()
         ]
@@ -160,7 +160,7 @@ def _measure(
     for batch in batches:
         if batch.skipped:
             raise ValueError(f"calibrate: {batch.skipped[0][0]} cannot be read: {batch.skipped[0][1]}; put it back")
-    probe = _run(copy.deepcopy(module), batches, make_trainer, memory)
+    probe = _run(copy.deepcopy(module), batches, make_trainer, memory)  # updates would change the weights
     found = [_at(order, numbers, num, probe, [i for i, n in enumerate(nums) if n == num and i > 0]) for num in sizes]
     num_fitting = sum(size.peak is not None for size in found)
     return Bucket(base=max(probe.bases[1:2] or probe.bases), sizes=tuple(found[: num_fitting + 1]))
@@ -170,7 +170,7 @@ def _run(module: TrainingModule, batches: list[Batch], make_trainer: TrainerFact
     probe = _Probe(memory)
     trainer = make_trainer([probe], len(batches))
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings():  # Lightning misses a validation, which is not measured
             warnings.filterwarnings("ignore", message=".*no `val_dataloader`.*")
             trainer.fit(module, train_dataloaders=DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
     except (RuntimeError, MemoryError) as error:
@@ -183,6 +183,6 @@ def _at(order: MicroBatches, numbers: np.ndarray, num: int, probe: _Probe, updat
     """Return what was measured at those updates that were on the first ``num`` cuts."""
     durations = order.durations[numbers[:num]]
     longest, counted = float(durations.max()), float(order.size.costs(durations).max()) * num
-    if updates[-1] >= len(probe.peaks):
+    if updates[-1] >= len(probe.peaks):  # memory ran out before its end
         return Measured(num, longest, counted, None)
     return Measured(num, longest, counted, max(probe.peaks[i] for i in updates), probe.seconds[updates[-1]])

@@ -79,6 +79,7 @@ def why_unreadable(error: Exception) -> str:
 def _check_parts_of_file(archive: zipfile.ZipFile, num_bytes: int) -> None:
     parts = archive.infolist()
     for part in parts:
+        # torch.save never compresses; a few compressed bytes could unpack to more than the memory
         if part.compress_type != zipfile.ZIP_STORED or part.compress_size != part.file_size:
             raise ValueError(f"its part {part.filename[:80]!r} is compressed, which checkpoints are not")
     if sum(part.file_size for part in parts) > num_bytes:
@@ -124,7 +125,7 @@ def check_contents(state: object, num_bytes: int) -> None:
     num_nodes = 0
     while todo:
         key, value, depth = todo.pop()
-        num_nodes += 1
+        num_nodes += 1  # visits, not objects: a pickle can refer to one object a million times
         if num_nodes > 2 * MAX_STEPS or depth > MAX_DEPTH:
             raise ValueError(f"it holds more than {2 * MAX_STEPS} values, or nests them deeper than {MAX_DEPTH}")
         if isinstance(value, Mapping):
@@ -148,7 +149,7 @@ def _check_tensor(key: str, tensor: torch.Tensor, storages: dict[int, int]) -> N
     storage = tensor.untyped_storage()
     if tensor.nbytes > storage.nbytes():
         raise ValueError(f"{key} is a tensor of {tensor.nbytes} bytes, of which the file has {storage.nbytes()}")
-    storages[storage._cdata] = storage.nbytes()
+    storages[storage._cdata] = storage.nbytes()  # several tensors may be views of one storage
 
 
 def mapping_at(node: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -89,6 +89,7 @@ def remove_temporary(folder: Path) -> None:
 
 def prune_checkpoints(folder: Path, newest: int, keep: int) -> None:
     """Keep the ``keep`` newest checkpoints up to an update; remove older ones, and later ones that were abandoned."""
+    # best.ckpt is a hard link or a copy: it stays when its update is removed
     files = update_files(folder)
     kept = [update for update in files if update <= newest][:keep]
     for update, path in files.items():

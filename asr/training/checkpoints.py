@@ -93,7 +93,7 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
         if problem:
             raise ValueError(f"{path} is damaged, or no checkpoint: {problem}; give another one of checkpoints/")
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)  # or the pickle could run code
             check_contents(state, path.stat().st_size)
             return _loaded(path, state)
         # a stranger's file can make the unpickler raise anything

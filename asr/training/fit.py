@@ -38,13 +38,15 @@ def fit(
         RunFailed: training cannot continue.
     """
     loader.trainer = trainer
-    for part in dev:
+    for part in dev:  # Lightning adds a distributed sampler only to loaders of torch
         part.rank, part.world_size = trainer.global_rank, trainer.world_size
     checks = _RestoreChecks()
+    # first, so that what is restored is checked before other callbacks use it
     trainer.callbacks.insert(0, checks)  # type: ignore[attr-defined]
     out_of_memory = explaining_out_of_memory(lambda: when_training(module.current_batch))
     with out_of_memory, _naming_checkpoint(checks, checkpoint), explaining_lost_workers():
         try:
+            # weights_only: a stranger's checkpoint must not run code when Lightning reads it once more
             trainer.fit(
                 module, train_dataloaders=loader, val_dataloaders=list(dev), ckpt_path=checkpoint, weights_only=True
             )
@@ -67,9 +69,7 @@ class _RestoreChecks(pl.Callback):
         self.first_update = 0
         self.schedules: Sequence[Any] = ()
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Keep the states of schedules: torch's load_state_dict overwrites every attribute without a check."""
         self.schedules, self.first_update = checkpoint["lr_schedulers"], checkpoint["global_step"]
 
@@ -84,9 +84,7 @@ class _RestoreChecks(pl.Callback):
             check_optimizer(optimizer)
         self.started = True
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Note that the restored states were good for an update."""
         self.updated = True
 

@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 
 def ends_update(trainer: pl.Trainer) -> bool:
     """Return whether the micro-batch that just ended was the last of its update."""
+    # also true for the last micro-batch of an epoch, where Lightning updates with those that it has
     return not trainer.fit_loop._should_accumulate()
 
 
@@ -20,7 +21,7 @@ def is_last_update(trainer: pl.Trainer) -> bool:
 def validates_next(trainer: pl.Trainer) -> bool:
     """Return whether a validation follows the update that just ended; one always follows the last update."""
     loop = trainer.fit_loop
-    assert loop._data_fetcher is not None
+    assert loop._data_fetcher is not None  # set once training has started
     # Lightning's own rule has many cases (val_check_interval, end of epoch, should_stop): a copy of it would differ
     due = loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
     return due or (trainer.enable_validation and is_last_update(trainer))
@@ -35,7 +36,7 @@ def mark_ended(checkpoint: dict[str, Any]) -> None:
     loop = checkpoint["loops"]["fit_loop"]
     progress = loop["epoch_loop.batch_progress"]
     if progress["current"]["completed"] < progress["current"]["processed"]:
-        loop["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
+        loop["epoch_loop.state_dict"]["_batches_that_stepped"] += 1  # the loggers' step
     for part in (progress["current"], progress["total"]):
         part["completed"] = part["processed"]
     validation = loop["epoch_loop.val_loop.batch_progress"]

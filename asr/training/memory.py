@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import gc
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -20,32 +19,13 @@ CONTAINERS = (
 )
 
 
-class DeviceMemory(Protocol):
-    """The memory of a device, in bytes.
+class CudaMemory:
+    """The memory of a GPU in bytes, as torch allocates it.
 
     Attributes:
+        device: the GPU.
         name: of the device, and how it is measured.
         available: how much of it this process may use.
-    """
-
-    name: str
-    available: int
-
-    def now(self) -> int:
-        """Return what is in use."""
-
-    def start(self) -> None:
-        """Reset the peak, and free what allocators cache."""
-
-    def peak(self) -> int:
-        """Return the largest use since the start, after all queued work is done."""
-
-
-class CudaMemory:
-    """The memory of a GPU, as torch allocates it.
-
-    Args:
-        device: a CUDA device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -65,15 +45,15 @@ class CudaMemory:
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak(self) -> int:
-        """Return the most bytes that tensors held."""
-        torch.cuda.synchronize(self.device)
+        """Return the most bytes that tensors held since the start, after all queued work is done."""
+        torch.cuda.synchronize(self.device)  # kernels may still be queued
         return torch.cuda.max_memory_allocated(self.device)
 
 
 class ProcessMemory:
-    """The main memory that this process has gained since the construction of this object.
+    """The main memory in bytes that this process has gained since the construction of this object.
 
-    Approximate: the system counts whole pages, and the allocator caches some.
+    Approximate: the system counts whole pages, and the allocator caches some. Attributes as above.
     """
 
     def __init__(self) -> None:
@@ -96,7 +76,10 @@ class ProcessMemory:
 
     def peak(self) -> int:
         """Return the largest growth of resident memory."""
-        return _in_status("VmHWM") - self.before
+        return _in_status("VmHWM") - self.before  # the high-water mark of VmRSS
+
+
+DeviceMemory = CudaMemory | ProcessMemory
 
 
 def memory_of(device: torch.device) -> DeviceMemory:

@@ -90,17 +90,14 @@ class TrainingModule(pl.LightningModule):
         self.guard, self.nominal_audio = NonfiniteGuard(), NominalAudio()
         self.unreadable = UnreadableCuts(max_unreadable)
         self.num_unread: dict[str, int] = {}  # in the current validation, by development set
-        self.current_batch: Batch | None = None
+        self.current_batch: Batch | None = None  # named when memory runs out
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer and its schedule."""
         optimizer = self.optimizer_factory(self.recogniser.named_parameters())
         schedule = self.schedule_factory(optimizer)
+        # Lightning's default interval, "epoch", would advance the schedule once per epoch
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def lr_scheduler_step(self, scheduler: LRScheduler, metric: Any) -> None:
-        """Advance the schedule by one update."""
-        scheduler.step()
 
     def on_train_epoch_start(self) -> None:
         """Pass the epoch to a schedule that depends on it."""
@@ -117,7 +114,8 @@ class TrainingModule(pl.LightningModule):
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
             return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
         if isinstance(self.recogniser.encoder, HasBatchCount):
-            self.recogniser.encoder.set_batch_count(self.trained_audio_s())
+            self.recogniser.encoder.set_batch_count(self.nominal_audio.read(self.global_step, self.update_s()))
+        # a function of the batch: a resumed run draws the same masks although no generator is saved
         torch.manual_seed(seed_for("dropout", batch.seed))
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         losses = self.recogniser.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
@@ -132,10 +130,6 @@ class TrainingModule(pl.LightningModule):
         )
         return loss
 
-    def trained_audio_s(self) -> float:
-        """Return how many seconds of audio the updates so far may have held at most, on all ranks."""
-        return self.nominal_audio.read(self.global_step, self.update_s())
-
     def update_s(self) -> float:
         """Return how many seconds of audio an update may hold at most, on all ranks."""
         return self.trainer.accumulate_grad_batches * self.trainer.world_size * self.max_duration_s
@@ -147,7 +141,7 @@ class TrainingModule(pl.LightningModule):
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Update, or skip the whole step: with zero gradients an optimizer would still move, and count the step."""
-        with suppress(SkippedUpdate):
+        with suppress(SkippedUpdate):  # raised in the closure that Lightning (2.6) passes to optimizer.step()
             super().optimizer_step(*args, **kwargs)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -173,11 +167,11 @@ class TrainingModule(pl.LightningModule):
         self.log_dict(
             {
                 "train/loss": sums.loss / max(1, sums.num_tokens),
-                "train/gradient_norm": self.gradient_norm,
+                "train/gradient_norm": self.gradient_norm,  # before clipping
                 "train/lr": float(optimizer.param_groups[0]["lr"]),
                 "train/utterances": sums.num_utterances,
                 "train/audio_s": sums.audio_s,
-                "train/epoch": float(self.current_epoch),
+                "train/epoch": float(self.current_epoch),  # Lightning's own "epoch" is dropped by the loggers
                 "train/unreadable": float(self.unreadable.counts["total"]),
                 **self.guard.metrics(),
             }
@@ -192,7 +186,7 @@ class TrainingModule(pl.LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip by the norm that was logged, without computing it again; Lightning clips by value."""
-        if gradient_clip_algorithm == "value":
+        if gradient_clip_algorithm == "value":  # needs no norm
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val:
             clip_grads_with_norm_(self.parameters(), gradient_clip_val, self.gradient_norm)
@@ -205,7 +199,7 @@ class TrainingModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_index: int, dataloader_idx: int = 0) -> None:
         """Decode a batch."""
-        name = self.dev_names[dataloader_idx]
+        name = self.dev_names[dataloader_idx]  # which Lightning does not pass if there is only one loader
         self.unreadable.see(batch)
         self.num_unread[name] = self.num_unread.get(name, 0) + len(batch.skipped)
         if len(batch) == 0:
@@ -220,6 +214,7 @@ class TrainingModule(pl.LightningModule):
         Raises:
             RunFailed: no utterance of a development set could be read.
         """
+        # hypotheses, not rates: a mean of the ranks' rates would not be the rate of the set
         ranks = gather((self.hypotheses, self.num_unread))
         found = {name: [u for hypotheses, _ in ranks for u in hypotheses.get(name, [])] for name in self.dev_names}
         for name, utterances in found.items():
@@ -232,6 +227,7 @@ class TrainingModule(pl.LightningModule):
         self.scores = {name: score(utterances) for name, utterances in found.items()}
         for name, result in self.scores.items():
             self.log_dict({f"val/{name}/wer": result.wer, f"val/{name}/cer": result.cer})
+        # the name that CheckpointCallback and EarlyStopping read
         self.log("val/wer", sum(result.wer for result in self.scores.values()) / len(self.scores))
 
     def on_validation_epoch_start(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from asr.training.checkpoint_checks import count_at
 
 MAX_CONSECUTIVE_SKIPS = 50
 
-console = PlainConsole()
+_print = partial(PlainConsole().print, soft_wrap=True)
 
 
 class SkippedUpdate(Exception):
@@ -34,7 +35,7 @@ class NonfiniteGuard:
         self.max_consecutive_skips = max_consecutive_skips
         self.counts = {"skipped_updates": 0, "consecutive_skips": 0, "too_short": 0}
         self.seen: list[tuple[tuple[str, ...], Tensor, Tensor]] = []
-        self.named: set[str] = set()
+        self.named: set[str] = set()  # not in checkpoints: a resumed run names them again
 
     def see(self, batch: Batch, losses: Tensor) -> Tensor:
         """Remember a micro-batch until the end of its update.
@@ -44,7 +45,7 @@ class NonfiniteGuard:
             no gradient.
         """
         too_short = (losses.detach() == 0) & (batch.num_tokens > 0)
-        self.seen.append((batch.ids, losses.detach(), too_short))
+        self.seen.append((batch.ids, losses.detach(), too_short))  # with a graph they would keep its memory
         return too_short
 
     def end_update(self, update: int, finite: bool, num_too_short: int, rank: int = 0) -> bool:
@@ -77,7 +78,7 @@ class NonfiniteGuard:
         Raises:
             RunFailed: too many updates in a row were skipped.
         """
-        self.seen = []
+        self.seen = []  # empty on all ranks
         self.counts["skipped_updates"] += 1
         self.counts["consecutive_skips"] += 1
         in_a_row = self.counts["consecutive_skips"]
@@ -124,7 +125,3 @@ class NonfiniteGuard:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counts."""
         self.counts.update({name: count_at(state, name) for name in self.counts})
-
-
-def _print(text: str) -> None:
-    console.print(text, soft_wrap=True)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 def is_started_as_rank(trainer: pl.Trainer) -> bool:
     """Return whether torchrun, SLURM or our own launcher has started one process per device."""
-    environment = getattr(trainer.strategy, "cluster_environment", None)
+    environment = getattr(trainer.strategy, "cluster_environment", None)  # strategies of one device have none
     return environment is not None and environment.creates_processes_externally
 
 
@@ -30,6 +30,7 @@ def gather(mine: T) -> list[T]:
     """Return the objects of all processes, by rank; they are pickled, so they should be small."""
     if not (dist.is_available() and dist.is_initialized()):
         return [mine]
+    # Lightning's all_gather takes only tensors of equal shapes
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, mine)
     return parts

@@ -9,6 +9,7 @@ from typing import Any
 from asr.console import PlainConsole
 from asr.data.prepared import PreparedData
 from asr.data.reading import Reading
+from asr.errors import RunFailed
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.report import summary
 from asr.inference.evaluate import evaluate_sets
@@ -52,17 +53,16 @@ def report_run(
         notes: on the course of the run.
 
     Raises:
-        RunFailed: a file cannot be written.
-        NothingRead: no utterance of a test set could be read; everything else is written.
+        RunFailed: a file cannot be written, or, after all is written, no utterance of a test set could be read.
     """
     watch = Stopwatch()
     with explaining_failed_writes(run_dir):
         best, fallback = _best(run_dir, weights)
-        module.recogniser.load_state_dict(best.weights)
+        module.recogniser.load_state_dict(best.weights)  # instead of those of the last update
         notes = [*prepared.notes, *notes, *fallback]
         sets = {name: prepared.cuts(name) for name in test_names}
         decoded_notes = [*notes, best.decoding_note()]
-        results, failed = evaluate_sets(
+        results, failures = evaluate_sets(
             module.recogniser, module.decoder, reading, sets, decoded_notes, run_dir / "decode"
         )
         test = {
@@ -72,22 +72,17 @@ def report_run(
         for name, found in results.items():
             log_samples(loggers, f"test/{name}", found.score, best.update)
         _log_summary(loggers, test)
-        used = {
-            "checkpoint": best.path.name,
-            "checkpoint_update": best.update,
-            "weights": best.described,
-            "weights_asked_for": weights,
-        }
         effort = {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
         size = sum(p.numel() for p in module.recogniser.parameters())
         data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
-        outcome = {"test": test, "notes": notes, **used}
+        outcome = {"test": test, "notes": notes, "checkpoint": best.path.name, "checkpoint_update": best.update}
+        outcome |= {"weights": best.described, "weights_asked_for": weights}
         write_summary(run_dir, {**outcome, **effort, **data, **peak_memory_mb(), **provenance()})
-        if (run_dir / "metrics.csv").exists():
+        if (run_dir / "metrics.csv").exists():  # logger=none writes none
             plot_curves(run_dir / "metrics.csv", run_dir / "report")
         _print_places(run_dir, best.path, training, decoded=bool(results))
-    if failed is not None:
-        raise failed
+    if failures:
+        raise RunFailed(failures[0])
 
 
 def _best(run_dir: Path, weights: str) -> tuple[LoadedCheckpoint, list[str]]:

@@ -37,9 +37,9 @@ class ResumableLoader:
     def __iter__(self) -> Iterator[Batch]:
         trainer = self.trainer
         assert trainer is not None, "fit() sets the trainer"
-        start, self.start = self.start, 0
+        start, self.start = self.start, 0  # later epochs start at their beginning
         if start is None:
-            return iter(())
+            return iter(())  # ends the epoch
         plan = self.micro_batches.updates(
             # not trainer.current_epoch: it counts completed epochs, and is corrected only later when a run is resumed
             epoch=_num_processed(trainer.fit_loop.epoch_progress),

@@ -32,18 +32,15 @@ def check_resumable(state: Mapping[str, Any]) -> None:
             raise ValueError(f"{key} is not a number")
     updates, epoch = count_at(state, "global_step"), count_at(state, "epoch")
     loop = mapping_at(mapping_at(state, "loops"), "fit_loop")
-    _check_counts(loop, (updates + 1) * MAX_PER_UPDATE)
+    most = (updates + 1) * MAX_PER_UPDATE
+    for key, value in _leaves(loop, "loops.fit_loop"):
+        if not isinstance(value, bool) and not (isinstance(value, int) and 0 <= value <= most):
+            raise ValueError(f"{key} must be true, false, or a number from 0 to {most}, and is {value!r:.80}")
     _check_position(loop, updates, epoch)
     schedule = state["lr_schedulers"][0]
     for name in POSITIONS:
         if name in schedule and count_at(schedule, name) > updates:
             raise ValueError(f"lr_schedulers.0.{name} is {schedule[name]} after {updates} updates")
-
-
-def _check_counts(loop: Mapping[str, Any], most: int) -> None:
-    for key, value in _leaves(loop, "loops.fit_loop"):
-        if not isinstance(value, bool) and not (isinstance(value, int) and 0 <= value <= most):
-            raise ValueError(f"{key} must be true, false, or a number from 0 to {most}, and is {value!r:.80}")
 
 
 def _leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
@@ -126,7 +123,7 @@ def _is_like(value: Any, default: Any) -> bool:
         return same_length and all(map(_is_like, value, default))
     if isinstance(default, Mapping):
         return isinstance(value, Mapping)
-    if isinstance(default, bool | str):
+    if isinstance(default, bool | str):  # before int: True is an int
         return type(value) is type(default)
     if isinstance(default, int | float) or (isinstance(default, torch.Tensor) and default.numel() == 1):
         is_number = isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool)

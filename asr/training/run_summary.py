@@ -40,7 +40,7 @@ class Stopwatch:
 
 def peak_memory_mb() -> dict[str, float]:
     """Return the largest resident memory so far, and on a GPU the largest allocation."""
-    memory = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
+    memory = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}  # KiB on Linux
     if torch.cuda.is_available():
         memory["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
     return memory
@@ -60,6 +60,7 @@ def provenance() -> dict[str, Any]:
 def _commit() -> str | None:
     """Return the commit of this source tree, with ``-dirty`` if files were changed; None outside a checkout."""
     here = Path(__file__).resolve().parent
+    # --exclude=*: the commit, even if it has a tag
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)

@@ -74,7 +74,7 @@ class RunningAverages:
             num_updates: that these weights stand for.
         """
         for name, total in self.sum.items():
-            total.add_(weights[name])
+            total.add_(weights[name])  # a float32 sum would lose small updates after some thousand
         self.num_averaged, self.update = self.num_averaged + 1, update
         if update - self.marks[-1].update >= SPAN * update:
             mean = {name: (total / self.num_averaged).float() for name, total in self.sum.items()}
@@ -87,6 +87,7 @@ class RunningAverages:
             return
         if self.ema is None:
             self.ema = {name: weights[name].detach().float().clone() for name in self.sum}
+        # a constant decay of 0.9999 would keep the initial weights for ten thousand updates
         decay = min(decay, (1 + self.ema_updates) / (10 + self.ema_updates)) ** num_updates
         get_ema_multi_avg_fn(decay)(list(self.ema.values()), [weights[name].detach().float() for name in self.ema], 0)
         self.ema_updates += num_updates
@@ -105,9 +106,7 @@ class RunningAverages:
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain data, for a checkpoint."""
-        marks = [
-            {"update": mark.update, "num_averaged": mark.num_averaged, "mean": dict(mark.mean)} for mark in self.marks
-        ]
+        marks = [{**vars(mark)} for mark in self.marks]
         numbers = {name: getattr(self, name) for name in NUMBERS}
         return {**numbers, "sum": dict(self.sum), "marks": marks, "ema": self.ema}
 

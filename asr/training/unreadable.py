@@ -16,15 +16,7 @@ console = PlainConsole()
 
 
 def max_unreadable(share: object, num_cuts: int) -> int:
-    """Return how many utterances of an epoch may be unreadable, at least one.
-
-    Args:
-        share: ``data.max_unreadable``.
-        num_cuts: of an epoch.
-
-    Raises:
-        ValueError: the share is not in [0, 1].
-    """
+    """Return how many of an epoch's ``num_cuts`` may be unreadable, at least one; see `check_share`."""
     return max(1, int(check_share(share) * num_cuts))
 
 
@@ -71,7 +63,7 @@ class UnreadableCuts:
             self.counts |= {"epoch": epoch, "in_epoch": 0}
         self.counts["total"] += num_unreadable
         self.counts["in_epoch"] += num_unreadable
-        self.counts["learned"] |= num_read > 0
+        self.counts["learned"] |= num_read > 0  # of the whole run, which a resumed part cannot see
         if num_unreadable and self.max_per_epoch is not None and self.counts["in_epoch"] > self.max_per_epoch:
             raise RunFailed(
                 f"{self.counts['in_epoch']} utterances of this epoch could not be read, more than the "

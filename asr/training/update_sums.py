@@ -38,5 +38,6 @@ class UpdateSums(NamedTuple):
 
     def over_ranks(self, strategy: Strategy, device: torch.device) -> UpdateSums:
         """Return the sums over all ranks as numbers, by one reduction for all."""
+        # waits for the device, once per update
         local = torch.cat([value.to(device).view(1) for value in self])
-        return UpdateSums(*strategy.reduce(local, reduce_op="sum").tolist())
+        return UpdateSums(*strategy.reduce(local, reduce_op="sum").tolist())  # Lightning's default is the mean

@@ -86,7 +86,7 @@ def _mean(path: Path, averages: RunningAverages, since: int | None) -> tuple[dic
             f"average_since={since}: no checkpoint of that update is next to {path}; "
             f"allowed: {', '.join(map(str, allowed))}, or null for {mark.update}"
         )
-    earlier = load_checkpoint(others[since]).averages
+    earlier = load_checkpoint(others[since]).averages  # the difference of its sums to ours is the span
     same_start = earlier is not None and earlier.start_update == averages.start_update
     if earlier is None or not same_start or earlier.num_averaged >= averages.num_averaged:
         raise ValueError(f"average_since={since}: no update was averaged between {others[since]} and {path}")

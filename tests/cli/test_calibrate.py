@@ -1,4 +1,4 @@
-"""``asr-train calibrate=true``: a table, a proposal, and nothing left behind."""
+"""``asr-train calibrate=true``: a table, a proposal, and and nothing else."""
 
 import re
 

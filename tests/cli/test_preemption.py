@@ -13,7 +13,7 @@ from tests.cli.test_resume import data, last, losses, same_weights, start, wait_
 
 
 def test_a_job_that_is_signalled_as_a_whole_saves_and_goes_on(trained, tmp_path):
-    """The readers are signalled too, and must not take the training with them; what is damaged is passed over."""
+    """The readers get the signal too, and must not end the run; a damaged checkpoint is skipped."""
     process = start(tmp_path, *TINY, "logger=csv", "run_dir=run", f"data.dir={data(trained)}")
     wait_for_update(tmp_path / "run", 1, process)
     os.killpg(process.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A training that was killed goes on as if nothing had happened, alone and as two processes."""
+"""A killed run is resumed exactly, as one process and as two."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TWO = "trainer.devices=2"
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """Start a training in a session of its own, so that all of it can be killed."""
+    """Start a run in a session of its own, so that all of it can be killed."""
     command = [sys.executable, "-m", "asr.cli.train", *words]
     with (folder / "log.txt").open("w") as log:
         return subprocess.Popen(
@@ -51,7 +51,7 @@ def losses(run_dir: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def place(trained, tmp_path_factory) -> Workplace:
-    """A workplace with one training by one process that accumulates two micro-batches, and one by two processes."""
+    """A workplace with a run of one process that accumulates two micro-batches, and one of two processes."""
     place = Workplace(tmp_path_factory.mktemp("resume"))
     place.run("train", *OPTIONS, "run_dir=alone", "trainer.accumulate_grad_batches=2", f"data.dir={data(trained)}")
     place.run("train", *OPTIONS, "run_dir=ranks", TWO, f"data.dir={data(trained)}")

@@ -42,14 +42,14 @@ def data_is(make: Callable[[Path], object]) -> Arrange:
 FAULTS = {
     "no room for the cuts": (nothing, (), {"RLIMIT_FSIZE": 1500}, 1, "data/"),
     "no room for stored features": (nothing, ("features=log_mel_stored",), {"RLIMIT_FSIZE": 8000}, 1, "File too large"),
-    "data.dir is a file": (data_is(lambda data: data.write_text("")), (), {}, 2, "is no folder"),
-    "data.dir is a pipe": (data_is(os.mkfifo), (), {}, 2, "is no folder"),
+    "data.dir is a file": (data_is(lambda data: data.write_text("")), (), {}, 2, "is not a folder"),
+    "data.dir is a pipe": (data_is(os.mkfifo), (), {}, 2, "is not a folder"),
     "data.dir lies in a file": (
         data_is(lambda data: data.write_text("")),
         ("data.dir=data/below",),
         {},
         2,
-        "no folder",
+        "is not a folder",
     ),
     "data.dir has 300 characters": (nothing, (f"data.dir={'n' * 300}",), {}, 2, "name"),
     "data.dir is a number": (nothing, ("data.dir=[1]",), {}, 2, "data.dir must name a folder"),

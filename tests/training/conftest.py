@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Rank:
-    """What the trainings in tests/training/rank.py left in one of the processes, and what it printed."""
+    """What the runs in tests/training/rank.py left in one of the processes, and what it printed."""
 
     left: dict[str, Any]
     said: str
@@ -25,7 +25,7 @@ class Rank:
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory) -> list[Rank]:
-    """Run all trainings in one pair of processes: starting these is what takes the time."""
+    """Make all runs in one pair of processes: starting these takes most of the time."""
     folder = tmp_path_factory.mktemp("ranks")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
     environment |= {"MASTER_PORT": str(20000 + os.getpid() % 20000), "PYTHONPATH": str(ROOT)}

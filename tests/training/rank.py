@@ -1,4 +1,4 @@
-"""One of two processes that train together; it keeps what each training left in a file of its own."""
+"""One of two processes that train together; it saves what each run left in a file of its own."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def with_two_views_of_two_layers(folder: Path) -> dict[str, Any]:
 
 
 def with_a_zipformer(folder: Path) -> dict[str, Any]:
-    """Train in one go, and in two parts, as behind a kill."""
+    """Train without a break, and in two parts, as after a kill."""
     runs.tiny_module = module_with_zipformer  # type: ignore[attr-defined]
 
-    def weights_behind(name: str, max_steps: int) -> dict[str, Any]:
+    def weights_after(name: str, max_steps: int) -> dict[str, Any]:
         return runs.run(folder / name, max_steps, accumulate_grad_batches=2, **both()).state_dict()
 
-    whole = weights_behind("whole", 6)
-    weights_behind("parts", 3)
+    whole = weights_after("whole", 6)
+    weights_after("parts", 3)
     torch.manual_seed(99)
-    return {"whole": whole, "resumed": weights_behind("parts", 6)}
+    return {"whole": whole, "resumed": weights_after("parts", 6)}
 
 
 if __name__ == "__main__":

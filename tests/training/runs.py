@@ -55,7 +55,7 @@ def run(
     validate_every: int | None = 3,
     **options: Any,
 ) -> TrainingModule:
-    """Train, behind the newest checkpoint of the folder if it has one."""
+    """Train, from the newest checkpoint of the folder if it has one."""
     torch.set_num_threads(1)
     module = scoring(tiny_module(), wers)
     module.dev_names, module.extra_state = ["dev"], EXTRA

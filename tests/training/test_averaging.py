@@ -1,4 +1,4 @@
-"""What a training's checkpoints say about the averages of its weights, against the weights behind every update."""
+"""The averages in a run's checkpoints, against the weights after every update."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trai
 
 
 class Weights(pl.Callback):
-    """Keeps the parameters behind every update."""
+    """Keeps the parameters after every update."""
 
     def __init__(self) -> None:
         self.seen: dict[int, dict[str, torch.Tensor]] = {}
@@ -49,7 +49,7 @@ def assert_holds(checkpoint: LoadedCheckpoint, expected: dict[str, torch.Tensor]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_average_of_any_span_is_the_mean_of_the_weights_behind_its_updates(tmp_path, accumulate):
+def test_the_average_of_any_span_is_the_mean_of_the_weights_after_its_updates(tmp_path, accumulate):
     weights = Weights()
     run(tmp_path, 12, [weights, WeightAveraging(), saving(tmp_path)], accumulate_grad_batches=accumulate)
     for a, b in [(0, 12), (0, 5), (3, 12), (4, 5), (11, 12)]:
@@ -76,12 +76,12 @@ def test_what_is_trained_stays_the_same_bit_for_bit(tmp_path):
     assert "averages" not in other
 
 
-@pytest.mark.parametrize("behind", [1, 3, 4, 8])
-def test_averages_go_on_bit_for_bit(tmp_path, behind):
+@pytest.mark.parametrize("update", [1, 3, 4, 8])
+def test_averages_are_resumed_bit_for_bit(tmp_path, update):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run(whole, 9, [WeightAveraging(ema_decay=0.5), saving(whole)])
     (killed / "checkpoints").mkdir(parents=True)
-    duplicate(update_file(whole / "checkpoints", behind), update_file(killed / "checkpoints", behind))
+    duplicate(update_file(whole / "checkpoints", update), update_file(killed / "checkpoints", update))
     run(killed, 9, [WeightAveraging(ema_decay=0.5)])
     one, other = (state(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed))
     assert one["averages"]["num_averaged"] == 9

@@ -1,10 +1,11 @@
-"""Which checkpoints a training leaves, and that it goes on from each as if nothing had happened."""
+"""Which checkpoints a run keeps, and that it is resumed exactly from each of them."""
 
 from __future__ import annotations
 
 import pytest
 
 from asr.training import checkpoint_files
+from asr.training.callbacks import checkpoint_callback
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.checkpoint_files import duplicate, update_file
 from asr.training.checkpoints import newest_good_checkpoint
@@ -19,8 +20,8 @@ class Killed(RuntimeError):
 def writes(monkeypatch) -> list[str]:
     """The names of all checkpoints that are written."""
     written: list[str] = []
-    write = checkpoint_files.write
-    monkeypatch.setattr(checkpoint_files, "write", lambda s, path: (written.append(path.name), write(s, path)))
+    write = checkpoint_callback.write
+    monkeypatch.setattr(checkpoint_callback, "write", lambda s, path: (written.append(path.name), write(s, path)))
     return written
 
 
@@ -67,13 +68,13 @@ def test_the_best_is_remembered_over_a_resumption(tmp_path):
     assert state(tmp_path / "checkpoints" / "best.ckpt")["global_step"] == 5
 
 
-@pytest.mark.parametrize(("accumulate", "behind"), [(1, (1, 3, 4, 8)), (2, (2, 3, 5, 6))])
-def test_a_training_goes_on_bit_for_bit_behind_any_update(tmp_path, accumulate, behind):
+@pytest.mark.parametrize(("accumulate", "updates"), [(1, (1, 3, 4, 8)), (2, (2, 3, 5, 6))])
+def test_a_run_is_resumed_bit_for_bit_from_any_update(tmp_path, accumulate, updates):
     """Four micro-batches are an epoch, and every third update is validated: in between, at one of them, at both."""
     options, whole = {"accumulate_grad_batches": accumulate}, tmp_path / "whole"
     validated = Validated()
     run(whole, 9, [validated, CheckpointCallback(whole, keep_last=9, every_n_updates=1)], **options)
-    for update in behind:
+    for update in updates:
         killed, seen = tmp_path / str(update), Validated()
         (killed / "checkpoints").mkdir(parents=True)
         duplicate(update_file(whole / "checkpoints", update), update_file(killed / "checkpoints", update))
@@ -101,7 +102,7 @@ def lead_to_three_only(link, target):
     checkpoint_files.point_link(link, target)
 
 
-def test_a_damaged_checkpoint_costs_the_updates_behind_the_one_before(tmp_path):
+def test_a_damaged_checkpoint_costs_the_updates_since_the_one_before(tmp_path):
     run(tmp_path / "whole", 9)
     run(tmp_path / "run", 6)
     newest = tmp_path / "run" / "checkpoints" / "update-000006.ckpt"

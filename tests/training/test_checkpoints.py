@@ -90,7 +90,7 @@ def test_a_file_of_another_program_is_refused(tmp_path):
 
 @pytest.fixture
 def run_dir(tmp_path) -> Path:
-    """A run that was killed behind update 4, before last.ckpt led there; the best was update 1."""
+    """A run that was killed after update 4, before last.ckpt was moved; the best was update 1."""
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
     duplicate(make(update_file(folder, 1), 1), folder / "best.ckpt")

@@ -1,4 +1,4 @@
-"""What a training costs is measured from outside, and goes on behind a resumption."""
+"""The cost of a run is measured without changing it, and continues after a resumption."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_micro_batches_of_an_update_count_together(clock):
     assert (list(cost.steps), list(cost.updates)) == ([20] * 3, [180] * 3)
 
 
-def test_seconds_go_on_behind_a_resumption_and_speed_begins_again(clock):
+def test_seconds_continue_after_a_resumption_and_speed_starts_again(clock):
     first, second = TrainingCost(every=1), TrainingCost(every=1)
     train(first, clock)
     second.load_state_dict(first.state_dict())

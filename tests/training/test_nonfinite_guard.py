@@ -71,7 +71,7 @@ def test_a_skipped_update_leaves_weights_and_optimizer_as_they_were(optimizer):
         str(group.get("shared_state")) for group in before["param_groups"]
     ]
     assert [row["train/skipped_updates"] for row in seen] == [0, 1, 2, 2, 2]
-    # skipped updates are updates of the budget, and the schedule goes on
+    # skipped updates are updates of the budget, and the schedule advances
     assert trainer.global_step == 5
     assert trainer.lr_scheduler_configs[0].scheduler.last_epoch == 5
 
@@ -115,7 +115,7 @@ def test_a_gradient_may_be_bad_though_the_loss_is_not(capsys):
     assert "losses here are finite, its gradients not" in capsys.readouterr().out
 
 
-def test_many_skipped_updates_in_a_row_end_the_training():
+def test_many_skipped_updates_in_a_row_end_the_run():
     with pytest.raises(RunFailed, match=r"50 updates in a row.*not finite.*update 49.*optimizer\.lr"):
         train([bad_batch(float("inf"))] * 60)
 
@@ -154,6 +154,6 @@ def test_a_rank_with_a_bad_batch_makes_all_ranks_skip(ranks):
     assert one["counts"] == other["counts"] == {"skipped_updates": 1, "consecutive_skips": 0, "too_short": 0}
     assert same(one, other)
     assert all(value.isfinite().all() for value in one["weights"].values())
-    assert one["averages"]["num"] == 2
+    assert one["averages"]["num_averaged"] == 2
     assert "rank 0: good" in ranks[0].said
     assert "rank 1: bad" in ranks[1].said

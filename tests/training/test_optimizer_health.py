@@ -1,4 +1,4 @@
-"""The optimizer's health reaches the loggers, and leaves the training as it is."""
+"""The optimizer's health reaches the loggers, and does not change the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training that runs out of memory says which utterances it was, and never goes on without them."""
+"""A run that gets no memory names the utterances, and never continues without them."""
 
 from dataclasses import replace
 

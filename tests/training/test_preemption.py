@@ -1,4 +1,4 @@
-"""A signal ends a training behind its update, with a checkpoint from which it goes on as if nothing had happened."""
+"""A signal ends a run after its update, with a checkpoint from which it is resumed exactly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Signalled(pl.Callback):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[Path, list[int]]:
-    """A training nobody disturbed, and where it validated: epochs of four updates, a validation at every third."""
+    """An undisturbed run, and where it validated: epochs of four updates, a validation at every third."""
     folder, validated = tmp_path_factory.mktemp("whole"), Validated()
     run(folder, 8, [validated])
     return folder, validated.updates
@@ -47,9 +47,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("hook", "update", "saved"), MOMENTS)
-def test_training_is_left_behind_the_update_in_hand_and_goes_on_bit_for_bit(
-    whole, tmp_path, capsys, hook, update, saved
-):
+def test_a_run_stops_after_the_current_update_and_is_resumed_bit_for_bit(whole, tmp_path, capsys, hook, update, saved):
     seen = Validated()
     with pytest.raises(Preempted) as left:
         run(tmp_path, 8, [Signalled(hook, update), seen, CheckpointCallback(tmp_path), Preemption()])

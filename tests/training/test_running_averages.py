@@ -14,13 +14,13 @@ EXACT = {"rtol": 1e-12, "atol": 0.0}
 
 
 def weights_of(update: int) -> dict[str, torch.Tensor]:
-    """A walk that goes on: large numbers beside small ones, so that rounding would show."""
+    """An endless walk: large numbers beside small ones, so that rounding would show."""
     generator = torch.Generator().manual_seed(update)
     noise = torch.randn(2, 3, generator=generator)
     return {"large": 1e4 + noise, "small": 1e-4 * noise + 1e-3 * update}
 
 
-def averages_behind(updates: int, decay: float | None = 0.9) -> RunningAverages:
+def averages_after(updates: int, decay: float | None = 0.9) -> RunningAverages:
     averages = RunningAverages(weights_of(0))
     for update in range(1, updates + 1):
         averages.add(update, weights_of(update), decay)
@@ -34,19 +34,19 @@ def mean(updates) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (0, 300), (150, 300), (299, 300), (7, 9)])
 def test_two_checkpoints_give_the_mean_over_the_updates_in_between(a, b):
-    found = averages_behind(b).mean_after(averages_behind(a))
+    found = averages_after(b).mean_after(averages_after(a))
     torch.testing.assert_close(found, mean(range(a + 1, b + 1)), rtol=1e-11, atol=0)
 
 
 @pytest.mark.parametrize("updates", [1, 2, 3, 10, 299, 300])
 def test_one_checkpoint_gives_the_mean_since_its_older_mark(updates):
-    averages = averages_behind(updates)
+    averages = averages_after(updates)
     found, expected = averages.mean_since(averages.marks[0]), mean(range(averages.marks[0].update + 1, updates + 1))
     for name, value in found.items():
         torch.testing.assert_close(value, expected[name], rtol=2e-7, atol=0)
 
 
-def test_the_older_mark_has_between_a_quarter_and_44_percent_of_all_updates_behind_it():
+def test_the_older_mark_has_between_a_quarter_and_44_percent_of_all_updates_after_it():
     averages = RunningAverages(weights_of(0))
     for update in range(1, 500):
         averages.add(update, weights_of(0), None)
@@ -61,7 +61,7 @@ def test_updates_that_were_left_out_are_no_part_of_a_mean():
         averages.add(update, weights_of(update), None)
     assert (averages.num_averaged, averages.update) == (4, 6)
     torch.testing.assert_close(averages.mean_since(averages.marks[0]), mean([5, 6]), rtol=2e-7, atol=0)
-    torch.testing.assert_close(averages.mean_after(averages_behind(1)), mean([2, 5, 6]), **EXACT)
+    torch.testing.assert_close(averages.mean_after(averages_after(1)), mean([2, 5, 6]), **EXACT)
 
 
 def test_the_moving_average_is_the_recursion_with_its_lower_decay_at_the_beginning():
@@ -70,7 +70,7 @@ def test_the_moving_average_is_the_recursion_with_its_lower_decay_at_the_beginni
     for update in range(2, 101):
         decays.append(min(0.9, update / (update + 9)))
         expected = decays[-1] * expected + (1 - decays[-1]) * weights_of(update)["small"].double()
-    torch.testing.assert_close(averages_behind(100).ema["small"].double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(averages_after(100).ema["small"].double(), expected, rtol=1e-6, atol=0)
     assert decays[0] < 0.2
     assert decays[-1] == 0.9
 
@@ -84,7 +84,7 @@ def test_weights_that_stand_for_several_updates_move_the_moving_average_as_far()
 
 
 def test_without_a_decay_there_is_no_moving_average():
-    averages = averages_behind(3)
+    averages = averages_after(3)
     averages.add(4, weights_of(4), None)
     assert averages.ema is None
     averages.add(5, weights_of(5), 0.9)
@@ -100,7 +100,7 @@ def test_what_is_averaged_stays_as_it_is():
 
 
 def test_averages_go_on_from_their_state_bit_for_bit():
-    whole, half = averages_behind(40), averages_behind(20)
+    whole, half = averages_after(40), averages_after(20)
     gone_on = RunningAverages.from_state(copy.deepcopy(half.state_dict()))
     for update in range(21, 41):
         gone_on.add(update, weights_of(update), 0.9)

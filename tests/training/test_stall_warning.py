@@ -1,4 +1,4 @@
-"""A run that looks dead is told so, once, with likely causes, and goes on."""
+"""A stalled run is reported once, with likely causes, and continues."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ TOO_MANY = ("x y z", "u v w")
 
 
 class Run:
-    """A training of which only the numbers exist."""
+    """A run of which only the numbers exist."""
 
     def __init__(self, capsys, **options) -> None:
         self.watch, self.capsys, self.module = StallWarning(**options), capsys, tiny_module()

@@ -65,7 +65,7 @@ def test_some_unread_utterances_of_a_batch_are_counted_and_named_once(capsys):
     assert capsys.readouterr().out.count("left out a: cut short (1 so far)") == 1
 
 
-def test_more_than_allowed_in_an_epoch_end_the_training():
+def test_more_than_allowed_in_an_epoch_end_the_run():
     module = tiny_module()
     module.unreadable.max_per_epoch = 2
     batch = replace(batch_of(60, 40), skipped=(("a", "cut short"),))

@@ -42,6 +42,7 @@ class WeightAveraging(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start new averages, or restore those of the checkpoint."""
+        # here, not in on_load_checkpoint: only now are the weights on their device
         weights = averaged_weights(pl_module)
         if self.restored is not None:
             device = next(iter(weights.values())).device
@@ -51,26 +52,21 @@ class WeightAveraging(pl.Callback):
         if trainer.global_step:
             console.print(f"the checkpoint has no averages of weights: they start after update {trainer.global_step}")
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Add the weights after an update."""
         assert isinstance(pl_module, TrainingModule)
         assert self.averages is not None
         update = trainer.global_step
+        # Lightning calls this after each micro-batch, global_step counts updates
         if ends_update(trainer) and update % self.every == 0 and not pl_module.guard.has_skipped:
             self.averages.add(update, averaged_weights(pl_module), self.ema_decay, self.every)
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Add the averages."""
         if self.averages is not None:
             checkpoint[AVERAGES] = self.averages.state_dict()
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Keep them until the weights are on their device."""
         self.restored = checkpoint.get(AVERAGES)
 

@@ -65,9 +65,7 @@ class CheckpointCallback(Checkpoint):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 remove_temporary(self.folder)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Save at every n-th update and at the last one, unless a validation follows, which saves too."""
         every = self.every_n_updates
         due = is_last_update(trainer) or (every is not None and trainer.global_step % every == 0)
@@ -76,6 +74,7 @@ class CheckpointCallback(Checkpoint):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save, and remember the best."""
+        # Lightning's sanity check validates a few batches before the first update
         if trainer.sanity_checking or trainer.state.fn is not TrainerFn.FITTING:
             return
         wer = float(trainer.callback_metrics.get(SCORE, float("inf")))
@@ -103,6 +102,7 @@ class CheckpointCallback(Checkpoint):
         update = trainer.global_step
         path = update_file(self.folder, update)
         if update != self.saved_update:
+            # before the state is saved: the resumed run must not write this update again
             self.saved_update = None if validation_is_next else update
             self.validation_is_next = validation_is_next
             with explaining_failed_writes(self.folder.parent):
@@ -111,13 +111,11 @@ class CheckpointCallback(Checkpoint):
                 if trainer.is_global_zero:
                     if update == self.best_update:
                         duplicate(path, self.folder / "best.ckpt")
-                    point_link(self.folder / "last.ckpt", path)
+                    point_link(self.folder / "last.ckpt", path)  # before pruning: it may lead to what is removed
                     prune_checkpoints(self.folder, update, self.keep_last)
         return path
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Correct Lightning's counters, so that the resumed run starts at the right place."""
         mark_ended(checkpoint)
         if self.validation_is_next:

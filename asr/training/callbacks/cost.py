@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -12,6 +12,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
 from asr.data.batch import Batch
 from asr.training.loop_counters import ends_update
@@ -48,12 +49,11 @@ class TrainingCost(pl.Callback):
         self.tick = time.perf_counter()
         self.optimizer = trainer.optimizers[0]
         clock = StepClock(self.every, trainer.global_step, self.steps)
+        # hooks, because Lightning calls no method of a callback right around the optimizer's own work
         self.optimizer.register_step_pre_hook(clock.begin)
         self.optimizer.register_step_post_hook(clock.end)
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Count the time spent waiting for the batch."""
         self._advance()
 
@@ -62,7 +62,7 @@ class TrainingCost(pl.Callback):
     ) -> None:
         """Count the time of the micro-batch, and at the end of an update its time."""
         self._advance()
-        self.audio_s += batch.audio_s * trainer.world_size
+        self.audio_s += batch.audio_s * trainer.world_size  # an estimate: nothing is reduced for it
         pl_module.log("train/audio_s_per_s", self.audio_s / max(1e-9, self.seconds - self.audio_begun_s))
         pl_module.log("train/elapsed_s", self.seconds)
         if ends_update(trainer):
@@ -72,7 +72,7 @@ class TrainingCost(pl.Callback):
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the clock."""
         self._advance()
-        self.tick = None
+        self.tick = None  # seconds until the next tick do not count
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock again."""
@@ -81,7 +81,7 @@ class TrainingCost(pl.Callback):
     def _advance(self) -> None:
         now = time.perf_counter()
         if self.tick is not None:
-            self.seconds += now - self.tick
+            self.seconds += now - self.tick  # no tick during a validation
         self.tick = now
 
     def read(self) -> dict[str, float | int | None]:
@@ -125,7 +125,7 @@ class StepClock:
 
     def _timed_from_end(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         def timed() -> Any:
-            loss = closure()
+            loss = closure()  # Lightning's training_step and backward
             self.begun = self._now(optimizer)
             return loss
 
@@ -147,15 +147,7 @@ class StepClock:
 
 def state_bytes(optimizer: Optimizer) -> int:
     """Return the bytes of all tensors in an optimizer's state, without its parameters."""
-    return _bytes(optimizer.state_dict())
-
-
-def _bytes(node: Any) -> int:
-    if isinstance(node, Tensor):
-        return node.nbytes
-    if isinstance(node, Mapping):
-        return sum(_bytes(value) for value in node.values())
-    return sum(_bytes(value) for value in node) if isinstance(node, list | tuple) else 0
+    return sum(leaf.nbytes for leaf in tree_leaves(optimizer.state_dict()) if isinstance(leaf, Tensor))
 
 
 def measured_cost(trainer: pl.Trainer) -> dict[str, float | int | None]:

@@ -47,16 +47,14 @@ class OptimizerHealth(pl.Callback):
         if self.every is not None and trainer.is_global_zero:
             self.measurement = self.measure(trainer.optimizers[0], every=self.every, num_steps=trainer.global_step)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Log what was measured, with the step of the update's loss.
 
         ``self.log`` would repeat the numbers at every update, and drop them at updates that Lightning does not log.
         """
         numbers = self.measurement.take() if self.measurement is not None else {}
         for logger in trainer.loggers if numbers else ():
-            logger.log_metrics(numbers, step=trainer.global_step - 1)
+            logger.log_metrics(numbers, step=trainer.global_step - 1)  # Lightning counts the loggers' step from 0
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Remove the hooks from the optimizer."""

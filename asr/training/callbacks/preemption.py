@@ -47,17 +47,15 @@ class Preemption(Checkpoint):
 
         Lightning restores the previous handlers at the end of ``fit``.
         """
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():  # signal.signal() raises in others
             for number in ENDING:
-                signal.signal(number, self._note if number in self.heeded else signal.SIG_IGN)
+                signal.signal(number, self._note if number in self.heeded else signal.SIG_IGN)  # as under nohup
 
     def _note(self, number: int, _: Any) -> None:
         leave_closed_terminal()
         self.received = signal.Signals(number)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Agree on leaving, and save, unless a validation follows: the resumed run would leave it out."""
         if not ends_update(trainer):
             return
@@ -69,16 +67,9 @@ class Preemption(Checkpoint):
         """Leave before a validation."""
         self._leave_validation(trainer)
 
-    def on_validation_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_validation_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Leave in the middle of a validation, if this is the only process."""
+        # one rank could be in another batch than the others, and wait for them forever
         if trainer.world_size == 1 and not trainer.sanity_checking:
             self._agree(trainer)
             self._leave_validation(trainer)
@@ -88,9 +79,7 @@ class Preemption(Checkpoint):
         if not trainer.sanity_checking:
             self._agree(trainer)
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Leave; not earlier, because Lightning logs the numbers of an update after its end."""
         self._leave(trainer)
 
@@ -100,7 +89,7 @@ class Preemption(Checkpoint):
 
     def _agree(self, trainer: pl.Trainer) -> None:
         signaled = self.received is not None
-        self.leaving = self.leaving or trainer.strategy.reduce_boolean_decision(signaled, all=False)
+        self.leaving = self.leaving or trainer.strategy.reduce_boolean_decision(signaled, all=False)  # any rank
 
     def _leave_validation(self, trainer: pl.Trainer) -> None:
         # a run that is resumed after its last update ends without this validation

@@ -9,7 +9,6 @@ import lightning.pytorch as pl
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from asr.console import PlainConsole
-from asr.data.batch import Batch
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 
@@ -28,13 +27,13 @@ class TrainingProgress(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open the bar."""
         self.last_report = time.monotonic()
-        if not trainer.is_global_zero or not self.console.is_terminal:
+        if not trainer.is_global_zero or not self.console.is_terminal:  # a log file would hold every frame of the bar
             return
         self.bar = Progress(
             TextColumn("update"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("{task.fields[numbers]}", markup=False),
+            TextColumn("{task.fields[numbers]}", markup=False),  # a set may be called [red]
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -43,9 +42,7 @@ class TrainingProgress(pl.Callback):
         self.task = self.bar.add_task("train", total=trainer.max_steps, completed=trainer.global_step, numbers="")
         self.bar.start()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Advance the bar, or print a line from time to time."""
         if self.bar is not None:
             self.bar.update(self.task, completed=trainer.global_step, numbers=self._numbers(trainer))
@@ -80,7 +77,7 @@ class TrainingProgress(pl.Callback):
         self.console.print(f"update {trainer.global_step}/{trainer.max_steps}  {self._numbers(trainer)}")
 
     def _numbers(self, trainer: pl.Trainer) -> str:
-        metrics = trainer.callback_metrics
+        metrics = trainer.callback_metrics  # the newest value of each
         parts = [f"loss {float(metrics['train/loss']):.3f}"] if "train/loss" in metrics else []
         parts += [
             f"{name.removeprefix('val/')} {100 * float(value):.2f} %"

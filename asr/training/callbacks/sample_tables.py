@@ -27,7 +27,7 @@ class SampleTables(pl.Callback):
 def log_samples(loggers: Sequence[Any], name: str, result: Score, step: int) -> None:
     """Send the samples of a set to those loggers that show tables."""
     for logger in loggers:
-        if hasattr(logger, "log_samples"):
+        if hasattr(logger, "log_samples"):  # metrics.csv holds numbers only
             logger.log_samples(name, samples(result), step)
 
 

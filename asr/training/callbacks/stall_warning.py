@@ -103,14 +103,12 @@ class StallWarning(pl.Callback):
         self.console = PlainConsole()
         self.state = WarningState()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Check the loss of every update."""
         update, state = trainer.global_step, self.state
         if not trainer.is_global_zero or update == state.update or "train/loss" not in trainer.callback_metrics:
             return
-        state.update = update
+        state.update = update  # Lightning calls this after each micro-batch
         span = self.loss_span_updates or max(MIN_SPAN, trainer.max_steps // SPAN_SHARE)
         state.trend = state.trend or LossTrend(window=max(1, span // 10))
         state.trend.add(update, float(trainer.callback_metrics["train/loss"]))
@@ -138,7 +136,7 @@ class StallWarning(pl.Callback):
     def _check_output(self, name: str, result: Score, update: int) -> None:
         hypotheses = {item.utterance.hypothesis for item in result.utterances}
         references = {item.utterance.reference for item in result.utterances}
-        if len(hypotheses) > 1 or len(references) == 1:
+        if len(hypotheses) > 1 or len(references) == 1:  # equal references may have equal hypotheses
             return self._warn(f"output of {name}", "", "")
         (hypothesis,) = hypotheses
         output = f"the same, {hypothesis!r}" if hypothesis else "empty"
