@@ -22,9 +22,9 @@ from asr.cli.app import quieten
 from asr.cli.data import prepare_data
 from asr.cli.explanations import CONFIGS
 from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
-from asr.data.loader import read
-from asr.data.prepared import PreparedData
-from asr.data.reading import Reading
+from asr.data.loading.data_module import Reading
+from asr.data.loading.loader import read
+from asr.data.preparation.prepared import PreparedData
 from asr.training.run_folder import num_threads
 
 NUM_REPEATS = 3

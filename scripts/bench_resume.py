@@ -22,8 +22,8 @@ from lhotse.audio import AudioSource
 from rich.console import Console
 from rich.progress import track
 
-from asr.data.cut_table import CutTable
-from asr.data.sampling import BatchSize, MicroBatches
+from asr.data.loading.sampling import BatchSize, MicroBatches
+from asr.data.preparation.indexed_cut_set import CutTable
 
 MAX_DURATION_S = 120.0
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from asr.data.archives import extract
-from asr.data.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
-from asr.data.manifests import read_brought
-from asr.data.tables import read_table
+from asr.data.manifests.archives import extract
+from asr.data.manifests.import_manifests import read_brought
+from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
+from asr.data.manifests.tables import read_table
 from asr.evaluation.comparison.reading import read_runs
 from asr.evaluation.report import ERROR_COLUMNS
 from asr.training.checkpoints import load_checkpoint

@@ -13,7 +13,7 @@ from rich.table import Table
 from asr.cli.parts import data_parts
 from asr.cli.rehearsal import build_trainer
 from asr.console import PlainConsole
-from asr.data.reading import Reading
+from asr.data.loading.data_module import Reading
 from asr.training.calibrate import USABLE, Calibration, calibrate
 from asr.training.module import TrainingModule
 from asr.training.processes import is_first_process

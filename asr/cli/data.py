@@ -10,11 +10,11 @@ import torch
 from asr.cli.errors import ConfigError
 from asr.cli.parts import DataParts, build_encoder, data_parts, part
 from asr.console import PlainConsole
-from asr.data.fingerprint import describe_source, fingerprint
-from asr.data.prepare import View, prepare
-from asr.data.prepared import PreparedData
-from asr.data.source_files import visible_files
-from asr.data.table import print_table
+from asr.data.manifests.source_files import visible_files
+from asr.data.preparation.fingerprint import describe_source, fingerprint
+from asr.data.preparation.prepare import View, prepare
+from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.table import print_table
 from asr.training.processes import is_first_process
 from asr.training.run_folder import usable_folder
 from asr.training.unreadable import check_share

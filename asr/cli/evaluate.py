@@ -12,7 +12,7 @@ from asr.cli.app import run_app
 from asr.cli.errors import ConfigError
 from asr.cli.restore import Restored, restore
 from asr.console import PlainConsole
-from asr.data.manifests import evaluation_cuts
+from asr.data.preparation.cuts import evaluation_cuts
 from asr.safe_io import named_path
 from asr.training.report import NothingRead, decoded_with, evaluate_set
 from asr.training.run_folder import claim_run_folder, create_run_folder

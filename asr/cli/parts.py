@@ -12,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.errors import ConfigError
 from asr.cli.instantiate import Configured, instantiate
-from asr.data.cuts import Limits
 from asr.data.features import Features
-from asr.data.loader import Workers
-from asr.data.sampling import BatchSize
+from asr.data.loading.loader import Workers
+from asr.data.loading.sampling import BatchSize
+from asr.data.preparation.cuts import Limits
 from asr.features.normalise import GlobalNorm
 from asr.models.initialise import initialise
 from asr.models.recogniser import Recogniser

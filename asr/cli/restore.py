@@ -15,10 +15,10 @@ from torch import Tensor
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.model_size import no_more_parameters_than, refuse_huge_numbers
 from asr.cli.parts import build_recogniser, part
-from asr.data.loader import Workers
-from asr.data.prepared import INDEX, PreparedData
-from asr.data.reading import Reading
-from asr.data.sampling import BatchSize
+from asr.data.loading.data_module import Reading
+from asr.data.loading.loader import Workers
+from asr.data.loading.sampling import BatchSize
+from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.error_text import first_line, is_out_of_memory
 from asr.models.recogniser import Recogniser
 from asr.text.normalise import TextNormalizer

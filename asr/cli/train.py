@@ -27,8 +27,8 @@ from asr.cli.resuming import changes, override_key, recorded_overrides, refuse_c
 from asr.cli.sweep_jobs import name_sweep, run_job
 from asr.cli.words import words_for_jobs
 from asr.console import PlainConsole
-from asr.data.prepared import INDEX, PreparedData
-from asr.data.reading import Reading
+from asr.data.loading.data_module import Reading
+from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.models.recogniser import Recogniser
 from asr.safe_io import write_whole
 from asr.signals import Terminated

@@ -14,8 +14,8 @@ from asr.cli.app import run_app
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.restore import restore
 from asr.console import PlainConsole, printable
-from asr.data.audio_files import audio_cuts, find_audio
 from asr.data.features import Features
+from asr.data.manifests.audio_files import audio_cuts, find_audio
 from asr.safe_io import named_path, write_new
 from asr.training.errors import TrainingFailed
 from asr.training.session import decode_all

@@ -12,8 +12,8 @@ import numpy as np
 from lhotse import Fbank, FbankConfig
 from lhotse.cut import Cut
 
-from asr.data.feature_storage import refuse_foreign_storage
-from asr.data.numpy_files import check_npy
+from asr.data.manifests.feature_storage import refuse_foreign_storage
+from asr.data.manifests.numpy_files import check_npy
 
 
 class Features(Protocol):

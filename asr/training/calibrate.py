@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from asr.data.batch import Batch
-from asr.data.dataset import SpeechDataset
-from asr.data.sampling import MicroBatches
+from asr.data.loading.batch import Batch
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.sampling import MicroBatches
 from asr.error_text import is_out_of_memory
 from asr.training.memory import DeviceMemory, memory_of
 from asr.training.module import TrainingModule

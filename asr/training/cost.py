@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.training.boundaries import ends_update
 
 NUM_TIMED = 1000  # of the newest updates, over which medians are taken

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from asr.data.loader import WorkerLost
+from asr.data.loading.loader import WorkerLost
 from asr.training.errors import TrainingFailed
 
 # what torch's DataLoader says of a worker that has ended, and what the parent meets when it fetches a batch

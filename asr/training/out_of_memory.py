@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.error_text import first_line, is_out_of_memory
 from asr.training.errors import TrainingFailed
 

@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from asr.console import PlainConsole
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 

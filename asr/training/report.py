@@ -10,8 +10,8 @@ import lightning.pytorch as pl
 from rich.text import Text
 
 from asr.console import PlainConsole, printable
-from asr.data.prepared import PreparedData
-from asr.data.reading import Reading
+from asr.data.loading.data_module import Reading
+from asr.data.preparation.prepared import PreparedData
 from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.report import headline, summary, write_report

@@ -8,10 +8,10 @@ from typing import Any
 import lightning.pytorch as pl
 
 from asr.console import PlainConsole
-from asr.data.batch import Batch
-from asr.data.dataset import SpeechDataset
-from asr.data.loader import Workers, read
-from asr.data.sampling import MicroBatches
+from asr.data.loading.batch import Batch
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.loader import Workers, read
+from asr.data.loading.sampling import MicroBatches
 from asr.training.processes import is_first_process
 
 console = PlainConsole(quiet=not is_first_process())

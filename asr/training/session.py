@@ -16,8 +16,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from rich.progress import Progress
 
 from asr.console import PlainConsole, bar_title
-from asr.data.batch import Batch
-from asr.data.loader import EvaluationLoader
+from asr.data.loading.batch import Batch
+from asr.data.loading.loader import EvaluationLoader
 from asr.error_text import first_line, is_out_of_memory
 from asr.evaluation.wer import Utterance
 from asr.models.recogniser import Recogniser

@@ -9,10 +9,10 @@ import numpy as np
 from lhotse import Features, SupervisionSegment
 
 from asr.console import track
-from asr.data.corpus import Corpus, Manifests
-from asr.data.feature_storage import FeatureFiles
+from asr.data.manifests.corpus import Corpus, Manifests
+from asr.data.manifests.feature_storage import FeatureFiles
+from asr.data.manifests.source_files import reads
 from asr.data.seeding import seed_for
-from asr.data.source_files import reads
 
 from .sources import HOME, NUM_CEPSTRA, Utterance, find_utterances, source_files
 

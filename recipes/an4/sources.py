@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.data.archives import extract
-from asr.data.fingerprint import describe_source, fingerprint
-from asr.data.numpy_files import load_npz
-from asr.data.source_files import read_lines, visible_files
+from asr.data.manifests.archives import extract
+from asr.data.manifests.numpy_files import load_npz
+from asr.data.manifests.source_files import read_lines, visible_files
+from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.safe_io import check_regular_file, named_path
 
 HOME = "http://www.speech.cs.cmu.edu/databases/an4/"

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from lhotse import SupervisionSegment
 
-from asr.data.corpus import Corpus, Dropped, Manifests, Source
-from asr.data.manifests import UNSPLIT, Brought, manifest_files, read_brought
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
+from asr.data.manifests.import_manifests import UNSPLIT, Brought, manifest_files, read_brought
+from asr.data.manifests.source_files import reads
 from asr.data.seeding import seed_for
-from asr.data.source_files import reads
 from asr.safe_io import named_path
 
 MIN_SPEAKERS = 3  # one for each of train, dev and test

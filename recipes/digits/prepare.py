@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.data.corpus import Corpus
+from asr.data.manifests.corpus import Corpus
 from asr.data.seeding import seed_for
 from asr.data.synthesis.shards import Item, check_request, place, quiet, speak_corpus
 from asr.data.synthesis.voices import draw_speaker

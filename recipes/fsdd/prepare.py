@@ -13,10 +13,10 @@ from lhotse import Recording, SupervisionSegment
 from numpy.typing import NDArray
 
 from asr.console import track
-from asr.data.corpus import Corpus, Dropped, Manifests
-from asr.data.fingerprint import fingerprint
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests
+from asr.data.manifests.source_files import reads
+from asr.data.preparation.fingerprint import fingerprint
 from asr.data.seeding import seed_for
-from asr.data.source_files import reads
 
 from .sources import DIGITS, NUM_RECORDINGS, SAMPLING_RATE_HZ, SPEAKERS, Digit, find_digits, source_files
 

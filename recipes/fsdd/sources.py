@@ -13,9 +13,9 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from asr.data.archives import download, extract
-from asr.data.fingerprint import describe_source, fingerprint
-from asr.data.source_files import read_lines, visible_files
+from asr.data.manifests.archives import download, extract
+from asr.data.manifests.source_files import read_lines, visible_files
+from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.safe_io import named_path
 
 # the tag with all six speakers; the branch may grow

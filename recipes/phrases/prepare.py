@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from asr.data.corpus import Corpus
+from asr.data.manifests.corpus import Corpus
 from asr.data.seeding import seed_for
 from asr.data.synthesis.shards import Item, Plan, check_request, place, quiet, speak, speak_corpus
 from asr.data.synthesis.voices import draw_speaker

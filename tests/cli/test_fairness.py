@@ -11,7 +11,7 @@ from asr.cli.data import prepare_data
 from asr.cli.explanations import CONFIGS
 from asr.cli.help import choices
 from asr.cli.parts import build_recogniser, data_parts, plain
-from asr.data.reading import Reading
+from asr.data.loading.data_module import Reading
 from tests.cli.conftest import TINY
 from tests.cli.test_configs import composed
 from tests.cli.test_resume import data

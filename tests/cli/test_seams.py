@@ -15,7 +15,7 @@ PREPARE = '''
 from pathlib import Path
 import numpy as np, soundfile
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
-from asr.data.corpus import Corpus, Manifests
+from asr.data.manifests.corpus import Corpus, Manifests
 
 def prepare_beeps(output_dir: Path, *, source: str | None = None, count: int = 20) -> Corpus:
     """High and low beeps."""

@@ -11,12 +11,12 @@ import soundfile
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 from asr.console import PlainConsole
-from asr.data.corpus import Corpus, Dropped, Manifests
-from asr.data.cuts import Limits
 from asr.data.features import LogMel
-from asr.data.prepare import View, prepare
-from asr.data.prepared import PreparedData
-from asr.data.table import print_table
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests
+from asr.data.preparation.cuts import Limits
+from asr.data.preparation.prepare import View, prepare
+from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.table import print_table
 from asr.text.character import CharacterTokenizerTrainer
 from asr.text.normalise import TextNormalizer
 

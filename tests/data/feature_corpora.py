@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from lhotse import Features, FeatureSet, NumpyFilesWriter, SupervisionSegment, SupervisionSet
 
-from asr.data.corpus import Corpus, Manifests
 from asr.data.features import StoredFeatures
+from asr.data.manifests.corpus import Corpus, Manifests
 from tests.data.corpora import VIEW
 
 WIDTH = 5

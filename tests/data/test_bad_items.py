@@ -9,7 +9,7 @@ import pytest
 import soundfile
 from lhotse import SupervisionSegment
 
-from asr.data.corpus import Dropped
+from asr.data.manifests.corpus import Dropped
 from tests.data.corpora import (
     NUM_MELS,
     RATE_HZ,

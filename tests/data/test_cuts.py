@@ -1,9 +1,9 @@
 import pytest
 from lhotse import CutSet, MonoCut, NumpyFilesWriter, SupervisionSegment
 
-import asr.data.cuts
-from asr.data.cuts import Limits, SourceCheck, check_cuts, supervised_cuts
+import asr.data.preparation.cuts
 from asr.data.features import StoredFeatures
+from asr.data.preparation.cuts import Limits, SourceCheck, check_cuts, supervised_cuts
 from asr.text.normalise import TextNormalizer
 from tests.data.corpora import NUM_MELS, VIEW, manifests, utterance
 
@@ -16,7 +16,9 @@ def test_impossible_limits_are_refused(limits):
 
 def test_audio_is_looked_at_once_however_many_cuts_lie_in_it(tmp_path, monkeypatch):
     looked_at = []
-    monkeypatch.setattr(asr.data.cuts, "audio_problem", lambda recording: looked_at.append(recording.id) or "broken")
+    monkeypatch.setattr(
+        asr.data.preparation.cuts, "audio_problem", lambda recording: looked_at.append(recording.id) or "broken"
+    )
     recording, _ = utterance(tmp_path, "talk")
     segments = [(recording, SupervisionSegment(f"s{index}", "talk", 0.1 * index, 0.2)) for index in range(5)]
     check = SourceCheck(VIEW.features)

@@ -7,12 +7,12 @@ import torch
 from lhotse import CutSet, NumpyFilesWriter, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
-from asr.data.dataset import SpeechDataset
 from asr.data.features import LogMel, StoredFeatures
-from asr.data.loader import EvaluationLoader, Workers, read
-from asr.data.perturb import SpeedPerturb
-from asr.data.reading import Reading
-from asr.data.sampling import BatchSize, MicroBatches
+from asr.data.loading.data_module import Reading
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.loader import EvaluationLoader, Workers, read
+from asr.data.loading.perturb import SpeedPerturb
+from asr.data.loading.sampling import BatchSize, MicroBatches
 from asr.text.character import CharacterTokenizerTrainer
 
 RATE_HZ = 8000

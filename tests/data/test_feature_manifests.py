@@ -10,8 +10,9 @@ from lhotse import CutSet, RecordingSet, SupervisionSegment, SupervisionSet
 from lhotse.features.io import READER_BACKENDS
 
 from asr.data.features import StoredFeatures
-from asr.data.lhotse_jsonl import read_features
-from asr.data.manifests import evaluation_cuts, read_brought
+from asr.data.manifests.import_manifests import read_brought
+from asr.data.manifests.lhotse_jsonl import read_features
+from asr.data.preparation.cuts import evaluation_cuts
 from asr.recipes.custom.prepare import prepare_custom
 from tests.data.corpora import VIEW, utterance
 from tests.data.feature_corpora import (

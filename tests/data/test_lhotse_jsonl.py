@@ -9,8 +9,9 @@ import soundfile
 from lhotse import AudioSource, CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
-from asr.data.lhotse_jsonl import read_cuts, read_recordings, read_supervisions
-from asr.data.manifests import evaluation_cuts, read_brought
+from asr.data.manifests.import_manifests import read_brought
+from asr.data.manifests.lhotse_jsonl import read_cuts, read_recordings, read_supervisions
+from asr.data.preparation.cuts import evaluation_cuts
 from tests.data.corpora import VIEW
 
 SEGMENT = SupervisionSegment("s", "a", 0.25, 0.5, text="hi").to_dict()

@@ -5,8 +5,9 @@ import pytest
 import soundfile
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
-from asr.data.manifests import evaluation_cuts, read_brought
-from asr.data.tables import read_table
+from asr.data.manifests.import_manifests import read_brought
+from asr.data.manifests.tables import read_table
+from asr.data.preparation.cuts import evaluation_cuts
 from tests.data.corpora import VIEW
 
 

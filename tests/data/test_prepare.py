@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-import asr.data.prepare
-from asr.data.corpus import Corpus, Dropped
+import asr.data.preparation.prepare
+from asr.data.manifests.corpus import Corpus, Dropped
 from asr.text.normalise import TextNormalizer
 from tests.data.corpora import (
     NUM_MELS,
@@ -101,9 +101,9 @@ def test_a_folder_without_an_index_is_not_taken_for_prepared(tmp_path):
 
 def test_a_call_that_waited_for_another_does_its_work_no_second_time(tmp_path, monkeypatch):
     recipe, waiting, views = Recipe(), threading.Event(), []
-    monkeypatch.setattr(asr.data.prepare.console, "print", lambda *args, **kwargs: waiting.set())
-    build = asr.data.prepare._build_view
-    monkeypatch.setattr(asr.data.prepare, "_build_view", lambda *args: views.append(args) or build(*args))
+    monkeypatch.setattr(asr.data.preparation.prepare.console, "print", lambda *args, **kwargs: waiting.set())
+    build = asr.data.preparation.prepare._build_view
+    monkeypatch.setattr(asr.data.preparation.prepare, "_build_view", lambda *args: views.append(args) or build(*args))
     with ThreadPoolExecutor(1) as pool:
         others = []
 
@@ -160,7 +160,7 @@ def test_statistics_are_those_of_the_training_features(tmp_path):
 
 
 def test_statistics_are_measured_on_evenly_spread_cuts(tmp_path, monkeypatch):
-    monkeypatch.setattr(asr.data.prepare, "NUM_STATISTICS_CUTS", 2)
+    monkeypatch.setattr(asr.data.preparation.prepare, "NUM_STATISTICS_CUTS", 2)
 
     def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
         splits["train"].append(utterance(folder, "more", 0.5))

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from lhotse import CutSet, MonoCut, SupervisionSegment
 
-from asr.data.cut_table import CutTable
-from asr.data.sampling import BatchSize, MicroBatches, duration_bins
+from asr.data.loading.sampling import BatchSize, MicroBatches, duration_bins
+from asr.data.preparation.indexed_cut_set import CutTable
 
 
 def cuts_of(num: int) -> CutSet:

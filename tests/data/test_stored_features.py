@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from lhotse import RecordingSet, SupervisionSegment
 
-from asr.data.corpus import Manifests
-from asr.data.dataset import SpeechDataset
 from asr.data.features import StoredFeatures
-from asr.data.manifest_checks import segment_problem
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.manifests.corpus import Manifests
+from asr.data.manifests.manifest_checks import segment_problem
 from tests.data.corpora import VIEW, Recipe, contents, dropped, ids, run, utterance
 from tests.data.feature_corpora import (
     STORED_VIEW,
@@ -176,7 +176,7 @@ def test_segments_of_one_matrix_get_their_own_frames(tmp_path):
     ],
 )
 def test_features_that_cannot_be_had_are_refused_before_any_is_read(tmp_path, monkeypatch, recipe, features, message):
-    monkeypatch.setattr("asr.data.prepare.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
+    monkeypatch.setattr("asr.data.preparation.prepare.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
     with pytest.raises(ValueError, match=message):
         run(tmp_path, recipe, replace(VIEW, features=features))
 

@@ -12,8 +12,8 @@ import pytest
 import soundfile
 from lhotse import CutSet
 
-from asr.data.dataset import SpeechDataset
-from asr.data.perturb import SpeedPerturb
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.perturb import SpeedPerturb
 from tests.data.corpora import VIEW, Recipe, run
 from tests.faults.spoken_corpus import TRAIN, audio, write_audio, write_corpus
 

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from asr.data.loader import Workers, read
+from asr.data.loading.loader import Workers, read
 from asr.training.errors import TrainingFailed
 from asr.training.lost_workers import explaining_lost_workers
 from tests.small_runs import TINY

@@ -7,7 +7,7 @@ import soundfile
 from lhotse import AudioSource, CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 from lhotse.qa import validate_recordings_and_supervisions
 
-from asr.data.manifests import evaluation_cuts
+from asr.data.preparation.cuts import evaluation_cuts
 from asr.recipes.custom.prepare import prepare_custom
 from asr.text.normalise import TextNormalizer
 from tests.data.corpora import VIEW

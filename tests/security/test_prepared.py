@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asr.data.cut_table import CutTable
-from asr.data.numpy_files import check_npy, load_npz
-from asr.data.plain_cuts import plain_cut
-from asr.data.prepared import DamagedData, PreparedData
+from asr.data.manifests.numpy_files import check_npy, load_npz
+from asr.data.preparation.cut_json import plain_cut
+from asr.data.preparation.indexed_cut_set import CutTable
+from asr.data.preparation.prepared import DamagedData, PreparedData
 from tests.data.corpora import Recipe, ids, run
 
 Change = Callable[[dict[str, Any]], Any]
@@ -281,7 +281,7 @@ PACKED = {
 @pytest.mark.parametrize(("make", "said"), PACKED.values(), ids=PACKED.keys())
 def test_an_index_of_cuts_takes_no_more_memory_than_its_file_has_bytes(tmp_path, monkeypatch, make, said):
     if make is large:
-        monkeypatch.setattr("asr.data.numpy_files.MAX_NPZ_BYTES", 10_000)
+        monkeypatch.setattr("asr.data.manifests.numpy_files.MAX_NPZ_BYTES", 10_000)
     (tmp_path / "cuts.jsonl").write_text("{}\n")
     make(tmp_path)
     with pytest.raises(ValueError, match=said):
@@ -301,7 +301,7 @@ def test_json_of_empty_values_is_refused_before_it_fills_the_memory(tmp_path, mo
 def test_a_corpus_whose_list_of_dropped_items_is_a_bomb_is_made_again(tmp_path, monkeypatch, capsys):
     prepared = run(tmp_path, Recipe())
     (tmp_path / "corpus" / "corpus.json").write_text("[" + "{}," * 1000 + "{}]")
-    monkeypatch.setattr("asr.data.prepare.MAX_CORPUS_INDEX_VALUES", 1000)
+    monkeypatch.setattr("asr.data.preparation.prepare.MAX_CORPUS_INDEX_VALUES", 1000)
     assert ids(run(tmp_path, Recipe(), view_name="other"), "train") == ids(prepared, "train")
     assert "it has more than 1000 brackets and commas; making them again" in capsys.readouterr().out
 

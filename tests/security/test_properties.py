@@ -26,7 +26,7 @@ from asr.cli.parts import build_recogniser
 from asr.cli.parts import plain as plain_config
 from asr.cli.rehearsal import rehearse
 from asr.cli.restore import recogniser_of
-from asr.data.tables import OPTIONAL, REQUIRED
+from asr.data.manifests.tables import OPTIONAL, REQUIRED
 from asr.training.checkpoints import load_checkpoint
 from asr.training.weights import KINDS, choose_weights
 from tests.training.tiny import TOKENIZER

@@ -9,8 +9,8 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from asr.data.batch import Batch
-from asr.data.loader import Workers
+from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Workers
 from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.module import TrainingModule
 from asr.training.resume import ResumableLoader

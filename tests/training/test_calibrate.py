@@ -6,7 +6,7 @@ import pytest
 import torch
 from lhotse import CutSet, MonoCut
 
-from asr.data.sampling import BatchSize, MicroBatches
+from asr.data.loading.sampling import BatchSize, MicroBatches
 from asr.training import calibrate as calibrate_module
 from asr.training.calibrate import Bucket, Calibration, Measured, calibrate
 from asr.training.memory import memory_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.training.errors import TrainingFailed
 from asr.training.guards import UpdateGuard
 from optim import Eve

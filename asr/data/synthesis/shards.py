@@ -15,7 +15,7 @@ from typing import Any
 from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
-from asr.data.corpus import Corpus, Manifests
+from asr.data.manifests.corpus import Corpus, Manifests
 from asr.data.seeding import seed_for
 
 SAMPLING_RATE_HZ = 16_000

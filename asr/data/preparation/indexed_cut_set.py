@@ -11,8 +11,8 @@ import numpy as np
 from lhotse.cut import Cut
 from lhotse.serialization import deserialize_item
 
-from asr.data.numpy_files import load_npz
-from asr.data.plain_cuts import MAX_LINE_BYTES, plain_cut
+from asr.data.manifests.numpy_files import load_npz
+from asr.data.preparation.cut_json import MAX_LINE_BYTES, plain_cut
 from asr.safe_io import check_regular_file
 
 

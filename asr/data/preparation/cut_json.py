@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from asr.data.feature_storage import READABLE
+from asr.data.manifests.feature_storage import READABLE
 
 CUT_TYPES = ("MonoCut", "MultiCut")  # lhotse's others mix and pad, which prepared data never do
 MAX_LINE_BYTES = 2**24

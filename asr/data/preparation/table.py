@@ -8,7 +8,7 @@ from collections import Counter
 from rich.table import Table
 
 from asr.console import PlainConsole
-from asr.data.prepared import DROPPED, PreparedData
+from asr.data.preparation.prepared import DROPPED, PreparedData
 
 
 def print_table(prepared: PreparedData, console: PlainConsole) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from lhotse import CutSet, Recording
 from lhotse.cut import Cut
 
-from asr.data.audio_checks import audio_problem, too_long
+from asr.data.manifests.audio_checks import audio_problem, too_long
 from asr.safe_io import named_path
 from asr.text.normalise import SURROGATE
 

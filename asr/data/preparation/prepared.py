@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.data.corpus import SPLIT
-from asr.data.cut_table import CutTable
+from asr.data.manifests.corpus import SPLIT
+from asr.data.preparation.indexed_cut_set import CutTable
 from asr.safe_io import check_plain, read_json, write_whole
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 

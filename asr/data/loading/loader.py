@@ -14,10 +14,10 @@ from itertools import islice
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from asr.data.batch import Batch
-from asr.data.dataset import SpeechDataset
-from asr.data.sampling import MicroBatches
-from asr.data.worker_signals import obey_parent_alone
+from asr.data.loading.batch import Batch
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.sampling import MicroBatches
+from asr.data.loading.worker_signals import obey_parent_alone
 
 # each is a process of its own; more than a few per core only wait for each other
 MAX_WORKERS = max(64, 4 * (os.cpu_count() or 1))

@@ -6,8 +6,8 @@ import os
 
 from lhotse.cut import Cut
 
-from asr.data.corpus import Manifests
 from asr.data.features import Features, read_features
+from asr.data.manifests.corpus import Manifests
 
 
 def stored_problem(features: Features, cut: Cut) -> str | None:

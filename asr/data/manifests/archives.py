@@ -23,9 +23,9 @@ import rich.progress
 from rich.progress import Progress
 
 from asr.console import PlainConsole, bar_title, track
-from asr.data import xz_files
-from asr.data.source_files import refuse_special
-from asr.data.tar_headers import BoundedHeader
+from asr.data.manifests import xz_files
+from asr.data.manifests.source_files import refuse_special
+from asr.data.manifests.tar_headers import BoundedHeader
 
 MAX_UNPACKED_BYTES = 2**40
 MAX_MEMBERS = 10**6

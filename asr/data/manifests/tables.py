@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from asr.console import track
-from asr.data.source_files import read_lines, refuse_unspeakable
+from asr.data.manifests.source_files import read_lines, refuse_unspeakable
 
 MAX_COLUMNS = 1000
 REQUIRED = ("audio", "text")

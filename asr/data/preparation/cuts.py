@@ -6,15 +6,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 from lhotse import CutSet
 from lhotse.cut import Cut
 from lhotse.utils import fastcopy
 
-from asr.data.audio_checks import audio_problem, remember_size, too_long
-from asr.data.corpus import Dropped, Manifests
-from asr.data.feature_checks import stored_problem
+from asr.console import track
 from asr.data.features import Features
+from asr.data.manifests.audio_checks import audio_problem, remember_size, too_long
+from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.import_manifests import read_brought
+from asr.data.preparation.feature_checks import refuse_unfit, stored_problem
 from asr.text.normalise import TextNormalizer
 from asr.text.tokenizer import Tokenizer
 
@@ -115,6 +118,34 @@ def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:
     if cut.duration > limits.max_duration_s and not split.startswith("test"):
         return f"longer than {limits.max_duration_s} s"
     return None
+
+
+def evaluation_cuts(path: Path, normalise: Callable[[str], str], features: Features) -> tuple[CutSet, list[Dropped]]:
+    """Return everything at ``path``, whatever its split, as cuts with normalised transcripts, and what is left out.
+
+    Empty transcripts stay: they are references like others.
+
+    Raises:
+        ValueError: as ``read_brought``, and where the features cannot be had from it, or nothing is left.
+    """
+    brought = read_brought(path)
+    for manifests in brought.splits.values():
+        refuse_unfit(manifests, features)
+    cuts, dropped = [], list(brought.dropped)
+    for split, manifests in brought.splits.items():
+        # one per split: the same id may name another recording in another split
+        source = SourceCheck(features)
+        for cut in track(list(supervised_cuts(manifests)), "checking data", transient=True):
+            problem = source(cut)
+            if problem:
+                dropped.append(Dropped(split, cut.id, problem))
+            else:
+                supervision = cut.supervisions[0]
+                cut.supervisions = [fastcopy(supervision, text=normalise(supervision.text or ""))]
+                cuts.append(cut)
+    if not cuts:
+        raise ValueError(f"{path}: there is nothing to decode; the first reasons: {[d.reason for d in dropped[:3]]}")
+    return CutSet.from_cuts(cuts), dropped
 
 
 def too_short(cut: Cut, tokenizer: Tokenizer, frame_shift_s: float, output_frames: Callable[[int], int]) -> str | None:

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 from asr.console import track
-from asr.data.audio_checks import MAX_CHANNELS, MAX_TRANSFORMS, refuse_foreign_sources
-from asr.data.corpus import Dropped, Manifests
-from asr.data.feature_storage import refuse_foreign_storage
-from asr.data.source_files import read_lines, refuse_unspeakable
+from asr.data.manifests.audio_checks import MAX_CHANNELS, MAX_TRANSFORMS, refuse_foreign_sources
+from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.feature_storage import refuse_foreign_storage
+from asr.data.manifests.source_files import read_lines, refuse_unspeakable
 
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 Type = type | tuple[type, ...]

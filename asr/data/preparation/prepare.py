@@ -21,15 +21,15 @@ import numpy as np
 from lhotse.cut import Cut
 
 from asr.console import PlainConsole, track
-from asr.data.corpus import SPLIT, Corpus, Dropped, Manifests
-from asr.data.cut_table import CutTable
-from asr.data.cuts import CheckedCuts, Limits, check_cuts, supervised_cuts, too_short
-from asr.data.feature_checks import refuse_unfit
-from asr.data.feature_storage import FeatureFiles
 from asr.data.features import Features, LogMel, cause, read_features
-from asr.data.lhotse_jsonl import read_saved
-from asr.data.manifest_checks import contradiction
-from asr.data.prepared import DROPPED, INDEX, DamagedData, PreparedData
+from asr.data.manifests.corpus import SPLIT, Corpus, Dropped, Manifests
+from asr.data.manifests.feature_storage import FeatureFiles
+from asr.data.manifests.lhotse_jsonl import read_saved
+from asr.data.manifests.manifest_checks import contradiction
+from asr.data.preparation.cuts import CheckedCuts, Limits, check_cuts, supervised_cuts, too_short
+from asr.data.preparation.feature_checks import refuse_unfit
+from asr.data.preparation.indexed_cut_set import CutTable
+from asr.data.preparation.prepared import DROPPED, INDEX, DamagedData, PreparedData
 from asr.safe_io import naming, open_inside, read_json, refuse_links_outside, write_whole
 from asr.text.normalise import TextNormalizer
 from asr.text.tokenizer import Tokenizer

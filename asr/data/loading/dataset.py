@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from asr.data.audio_checks import refuse_changed, too_long
-from asr.data.batch import Batch
 from asr.data.features import Features, cause, read_features
+from asr.data.loading.batch import Batch
+from asr.data.manifests.audio_checks import refuse_changed, too_long
 from asr.data.seeding import seed_for
 from asr.text.tokenizer import Tokenizer
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lhotse import CutSet, Recording, SupervisionSegment
-from lhotse.utils import fastcopy
+from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
-from asr.data.audio_checks import audio_problem
-from asr.data.corpus import Dropped, Manifests
-from asr.data.cuts import SourceCheck, supervised_cuts
-from asr.data.feature_checks import refuse_unfit
-from asr.data.features import Features
-from asr.data.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
-from asr.data.manifest_checks import segment_problem
-from asr.data.source_files import refuse_special
-from asr.data.tables import SPLIT_ALIASES, Row, read_table
+from asr.data.manifests.audio_checks import audio_problem
+from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
+from asr.data.manifests.manifest_checks import segment_problem
+from asr.data.manifests.source_files import refuse_special
+from asr.data.manifests.tables import SPLIT_ALIASES, Row, read_table
 
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -74,34 +69,6 @@ def read_brought(path: Path) -> Brought:
             "where it names several or none"
         )
     return brought
-
-
-def evaluation_cuts(path: Path, normalise: Callable[[str], str], features: Features) -> tuple[CutSet, list[Dropped]]:
-    """Return everything at ``path``, whatever its split, as cuts with normalised transcripts, and what is left out.
-
-    Empty transcripts stay: they are references like others.
-
-    Raises:
-        ValueError: as ``read_brought``, and where the features cannot be had from it, or nothing is left.
-    """
-    brought = read_brought(path)
-    for manifests in brought.splits.values():
-        refuse_unfit(manifests, features)
-    cuts, dropped = [], list(brought.dropped)
-    for split, manifests in brought.splits.items():
-        # one per split: the same id may name another recording in another split
-        source = SourceCheck(features)
-        for cut in track(list(supervised_cuts(manifests)), "checking data", transient=True):
-            problem = source(cut)
-            if problem:
-                dropped.append(Dropped(split, cut.id, problem))
-            else:
-                supervision = cut.supervisions[0]
-                cut.supervisions = [fastcopy(supervision, text=normalise(supervision.text or ""))]
-                cuts.append(cut)
-    if not cuts:
-        raise ValueError(f"{path}: there is nothing to decode; the first reasons: {[d.reason for d in dropped[:3]]}")
-    return CutSet.from_cuts(cuts), dropped
 
 
 def _read_tsv(path: Path, brought: Brought) -> None:

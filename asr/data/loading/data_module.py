@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from lhotse.cut import Cut
 
-from asr.data.dataset import Perturb, SpeechDataset
 from asr.data.features import Features
-from asr.data.loader import EvaluationLoader, Workers
-from asr.data.sampling import BatchSize, MicroBatches
+from asr.data.loading.dataset import Perturb, SpeechDataset
+from asr.data.loading.loader import EvaluationLoader, Workers
+from asr.data.loading.sampling import BatchSize, MicroBatches
 from asr.text.tokenizer import Tokenizer
 
 
