@@ -13,7 +13,7 @@ from rich.table import Table
 from asr.cli.parts import data_parts
 from asr.cli.rehearsal import build_trainer
 from asr.console import PlainConsole
-from asr.data.loading.data_module import Reading
+from asr.data.loading.data_module import DataModule
 from asr.training.calibrate import USABLE, Calibration, calibrate
 from asr.training.module import TrainingModule
 from asr.training.processes import is_first_process
@@ -33,7 +33,9 @@ ALONE: dict[str, Any] = {
 console = PlainConsole(quiet=not is_first_process())
 
 
-def calibrate_batches(config: Mapping[str, Any], cuts: Iterable[Any], reading: Reading, module: TrainingModule) -> None:
+def calibrate_batches(
+    config: Mapping[str, Any], cuts: Iterable[Any], reading: DataModule, module: TrainingModule
+) -> None:
     """Measure, print a table, and propose ``data.batch.max_duration_s``."""
     if not is_first_process():
         return

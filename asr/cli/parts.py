@@ -14,7 +14,7 @@ from asr.cli.errors import ConfigError
 from asr.cli.instantiate import Configured, instantiate
 from asr.data.features import Features
 from asr.data.loading.loader import Workers
-from asr.data.loading.sampling import BatchSize
+from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.cuts import Limits
 from asr.features.normalise import GlobalNorm
 from asr.models.initialise import initialise
@@ -59,7 +59,7 @@ class DataParts:
     features: Features
     text: TextNormalizer
     limits: Limits
-    batch: BatchSize
+    batch: BucketingConfig
     workers: Workers
     perturb: Any
     tokenizer_trainer: Any
@@ -69,7 +69,7 @@ def data_parts(config: Mapping[str, Any]) -> DataParts:
     """Build the parts of the data side."""
     features = part(config, "features")
     perturb = part(config, "augment.audio")
-    if perturb is not None and features.stored:
+    if perturb is not None and features.precomputed:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
     return DataParts(
         features=features,

@@ -1,11 +1,11 @@
-"""``asr-prepare``: make the data of a recipe, without training."""
+"""``asr-prepare``: prepare the data of a recipe without training."""
 
 from __future__ import annotations
 
 from omegaconf import DictConfig
 
 from asr.cli.app import run_app
-from asr.cli.data import prepare_data
+from asr.cli.data import data_for_run
 from asr.cli.parts import plain
 
 
@@ -15,8 +15,8 @@ def main() -> None:
 
 
 def prepare(config: DictConfig) -> None:
-    """Prepare what is missing and print the table."""
-    prepare_data(plain(config))
+    """Prepare missing data and print their table."""
+    data_for_run(plain(config))
 
 
 if __name__ == "__main__":

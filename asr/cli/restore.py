@@ -15,9 +15,9 @@ from torch import Tensor
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.model_size import no_more_parameters_than, refuse_huge_numbers
 from asr.cli.parts import build_recogniser, part
-from asr.data.loading.data_module import Reading
+from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
-from asr.data.loading.sampling import BatchSize
+from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.error_text import first_line, is_out_of_memory
 from asr.models.recogniser import Recogniser
@@ -39,7 +39,7 @@ class Restored:
     recogniser: Recogniser
     decoder: Decoder
     text: TextNormalizer
-    reading: Reading
+    reading: DataModule
 
     def prepared(self) -> PreparedData:
         """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
@@ -121,7 +121,7 @@ def restore(options: DictConfig) -> Restored:
     """Rebuild what ``run=`` names, for decoding with the options of the command."""
     torch.set_num_threads(num_threads(options.torch_threads, options.num_workers))
     check_kind(options.weights, options.average_since)
-    batch, workers = BatchSize(options.batch_duration_s), Workers(options.num_workers)
+    batch, workers = BucketingConfig(options.batch_duration_s), Workers(options.num_workers)
     given = options.get("decoder")
     decoder = None if given is None else part({"decoder": dict(given)}, "decoder")
     checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
@@ -138,5 +138,5 @@ def restore(options: DictConfig) -> Restored:
             recogniser,
             decoder or part(config, "decoder"),
             part(config, "data.text"),
-            Reading(features, tokenizer_from_state(checkpoint.tokenizer), batch, workers),
+            DataModule(features, tokenizer_from_state(checkpoint.tokenizer), batch, workers),
         )

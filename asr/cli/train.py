@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from asr.cli.__main__ import RUN_DIR_VARIABLE
 from asr.cli.app import run_app
 from asr.cli.calibrate import calibrate_batches
-from asr.cli.data import prepare_data
+from asr.cli.data import data_for_run
 from asr.cli.errors import ConfigError
 from asr.cli.model_size import no_more_parameters_than
 from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
@@ -27,7 +27,7 @@ from asr.cli.resuming import changes, override_key, recorded_overrides, refuse_c
 from asr.cli.sweep_jobs import name_sweep, run_job
 from asr.cli.words import words_for_jobs
 from asr.console import PlainConsole
-from asr.data.loading.data_module import Reading
+from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.models.recogniser import Recogniser
 from asr.safe_io import write_whole
@@ -75,7 +75,7 @@ def train(config: DictConfig) -> float | None:
     trainer = build_trainer(plain(config), [], []) if launched else rehearse(plain(config), resumed is not None)
     # a folder may come from somebody else, and say where data are made, and how much of them
     may_prepare = resumed is None or config.resume_anyway or "data.dir" in map(override_key, job.overrides.task)
-    prepared = prepare_data(plain(config), quiet=launched is not None, may_prepare=may_prepare)
+    prepared = data_for_run(plain(config), quiet=launched is not None, may_prepare=may_prepare)
     check_monitors(attachments(plain(config), "callbacks", Path("runs")), prepared.names("dev"))
     set_budget(config, prepared, trainer.world_size)
     resolved = plain(config)
@@ -159,9 +159,9 @@ def set_budget(config: DictConfig, prepared: PreparedData, world_size: int) -> N
     console.print(f"{epochs} epochs are {config.trainer.max_steps} updates")
 
 
-def _reading(config: Mapping[str, Any], prepared: PreparedData) -> Reading:
+def _reading(config: Mapping[str, Any], prepared: PreparedData) -> DataModule:
     parts = data_parts(config)
-    return Reading(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+    return DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
 
 
 def _new_run_folder(config: Mapping[str, Any], job: Any) -> Path:
@@ -191,6 +191,7 @@ def _record_start(
             # a copy, because a full disk must not leave the folder without one
             write_whole(former_path(folder / name), (folder / name).read_bytes())
         write_whole(folder / name, OmegaConf.to_yaml(OmegaConf.create(content)))
+    prepared.list_too_short(folder)
 
 
 def _refuse_other_training(config: Mapping[str, Any], folder: Path, prepared: PreparedData) -> list[str]:

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from rich.text import Text
 
 from asr.console import PlainConsole, printable
-from asr.data.loading.data_module import Reading
+from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
 from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.curves import plot_curves
@@ -70,7 +70,7 @@ def log_samples(loggers: Sequence[Any], name: str, result: Score, step: int) -> 
 def evaluate_set(
     recogniser: Recogniser,
     decoder: Decoder,
-    reading: Reading,
+    reading: DataModule,
     cuts: Any,
     name: str,
     notes: Sequence[str],
@@ -115,7 +115,7 @@ def decoded_with(checkpoint: LoadedCheckpoint) -> str:
 
 def report_training(
     module: TrainingModule,
-    reading: Reading,
+    reading: DataModule,
     prepared: PreparedData,
     run_dir: Path,
     loggers: Sequence[Any],
@@ -205,7 +205,7 @@ def _track(
 
 def _decode_test_sets(
     module: TrainingModule,
-    reading: Reading,
+    reading: DataModule,
     prepared: PreparedData,
     names: Sequence[str],
     notes: Sequence[str],

@@ -11,7 +11,7 @@ from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, read
-from asr.data.loading.sampling import MicroBatches
+from asr.data.loading.sampling import DurationBucketSampler
 from asr.training.processes import is_first_process
 
 console = PlainConsole(quiet=not is_first_process())
@@ -29,7 +29,7 @@ class ResumableLoader:
         workers: how to read.
     """
 
-    def __init__(self, dataset: SpeechDataset, micro_batches: MicroBatches, workers: Workers) -> None:
+    def __init__(self, dataset: SpeechDataset, micro_batches: DurationBucketSampler, workers: Workers) -> None:
         self.dataset, self.micro_batches, self.workers = dataset, micro_batches, workers
         self.trainer: pl.Trainer | None = None
         self.start: int | None = 0

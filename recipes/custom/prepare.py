@@ -9,7 +9,7 @@ import numpy as np
 from lhotse import SupervisionSegment
 
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
-from asr.data.manifests.import_manifests import UNSPLIT, Brought, manifest_files, read_brought
+from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
 from asr.data.manifests.source_files import reads
 from asr.data.seeding import seed_for
 from asr.safe_io import named_path
@@ -46,7 +46,7 @@ def prepare_custom(
     for name, fraction in (("dev_fraction", dev_fraction), ("test_fraction", test_fraction)):
         if not 0 < fraction < 0.5:
             raise ValueError(f"data.prepare.{name} must be between 0 and 0.5, given {fraction}")
-    brought = read_brought(named_path(source))
+    brought = import_manifests(named_path(source))
     _refuse_useless(source, brought)
     segments = {split: list(manifests.supervisions) for split, manifests in brought.splits.items()}
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)
@@ -57,7 +57,7 @@ def prepare_custom(
     )
 
 
-def _refuse_useless(source: str, brought: Brought) -> None:
+def _refuse_useless(source: str, brought: ImportedManifests) -> None:
     """Refuse a split of which nothing is left, rather than make another one in its place."""
     for split in sorted({*brought.splits, *(item.split for item in brought.dropped)}):
         if split not in brought.splits or not len(brought.splits[split].supervisions):
@@ -66,7 +66,7 @@ def _refuse_useless(source: str, brought: Brought) -> None:
             raise ValueError(f"{source}: {what} can be used; the first reasons: {reasons or 'it is empty'}")
 
 
-def _shared_voices(splits: Mapping[str, list[SupervisionSegment]], brought: Brought) -> list[str]:
+def _shared_voices(splits: Mapping[str, list[SupervisionSegment]], brought: ImportedManifests) -> list[str]:
     """Say how many speakers of training are heard in the splits that came with the source."""
     speakers = {name: {segment.speaker for segment in found} - {None} for name, found in splits.items()}
     given = sorted(name for name in splits if name in brought.splits and name != "train")
@@ -74,7 +74,7 @@ def _shared_voices(splits: Mapping[str, list[SupervisionSegment]], brought: Brou
     return [f"speakers of {name} that are in train too: {count}" for name, count in shared.items() if count]
 
 
-def _sources(brought: Brought, split: str) -> dict[str, Source]:
+def _sources(brought: ImportedManifests, split: str) -> dict[str, Source]:
     """Return the recordings or features that a split's segments may lie in; other splits may have the same ids."""
     origins = (split,) if split in brought.splits and split != "train" else ("train", UNSPLIT)
     found: dict[str, Source] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from asr.data.manifests.archives import extract
-from tests.data.corpora import STORED, Pair, Recipe, ids, run
+from tests.data.corpora import PRECOMPUTED, Pair, Recipe, ids, run
 from tests.faults.spoken_corpus import TINY, write_corpus
 
 Arrange = Callable[[Path], None]
@@ -41,7 +41,13 @@ def data_is(make: Callable[[Path], object]) -> Arrange:
 # what is arranged, further words, limits, exit code, a part of the last line
 FAULTS = {
     "no room for the cuts": (nothing, (), {"RLIMIT_FSIZE": 1500}, 1, "data/"),
-    "no room for stored features": (nothing, ("features=log_mel_stored",), {"RLIMIT_FSIZE": 8000}, 1, "File too large"),
+    "no room for stored features": (
+        nothing,
+        ("features=log_mel_precomputed",),
+        {"RLIMIT_FSIZE": 8000},
+        1,
+        "File too large",
+    ),
     "data.dir is a file": (data_is(lambda data: data.write_text("")), (), {}, 2, "is no folder"),
     "data.dir is a pipe": (data_is(os.mkfifo), (), {}, 2, "is no folder"),
     "data.dir lies in a file": (
@@ -143,16 +149,16 @@ def test_an_interrupt_while_preparing_leaves_nothing_half_made(tmp_path, monkeyp
         raise KeyboardInterrupt
 
     places = {
-        "features": "asr.data.preparation.prepare.read_features",
-        "check": "asr.data.preparation.prepare.check_cuts",
+        "features": "asr.data.preparation.build.read_features",
+        "check": "asr.data.preparation.build.check_cuts",
     }
     with monkeypatch.context() as patched:
         patched.setattr(places.get(where, "asr.text.character.CharacterTokenizerTrainer.train"), interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, Recipe(), STORED)
+            run(tmp_path, Recipe(), PRECOMPUTED)
     assert not list(tmp_path.rglob("*.partial"))
     assert not list(tmp_path.rglob("prepared.json"))
-    assert ids(run(tmp_path, Recipe(), STORED), "train") == ["train-0", "train-1", "train-2"]
+    assert ids(run(tmp_path, Recipe(), PRECOMPUTED), "train") == ["train-0", "train-1", "train-2"]
 
 
 def test_a_full_disk_is_not_taken_for_unreadable_audio(tmp_path, monkeypatch):
@@ -163,9 +169,9 @@ def test_a_full_disk_is_not_taken_for_unreadable_audio(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_bytes", full)
         with pytest.raises(OSError, match="No space left") as error:
-            run(tmp_path, recipe, STORED)
+            run(tmp_path, recipe, PRECOMPUTED)
     assert str(error.value.filename).endswith(".npy")
-    prepared = run(tmp_path, Recipe(), STORED)
+    prepared = run(tmp_path, Recipe(), PRECOMPUTED)
     assert prepared.splits["train"]["num_dropped"] == 0
 
 
@@ -174,7 +180,7 @@ def test_audio_that_cannot_be_decoded_is_dropped_and_not_taken_for_a_full_disk(t
         path = Path(splits["train"][0][0].sources[0].source)
         path.write_bytes(path.read_bytes()[:100])
 
-    assert ids(run(tmp_path, Recipe(spoil), STORED), "train") == ["train-1", "train-2"]
+    assert ids(run(tmp_path, Recipe(spoil), PRECOMPUTED), "train") == ["train-1", "train-2"]
 
 
 def test_a_full_disk_while_unpacking_names_the_folder_and_leaves_nothing(tmp_path, monkeypatch):

@@ -10,26 +10,26 @@ from lhotse.cut import Cut
 from asr.data.features import Features
 from asr.data.loading.dataset import Perturb, SpeechDataset
 from asr.data.loading.loader import EvaluationLoader, Workers
-from asr.data.loading.sampling import BatchSize, MicroBatches
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Reading:
+class DataModule:
     """Features, tokenizer, batch size and workers of a recipe."""
 
     features: Features
     tokenizer: Tokenizer
-    batch: BatchSize
+    batch: BucketingConfig
     workers: Workers
 
     def training_data(
         self, cuts: Iterable[Cut], seed: int, perturb: Perturb | None
-    ) -> tuple[SpeechDataset, MicroBatches]:
+    ) -> tuple[SpeechDataset, DurationBucketSampler]:
         """Return what reads training cuts, and in which order."""
-        return SpeechDataset(self.features, self.tokenizer, perturb), MicroBatches(cuts, self.batch, seed)
+        return SpeechDataset(self.features, self.tokenizer, perturb), DurationBucketSampler(cuts, self.batch, seed)
 
     def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:
         """Return a loader that reads every cut once."""
         dataset = SpeechDataset(self.features, self.tokenizer)
-        return EvaluationLoader(dataset, MicroBatches(cuts, self.batch, shuffle=False), self.workers)
+        return EvaluationLoader(dataset, DurationBucketSampler(cuts, self.batch, shuffle=False), self.workers)

@@ -50,7 +50,7 @@ class SpeechDataset(Dataset):
         return _collate(read, self.tokenizer, seed, tuple(skipped))
 
     def _features(self, cut: Cut, seed: int) -> Tensor:
-        from_audio = cut.has_recording and not self.features.stored
+        from_audio = cut.has_recording and not self.features.precomputed
         rate_hz = getattr(self.features, "sampling_rate_hz", 0)
         if from_audio:
             refuse_changed(cut)

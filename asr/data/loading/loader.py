@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
-from asr.data.loading.sampling import MicroBatches
+from asr.data.loading.sampling import DurationBucketSampler
 from asr.data.loading.worker_signals import obey_parent_alone
 
 # each is a process of its own; more than a few per core only wait for each other
@@ -129,7 +129,7 @@ class EvaluationLoader:
     def __init__(
         self,
         dataset: SpeechDataset,
-        micro_batches: MicroBatches,
+        micro_batches: DurationBucketSampler,
         workers: Workers,
         rank: int = 0,
         world_size: int = 1,

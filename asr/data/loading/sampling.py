@@ -19,7 +19,7 @@ MAX_BUCKETS = 1000
 
 
 @dataclass(frozen=True)
-class BatchSize:
+class BucketingConfig:
     """How many cuts go into a micro-batch.
 
     Attributes:
@@ -50,7 +50,7 @@ class BatchSize:
         return durations + durations**2 / self.quadratic_duration_s
 
 
-class MicroBatches:
+class DurationBucketSampler:
     """The micro-batches of an epoch: a function of (seed, epoch), whatever ran before and however many ranks there are.
 
     An epoch is planned on durations alone, a second per million cuts, so that going on in its middle skips nothing but
@@ -59,13 +59,13 @@ class MicroBatches:
     device and spreading over several give the same updates.
 
     Args:
-        cuts: what to draw from; a `CutTable` knows its durations.
+        cuts: what to draw from; a `IndexedCutSet` knows its durations.
         size: how many cuts go together.
         seed: of the order.
         shuffle: whether the order changes with the epoch; False also keeps every cut (for evaluation).
     """
 
-    def __init__(self, cuts: Iterable[Cut], size: BatchSize, seed: int = 0, shuffle: bool = True) -> None:
+    def __init__(self, cuts: Iterable[Cut], size: BucketingConfig, seed: int = 0, shuffle: bool = True) -> None:
         self.cuts: Sequence[Cut] = cuts if isinstance(cuts, Sequence) else list(cuts)
         self.size, self.seed, self.shuffle = size, seed, shuffle
         durations = getattr(cuts, "durations", None)
@@ -146,7 +146,7 @@ def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:
     return [float(edge) for edge in edges if ordered[0] < edge < ordered[-1]]
 
 
-def _packed(numbers: np.ndarray, costs: np.ndarray, size: BatchSize) -> Iterator[np.ndarray]:
+def _packed(numbers: np.ndarray, costs: np.ndarray, size: BucketingConfig) -> Iterator[np.ndarray]:
     """Cut a bucket into micro-batches: as many cuts in a row as fit, each as long as the longest of them."""
     start, longest = 0, 0.0
     for end, cost in enumerate(costs[numbers].tolist()):

@@ -1,11 +1,13 @@
-"""What a recipe's prepare function hands on: manifests per split, and what had to be left out.
+"""What a recipe's prepare function returns: manifests per split, and the items that were dropped.
 
 A prepare function is called as ``prepare_x(output_dir, source=..., **options) -> Corpus``. It may write audio below
-``output_dir`` (and find there what an interrupted call left), reports progress, and touches nothing else.
+``output_dir`` (where an interrupted call may have left some), reports progress, and writes nowhere else.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,27 +16,38 @@ from typing import TypeAlias
 
 from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
+from asr.safe_io import write_whole
+
 Source: TypeAlias = Recording | Features
 SPLIT = re.compile(r"(train|dev|test)[^/\\\x00-\x1f]{0,100}")  # files are named by splits
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """One item that is not in the manifests, and why."""
+    """An item that is not used, and why; what precedes a colon in the reason is its kind."""
 
     split: str
     item: str
     reason: str
 
 
+def write_dropped(path: Path, dropped: Iterable[Dropped]) -> None:
+    """Write a TSV of split, item and reason."""
+    table = io.StringIO(newline="")
+    rows = ((item.split, item.item, item.reason) for item in dropped)
+    csv.writer(table, delimiter="\t").writerows([("split", "item", "reason"), *rows])
+    # file names need not be UTF-8
+    write_whole(path, table.getvalue().encode("utf-8", "backslashreplace"))
+
+
 @dataclass(frozen=True)
 class Manifests:
-    """Supervised segments, and the recordings that they lie in; or, where there is no audio, the features of those.
+    """Supervisions and their recordings; or, for a corpus without audio, their features.
 
     Attributes:
-        recordings: empty where there is no audio.
+        recordings: empty without audio.
         supervisions: each names a recording.
-        features: of one whole recording each; None where there is audio.
+        features: of one whole recording each; None with audio.
     """
 
     recordings: RecordingSet
@@ -43,7 +56,7 @@ class Manifests:
 
     @classmethod
     def of(cls, sources: Iterable[Source], segments: Iterable[SupervisionSegment]) -> Manifests:
-        """Return the manifests of recordings, or of features, and of segments in them."""
+        """Return the manifests of recordings or features, and of segments in them."""
         sources = list(sources)
         recordings = RecordingSet.from_recordings(s for s in sources if isinstance(s, Recording))
         features = [source for source in sources if isinstance(source, Features)]
@@ -55,7 +68,7 @@ class Manifests:
             raise ValueError("a split has recordings or features, not both; features are computed from recordings")
 
     def sources(self) -> dict[str, Source]:
-        """Return the recordings, or the features, by the name of the recording."""
+        """Return the recordings, or the features, by the id of the recording."""
         if self.features is not None:
             return {str(features.recording_id): features for features in self.features}
         return {recording.id: recording for recording in self.recordings}
@@ -71,13 +84,12 @@ class Manifests:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus cut into splits.
+    """Manifests by split.
 
     Attributes:
-        splits: by name; ``train`` is trained on, names starting with ``dev`` choose checkpoints, names starting with
-            ``test`` are decoded once at the end.
-        dropped: items that the source holds and the splits do not.
-        notes: sentences that must stand wherever results on this corpus are shown.
+        splits: by name: ``train``; ``dev…`` to choose checkpoints by; ``test…``, decoded once at the end.
+        dropped: items of the source that are in no split.
+        notes: sentences to show with all results on this corpus.
     """
 
     splits: dict[str, Manifests]

@@ -25,7 +25,7 @@ KINDS = ("recordings", "features", "supervisions", "cuts")
 
 
 @dataclass
-class Brought:
+class ImportedManifests:
     """Manifests as they were found, in which every supervision lies within a recording.
 
     Attributes:
@@ -39,7 +39,7 @@ class Brought:
     notes: list[str] = field(default_factory=list)
 
 
-def read_brought(path: Path) -> Brought:
+def import_manifests(path: Path) -> ImportedManifests:
     """Read a TSV, a cuts manifest, or a folder of supervisions with recordings or features, or of cuts.
 
     In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` where there is no audio, goes with
@@ -50,7 +50,7 @@ def read_brought(path: Path) -> Brought:
         ValueError: nothing readable is there, or it is malformed, or it would do more than read files.
     """
     refuse_special(path, "data")
-    brought = Brought()
+    brought = ImportedManifests()
     if path.is_dir():
         _read_folder(path, brought)
     elif path.name.endswith(SUFFIXES):
@@ -71,7 +71,7 @@ def read_brought(path: Path) -> Brought:
     return brought
 
 
-def _read_tsv(path: Path, brought: Brought) -> None:
+def _read_tsv(path: Path, brought: ImportedManifests) -> None:
     rows, notes = read_table(path)
     brought.notes += notes
     found: dict[str, list[tuple[Recording, SupervisionSegment]]] = defaultdict(list)
@@ -106,12 +106,12 @@ def _supervision(row: Row, recording: Recording) -> SupervisionSegment:
     )
 
 
-def _read_cuts(path: Path, split: str, brought: Brought) -> None:
+def _read_cuts(path: Path, split: str, brought: ImportedManifests) -> None:
     brought.splits[split], dropped = read_cuts(path, split)
     brought.dropped += dropped
 
 
-def _read_folder(folder: Path, brought: Brought) -> None:
+def _read_folder(folder: Path, brought: ImportedManifests) -> None:
     files = {kind: _manifest_files(folder, kind, brought.notes) for kind in KINDS}
     kind = "features" if files["features"] and not files["recordings"] else "recordings"
     sources, supervisions, cuts = files[kind], files["supervisions"], files["cuts"]
@@ -134,7 +134,7 @@ def _read_folder(folder: Path, brought: Brought) -> None:
 
 
 def manifest_files(folder: Path) -> list[Path]:
-    """Return the manifests in a folder: what `read_brought` reads of it."""
+    """Return the manifests in a folder: what `import_manifests` reads of it."""
     return [file for file in sorted(folder.iterdir()) if file.name.startswith(KINDS) and file.name.endswith(SUFFIXES)]
 
 
@@ -181,7 +181,7 @@ def _within_recordings(split: str, manifests: Manifests, dropped: list[Dropped])
     return Manifests.of((source for name, source in sources.items() if name in used), segments)
 
 
-def _refuse_repeated(path: Path, brought: Brought) -> None:
+def _refuse_repeated(path: Path, brought: ImportedManifests) -> None:
     first: dict[str, str] = {}
     for split, manifests in brought.splits.items():
         for segment in manifests.supervisions:

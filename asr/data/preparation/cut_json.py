@@ -1,4 +1,4 @@
-"""Cuts of prepared data as plain JSON, checked before lhotse makes anything of them."""
+"""Lines of prepared cuts, checked as plain JSON before lhotse deserializes them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from asr.data.manifests.feature_storage import READABLE
 
-CUT_TYPES = ("MonoCut", "MultiCut")  # lhotse's others mix and pad, which prepared data never do
+CUT_TYPES = ("MonoCut", "MultiCut")  # lhotse's MixedCut and PaddingCut never occur in prepared data
 MAX_LINE_BYTES = 2**24
-NEEDED: dict[str, type | tuple[type, ...]] = {
+REQUIRED: dict[str, type | tuple[type, ...]] = {
     "id": str,
     "start": (int, float),
     "duration": (int, float),
@@ -20,15 +20,15 @@ NEEDED: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def plain_cut(line: bytes, where: str) -> dict[str, Any]:
+def parse_cut(line: bytes, where: str) -> dict[str, Any]:
     """Return a line of prepared cuts as plain data that lhotse may deserialize.
 
-    lhotse runs commands, fetches addresses and unpickles where a cut asks for it, also inside transforms and custom
-    fields; only files of audio and of numpy arrays may be named, wherever they stand.
+    lhotse runs commands, opens addresses and unpickles where a cut asks for it, also inside transforms and custom
+    fields. So only files of audio and of numpy arrays may be named, at any depth.
 
     Args:
         line: of the file.
-        where: it stands, for messages.
+        where: the place of the line, for messages.
 
     Raises:
         ValueError: the line is no such cut.
@@ -41,19 +41,14 @@ def plain_cut(line: bytes, where: str) -> dict[str, Any]:
         raise ValueError(f"{where}: this is no cut: {error}") from None
     if not isinstance(data, dict) or data.get("type") not in CUT_TYPES:
         raise ValueError(f"{where}: this is no cut of type {' or '.join(CUT_TYPES)}, but {line[:60]!r}")
-    for name, kinds in NEEDED.items():
+    for name, kinds in REQUIRED.items():
         value = data.get(name)
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise ValueError(f"{where}: field {name!r} of the cut is {str(value)[:60]!r}")
     if not 0 < data["duration"] < math.inf or not 0 <= data["start"] < math.inf:
         raise ValueError(f"{where}: the cut starts at {data['start']} s and lasts {data['duration']} s")
-    _refuse_foreign(data, where)
-    return data
-
-
-def _refuse_foreign(data: Any, where: str) -> None:
-    """Refuse audio and arrays that are not plain files, at any depth."""
-    todo = [data]
+    # not recursive: what json can parse may be nested as deeply as Python's stack
+    todo: list[Any] = [data]
     while todo:
         node = todo.pop()
         if isinstance(node, dict):
@@ -61,9 +56,9 @@ def _refuse_foreign(data: Any, where: str) -> None:
                 _check_sources(node["sources"], where)
             if "storage_type" in node or "storage_path" in node:
                 _check_storage(node, where)
-            todo += [value for value in node.values() if isinstance(value, dict | list)]
-        else:
-            todo += [value for value in node if isinstance(value, dict | list)]
+        values = node.values() if isinstance(node, dict) else node
+        todo += [value for value in values if isinstance(value, dict | list)]
+    return data
 
 
 def _check_sources(sources: Any, where: str) -> None:
@@ -72,7 +67,8 @@ def _check_sources(sources: Any, where: str) -> None:
     for source in sources:
         kind = source.get("type") if isinstance(source, Mapping) else None
         path = source.get("source") if isinstance(source, Mapping) else None
-        # lhotse runs what begins or ends with a bar, and what begins with pipe: or with the scheme of an address
+        # lhotse 1.33 runs a path that begins or ends with a bar or begins with pipe:, and opens s3:// and the like;
+        # an absolute path can begin with none of these
         if kind != "file" or not isinstance(path, str) or not os.path.isabs(path) or path.rstrip().endswith("|"):
             raise ValueError(
                 f"{where}: audio of type {kind!r} ({str(path)[:80]!r}) is refused, because reading it could run a "

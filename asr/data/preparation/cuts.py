@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 from lhotse import CutSet
@@ -16,10 +15,9 @@ from asr.console import track
 from asr.data.features import Features
 from asr.data.manifests.audio_checks import audio_problem, remember_size, too_long
 from asr.data.manifests.corpus import Dropped, Manifests
-from asr.data.manifests.import_manifests import read_brought
+from asr.data.manifests.import_manifests import import_manifests
 from asr.data.preparation.feature_checks import refuse_unfit, stored_problem
 from asr.text.normalise import TextNormalizer
-from asr.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -126,9 +124,9 @@ def evaluation_cuts(path: Path, normalise: Callable[[str], str], features: Featu
     Empty transcripts stay: they are references like others.
 
     Raises:
-        ValueError: as ``read_brought``, and where the features cannot be had from it, or nothing is left.
+        ValueError: as ``import_manifests``, and where the features cannot be had from it, or nothing is left.
     """
-    brought = read_brought(path)
+    brought = import_manifests(path)
     for manifests in brought.splits.values():
         refuse_unfit(manifests, features)
     cuts, dropped = [], list(brought.dropped)
@@ -146,14 +144,3 @@ def evaluation_cuts(path: Path, normalise: Callable[[str], str], features: Featu
     if not cuts:
         raise ValueError(f"{path}: there is nothing to decode; the first reasons: {[d.reason for d in dropped[:3]]}")
     return CutSet.from_cuts(cuts), dropped
-
-
-def too_short(cut: Cut, tokenizer: Tokenizer, frame_shift_s: float, output_frames: Callable[[int], int]) -> str | None:
-    """Return why a cut has too few frames for its transcript, or None.
-
-    CTC needs a frame for every token, and a blank between two equal ones.
-    """
-    tokens = tokenizer.encode(cut.supervisions[0].text)
-    needed = len(tokens) + sum(a == b for a, b in pairwise(tokens))
-    available = output_frames(round(cut.duration / frame_shift_s))
-    return f"too short for its transcript: {available} frames, {needed} needed" if available < needed else None

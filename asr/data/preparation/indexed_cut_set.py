@@ -1,7 +1,8 @@
-"""Cuts on disk that are found by number, and whose durations are known without reading them."""
+"""Cuts on disk, found by number; their durations are known without reading them."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,15 +13,15 @@ from lhotse.cut import Cut
 from lhotse.serialization import deserialize_item
 
 from asr.data.manifests.numpy_files import load_npz
-from asr.data.preparation.cut_json import MAX_LINE_BYTES, plain_cut
+from asr.data.preparation.cut_json import MAX_LINE_BYTES, parse_cut
 from asr.safe_io import check_regular_file
 
 
-class CutTable(Sequence[Cut]):
+class IndexedCutSet(Sequence[Cut]):
     """The cuts of ``<path>.jsonl``, one per line, with their offsets and durations in ``<path>.npz``.
 
-    A million cuts take 16 MB of memory, and any of them is read in microseconds: neither shuffling nor going on in the
-    middle of an epoch has to walk through what comes before. Each is checked when it is read, before lhotse sees it.
+    lhotse's lazy CutSet reads from the beginning, so that shuffling holds all cuts in memory and resuming skips one by
+    one. Here a million cuts take 16 MB, and any of them is read in microseconds; each is checked before lhotse sees it.
 
     Args:
         path: without suffix.
@@ -58,24 +59,30 @@ class CutTable(Sequence[Cut]):
                 file.write(json.dumps(cut.to_dict(), ensure_ascii=False).encode() + b"\n")
         np.savez(path.with_name(f"{path.name}.npz"), offsets=np.array(offsets, np.int64), durations=np.array(durations))
 
+    def without(self, numbers: Sequence[int]) -> IndexedCutSet:
+        """Return the same cuts except those of some numbers."""
+        others = copy.copy(self)
+        others.offsets, others.durations = (np.delete(each, numbers) for each in (self.offsets, self.durations))
+        return others
+
     def check(self) -> None:
-        """Look at every cut, in microseconds each.
+        """Check every cut, in microseconds each.
 
         Raises:
             ValueError: one of them is refused.
         """
         for number in range(len(self)):
-            self._plain(number)
+            self._parse(number)
 
-    def _plain(self, number: int) -> dict[str, Any]:
+    def _parse(self, number: int) -> dict[str, Any]:
         if self._file is None:
             self._file = self.lines.open("rb")
         self._file.seek(self.offsets[number])
-        # without its number: one may count from the end
-        return plain_cut(self._file.readline(MAX_LINE_BYTES + 1), f"{self.lines}, byte {self.offsets[number]}")
+        # the message has the offset, because a negative number counts from the end
+        return parse_cut(self._file.readline(MAX_LINE_BYTES + 1), f"{self.lines}, byte {self.offsets[number]}")
 
     def __getstate__(self) -> dict[str, Any]:
-        # every process reads through a file of its own
+        # copies and worker processes must not share a file position
         return {**vars(self), "_file": None}
 
     def __len__(self) -> int:
@@ -90,10 +97,10 @@ class CutTable(Sequence[Cut]):
     def __getitem__(self, index: int | slice) -> Cut | list[Cut]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        data = self._plain(index)
+        data = self._parse(index)
         try:
             cut: Cut = deserialize_item(data)
-        # what a stranger's data make lhotse raise can be anything
+        # lhotse may raise anything on data that are valid JSON but no cut
         except Exception as error:
             raise ValueError(f"{self.lines}, byte {self.offsets[index]}: this is no cut: {error!r}") from error
         return cut

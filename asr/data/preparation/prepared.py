@@ -1,4 +1,4 @@
-"""Data that is ready to be trained on: cuts per split, a tokenizer, feature statistics."""
+"""Prepared data on disk: cuts per split, a tokenizer, feature statistics."""
 
 from __future__ import annotations
 
@@ -6,36 +6,39 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from asr.data.manifests.corpus import SPLIT
-from asr.data.preparation.indexed_cut_set import CutTable
+from asr.data.manifests.corpus import SPLIT, Dropped, write_dropped
+from asr.data.preparation.ctc_lengths import CtcLengths, OutputFrames
+from asr.data.preparation.indexed_cut_set import IndexedCutSet
 from asr.safe_io import check_plain, read_json, write_whole
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 INDEX = "prepared.json"
-DROPPED = "dropped.tsv"
-MAX_INDEX_BYTES = 2**26  # a vocabulary of sentencepiece is part of it
+DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
+MAX_INDEX_BYTES = 2**26  # includes a sentencepiece model
 COUNTS = ("num_utterances", "hours", "num_speakers", "num_dropped")
 
 
 class DamagedData(ValueError):
-    """Prepared data whose files are not those that were written, or that are not what they must be."""
+    """Prepared data whose files have changed, are missing or are malformed."""
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """What one folder of prepared data holds.
+    """The contents of one folder of prepared data, possibly without the cuts that are too short for an encoder.
 
     Attributes:
-        folder: where it lies.
+        folder: where the data lie.
         tokenizer: trained on the training transcripts.
         mean: of each feature over the training data.
-        std: likewise, the standard deviation.
+        std: standard deviation of each feature.
         splits: by name: num_utterances, hours, num_speakers, num_dropped.
-        notes: sentences that must stand wherever results are shown.
+        notes: sentences to show with all results.
+        masked: numbers of the cuts that are not used, by split.
+        too_short: the same cuts, with reasons.
     """
 
     folder: Path
@@ -44,6 +47,8 @@ class PreparedData:
     std: tuple[float, ...]
     splits: dict[str, dict[str, float]]
     notes: tuple[str, ...]
+    masked: dict[str, list[int]] = field(default_factory=dict)
+    too_short: tuple[Dropped, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -54,22 +59,63 @@ class PreparedData:
         """Return the splits whose name starts with ``train``, ``dev`` or ``test``, in order."""
         return sorted(name for name in self.splits if name.startswith(kind))
 
-    def cuts(self, split: str) -> CutTable:
-        """Return the cuts of a split, read when they are asked for.
+    def cuts(self, split: str) -> IndexedCutSet:
+        """Return the cuts of a split, which are read on access.
 
         Raises:
-            ValueError: there is no such split, or its files are damaged.
+            ValueError: the split does not exist, or its files are damaged.
         """
         if split not in self.splits:
             raise ValueError(f"there is no split {split!r} in {self.folder}; there are {', '.join(self.splits)}")
-        table = CutTable(self.folder / f"cuts_{split}")
-        if len(table) != self.splits[split]["num_utterances"]:
-            told = self.splits[split]["num_utterances"]
-            raise DamagedData(f"{table.path}.npz holds {len(table)} cuts, {INDEX} says {told}")
-        return table
+        cuts = IndexedCutSet(self.folder / f"cuts_{split}")
+        masked = self.masked.get(split, [])
+        expected = self.splits[split]["num_utterances"] + len(masked)
+        if len(cuts) != expected:
+            raise DamagedData(f"{cuts.path}.npz holds {len(cuts)} cuts, {INDEX} says {expected}")
+        return cuts.without(masked) if masked else cuts
+
+    def ctc_lengths(self, split: str) -> CtcLengths:
+        """Return the lengths of all cuts of a split.
+
+        Raises:
+            ValueError: their file is damaged.
+        """
+        return CtcLengths.load(self.folder / f"ctc_lengths_{split}.npz", int(self.splits[split]["num_utterances"]))
+
+    def for_encoder(self, output_frames: OutputFrames) -> PreparedData:
+        """Return the data without the training and dev cuts that have no CTC alignment; test sets stay whole.
+
+        Args:
+            output_frames: (N,) frames of features → (N,) frames of encodings.
+
+        Raises:
+            ValueError: a split is left without cuts.
+        """
+        splits, masked, items = dict(self.splits), {}, []
+        for name in (*self.names("train"), *self.names("dev")):
+            reasons = self.ctc_lengths(name).too_short(output_frames)
+            if not reasons:
+                continue
+            cuts, masked[name] = self.cuts(name), list(reasons)
+            items += [Dropped(name, cuts[number].id, reason) for number, reason in reasons.items()]
+            left = cuts.without(masked[name])
+            if not len(left):
+                first = [f"{item.item}: {item.reason}" for item in items if item.split == name][:5]
+                raise ValueError(
+                    f"nothing is left of split {name!r}; the first reasons: {first}. Choose an encoder that leaves "
+                    "more frames, or a tokenizer with longer tokens."
+                )
+            changed = {"num_utterances": len(left), "hours": round(float(left.durations.sum()) / 3600, 4)}
+            splits[name] = {**splits[name], **changed, "num_dropped": splits[name]["num_dropped"] + len(reasons)}
+        return replace(self, splits=splits, masked=masked, too_short=tuple(items))
+
+    def list_too_short(self, run_dir: Path) -> None:
+        """Write ``too_short.tsv`` to a run's folder, if there are cuts that are too short for its encoder."""
+        if self.too_short:
+            write_dropped(run_dir / TOO_SHORT, self.too_short)
 
     def save(self) -> None:
-        """Write everything but the cuts to the folder; the index comes last and marks it complete."""
+        """Write all but the cuts and their lengths; the index comes last and marks the folder complete."""
         index: dict[str, Any] = {
             "tokenizer": self.tokenizer.state(),
             "mean": self.mean,
@@ -82,7 +128,7 @@ class PreparedData:
 
     @classmethod
     def load(cls, folder: Path) -> PreparedData:
-        """Read a complete folder, and compare its files with what was written.
+        """Read a complete folder, and compare its files with their digests.
 
         Raises:
             DamagedData: something is missing, changed or malformed.
@@ -98,8 +144,8 @@ class PreparedData:
 
 
 def _files(folder: Path, splits: Mapping[str, Any]) -> list[Path]:
-    names = [f"cuts_{split}.{suffix}" for split in splits for suffix in ("jsonl", "npz")]
-    return [folder / name for name in (*names, DROPPED)]
+    kinds = ("cuts_{}.jsonl", "cuts_{}.npz", "ctc_lengths_{}.npz")
+    return [folder / name for name in (*(kind.format(split) for split in splits for kind in kinds), DROPPED)]
 
 
 def _describe(path: Path) -> dict[str, Any]:
@@ -113,6 +159,7 @@ def _refuse_changed(path: Path, written: Any) -> None:
     if not path.is_file():
         raise ValueError(f"{path.name} is missing, or is no file")
     size = path.stat().st_size
+    # before the digest, which reads the whole file
     if size != written.get("bytes"):
         raise ValueError(f"{path.name} has {size} bytes, {written.get('bytes')!r:.20} were written")
     if _describe(path)["sha256"] != written.get("sha256"):
@@ -129,25 +176,17 @@ def _checked(index: Any) -> dict[str, Any]:
             raise ValueError(f"{name!r} of {INDEX} is {str(index.get(name))[:60]!r}, not a mapping")
     mean, std = (_numbers(index, name) for name in ("mean", "std"))
     if len(mean) != len(std) or min(std) <= 0:
-        raise ValueError(f"'mean' and 'std' of {INDEX} are not as many, or a deviation is not positive")
+        raise ValueError(f"'mean' and 'std' of {INDEX} differ in length, or a deviation is not positive")
     notes = index.get("notes")
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise ValueError(f"'notes' of {INDEX} is {str(notes)[:60]!r}, not a list of sentences")
-    return {
-        "tokenizer": _tokenizer(index["tokenizer"]),
-        "mean": mean,
-        "std": std,
-        "splits": {name: _counts(name, split) for name, split in index["splits"].items()},
-        "notes": tuple(notes),
-    }
-
-
-def _tokenizer(state: Mapping[str, Any]) -> Tokenizer:
     try:
-        return tokenizer_from_state(state)
-    # what a stranger's state makes it raise can be anything
+        tokenizer = tokenizer_from_state(index["tokenizer"])
+    # a foreign state may make it raise anything
     except Exception as error:
         raise ValueError(f"'tokenizer' of {INDEX}: {error or type(error).__name__}") from error
+    splits = {name: _counts(name, split) for name, split in index["splits"].items()}
+    return {"tokenizer": tokenizer, "mean": mean, "std": std, "splits": splits, "notes": tuple(notes)}
 
 
 def _numbers(index: Mapping[str, Any], name: str) -> tuple[float, ...]:
