@@ -23,7 +23,7 @@ from asr.cli.data import data_for_run
 from asr.cli.explanations import CONFIGS
 from asr.cli.parts import build_recogniser, data_parts, plain, update_parts
 from asr.data.loading.data_module import DataModule
-from asr.data.loading.loader import read
+from asr.data.loading.loader import load_batches
 from asr.data.preparation.prepared import PreparedData
 from asr.training.run_folder import num_threads
 
@@ -43,7 +43,7 @@ def loader_alone(reading: DataModule, prepared: PreparedData, perturb: Any) -> N
     rates = []
     for epoch in range(NUM_REPEATS):
         start_cpu, start = cpu_seconds(), time.monotonic()
-        audio_s = sum(batch.audio_s for batch in read(dataset, order.epoch(epoch), reading.workers))
+        audio_s = sum(batch.audio_s for batch in load_batches(dataset, order.epoch(epoch), reading.workers))
         cpu, wall = cpu_seconds() - start_cpu, time.monotonic() - start
         rates.append(audio_s / cpu)
         print(f"loader alone: {audio_s:.0f} s of audio in {cpu:.1f} CPU s, {wall:.1f} s: {rates[-1]:.0f} per CPU s")
@@ -53,7 +53,7 @@ def loader_alone(reading: DataModule, prepared: PreparedData, perturb: Any) -> N
 def endless(dataset: Any, order: Any, reading: DataModule) -> Iterator[Any]:
     """Yield batches of one epoch after another."""
     for epoch in range(1_000):
-        yield from read(dataset, order.epoch(epoch), reading.workers)
+        yield from load_batches(dataset, order.epoch(epoch), reading.workers)
 
 
 def waiting(config: dict[str, Any], reading: DataModule, prepared: PreparedData, perturb: Any) -> None:

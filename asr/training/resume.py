@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
-from asr.data.loading.loader import Workers, read
+from asr.data.loading.loader import Workers, load_batches
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.training.processes import is_first_process
 
@@ -48,7 +48,7 @@ class ResumableLoader:
             world_size=trainer.world_size,
             accumulate=trainer.accumulate_grad_batches,
         )
-        return read(self.dataset, plan, self.workers)
+        return load_batches(self.dataset, plan, self.workers)
 
     def _shares(self) -> dict[str, int]:
         """Return what decides which micro-batches a process gets."""

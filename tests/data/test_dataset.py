@@ -10,7 +10,7 @@ from lhotse.utils import fastcopy
 from asr.data.features import LogMel, PrecomputedFeatures
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.dataset import SpeechDataset
-from asr.data.loading.loader import EvaluationLoader, Workers, read
+from asr.data.loading.loader import EvaluationLoader, Workers, load_batches
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.text.character import CharacterTokenizerTrainer
@@ -187,7 +187,7 @@ def test_cuts_of_a_batch_are_perturbed_differently(cuts, tokenizer, features):
 def test_workers_do_not_change_what_is_perturbed(cuts, tokenizer, features, num_workers, one_thread):
     order = DurationBucketSampler(cuts, BucketingConfig(1.5, num_buckets=2), seed=5)
     dataset = SpeechDataset(features, tokenizer, SpeedPerturb())
-    batches = list(read(dataset, order.epoch(1), Workers(num_workers, prefetch=1)))
+    batches = list(load_batches(dataset, order.epoch(1), Workers(num_workers, prefetch=1)))
     expected = [dataset[item] for item in order.epoch(1)]
     assert [(batch.seed, batch.ids) for batch in batches] == [(batch.seed, batch.ids) for batch in expected]
     assert all(torch.equal(a.features, b.features) for a, b in zip(batches, expected, strict=True))
@@ -205,7 +205,7 @@ def test_a_recipe_reads_training_shuffled_and_perturbed_and_evaluation_whole(cut
     dataset, order = reading.training_data(cuts, 9, perturb)
     assert (dataset.perturb, order.seed, order.shuffle) == (perturb, 9, True)
     loader = reading.evaluation_loader(cuts)
-    assert (loader.dataset.perturb, loader.micro_batches.shuffle) == (None, False)
+    assert (loader.dataset.perturb, loader.cut_sampler.shuffle) == (None, False)
     for file in tmp_path.glob("*.wav"):
         file.unlink()
     assert sorted(cut for batch in loader for cut, _ in batch.skipped) == [f"cut{index}" for index in range(6)]

@@ -1,11 +1,13 @@
-"""What the data side hands to training and decoding.
+"""The batch that the data side gives to training and decoding.
 
 B utterances, T frames, F mel bins, U tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +23,10 @@ class Batch:
         tokens: (B, U) int64, zero where padded.
         num_tokens: (B,) int64 valid tokens.
         ids: B cut ids.
-        texts: B normalised transcripts.
+        texts: B normalized transcripts.
         speakers: B names, None where unknown.
-        audio_s: seconds of audio, as they were before augmentation.
-        seed: what augmentation and dropout of this batch are keyed by.
+        audio_s: seconds of audio before augmentation.
+        seed: of augmentation and dropout of this batch.
         skipped: (cut id, reason) of utterances that could not be read.
     """
 
@@ -44,20 +46,12 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on ``device``."""
-        return replace(
-            self,
-            features=self.features.to(device, non_blocking=True),
-            num_frames=self.num_frames.to(device, non_blocking=True),
-            tokens=self.tokens.to(device, non_blocking=True),
-            num_tokens=self.num_tokens.to(device, non_blocking=True),
-        )
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        """Return the batch with its tensors in page-locked memory."""
-        return replace(
-            self,
-            features=self.features.pin_memory(),
-            num_frames=self.num_frames.pin_memory(),
-            tokens=self.tokens.pin_memory(),
-            num_tokens=self.num_tokens.pin_memory(),
-        )
+        """Return the batch with its tensors in page-locked memory; DataLoader calls this by name."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        changed: dict[str, Any] = {name: change(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **changed)

@@ -1,4 +1,4 @@
-"""How the cuts of a recipe are read, in training and evaluation alike."""
+"""The readers of a recipe's cuts, the same in training and evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asr.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class DataModule:
-    """Features, tokenizer, batch size and workers of a recipe."""
+    """Makes datasets, samplers and loaders of cuts; like Lightning's, but without its hooks."""
 
     features: Features
     tokenizer: Tokenizer
@@ -26,7 +26,7 @@ class DataModule:
     def training_data(
         self, cuts: Iterable[Cut], seed: int, perturb: Perturb | None
     ) -> tuple[SpeechDataset, DurationBucketSampler]:
-        """Return what reads training cuts, and in which order."""
+        """Return dataset and sampler of training cuts."""
         return SpeechDataset(self.features, self.tokenizer, perturb), DurationBucketSampler(cuts, self.batch, seed)
 
     def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:

@@ -25,14 +25,14 @@ Perturb = Callable[[Cut, random.Random], Cut]
 
 
 class SpeechDataset(Dataset):
-    """Reads the cuts of a micro-batch; what it returns depends on the cuts and the seed alone.
+    """Reads the cuts of a micro-batch; the result depends on the cuts and the seed alone.
 
-    A cut that cannot be read is left out and named in ``Batch.skipped``; if none can be read, the batch is empty.
+    A cut that cannot be read is skipped and named in ``Batch.skipped``; if none can be read, the batch is empty.
 
     Args:
         features: cut → features.
         tokenizer: transcript → tokens.
-        perturb: change of the audio in training, or None.
+        perturb: augmentation of the audio in training, or None.
     """
 
     def __init__(self, features: Features, tokenizer: Tokenizer, perturb: Perturb | None = None) -> None:
@@ -57,18 +57,10 @@ class SpeechDataset(Dataset):
             if problem := too_long(cut, rate_hz):
                 raise ValueError(problem)
         if self.perturb is not None:
-            # speeds of a rate that is no multiple of 100 Hz take filters of gigabytes
+            # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
             cut = cut.resample(rate_hz) if from_audio and rate_hz else cut
             cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
         return torch.from_numpy(read_features(self.features, cut))
-
-
-def _text(cut: Cut) -> str:
-    return " ".join(supervision.text or "" for supervision in cut.supervisions)
-
-
-def _speaker(cut: Cut) -> str | None:
-    return cut.supervisions[0].speaker if cut.supervisions else None
 
 
 def _collate(
@@ -76,7 +68,7 @@ def _collate(
 ) -> Batch:
     cuts = [cut for cut, _ in read]
     features = [matrix for _, matrix in read]
-    texts = tuple(_text(cut) for cut in cuts)
+    texts = tuple(" ".join(supervision.text or "" for supervision in cut.supervisions) for cut in cuts)
     tokens = [torch.tensor(tokenizer.encode(text), dtype=torch.int64) for text in texts]
     return Batch(
         features=_padded(features),
@@ -85,7 +77,7 @@ def _collate(
         num_tokens=torch.tensor([len(ids) for ids in tokens], dtype=torch.int64),
         ids=tuple(cut.id for cut in cuts),
         texts=texts,
-        speakers=tuple(_speaker(cut) for cut in cuts),
+        speakers=tuple(cut.supervisions[0].speaker if cut.supervisions else None for cut in cuts),
         audio_s=float(sum(cut.duration for cut in cuts)),
         seed=seed,
         skipped=skipped,
@@ -93,4 +85,5 @@ def _collate(
 
 
 def _padded(sequences: list[Tensor]) -> Tensor:
+    # pad_sequence refuses an empty list
     return pad_sequence(sequences, batch_first=True) if sequences else torch.empty(0, 0)

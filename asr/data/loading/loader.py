@@ -1,4 +1,4 @@
-"""Batches in the order of an epoch, read by worker processes."""
+"""Loads the batches of an epoch in order, by worker processes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from functools import partial
 from itertools import islice
 
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.data.loading.worker_signals import obey_parent_alone
 
-# each is a process of its own; more than a few per core only wait for each other
+# more than a few processes per core only wait for each other
 MAX_WORKERS = max(64, 4 * (os.cpu_count() or 1))
 MAX_BATCHES = 1024  # micro-batches in memory
-MAX_SOCKET_PATH = 107  # bytes, of a socket that workers send tensors through
-SOCKET_NAME = "/pymp-12345678/listener-12345678"  # which multiprocessing gives it below TMPDIR
+MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket
+SOCKET_NAME = "/pymp-12345678/listener-12345678"  # its name in TMPDIR, chosen by multiprocessing
 
 
 @dataclass(frozen=True)
 class Workers:
-    """How batches are read.
+    """How batches are loaded.
 
     Attributes:
-        num_workers: processes that read; 0 reads in the training process.
-        prefetch: micro-batches that each worker reads ahead.
+        num_workers: worker processes; 0 loads in the training process.
+        prefetch: micro-batches that each worker loads ahead.
     """
 
     num_workers: int = 1
@@ -55,28 +55,19 @@ class Workers:
 
 
 class WorkerLost(RuntimeError):
-    """A worker could not be started, or what it sends not be received."""
+    """A worker could not be started, or its batch not be received."""
 
 
-class _Planned(Sampler):
-    """Lends a lazily planned order to a DataLoader."""
-
-    def __init__(self, plan: Iterable) -> None:
-        self.plan = plan
-
-    def __iter__(self) -> Iterator:
-        return iter(self.plan)
-
-
-def read(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> Iterator[Batch]:
+def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> Iterator[Batch]:
     """Yield the batches of a plan: (seed, cuts) pairs in order.
 
     Raises:
-        WorkerLost: a worker cannot be started, or not be reached. That one has ended torch says with a RuntimeError.
+        WorkerLost: a worker cannot be started or reached.
+        RuntimeError: a worker has ended (raised by torch).
     """
     loader: DataLoader = DataLoader(
         dataset,
-        sampler=_Planned(plan),
+        sampler=plan,
         batch_size=None,
         num_workers=workers.num_workers,
         prefetch_factor=workers.prefetch if workers.num_workers else None,
@@ -97,7 +88,7 @@ def _check_temporary_folder(folder: str) -> None:
 
 
 def _started(loader: DataLoader) -> Iterator[Batch]:
-    # torch's half-made iterator fails once more when it is freed, and Python would print that
+    # torch's half-initialized iterator raises again in __del__, which Python would print
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
     try:
         return iter(loader)
@@ -116,27 +107,28 @@ def _received(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 class EvaluationLoader:
-    """Reads every cut once, in an order that is always the same.
+    """Loads every cut once, always in the same order.
 
     Args:
         dataset: cuts → batch.
-        micro_batches: made with ``shuffle=False``.
-        workers: how to read.
+        sampler: made with ``shuffle=False``.
+        workers: how to load.
         rank: of this process.
-        world_size: number of processes; each reads another part.
+        world_size: number of processes; each loads another part.
     """
 
     def __init__(
         self,
         dataset: SpeechDataset,
-        micro_batches: DurationBucketSampler,
+        sampler: DurationBucketSampler,
         workers: Workers,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self.dataset, self.micro_batches, self.workers = dataset, micro_batches, workers
+        # not named sampler: Lightning 2.6 takes an object with that attribute for a DataLoader
+        self.dataset, self.cut_sampler, self.workers = dataset, sampler, workers
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
-        plan = islice(self.micro_batches.epoch(0), self.rank, None, self.world_size)
-        return read(self.dataset, plan, self.workers)
+        plan = islice(self.cut_sampler.epoch(0), self.rank, None, self.world_size)
+        return load_batches(self.dataset, plan, self.workers)

@@ -1,4 +1,4 @@
-"""Augmentation of audio, before features."""
+"""Augmentation of audio, before features are computed."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class SpeedPerturb:
         return cut if factor == 1.0 else cut.perturb_speed(factor)
 
     def slowest(self) -> SpeedPerturb:
-        """Return the perturbation that makes every cut as long as this one can make it."""
+        """Return a perturbation that always uses the slowest speed, for measuring memory."""
         return SpeedPerturb((min(self.factors),))

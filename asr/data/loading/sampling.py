@@ -1,4 +1,4 @@
-"""Which cuts form a micro-batch, and in which order."""
+"""Groups cuts of similar durations into micro-batches, in an order that depends on seed and epoch alone."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from asr.data.seeding import seed_for
 Plan = list[np.ndarray]
 """Numbers of the cuts of every micro-batch, in the order of an epoch."""
 
-
 MAX_BUCKETS = 1000
 
 
 @dataclass(frozen=True)
 class BucketingConfig:
-    """How many cuts go into a micro-batch.
+    """Size of a micro-batch, and duration buckets.
 
     Attributes:
         max_duration_s: seconds of audio per micro-batch with its padding: the longest cut times the number of cuts. A
-            cut that is longer forms a micro-batch of its own.
-        num_buckets: duration buckets; cuts of a micro-batch come from one.
-        quadratic_duration_s: if given, longer cuts count more (attention grows with the square): d + d²/this; 15–40 is
-            usual.
+            longer cut forms a micro-batch of its own.
+        num_buckets: number of duration buckets; the cuts of a micro-batch come from one.
+        quadratic_duration_s: if given, a cut of d seconds counts d + d²/this, because attention grows with the square;
+            15–40 is usual.
     """
 
     max_duration_s: float
@@ -44,25 +43,23 @@ class BucketingConfig:
             raise ValueError(f"quadratic_duration_s must be positive or null, given {self.quadratic_duration_s}")
 
     def costs(self, durations: np.ndarray) -> np.ndarray:
-        """Return what cuts of these durations count, in seconds."""
-        if self.quadratic_duration_s is None:
-            return durations
-        return durations + durations**2 / self.quadratic_duration_s
+        """Return the seconds that cuts of these durations count."""
+        return durations + (durations**2 / self.quadratic_duration_s if self.quadratic_duration_s else 0)
 
 
 class DurationBucketSampler:
-    """The micro-batches of an epoch: a function of (seed, epoch), whatever ran before and however many ranks there are.
+    """Samples micro-batches as a function of (seed, epoch), independent of history and number of ranks.
 
-    An epoch is planned on durations alone, a second per million cuts, so that going on in its middle skips nothing but
-    numbers. Every rank takes each ``world_size``-th micro-batch of the same order. Micro-batches that do not fill a
-    whole update (``world_size * accumulate`` of them) at the end of an epoch are left out, so that accumulating on one
-    device and spreading over several give the same updates.
+    An epoch is planned on durations alone, a second per million cuts, so that resuming in its middle reads no cuts.
+    Every rank takes each ``world_size``-th micro-batch of the same order. The last micro-batches of an epoch that do
+    not fill an update (``world_size * accumulate``) are left out, so that accumulation on one device and several
+    devices give the same updates. lhotse's DynamicBucketingSampler depends on a buffer, and on the world size.
 
     Args:
-        cuts: what to draw from; a `IndexedCutSet` knows its durations.
-        size: how many cuts go together.
+        cuts: to sample from; an `IndexedCutSet` knows its durations.
+        size: of micro-batches.
         seed: of the order.
-        shuffle: whether the order changes with the epoch; False also keeps every cut (for evaluation).
+        shuffle: False: the same order in all epochs, shortest first, for evaluation.
     """
 
     def __init__(self, cuts: Iterable[Cut], size: BucketingConfig, seed: int = 0, shuffle: bool = True) -> None:
@@ -78,7 +75,7 @@ class DurationBucketSampler:
         if not self.shuffle:
             order = np.argsort(self.durations, kind="stable")
         buckets = np.searchsorted(self.duration_bins, self.durations[order], side="right")
-        # stable: within a bucket the cuts keep their order
+        # stable, so that the cuts of a bucket keep their random order
         order = order[np.argsort(buckets, kind="stable")]
         ends = np.cumsum(np.bincount(buckets, minlength=len(self.duration_bins) + 1))
         costs = self.size.costs(self.durations)
@@ -86,7 +83,7 @@ class DurationBucketSampler:
         return [parts[i] for i in self._order(len(parts), "micro-batches", epoch)] if self.shuffle else parts
 
     def _order(self, num: int, what: str, epoch: int) -> np.ndarray:
-        # Philox's raw numbers are defined by its paper, those of numpy's `permutation` by its version
+        # numpy may change `permutation` between versions; its raw Philox numbers are fixed by a paper
         raw = np.random.Philox(key=seed_for("order", what, self.seed, epoch)).random_raw(num)
         return np.argsort(raw, kind="stable")
 
@@ -98,11 +95,11 @@ class DurationBucketSampler:
     def updates(
         self, epoch: int, start: int, rank: int, world_size: int, accumulate: int
     ) -> Iterator[tuple[int, CutSet]]:
-        """Yield what one rank processes in an epoch.
+        """Yield (seed, cuts) of the micro-batches of one rank in an epoch.
 
         Args:
             epoch: counted from 0.
-            start: micro-batches of this rank to leave out, because they were processed before an interruption.
+            start: micro-batches of this rank to skip, processed before an interruption.
             rank: of this process.
             world_size: number of processes.
             accumulate: micro-batches of one process per update.
@@ -116,7 +113,7 @@ class DurationBucketSampler:
         return len(self.plan(epoch)) // micro_batches_per_update
 
     def largest_per_bucket(self, epoch: int = 0) -> Plan:
-        """Return the micro-batch of each duration bucket that counts most seconds in an epoch, longest cut first."""
+        """Return the micro-batch of each duration bucket with the most counted seconds, its longest cut first."""
         largest: dict[int, tuple[float, np.ndarray]] = {}
         for part in self.plan(epoch):
             longest_first = part[np.argsort(-self.durations[part], kind="stable")]
@@ -136,7 +133,7 @@ class DurationBucketSampler:
 
 
 def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:
-    """Return durations in seconds that divide cuts into buckets of about the same total duration; may be empty."""
+    """Return the durations in seconds between buckets of about the same total duration; may be empty."""
     if len(durations) == 0:
         raise ValueError("there are no cuts to draw from; prepare the data again and read its table")
     ordered = np.sort(durations)
@@ -147,7 +144,7 @@ def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:
 
 
 def _packed(numbers: np.ndarray, costs: np.ndarray, size: BucketingConfig) -> Iterator[np.ndarray]:
-    """Cut a bucket into micro-batches: as many cuts in a row as fit, each as long as the longest of them."""
+    """Split a bucket into micro-batches: as many cuts in a row as fit, all padded to the longest."""
     start, longest = 0, 0.0
     for end, cost in enumerate(costs[numbers].tolist()):
         longest = max(longest, cost)

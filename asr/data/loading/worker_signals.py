@@ -1,4 +1,4 @@
-"""Reader processes leave signals to the run that they read for, and end when they can no longer send it batches."""
+"""Signals of worker processes: only the parent ends them, and they end when they cannot send it batches."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ CANNOT_SEND = 3  # exit code
 
 
 def obey_parent_alone(parent: int, worker: int) -> None:
-    """Ignore signals that ask for an end, except a SIGTERM that comes from the parent process, and end with it.
+    """Ignore signals except a SIGTERM of the parent process, and end together with it.
 
-    A scheduler that takes a machine away signals every process of a job. A reader that died of it would end the
-    training with an error before its checkpoint is written. A reader that outlives a killed training would keep its
-    folder locked: PyTorch's do for some seconds, and for ever when they were being started.
+    A scheduler that preempts a job signals all of its processes. A worker that ended then would end the run with an
+    error before its checkpoint is written. A worker that outlived a killed run would keep the run's folder locked:
+    PyTorch's do for some seconds, and forever if they were just being started.
 
     Args:
-        parent: number of the process that reads through this one, which has forked it.
-        worker: number of the reader, as a ``worker_init_fn`` is given it.
+        parent: process id of the parent, which has forked this process.
+        worker: number of the worker; DataLoader passes it to a ``worker_init_fn``.
     """
     die_with_parent(parent)
-    # a Ctrl-C reaches the whole group, and the parent ends this one
+    # Ctrl-C signals the whole process group; the parent ends its workers after its own clean-up
     for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU):
         signal.signal(number, signal.SIG_IGN)
-    # torch sends a batch in threads, whose errors are printed and forgotten, and the parent would wait for ever
+    # torch sends batches from a thread; its errors are only printed, and the parent would wait forever
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end)  # type: ignore[attr-defined]
     threading.excepthook = lambda failed: _end_unless_connection_lost(failed.exc_type, failed.exc_value, None)
-    sys.excepthook = _end_unless_connection_lost  # multiprocessing's thread that lends tensors calls it
+    sys.excepthook = _end_unless_connection_lost  # called by multiprocessing's thread that shares tensors
     if sys.platform == "linux":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_wait_for_parent, args=(parent,), daemon=True).start()
@@ -43,19 +43,19 @@ def obey_parent_alone(parent: int, worker: int) -> None:
 def _end_unless_connection_lost(
     kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
 ) -> None:
-    # a parent that is ending no longer fetches tensors
+    # a parent that is ending no longer receives tensors
     if not issubclass(kind, ConnectionError | EOFError):
         _end(error or kind())
 
 
 def _end(error: BaseException, batch: object = None) -> None:
-    """End this process, which the parent notices."""
+    """End this process; the parent notices."""
     os.write(2, f"a worker that reads data cannot send a batch: {printable(first_line(error))}\n".encode())
     os._exit(CANNOT_SEND)
 
 
 def _wait_for_parent(parent: int) -> None:
-    # a handler is not told who sent a signal
+    # a handler of Python does not get the sender of a signal
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Fetching and unpacking what a corpus comes in, without trusting it."""
+"""Downloads and unpacks archives of corpora without trusting them."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from asr.data.manifests.tar_headers import BoundedHeader
 
 MAX_UNPACKED_BYTES = 2**40
 MAX_MEMBERS = 10**6
-# recordings and transcripts shrink to a tenth at best; what grows more is made to fill a disk
+# recordings and transcripts compress to a tenth at best; an archive that grows more is made to fill a disk
 MAX_RATIO = 200
 FREE_BYTES = 2**26
 FREE_MEMBERS, BYTES_PER_MEMBER = 2000, 64
-MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3000  # of file systems; the folder's own path comes before the latter
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3000  # a file system allows 4096, the folder's own path included
 CHUNK_BYTES = 2**20
 MAX_PADDING_CHUNKS = 64
 TIMEOUT_S = 30
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-# what the readers of archives raise where bytes are wrong or missing; OSError stands for a bad checksum of gzip
+# raised by tarfile, zipfile and gzip where bytes are wrong or missing; OSError by gzip for a bad checksum
 DAMAGE = (
     tarfile.TarError,
     zipfile.BadZipFile,
     EOFError,
-    MemoryError,  # of a compressor whose dictionary should have gigabytes
+    MemoryError,  # a compressor's dictionary claims gigabytes
     zlib.error,
     lzma.LZMAError,
     struct.error,
@@ -61,8 +61,8 @@ def extract(
     """Unpack a tar or zip archive into a folder that appears complete or not at all; return the folder.
 
     Raises:
-        ValueError: the file is no archive, or damaged, or one of its members is a link, a device, encrypted, leads out
-            of the folder, or makes the whole larger than allowed.
+        ValueError: the file is no archive, or damaged; or a member is a link, a device, encrypted, leads out of the
+            folder, or exceeds the limits.
     """
     if folder.exists():
         return folder
@@ -71,7 +71,7 @@ def extract(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        _unpack(archive, work, Bounds(archive, max_bytes, max_members))
+        _unpack(archive, work, ArchiveLimits(archive, max_bytes, max_members))
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
@@ -79,23 +79,23 @@ def extract(
     return folder
 
 
-def _unpack(archive: Path, folder: Path, bounds: Bounds) -> None:
+def _unpack(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
     try:
         if _is_tar(archive):
-            _extract_tar(archive, folder, bounds)
+            _extract_tar(archive, folder, limits)
         elif zipfile.is_zipfile(archive):
-            _extract_zip(archive, folder, bounds)
+            _extract_zip(archive, folder, limits)
         else:
             raise ValueError(f"{archive} is neither a tar nor a zip archive, or its beginning is damaged")
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise ValueError(f"{archive} is refused: it has a file and a folder of the same name: {error}") from error
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            # the disk is full, say: nothing that the archive could help
+            # such as a full disk, which is no fault of the archive
             raise OSError(error.errno, error.strerror, error.filename or str(folder)) from error
         raise ValueError(f"{archive} is damaged: {str(error) or type(error).__name__}; fetch it again") from error
     except ValueError as error:
-        # zipfile's and the file system's own know nothing of the archive
+        # messages of zipfile and of the file system do not name the archive
         raise error if str(archive) in str(error) else ValueError(f"{archive} is damaged: {error}") from error
 
 
@@ -110,8 +110,8 @@ def _is_tar(archive: Path) -> bool:
         raise ValueError(f"{archive} is refused: {error}") from error
 
 
-class Bounds:
-    """Counts the members of an archive, and refuses those that a corpus has no need of."""
+class ArchiveLimits:
+    """Counts members and bytes of an archive, and refuses members that no corpus needs."""
 
     def __init__(self, archive: Path, max_bytes: int, max_members: int) -> None:
         self.archive = archive
@@ -144,7 +144,7 @@ class Bounds:
                 yield member
         except DAMAGE:
             raise
-        except Exception as error:  # what tarfile makes of wild numbers and names can be anything
+        except Exception as error:  # tarfile may raise anything on impossible numbers and names
             self._refuse(str(error) or type(error).__name__)
 
     def _refuse(self, why: str) -> NoReturn:
@@ -152,42 +152,35 @@ class Bounds:
 
 
 def _open_tar(file: Any) -> tarfile.TarFile:
-    """Open a tar, packed in whatever way; unpacking xz takes as much memory as its header asks for, up to 4 GB."""
+    """Open a tar of any compression."""
     beginning = file.read(8)
     file.seek(0)
     if beginning.startswith(xz_files.MAGIC):
         unpacked: Any = xz_files.BoundedXz(file)
         return tarfile.open(fileobj=unpacked, mode="r|", tarinfo=BoundedHeader)
-    # not "r:*", which tries xz on anything
-    if beginning.startswith(b"\x1f\x8b"):
-        return tarfile.open(fileobj=file, mode="r:gz", tarinfo=BoundedHeader)
-    if beginning.startswith(b"BZh"):
-        return tarfile.open(fileobj=file, mode="r:bz2", tarinfo=BoundedHeader)
-    return tarfile.open(fileobj=file, mode="r:", tarinfo=BoundedHeader)
+    # not "r:*", which tries xz on anything, and xz takes as much memory as its header asks for, up to 4 GB
+    kind: Any = "gz" if beginning.startswith(b"\x1f\x8b") else "bz2" if beginning.startswith(b"BZh") else ""
+    return tarfile.open(fileobj=file, mode=f"r:{kind}", tarinfo=BoundedHeader)  # type: ignore[call-overload]
 
 
-def _extract_tar(archive: Path, folder: Path, bounds: Bounds) -> None:
+def _extract_tar(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
     title = bar_title(f"unpacking {archive.name}")
     with (
         rich.progress.open(archive, "rb", description=title, console=PlainConsole(), transient=True) as file,
         _open_tar(file) as tar,
     ):
-        for member in bounds.members(tar):
-            bounds.check(member.name, member.size, member.isfile() or member.isdir())
+        for member in limits.members(tar):
+            limits.check(member.name, member.size, member.isfile() or member.isdir())
             tar.extract(member, folder, filter="data")
-            # which tarfile would keep, with all that headers say
+            # tarfile keeps every header, which a tar of many members would fill the memory with
             tar.members.clear()  # type: ignore[attr-defined]
-        _read_padding(tar.fileobj)
+        # a compressed stream checks its checksum at its end, after the last member
+        for _ in range(MAX_PADDING_CHUNKS):
+            if not tar.fileobj.read(CHUNK_BYTES):
+                return
 
 
-def _read_padding(file: Any) -> None:
-    """Read what follows the last member: only there a compressed stream tells whether its checksum is right."""
-    for _ in range(MAX_PADDING_CHUNKS):
-        if not file.read(CHUNK_BYTES):
-            return
-
-
-def _extract_zip(archive: Path, folder: Path, bounds: Bounds) -> None:
+def _extract_zip(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
     with zipfile.ZipFile(archive) as zipped:
         members = zipped.infolist()
         if sum(member.compress_size for member in members) > archive.stat().st_size:
@@ -196,23 +189,23 @@ def _extract_zip(archive: Path, folder: Path, bounds: Bounds) -> None:
             is_link = (member.external_attr >> 16) & 0o170000 == 0o120000
             is_encrypted = bool(member.flag_bits & 1)
             if member.compress_type == zipfile.ZIP_LZMA:
-                # whose memory cannot be bounded
+                # zipfile cannot limit its memory
                 raise ValueError(f"{archive} is refused: it is packed by LZMA. Unpack it yourself and give the folder.")
-            bounds.check(member.filename, member.file_size, not (is_link or is_encrypted))
+            limits.check(member.filename, member.file_size, not (is_link or is_encrypted))
         for member in track(members, f"unpacking {archive.name}", transient=True):
             zipped.extract(member, folder)
 
 
 def download(url: str, path: Path, sha256: str | None = None) -> Path:
-    """Fetch a file with a progress bar, unless it is there; it appears complete or not at all.
+    """Download a file with a progress bar, unless it exists; it appears complete or not at all.
 
     Args:
-        url: of scheme https, or on this machine.
-        path: where it goes.
-        sha256: of the content, where it is known.
+        url: https, or a server on this machine.
+        path: of the file.
+        sha256: of the content, if known.
 
     Raises:
-        ValueError: it could not be fetched, or is not what was expected.
+        ValueError: the download failed, or the content is another.
     """
     if path.exists():
         return path
@@ -229,10 +222,10 @@ def download(url: str, path: Path, sha256: str | None = None) -> Path:
 
 
 def _fetch(url: str, path: Path) -> str:
-    """Write what ``url`` holds to ``path``; return its SHA-256."""
+    """Write the content of ``url`` to ``path``; return its SHA-256."""
     digest = hashlib.sha256()
     _refuse_insecure(url)
-    opener = urllib.request.build_opener(SecureRedirections)
+    opener = urllib.request.build_opener(SecureRedirects)
     bar = Progress(console=PlainConsole())
     with opener.open(url, timeout=TIMEOUT_S) as response, path.open("wb") as file, bar as progress:
         length = int(response.headers.get("Content-Length") or 0)
@@ -241,17 +234,17 @@ def _fetch(url: str, path: Path) -> str:
             digest.update(chunk)
             file.write(chunk)
             progress.advance(task, len(chunk))
-        # a connection that breaks off looks like the end of the file
+        # urllib takes a lost connection for the end of the file
         if length and file.tell() != length:
             raise OSError(f"the connection ended after {file.tell()} of {length} bytes")
     return digest.hexdigest()
 
 
-class SecureRedirections(urllib.request.HTTPRedirectHandler):
-    """Follows a redirection only to where a download may start."""
+class SecureRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to secure addresses only."""
 
     def redirect_request(self, *args: Any) -> urllib.request.Request | None:
-        """Refuse insecure addresses; the last argument is the new one."""
+        """Refuse an insecure new address, which is the last argument."""
         _refuse_insecure(args[-1])
         return super().redirect_request(*args)
 

@@ -1,4 +1,4 @@
-"""Looking at audio files before they are trained on, and refusing manifests that would do more than read files."""
+"""Checks audio before it is trained on, and refuses manifests that would do more than read files."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from lhotse.audio import set_current_audio_backend
 from lhotse.augmentation import Resample, Speed
 from lhotse.cut import Cut
 
-# lhotse's other readers start programs; for *.sph it is a shell, with the file's name in the command, so that a name
-# could hold a command of its own. libsndfile reads in this process. The environment tells processes started later.
+# lhotse 1.33 tries several backends; some start programs, for *.sph a shell with the file name in its command, so
+# that a name could be a command. libsndfile reads in this process. The environment tells processes started later.
 READER = "LibsndfileBackend"
 os.environ["LHOTSE_AUDIO_BACKEND"] = READER
 set_current_audio_backend(READER)
 
-# programs that make manifests round differently, and lhotse fills in what is missing; more than a frame is a loss
+# programs that write manifests round differently, and lhotse pads the difference; more than a frame is a loss
 TOLERATED_S = 0.01
-# telephones to ultrasound; a header that says something else would have seconds resampled to hours
+# telephone to ultrasound; another rate in a header would turn seconds into hours when resampled
 RATES_HZ = (4_000, 768_000)
-# audio is decoded whole, resampled, and encoded in one piece, which takes time and memory that grow with its square
+# a cut is decoded, resampled and encoded in one piece, and attention takes memory that grows with the square of it
 MAX_DECODED_S = 900
 MAX_DECODED_SAMPLES = MAX_DECODED_S * 48_000
 MAX_CHANNELS = 1024  # of libsndfile
 MAX_TRANSFORMS = 20
-# numbers of a filter that resamples, which are as many as the product of both rates without their common factors:
-# 441 × 160 from 44.1 to 16 kHz, but 10^9 between two prime rates of telephones to ultrasound
+# taps of a resampling filter: the product of both rates without their common factors, 441 × 160 from 44.1 to 16 kHz,
+# but 10^9 between two prime rates
 MAX_FILTER = 2**24
-# how libsndfile tells of a chunk whose header claims more bytes than follow it; those who write to a pipe claim one of
-# the other numbers, because they do not know how many will come
+# libsndfile's log of a chunk whose header claims more bytes than follow; programs that write to a pipe do not know the
+# number, and claim one of the others
 CLAIM = re.compile(r"^ *(?:data|SSND|Data Size) *: *(\d+) \(should be (\d+)\)", re.MULTILINE)
 UNKNOWN_BYTES = (0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
-BYTES = "audio_bytes"  # custom field of prepared cuts: the size of their audio when it was looked at
+BYTES = "audio_bytes"  # custom field of prepared cuts: the size of their audio files when they were checked
 
 
 def refuse_foreign_sources(recordings: Iterable[Recording]) -> None:
-    """Refuse manifests whose audio is anything but a file: lhotse would run a command, or fetch an address.
+    """Refuse manifests whose audio is anything but a file: lhotse would run a command, or open an address.
 
     Raises:
-        ValueError: names the recording, and what it wanted.
+        ValueError: names the recording and its source.
     """
     for recording in recordings:
         for source in _sources(recording.to_dict()):
@@ -64,7 +64,7 @@ def refuse_foreign_sources(recordings: Iterable[Recording]) -> None:
 
 
 def _sources(data: Any) -> Iterator[Mapping[str, Any]]:
-    """Find every audio source of a serialised recording, also those of impulse responses inside its transforms."""
+    """Yield every audio source of a serialized recording, also of impulse responses inside its transforms."""
     if isinstance(data, Mapping):
         yield from data.get("sources", ())
         for value in data.values():
@@ -75,7 +75,7 @@ def _sources(data: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def audio_problem(recording: Recording) -> str | None:
-    """Return why a recording cannot be used, or None. What stands before a colon is the kind of reason."""
+    """Return why a recording cannot be used, or None; what precedes a colon is the kind of reason."""
     refuse_foreign_sources([recording])
     for source in recording.sources:
         if problem := _file_problem(Path(source.source), len(source.channels), recording):
@@ -84,27 +84,27 @@ def audio_problem(recording: Recording) -> str | None:
 
 
 def too_long(cut: Cut, target_rate_hz: int = 0) -> str | None:
-    """Return why a cut is not decoded, by what decoding and resampling would hold in memory, or None.
+    """Return why decoding and resampling a cut would take too much memory, or None.
 
     Args:
-        cut: with a recording, of which only the cut is read.
-        target_rate_hz: that it is resampled to.
+        cut: a part of a recording.
+        target_rate_hz: rate to resample to; 0 for none.
     """
     if not cut.duration <= MAX_DECODED_S:
         return f"longer than {MAX_DECODED_S} s; cut it into parts"
-    # the channels of a file are read together
+    # lhotse reads all channels of a file together
     num_channels = max(len(source.channels) for source in cut.recording.sources)
     try:
         steps = list(_resampling(cut.recording, target_rate_hz))
-    except (TypeError, ValueError, OverflowError) as error:  # of what a manifest says, such as a speed of 1e308
+    except (TypeError, ValueError, OverflowError) as error:  # a manifest may hold a speed of 1e308
         return f"impossible transforms: {error}"
     if num_channels * cut.duration * max(cut.recording.sampling_rate, *map(max, steps), 0) > MAX_DECODED_SAMPLES:
         return f"more than {MAX_DECODED_SAMPLES} samples in all channels; cut it into parts"
-    return _wild_transforms(cut.recording, steps)
+    return _transform_problem(cut.recording, steps)
 
 
 def _resampling(recording: Recording, target_rate_hz: int) -> Iterator[tuple[int, int]]:
-    """Yield the rates from which, and to which, a recording is resampled when it is read."""
+    """Yield source and target rates of each resampling when a recording is read."""
     for transform in recording.transforms or ():
         if isinstance(transform, Resample):
             yield transform.source_sampling_rate, transform.target_sampling_rate
@@ -114,7 +114,7 @@ def _resampling(recording: Recording, target_rate_hz: int) -> Iterator[tuple[int
         yield recording.sampling_rate, target_rate_hz
 
 
-def _wild_transforms(recording: Recording, steps: Iterable[tuple[int, int]]) -> str | None:
+def _transform_problem(recording: Recording, steps: Iterable[tuple[int, int]]) -> str | None:
     if len(recording.transforms or ()) > MAX_TRANSFORMS:
         return f"impossible transforms: {len(recording.transforms)}, allowed are {MAX_TRANSFORMS}"
     for source_hz, target_hz in steps:
@@ -129,21 +129,22 @@ def _wild_transforms(recording: Recording, steps: Iterable[tuple[int, int]]) -> 
 
 
 def remember_size(cut: Cut) -> None:
-    """Note in a cut how large its audio is, by which a change is seen without opening the file."""
+    """Store the size of a cut's audio files in it, so that a change is noticed without opening them."""
     cut.custom = {**(cut.custom or {}), BYTES: sum(os.stat(source.source).st_size for source in cut.recording.sources)}
 
 
 def refuse_changed(cut: Cut) -> None:
-    """Refuse audio that is no longer what a prepared cut was made of; takes microseconds where nothing has changed.
+    """Refuse audio that has changed since its cut was prepared; takes microseconds if nothing has.
 
     Raises:
-        ValueError: it is missing, no regular file, or has another size and no longer fits its manifest.
+        ValueError: it is missing, no regular file, or has another size and does not fit its manifest.
     """
     size = 0
     for source in cut.recording.sources:
-        status = _status(source.source)
-        if status is None:
-            raise ValueError(f"missing audio: {source.source}")
+        try:
+            status = os.stat(source.source)
+        except (OSError, ValueError):
+            raise ValueError(f"missing audio: {source.source}") from None
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"unreadable audio: {source.source} is not a regular file")
         size += status.st_size
@@ -151,15 +152,8 @@ def refuse_changed(cut: Cut) -> None:
         raise ValueError(f"{problem} (changed since it was prepared)")
 
 
-def _status(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except (OSError, ValueError):
-        return None
-
-
 def _file_problem(path: Path, num_channels: int, recording: Recording) -> str | None:
-    # unlike Path.is_file, this takes an impossible name for a missing file
+    # Path.is_file raises an error on a name that is too long
     if not os.path.isfile(path):
         return f"missing audio: {path}"
     if path.stat().st_size == 0:
@@ -180,7 +174,7 @@ def _content_problem(file: soundfile.SoundFile, num_channels: int, recording: Re
         claimed, there = int(claim[1]), int(claim[2])
         if claimed not in UNKNOWN_BYTES and claimed - there > TOLERATED_S * file.samplerate:
             return f"truncated audio: its header claims {claimed} bytes, {there} are there, in {file.name}"
-    # a perturbed or resampled recording differs from its file
+    # a recording with transforms has another rate and length than its file
     if not recording.transforms:
         if file.samplerate != recording.sampling_rate:
             return f"unexpected rate: {file.samplerate} Hz, the manifest has {recording.sampling_rate}, in {file.name}"

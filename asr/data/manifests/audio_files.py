@@ -15,17 +15,17 @@ from asr.text.normalise import SURROGATE
 
 
 def find_audio(patterns: Sequence[str]) -> list[Path]:
-    """Return the files that paths or glob patterns name, each once, in order.
+    """Return the files of paths or glob patterns, each once, in order.
 
     Raises:
-        ValueError: there is no pattern, or one names no file.
+        ValueError: there is no pattern, or one matches no file.
     """
     if not patterns:
         raise ValueError("audio: the list is empty; give a file, a pattern like 'calls/*.wav', or a list of them")
     found: dict[Path, None] = {}
     for pattern in patterns:
         expanded = str(named_path(pattern))
-        # a file may have a name that looks like a pattern
+        # a file name may look like a pattern
         names = [expanded] if Path(expanded).is_file() else sorted(glob.glob(expanded, recursive=True))
         files = [Path(name) for name in names if Path(name).is_file()]
         if not files:
@@ -39,7 +39,7 @@ def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[
 
     Args:
         files: audio.
-        rate_hz: that it will be resampled to.
+        rate_hz: rate to resample to.
     """
     cuts: list[Cut] = []
     unreadable = []

@@ -1,4 +1,4 @@
-"""Which of lhotse's storages of features may be read."""
+"""The storage of features that may be read, and a writer of it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 from lhotse import Features, NumpyFilesWriter
 
-# Of lhotse's other storages memory_raw unpickles, kaldiio starts the program that a path names and lilcom_url fetches;
-# the rest need a package more. numpy_files reads with allow_pickle=False.
+# Of lhotse's other storages memory_raw unpickles, kaldiio runs a program named by the path, and lilcom_url opens an
+# address; the rest need other packages. numpy_files reads with allow_pickle=False.
 READABLE = "numpy_files"
 
 
 def refuse_foreign_storage(features: Features) -> None:
-    """Refuse features that are anything but numpy's files: reading them could unpickle, run a command or fetch.
+    """Refuse features in other storages than numpy files: reading those could run code.
 
     Raises:
-        ValueError: names the recording that the features are of, and what was wanted.
+        ValueError: names the recording and its storage.
     """
     if features.storage_type != READABLE:
         raise ValueError(
@@ -26,13 +26,13 @@ def refuse_foreign_storage(features: Features) -> None:
             f"reading it could run a command or fetch something; only {READABLE!r} is read. Copy the features: "
             "FeatureSet.copy_feats(NumpyFilesWriter(folder))."
         )
-    # lhotse would run a path that begins with pipe:
+    # lhotse runs a path that begins with pipe:
     if not os.path.isabs(features.storage_path):
         raise ValueError(
             f"features of recording {features.recording_id!r}: storage path {features.storage_path[:80]!r} is refused; "
             "it must be the absolute path of a folder"
         )
-    # lhotse would unpack *.gz, without end if need be
+    # lhotse unpacks *.gz without a limit
     if not str(features.storage_key).endswith(".npy"):
         raise ValueError(
             f"features of recording {features.recording_id!r}: storage key {str(features.storage_key)[:80]!r} is "
@@ -41,10 +41,10 @@ def refuse_foreign_storage(features: Features) -> None:
 
 
 class FeatureFiles(NumpyFilesWriter):
-    """lhotse's files of numpy, which tell a full disk from features that cannot be computed.
+    """Writes lhotse's numpy files; distinguishes a full disk from features that cannot be computed.
 
     Attributes:
-        failure: why an array could not be written; None as long as all could.
+        failure: why an array could not be written, or None.
     """
 
     def __init__(self, storage_path: Path) -> None:
@@ -52,14 +52,14 @@ class FeatureFiles(NumpyFilesWriter):
         self.failure: OSError | None = None
 
     def write(self, key: str, value: np.ndarray) -> str:
-        """Write an array as ``<first letters>/<key>.npy``, and return that name."""
+        """Write an array to ``<first letters>/<key>.npy`` and return that name."""
         content = io.BytesIO()
         np.save(content, value, allow_pickle=False)
         name = f"{key[:3]}/{key}.npy"
         path = Path(self.storage_path, name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # numpy's own writing hides the error's number, which says what is wrong with the disk
+            # np.save to a path loses the errno, which tells what is wrong with the disk
             path.write_bytes(content.getbuffer())
         except OSError as error:
             self.failure = OSError(error.errno, error.strerror, str(path))

@@ -1,4 +1,4 @@
-"""What a user brings: a table, or lhotse manifests, of whatever splits."""
+"""Imports a table or lhotse manifests with any splits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ KINDS = ("recordings", "features", "supervisions", "cuts")
 
 @dataclass
 class ImportedManifests:
-    """Manifests as they were found, in which every supervision lies within a recording.
+    """Manifests of a source, in which every supervision lies within a recording.
 
     Attributes:
-        splits: by name; ``all`` holds what names no split.
-        dropped: items that cannot be used. The audio of lhotse manifests is not looked at here.
-        notes: what was passed over or read differently.
+        splits: by name; ``all`` for manifests without a split.
+        dropped: items that cannot be used. The audio of lhotse manifests is not checked here.
+        notes: what was ignored or renamed.
     """
 
     splits: dict[str, Manifests] = field(default_factory=dict)
@@ -40,54 +40,55 @@ class ImportedManifests:
 
 
 def import_manifests(path: Path) -> ImportedManifests:
-    """Read a TSV, a cuts manifest, or a folder of supervisions with recordings or features, or of cuts.
+    """Read a TSV, a manifest of cuts, or a folder of supervisions with recordings or features, or of cuts.
 
-    In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` where there is no audio, goes with
-    ``supervisions_train.jsonl.gz``; what follows the first ``_`` or ``-`` is the split. Only lhotse's jsonl is read,
-    which holds data and no code.
+    In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` without audio, belongs to
+    ``supervisions_train.jsonl.gz``; the split follows the first ``_`` or ``-``. Only lhotse's jsonl is read, because
+    its other formats may hold code.
 
     Raises:
-        ValueError: nothing readable is there, or it is malformed, or it would do more than read files.
+        ValueError: there are no manifests, or they are malformed, or would do more than read files.
     """
     refuse_special(path, "data")
-    brought = ImportedManifests()
+    imported = ImportedManifests()
     if path.is_dir():
-        _read_folder(path, brought)
+        _read_folder(path, imported)
     elif path.name.endswith(SUFFIXES):
-        _read_cuts(path, _split_of(path, brought.notes), brought)
+        _read_cuts(path, _split_of(path, imported.notes), imported)
     elif path.name.endswith(ARCHIVES):
         raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
     else:
-        _read_tsv(path, brought)
-    for split, manifests in brought.splits.items():
-        brought.splits[split] = _within_recordings(split, manifests, brought.dropped)
-    _refuse_repeated(path, brought)
-    several = sum(r.num_channels > 1 for manifests in brought.splits.values() for r in manifests.recordings)
+        _read_tsv(path, imported)
+    for split, manifests in imported.splits.items():
+        imported.splits[split] = _within_recordings(split, manifests, imported.dropped)
+    _refuse_repeated(path, imported)
+    several = sum(r.num_channels > 1 for manifests in imported.splits.values() for r in manifests.recordings)
     if several:
-        brought.notes.append(
+        imported.notes.append(
             f"recordings with several channels: {several}; used is the channel that a supervision names, the first "
             "where it names several or none"
         )
-    return brought
+    return imported
 
 
-def _read_tsv(path: Path, brought: ImportedManifests) -> None:
+def _read_tsv(path: Path, imported: ImportedManifests) -> None:
     rows, notes = read_table(path)
-    brought.notes += notes
+    imported.notes += notes
     found: dict[str, list[tuple[Recording, SupervisionSegment]]] = defaultdict(list)
     for row in track(rows, "reading audio headers", transient=True):
         split = row.split or UNSPLIT
         recording, problem = _open(row)
         if recording is None:
-            brought.dropped.append(Dropped(split, row.id, problem))
+            imported.dropped.append(Dropped(split, row.id, problem))
         else:
-            found[split].append((recording, _supervision(row, recording)))
+            segment = SupervisionSegment(row.id, row.id, 0.0, recording.duration, text=row.text, speaker=row.speaker)
+            found[split].append((recording, segment))
     for split, pairs in found.items():
-        brought.splits[split] = Manifests.of(*zip(*pairs, strict=True))
+        imported.splits[split] = Manifests.of(*zip(*pairs, strict=True))
 
 
 def _open(row: Row) -> tuple[Recording | None, str]:
-    # unlike Path.is_file, this takes an impossible name for a missing file
+    # Path.is_file raises an error on a name that is too long
     if not os.path.isfile(row.audio):
         return None, f"missing audio: {row.audio}"
     try:
@@ -100,19 +101,13 @@ def _open(row: Row) -> tuple[Recording | None, str]:
     return (None, problem) if problem else (recording, "")
 
 
-def _supervision(row: Row, recording: Recording) -> SupervisionSegment:
-    return SupervisionSegment(
-        id=row.id, recording_id=row.id, start=0.0, duration=recording.duration, text=row.text, speaker=row.speaker
-    )
+def _read_cuts(path: Path, split: str, imported: ImportedManifests) -> None:
+    imported.splits[split], dropped = read_cuts(path, split)
+    imported.dropped += dropped
 
 
-def _read_cuts(path: Path, split: str, brought: ImportedManifests) -> None:
-    brought.splits[split], dropped = read_cuts(path, split)
-    brought.dropped += dropped
-
-
-def _read_folder(folder: Path, brought: ImportedManifests) -> None:
-    files = {kind: _manifest_files(folder, kind, brought.notes) for kind in KINDS}
+def _read_folder(folder: Path, imported: ImportedManifests) -> None:
+    files = {kind: _manifest_files(folder, kind, imported.notes) for kind in KINDS}
     kind = "features" if files["features"] and not files["recordings"] else "recordings"
     sources, supervisions, cuts = files[kind], files["supervisions"], files["cuts"]
     if sources.keys() != supervisions.keys():
@@ -120,12 +115,12 @@ def _read_folder(folder: Path, brought: ImportedManifests) -> None:
         raise ValueError(f"{folder}: split {lonely[0]!r} has {kind} or supervisions, but not both")
     for split, file in sources.items():
         found = read_recordings(file) if kind == "recordings" else read_features(file)
-        brought.splits[split] = Manifests.of(found, read_supervisions(supervisions[split]))
+        imported.splits[split] = Manifests.of(found, read_supervisions(supervisions[split]))
     for other in ("features", "cuts"):
         if sources and files[other] and other != kind:
-            brought.notes.append(f"manifests of {other} were passed over; {kind} and supervisions lie beside them")
+            imported.notes.append(f"manifests of {other} were passed over; {kind} and supervisions lie beside them")
     for split, file in cuts.items() if not sources else ():
-        _read_cuts(file, split, brought)
+        _read_cuts(file, split, imported)
     if not sources and not cuts:
         raise ValueError(
             f"{folder}: no manifests are there; needed are recordings*.jsonl(.gz), or features*, with "
@@ -134,7 +129,7 @@ def _read_folder(folder: Path, brought: ImportedManifests) -> None:
 
 
 def manifest_files(folder: Path) -> list[Path]:
-    """Return the manifests in a folder: what `import_manifests` reads of it."""
+    """Return the files of a folder that `import_manifests` reads."""
     return [file for file in sorted(folder.iterdir()) if file.name.startswith(KINDS) and file.name.endswith(SUFFIXES)]
 
 
@@ -151,14 +146,14 @@ def _manifest_files(folder: Path, kind: str, notes: list[str]) -> dict[str, Path
 
 
 def _split_of(path: Path, notes: list[str]) -> str:
-    """Return the split that a manifest's name holds: cuts_dev-clean.jsonl.gz is of dev-clean."""
+    """Return the split in a manifest's name: dev-clean of cuts_dev-clean.jsonl.gz."""
     written = re.split(r"[_-]", path.name.split(".")[0], maxsplit=1)[1:]
     if not written:
         return UNSPLIT
     split = SPLIT_ALIASES.get(written[0], written[0])
     if split != "train" and not split.startswith(("dev", "test")):
         raise ValueError(
-            f"{path}: there is no split {split!r}; behind the first '_' or '-' stands train, or a name that begins "
+            f"{path}: there is no split {split!r}; after the first '_' or '-' stands train, or a name that begins "
             "with dev or test"
         )
     note = f"split {written[0]!r} was read as {split!r}"
@@ -168,12 +163,11 @@ def _split_of(path: Path, notes: list[str]) -> str:
 
 
 def _within_recordings(split: str, manifests: Manifests, dropped: list[Dropped]) -> Manifests:
-    """Return the supervisions that lie within a recording, and those recordings; list the other supervisions."""
+    """Return the supervisions that lie within a recording, and these recordings; list the other supervisions."""
     sources = manifests.sources()
     segments = []
     for segment in manifests.supervisions:
-        problem = segment_problem(segment, sources.get(segment.recording_id))
-        if problem:
+        if problem := segment_problem(segment, sources.get(segment.recording_id)):
             dropped.append(Dropped(split, segment.id, problem))
         else:
             segments.append(segment)
@@ -181,9 +175,9 @@ def _within_recordings(split: str, manifests: Manifests, dropped: list[Dropped])
     return Manifests.of((source for name, source in sources.items() if name in used), segments)
 
 
-def _refuse_repeated(path: Path, brought: ImportedManifests) -> None:
+def _refuse_repeated(path: Path, imported: ImportedManifests) -> None:
     first: dict[str, str] = {}
-    for split, manifests in brought.splits.items():
+    for split, manifests in imported.splits.items():
         for segment in manifests.supervisions:
             known = first.setdefault(segment.id, split)
             if known != split:

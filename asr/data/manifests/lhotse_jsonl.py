@@ -1,7 +1,7 @@
-"""lhotse's manifests, read line by line and checked before anything is made of them.
+"""Reads lhotse's manifests line by line, and checks each before lhotse makes an object of it.
 
-lhotse's own reader guesses what a line describes, runs a path that begins with ``pipe:`` and keeps one of two items of
-the same id; what strangers hand over needs more care.
+lhotse's own reader (1.33) guesses what a line describes, runs a path that begins with ``pipe:``, and keeps one of two
+items with the same id.
 """
 
 from __future__ import annotations
@@ -28,34 +28,24 @@ Type = type | tuple[type, ...]
 
 NUMBER = (int, float)
 HALF = re.compile(r"\\u[dD][89a-fA-F]")
-# what is read of an item, and the types that may stand there; nothing else of a line is looked at
+# fields that are read, with their types; others are ignored
 RECORDING: dict[str, Type] = {"id": str, "sources": list, "sampling_rate": int, "num_samples": int, "duration": NUMBER}
 RECORDING_OPTIONAL: dict[str, Type] = {"channel_ids": list, "transforms": list}
 FEATURES: dict[str, Type] = {
-    "recording_id": str,
-    "start": NUMBER,
-    "duration": NUMBER,
-    "num_frames": int,
-    "num_features": int,
-    "frame_shift": NUMBER,
-    "sampling_rate": int,
-    "storage_type": str,
-    "storage_path": str,
-    "storage_key": str,
+    **dict.fromkeys(("recording_id", "storage_type", "storage_path", "storage_key"), str),
+    **dict.fromkeys(("start", "duration", "frame_shift"), NUMBER),
+    **dict.fromkeys(("num_frames", "num_features", "sampling_rate"), int),
 }
 FEATURES_OPTIONAL: dict[str, Type] = {"type": str, "channels": int}
 SUPERVISION: dict[str, Type] = {"id": str, "recording_id": str, "start": NUMBER, "duration": NUMBER}
 SUPERVISION_OPTIONAL: dict[str, Type] = {
     "channel": (int, list),
-    "text": str,
-    "speaker": str,
-    "language": str,
-    "gender": str,
+    **dict.fromkeys(("text", "speaker", "language", "gender"), str),
 }
 CUT: dict[str, Type] = {"id": str, "start": NUMBER}
 CUT_OPTIONAL: dict[str, Type] = {"recording": dict, "supervisions": list}
-# what numbers of any recording lie between; beyond, lhotse's arithmetic fails, or finds segments without an extent.
-# What is zero or negative contradicts something else, and is looked at with that.
+# outside of these lhotse's arithmetic fails, or rounds segments to nothing; zero and negative numbers contradict other
+# fields, which manifest_checks reports
 RANGES = {
     "sampling_rate": (1, 10**9),
     "num_samples": (1, 10**13),
@@ -66,23 +56,23 @@ RANGES = {
     "frame_shift": (1e-6, 1e6),
 }
 READABLE_CUTS = ("MonoCut", "MultiCut")
-MAX_SUPERVISIONS = 20_000  # of a cut; a day of speech has fewer
+MAX_SUPERVISIONS = 20_000  # of a cut; more than a day of speech has
 
 
 def read_recordings(path: Path) -> RecordingSet:
     """Read ``recordings*.jsonl(.gz)``.
 
     Raises:
-        ValueError: a line is malformed, repeats an id, or its audio is anything but a file.
+        ValueError: a line is malformed, repeats an id, or names audio that is no file.
     """
     return RecordingSet.from_recordings(_items(path, _recording).values())
 
 
 def read_features(path: Path) -> FeatureSet:
-    """Read ``features*.jsonl(.gz)``, which stand for recordings where there is no audio.
+    """Read ``features*.jsonl(.gz)``, which replace recordings without audio.
 
     Raises:
-        ValueError: a line is malformed, repeats a recording's id, or its storage is anything but files of numpy.
+        ValueError: a line is malformed, repeats a recording's id, or names another storage than numpy files.
     """
     return FeatureSet.from_features(_items(path, _features).values())
 
@@ -97,15 +87,15 @@ def read_supervisions(path: Path) -> SupervisionSet:
 
 
 def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
-    """Read ``cuts*.jsonl(.gz)`` as the recordings and supervisions that the cuts are made of.
+    """Read ``cuts*.jsonl(.gz)`` as the recordings and supervisions of the cuts.
 
-    Several cuts may hold the same supervision of the same recording; it is taken once.
+    Several cuts may hold the same supervision of the same recording; it is read once.
 
     Returns:
-        Manifests, and the cuts that have no audio or no supervision.
+        Manifests, and the cuts without audio or supervision.
 
     Raises:
-        ValueError: a line is malformed, is a mix of recordings, or gives an id another meaning than a line before.
+        ValueError: a line is malformed, mixes recordings, or gives another meaning to an id of a line before.
     """
     recordings: dict[str, Recording] = {}
     supervisions: dict[str, SupervisionSegment] = {}
@@ -126,7 +116,7 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
         if len(data["supervisions"]) > MAX_SUPERVISIONS:
             given = len(data["supervisions"])
             raise ValueError(f"{where}: the cut has {given} supervisions; at most {MAX_SUPERVISIONS} are read")
-        # cuts of a recording mostly come one after the other
+        # most cuts of a recording follow each other; parsing each again would take most of the time
         if last is None or last[0] != data["recording"]:
             last = data["recording"], _recording(where, data["recording"])
             _add(recordings, last[1], where, may_repeat=True)
@@ -139,7 +129,7 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
 
 
 def read_saved(folder: Path, split: str) -> Manifests:
-    """Read what `Manifests.save` wrote, with the care that any manifest is read with.
+    """Read what `Manifests.save` wrote, with the checks for any manifest.
 
     Raises:
         ValueError: a file is missing or damaged.
@@ -159,7 +149,7 @@ def _items(path: Path, parse: Callable[[str, Any], Item]) -> dict[str, Item]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a file, each with the place to name in a message."""
+    """Yield the place in the file, for messages, and the object of each line."""
     number = 1
     try:
         for line in track(read_lines(path), f"reading {path.name}", transient=True):
@@ -175,7 +165,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _refuse_halves(line: str, data: Any) -> None:
-    """Refuse halves of surrogate pairs, which JSON can escape, and which no file can hold later."""
+    """Refuse halves of surrogate pairs, which JSON can escape but UTF-8 cannot encode."""
     if HALF.search(line):
         try:
             json.dumps(data, ensure_ascii=False).encode()
@@ -185,7 +175,7 @@ def _refuse_halves(line: str, data: Any) -> None:
 
 
 def _fields(where: str, data: Any, required: dict[str, Type], optional: dict[str, Type]) -> dict[str, Any]:
-    """Return the fields that are read of an item, each of the type that belongs there."""
+    """Return the fields of an item that are read; refuse other types and impossible numbers."""
     if not isinstance(data, dict):
         raise ValueError(f"{where}: an object in braces is expected, given {str(data)[:60]!r}")
     for name, kinds in (required | optional).items():
@@ -211,7 +201,7 @@ def _recording(where: str, data: Any) -> Recording:
         refuse_foreign_sources([recording])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    except Exception as error:  # lhotse lets pass whatever goes wrong inside
+    except Exception as error:  # lhotse checks few types, and raises whatever follows
         raise ValueError(f"{where}: this recording cannot be read: {type(error).__name__}: {error}") from error
     for source in recording.sources:
         # prepared data must not depend on where a command is started
@@ -220,7 +210,7 @@ def _recording(where: str, data: Any) -> Recording:
 
 
 def _refuse_many(where: str, fields: dict[str, Any]) -> None:
-    """Refuse a recording of more channels than any file has, which would be looked at for each of its supervisions."""
+    """Refuse more channels or transforms than any recording has: they are checked for each supervision."""
     sources = [source if isinstance(source, dict) else {} for source in fields["sources"]]
     channels = [source["channels"] if isinstance(source.get("channels"), list) else [] for source in sources]
     found = max(len(sources), sum(map(len, channels)), len(fields.get("channel_ids", ())))
@@ -248,7 +238,7 @@ def _supervision(where: str, data: Any) -> SupervisionSegment:
     refuse_unspeakable(where, fields.get("text", ""))
     if isinstance(fields.get("channel"), list) and len(fields["channel"]) > MAX_CHANNELS:
         raise ValueError(f"{where}: the supervision has more than {MAX_CHANNELS} channels")
-    # an empty name would count as a speaker
+    # an empty string would count as a speaker
     return SupervisionSegment(**fields | {"speaker": fields.get("speaker", "").strip() or None})
 
 

@@ -1,10 +1,10 @@
-"""Do manifests contradict each other, or themselves?"""
+"""Checks that manifests agree with each other and with themselves."""
 
 from __future__ import annotations
 
 import math
 
-from lhotse import Features, SupervisionSegment
+from lhotse import Features, Recording, SupervisionSegment
 from lhotse.qa import validate, validate_features, validate_recordings_and_supervisions
 
 from asr.data.manifests.audio_checks import TOLERATED_S
@@ -39,7 +39,7 @@ def segment_problem(segment: SupervisionSegment, source: Source | None) -> str |
     """Return why a supervised part of a recording, or of its features, cannot be used, or None."""
     if source is None:
         return f"missing recording: {segment.recording_id}"
-    if problem := _contradicts_itself(source):
+    if problem := _contradictory_features(source) if isinstance(source, Features) else _contradictory(source):
         return problem
     if not math.isfinite(segment.start) or not 0 < segment.duration < math.inf:
         return f"impossible segment: start {segment.start} s, duration {segment.duration} s"
@@ -54,25 +54,26 @@ def segment_problem(segment: SupervisionSegment, source: Source | None) -> str |
     return None
 
 
-def _contradicts_itself(source: Source) -> str | None:
-    if isinstance(source, Features):
-        return _contradictory_features(source)
-    told_s = source.num_samples / source.sampling_rate
-    if source.duration <= 0 or not abs(told_s - source.duration) <= TOLERATED_S:
-        return f"contradictory recording: {source.duration} s, but {source.num_samples} samples are {told_s:.3f} s"
+def _contradictory(recording: Recording) -> str | None:
+    told_s = recording.num_samples / recording.sampling_rate
+    # negated, because every comparison with NaN is false
+    if recording.duration <= 0 or not abs(told_s - recording.duration) <= TOLERATED_S:
+        return (
+            f"contradictory recording: {recording.duration} s, but {recording.num_samples} samples are {told_s:.3f} s"
+        )
     return None
 
 
 def _contradictory_features(features: Features) -> str | None:
     try:
         validate_features(features)
-    except Exception as error:  # what is infinite overflows somewhere
+    except Exception as error:  # lhotse's arithmetic overflows on infinite numbers
         return f"contradictory features: {error}"
     return None
 
 
 def _channels(source: Source) -> list[int] | None:
     if isinstance(source, Features):
-        # lhotse's cuts are of channel 0 where features name none
+        # lhotse makes cuts of channel 0 from features without channels
         return [source.channels or 0] if not isinstance(source.channels, list) else source.channels
     return source.channel_ids

@@ -1,4 +1,4 @@
-"""Files of numpy, read only where they hold as many bytes as their headers claim."""
+"""Reads numpy files only if they hold as many bytes as their headers claim."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_NPZ_BYTES = 2**29  # 16 for each cut of a split
+MAX_NPZ_BYTES = 2**29  # prepared data have 16 bytes for each cut of a split
 
 
 def check_npy(path: str | Path) -> None:
-    """Refuse a file that is no array, or claims a larger one than it holds: memory would be taken for the claim.
+    """Refuse a file that is no array, or claims a larger one than it holds: numpy allocates what the header claims.
 
     Raises:
         ValueError: it is refused.
-        OSError: there is no such file.
+        OSError: it does not exist.
     """
-    # a pipe waits for somebody to write, even where it is only opened
+    # opening a pipe waits for a writer
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is not a regular file")
@@ -36,9 +36,9 @@ def load_npz(path: Path, dtypes: Mapping[str, type], max_unpacked_bytes: int = 0
 
     Args:
         path: of the file.
-        dtypes: of numpy by the names of the arrays: abstract ones, such as ``np.floating``, hold for all of their kind.
-        max_unpacked_bytes: that all arrays together may have; without it none may be compressed, as ``numpy.savez``
-            leaves them, so that they take no more memory than the file has bytes.
+        dtypes: by name of the array; abstract ones such as ``np.floating`` allow all of their kind.
+        max_unpacked_bytes: limit of all arrays together; 0: none may be compressed, so that they take no more memory
+            than the file has bytes (as ``numpy.savez`` writes them).
 
     Raises:
         ValueError: the file is damaged, too large when unpacked, or holds other arrays.
@@ -47,7 +47,7 @@ def load_npz(path: Path, dtypes: Mapping[str, type], max_unpacked_bytes: int = 0
         with zipfile.ZipFile(path) as parts:
             _check_sizes(parts.infolist(), path.stat().st_size, max_unpacked_bytes)
             found = {name: _member(parts, name) for name in dtypes}
-    # what damaged bytes make the readers raise can be anything
+    # the readers may raise anything on damaged bytes
     except Exception as error:
         if isinstance(error, FileNotFoundError):
             raise ValueError(f"{path} is missing") from None

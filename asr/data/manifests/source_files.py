@@ -1,4 +1,4 @@
-"""What a user gives as a source: regular files and folders of them, read within bounds."""
+"""Reads the files and folders that a user gives as a source, within limits."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from asr.text.normalise import SURROGATE, refuse_stacked_marks
 
 MAX_MANIFEST_BYTES = 2**33
 MAX_LINE_CHARS = 2**24
-# json of manifests shrinks to a tenth; what shrinks to a thousandth is made to fill memory
+# manifests compress to a tenth; a file that compresses to a hundredth is made to fill memory
 MAX_RATIO = 100
 FREE_BYTES = 2**24
 MAX_BLANK_LINES = 10_000  # in a row
-MAX_TEXT_CHARS = 20_000  # of a transcript; the quarter of an hour that is decoded at once has 17,500 of fast speech
+MAX_TEXT_CHARS = 20_000  # of a transcript; 15 minutes, the longest cut, have 17,500 of fast speech
 
 Prepare = TypeVar("Prepare", bound=Callable[..., Any])
 SourceFiles = Callable[[Path], Iterable[Path]]
 
 
 def reads(source_files: SourceFiles) -> Callable[[Prepare], Prepare]:
-    """Declare which files of a folder a prepare function reads: others may come and go beside them.
+    """Declare which files of a source folder a prepare function reads; other files do not change its fingerprint.
 
     Args:
         source_files: folder → the files below it.
@@ -46,10 +46,10 @@ def visible_files(folder: Path) -> Iterator[Path]:
 
 
 def refuse_special(path: Path, what: str) -> None:
-    """Refuse what is neither a regular file nor a folder: a pipe or a device would be waited for, or read, for ever.
+    """Refuse a path to neither a regular file nor a folder: a pipe or a device could be read forever.
 
     Raises:
-        ValueError: it is, or nothing is there.
+        ValueError: it is, or does not exist.
     """
     try:
         mode = path.stat().st_mode
@@ -62,14 +62,14 @@ def refuse_special(path: Path, what: str) -> None:
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the lines of a text file with their ends, unpacked where its name ends with .gz.
+    """Yield the lines of a text file with their ends, decompressed if its name ends with .gz.
 
     Raises:
-        ValueError: it is no regular file, or too large when unpacked, or one line is, or is not of that encoding.
+        ValueError: it is no regular file, it or a line is too large when decompressed, or a line has another encoding.
     """
     check_regular_file(path, MAX_MANIFEST_BYTES)
     opener: Any = gzip.open if path.name.endswith(".gz") else open
-    # decoding fails far ahead of the line that is read, so that nobody could say which one it is
+    # a strict decoder fails a buffer ahead of the line that is read, so that the message would name the wrong line
     with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline="") as file:
         for line in _bounded(path, file):
             if not line.isascii() and (wrong := SURROGATE.search(line)):
@@ -94,7 +94,7 @@ def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
 
 
 def refuse_unspeakable(where: str, text: str) -> None:
-    """Refuse a transcript that nobody can have spoken in the time that is decoded at once, or that no script writes.
+    """Refuse a transcript that is too long for the longest cut, or has characters of no script.
 
     Raises:
         ValueError: it is.

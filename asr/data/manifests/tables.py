@@ -1,4 +1,4 @@
-"""A table of recordings and transcripts, the simplest form of a corpus."""
+"""Reads a table of recordings and transcripts, the simplest form of a corpus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUIRED = ("audio", "text")
 OPTIONAL = ("speaker", "split", "id")
 SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": "train", "eval": "test"}
 
-# a table may have millions of rows; if this many name no file, none will
+# a table may have millions of rows; if this many name missing files, all do
 NUM_LOOKED_FOR = 10_000
 
 
@@ -29,11 +29,11 @@ class Row:
 
     Attributes:
         line: its number in the file, from 1.
-        id: of the utterance; the audio's name as written, without its ending, where the table has no ids.
+        id: of the utterance; without a column of ids the audio path as written, without its suffix.
         audio: the file.
         text: transcript as written.
         speaker: None where unknown.
-        split: ``train``, ``dev…`` or ``test…``; None where the table has no splits.
+        split: ``train``, ``dev…`` or ``test…``; None without a column of splits.
     """
 
     line: int
@@ -47,16 +47,16 @@ class Row:
 def read_table(path: Path) -> tuple[list[Row], list[str]]:
     """Read a TSV with a header.
 
-    Columns ``audio`` and ``text`` are needed; ``speaker``, ``split`` and ``id`` are used where they are. Audio paths
-    are relative to the table. UTF-8, no quoting: a quotation mark is a quotation mark.
+    Columns ``audio`` and ``text`` are required; ``speaker``, ``split`` and ``id`` are optional. Audio paths are
+    relative to the table. UTF-8, without quoting: a quotation mark is a quotation mark.
 
     Returns:
-        The rows, and notes on what was passed over.
+        The rows, and notes on what was ignored or renamed.
 
     Raises:
         ValueError: the table is malformed; the message names the file and the line.
     """
-    # only real line ends part rows: a transcript may hold U+2028
+    # str.splitlines would split at U+2028 too, which a transcript may hold
     lines = csv.reader(_text_lines(path), delimiter="\t", quoting=csv.QUOTE_NONE)
     try:
         columns, notes = _columns(path, next(lines, []))
@@ -113,7 +113,7 @@ def _rows(path: Path, lines: Iterator[list[str]], columns: list[str]) -> Iterato
 
 
 def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
-    audio = Path(os.path.expanduser(fields["audio"].strip()))  # leaves a user that is not known as it is
+    audio = Path(os.path.expanduser(fields["audio"].strip()))  # Path.expanduser raises an error on an unknown user
     if not audio.name:
         raise ValueError(f"{path}, line {number}: no audio is named; give a path relative to the table, or absolute")
     refuse_unspeakable(f"{path}, line {number}", fields["text"])
@@ -136,7 +136,7 @@ def _refuse_all_missing(path: Path, rows: list[Row]) -> None:
 
 
 def _distinct(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows, each with an id and an audio file of its own."""
+    """Yield the rows; refuse an id or an audio file that occurs twice."""
     ids: dict[str, int] = {}
     files: dict[str, int] = {}
     for row in rows:
@@ -145,7 +145,7 @@ def _distinct(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
                 f"{path}, line {row.line}: the id {row.id!r} is that of line {ids[row.id]} too; "
                 "name each recording once, or add a column id with names of your own"
             )
-        # a recording under two names could be trained on and tested with
+        # a recording with two names could be in both train and test
         file = _real(str(row.audio.parent), row.audio.name)
         if files.setdefault(file, row.line) != row.line:
             raise ValueError(
@@ -156,7 +156,7 @@ def _distinct(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _real(folder: str, name: str) -> str:
-    """Return a path without links; most files of a table share a few folders."""
+    """Return a path without links; folders are cached, because most files of a table share a few."""
     if "\0" in folder or "\0" in name:
         return os.path.join(folder, name)
     path = os.path.join(_real_folder(folder), name)

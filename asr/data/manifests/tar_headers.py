@@ -1,11 +1,11 @@
-"""Headers of tar archives, refused where they would take memory without end."""
+"""Tar headers with limits, because tarfile reads whatever they announce."""
 
 from __future__ import annotations
 
 import tarfile
 from typing import Any, NoReturn
 
-# the longest path of a file system has 4096 bytes; tarfile reads a longer name, or list of attributes, at once
+# the longest path of a file system has 4096 bytes; tarfile reads a longer name or list of attributes into memory
 MAX_EXTENDED_BYTES = 2**14
 EXTENDED = (
     tarfile.GNUTYPE_LONGNAME,
@@ -17,10 +17,10 @@ EXTENDED = (
 
 
 class BoundedHeader(tarfile.TarInfo):
-    """A header whose extensions are small, and which describes no sparse file.
+    """A header with small extensions, and not of a sparse file.
 
-    tarfile reads the name or the attributes that follow an extended header while it reads the next one, before anybody
-    can look at them.
+    tarfile reads the name or attributes after an extended header together with the next header, before a caller can
+    check them.
     """
 
     @classmethod
@@ -38,19 +38,11 @@ class BoundedHeader(tarfile.TarInfo):
                 f"a header of it announces a name or attributes of {header.size} bytes, more than {MAX_EXTENDED_BYTES}"
             )
         if header.type == tarfile.GNUTYPE_SPARSE:
-            _refuse_sparse()
+            header._refuse_sparse()
         return header
 
-    # called by tarfile for the three forms that attributes describe sparse files in
-    def _proc_gnusparse_00(self, *_: Any) -> None:
-        _refuse_sparse()
+    def _refuse_sparse(self, *_: Any) -> NoReturn:
+        raise ValueError("a member of it is a sparse file, whose few bytes may stand for terabytes")
 
-    def _proc_gnusparse_01(self, *_: Any) -> None:
-        _refuse_sparse()
-
-    def _proc_gnusparse_10(self, *_: Any) -> None:
-        _refuse_sparse()
-
-
-def _refuse_sparse() -> NoReturn:
-    raise ValueError("a member of it is a sparse file, whose few bytes may stand for terabytes")
+    # tarfile calls these for the three formats of sparse files
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse

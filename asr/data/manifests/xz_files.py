@@ -1,17 +1,17 @@
-"""Archives packed by xz, unpacked within bounds of memory: their headers may ask for a dictionary of 4 GB."""
+"""Decompresses xz with a limit of memory: a header may ask for a dictionary of 4 GB."""
 
 from __future__ import annotations
 
 import lzma
 from typing import IO
 
-MAX_MEMORY_BYTES = 2**28  # xz -9 asks for a quarter of it
+MAX_MEMORY_BYTES = 2**28  # xz -9 needs a quarter of it
 CHUNK_BYTES = 2**16
 MAGIC = (b"\xfd7zXZ\x00", b"\x5d\x00\x00")  # of .xz and of .lzma
 
 
 class BoundedXz:
-    """Reads what one or several streams of xz hold; ``lzma.open`` knows no limit of memory.
+    """Reads one or several streams of xz; ``lzma.open`` has no limit of memory.
 
     Args:
         file: open for reading, at its beginning.
@@ -27,7 +27,7 @@ class BoundedXz:
 
         Raises:
             lzma.LZMAError: the content is damaged, or asks for too much memory.
-            EOFError: it is cut short.
+            EOFError: it ends early.
         """
         while True:
             if (self._decompressor is None or self._decompressor.eof) and not self._start():
@@ -41,21 +41,19 @@ class BoundedXz:
             try:
                 data = self._decompressor.decompress(packed, size)
             except lzma.LZMAError as error:
-                raise lzma.LZMAError(_explain(error)) from error
+                if "Memory usage limit" not in str(error):
+                    raise
+                raise lzma.LZMAError(
+                    f"unpacking it takes more than {MAX_MEMORY_BYTES} bytes of memory; pack it with xz -9 at most"
+                ) from error
             if data:
                 return data
 
     def _start(self) -> bool:
-        """Begin the next stream; between two of them, and at the end, there may be zeros."""
+        """Begin the next stream, if there is one; streams are padded with zeros."""
         packed = self._decompressor.unused_data if self._decompressor else b""
         while not (packed := packed.lstrip(b"\0")):
             if not (packed := self._file.read(CHUNK_BYTES)):
                 return False
         self._decompressor, self._packed = lzma.LZMADecompressor(memlimit=MAX_MEMORY_BYTES), packed
         return True
-
-
-def _explain(error: lzma.LZMAError) -> str:
-    if "Memory usage limit" in str(error):
-        return f"unpacking it takes more than {MAX_MEMORY_BYTES} bytes of memory; pack it with xz -9 at most"
-    return str(error)

@@ -12,12 +12,7 @@ from asr.data.manifests.feature_storage import READABLE
 
 CUT_TYPES = ("MonoCut", "MultiCut")  # lhotse's MixedCut and PaddingCut never occur in prepared data
 MAX_LINE_BYTES = 2**24
-REQUIRED: dict[str, type | tuple[type, ...]] = {
-    "id": str,
-    "start": (int, float),
-    "duration": (int, float),
-    "supervisions": list,
-}
+REQUIRED = {"id": str, "start": int | float, "duration": int | float, "supervisions": list}
 
 
 def parse_cut(line: bytes, where: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Manifests → cuts fit for training, and the reasons why others are not."""
+"""Manifests → cuts for training or evaluation, and the reasons why others are dropped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Limits:
 
     Attributes:
         min_duration_s: shorter cuts are dropped.
-        max_duration_s: longer cuts are dropped, from training and development data only; a test set is decoded whole.
+        max_duration_s: longer cuts are dropped, except from test sets, which are decoded whole.
     """
 
     min_duration_s: float = 0.1
@@ -42,7 +42,7 @@ class Limits:
 
 @dataclass
 class CheckedCuts:
-    """The usable cuts of a split and what was dropped from it."""
+    """The usable cuts of a split, and what was dropped from it."""
 
     cuts: list[Cut]
     dropped: list[Dropped] = field(default_factory=list)
@@ -55,7 +55,7 @@ def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
         segments[segment.recording_id].append(segment)
     for name, source in manifests.sources().items():
         for segment in segments[name]:
-            # one at a time: lhotse compares each with all that overlap it, which may be all
+            # one at a time: lhotse 1.33 compares every supervision with all that overlap it, which may be all
             whole = Manifests.of([source], [segment])
             sources = {"recordings": whole.recordings} if whole.features is None else {"features": whole.features}
             cuts = CutSet.from_manifests(**sources, supervisions=whole.supervisions)
@@ -64,19 +64,18 @@ def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
 
 
 def check_cuts(
-    split: str, cuts: Iterable[Cut], normalise: TextNormalizer, limits: Limits, features: Features
+    split: str, cuts: Iterable[Cut], normalize: TextNormalizer, limits: Limits, features: Features
 ) -> CheckedCuts:
-    """Normalise transcripts and drop what cannot be used."""
+    """Normalize transcripts and drop cuts that cannot be used."""
     checked = CheckedCuts([])
     source = SourceCheck(features)
     for cut in cuts:
         supervision = cut.supervisions[0]
         try:
-            text = normalise(supervision.text or "")
+            text = normalize(supervision.text or "")
         except ValueError as error:
             raise ValueError(f"{split}: {cut.id}: {error}") from error
-        reason = source(cut) or _unusable(split, cut, text, limits)
-        if reason:
+        if reason := source(cut) or _unusable(split, cut, text, limits):
             checked.dropped.append(Dropped(split, cut.id, reason))
         else:
             cut.supervisions = [fastcopy(supervision, text=text)]
@@ -87,10 +86,10 @@ def check_cuts(
 
 
 class SourceCheck:
-    """Looks once at what cuts are cut from: can audio be opened, features be read, and are they as their manifest says?
+    """Checks that audio or features can be read and agree with their manifest; each recording once.
 
     Args:
-        features: how features without audio are read.
+        features: reads features without audio.
     """
 
     def __init__(self, features: Features) -> None:
@@ -98,7 +97,7 @@ class SourceCheck:
         self.problems: dict[str, str | None] = {}
 
     def __call__(self, cut: Cut) -> str | None:
-        """Return what is wrong with the audio or the features of a cut, or None."""
+        """Return why the audio or the features of a cut cannot be used, or None."""
         if not cut.has_recording:
             return stored_problem(self.features, cut) if cut.has_features else "no audio and no features"
         recording = cut.recording
@@ -112,34 +111,33 @@ def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:
         return "empty text"
     if cut.duration < limits.min_duration_s:
         return f"shorter than {limits.min_duration_s} s"
-    # a test set is decoded whole, whatever it holds
+    # test sets are decoded whole
     if cut.duration > limits.max_duration_s and not split.startswith("test"):
         return f"longer than {limits.max_duration_s} s"
     return None
 
 
-def evaluation_cuts(path: Path, normalise: Callable[[str], str], features: Features) -> tuple[CutSet, list[Dropped]]:
-    """Return everything at ``path``, whatever its split, as cuts with normalised transcripts, and what is left out.
+def evaluation_cuts(path: Path, normalize: Callable[[str], str], features: Features) -> tuple[CutSet, list[Dropped]]:
+    """Return the cuts of all splits at ``path`` with normalized transcripts, and what was dropped.
 
-    Empty transcripts stay: they are references like others.
+    Empty transcripts stay, because they are references like others.
 
     Raises:
-        ValueError: as ``import_manifests``, and where the features cannot be had from it, or nothing is left.
+        ValueError: as ``import_manifests``; or the source lacks the features, or nothing is left.
     """
-    brought = import_manifests(path)
-    for manifests in brought.splits.values():
+    imported = import_manifests(path)
+    for manifests in imported.splits.values():
         refuse_unfit(manifests, features)
-    cuts, dropped = [], list(brought.dropped)
-    for split, manifests in brought.splits.items():
-        # one per split: the same id may name another recording in another split
+    cuts, dropped = [], list(imported.dropped)
+    for split, manifests in imported.splits.items():
+        # per split, because the same id may name another recording in another split
         source = SourceCheck(features)
         for cut in track(list(supervised_cuts(manifests)), "checking data", transient=True):
-            problem = source(cut)
-            if problem:
+            if problem := source(cut):
                 dropped.append(Dropped(split, cut.id, problem))
             else:
                 supervision = cut.supervisions[0]
-                cut.supervisions = [fastcopy(supervision, text=normalise(supervision.text or ""))]
+                cut.supervisions = [fastcopy(supervision, text=normalize(supervision.text or ""))]
                 cuts.append(cut)
     if not cuts:
         raise ValueError(f"{path}: there is nothing to decode; the first reasons: {[d.reason for d in dropped[:3]]}")

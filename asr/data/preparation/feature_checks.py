@@ -12,7 +12,7 @@ from asr.data.manifests.corpus import Manifests
 
 def stored_problem(features: Features, cut: Cut) -> str | None:
     """Return why the stored features of a cut cannot be used, or None; reads all of them."""
-    # Path.is_file raises an error on a name with a null byte
+    # Path.is_file raises an error on a name that is too long
     if not os.path.isfile(path := os.path.join(cut.features.storage_path, cut.features.storage_key)):
         return f"missing features: {path}"
     try:
