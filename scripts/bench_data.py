@@ -20,11 +20,11 @@ from hydra import compose, initialize_config_dir
 
 from asr.cli.app import quieten
 from asr.cli.build import build_data_parts, build_recogniser, build_update_parts, num_threads, plain
-from asr.cli.data import prepare_data
+from asr.cli.data import data_for_run
 from asr.cli.explanations import CONFIGS
-from asr.data.loader import read
-from asr.data.prepared import PreparedData
-from asr.data.reading import Reading
+from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import load_batches
+from asr.data.preparation.prepared import PreparedData
 
 NUM_REPEATS = 3
 NUM_UPDATES = 100
@@ -36,26 +36,26 @@ def cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def loader_alone(reading: Reading, prepared: PreparedData, perturb: Any) -> None:
+def loader_alone(reading: DataModule, prepared: PreparedData, perturb: Any) -> None:
     """Print audio seconds per CPU second of whole epochs."""
     dataset, order = reading.training_data(prepared.cuts("train"), 1, perturb)
     rates = []
     for epoch in range(NUM_REPEATS):
         start_cpu, start = cpu_seconds(), time.monotonic()
-        audio_s = sum(batch.audio_s for batch in read(dataset, order.epoch(epoch), reading.workers))
+        audio_s = sum(batch.audio_s for batch in load_batches(dataset, order.epoch(epoch), reading.workers))
         cpu, wall = cpu_seconds() - start_cpu, time.monotonic() - start
         rates.append(audio_s / cpu)
         print(f"loader alone: {audio_s:.0f} s of audio in {cpu:.1f} CPU s, {wall:.1f} s: {rates[-1]:.0f} per CPU s")
     print(f"loader alone, median of {NUM_REPEATS}: {statistics.median(rates):.0f} audio seconds per CPU second")
 
 
-def endless(dataset: Any, order: Any, reading: Reading) -> Iterator[Any]:
+def endless(dataset: Any, order: Any, reading: DataModule) -> Iterator[Any]:
     """Yield batches of one epoch after another."""
     for epoch in range(1_000):
-        yield from read(dataset, order.epoch(epoch), reading.workers)
+        yield from load_batches(dataset, order.epoch(epoch), reading.workers)
 
 
-def waiting(config: dict[str, Any], reading: Reading, prepared: PreparedData, perturb: Any) -> None:
+def waiting(config: dict[str, Any], reading: DataModule, prepared: PreparedData, perturb: Any) -> None:
     """Print which share of the time of training steps goes into waiting for batches."""
     torch.set_num_threads(num_threads(config["torch_threads"], config["data"]["workers"]["num_workers"]))
     recogniser = build_recogniser(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
@@ -81,8 +81,8 @@ def main(overrides: list[str]) -> None:
     quieten()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = plain(compose("train", overrides=overrides))
-    prepared, parts = prepare_data(config), build_data_parts(config)
-    reading = Reading(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+    prepared, parts = data_for_run(config), build_data_parts(config)
+    reading = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
     loader_alone(reading, prepared, parts.perturb)
     waiting(config, reading, prepared, parts.perturb)
 

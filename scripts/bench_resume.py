@@ -22,8 +22,8 @@ from lhotse.audio import AudioSource
 from rich.console import Console
 from rich.progress import track
 
-from asr.data.cut_table import CutTable
-from asr.data.sampling import BatchSize, MicroBatches
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
+from asr.data.preparation.indexed_cut_set import IndexedCutSet
 
 MAX_DURATION_S = 120.0
 
@@ -48,9 +48,9 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-resume-") as folder:
         path = Path(folder) / "cuts_train"
-        CutTable.write(path, generated_cuts(options.num_cuts))
+        IndexedCutSet.write(path, generated_cuts(options.num_cuts))
         before_mb, begin = peak_mb(), time.monotonic()
-        order = MicroBatches(CutTable(path), BatchSize(MAX_DURATION_S), seed=1)
+        order = DurationBucketSampler(IndexedCutSet(path), BucketingConfig(MAX_DURATION_S), seed=1)
         num_batches = order.count_updates(0, 1)
         if options.skip >= num_batches:
             parser.error(f"--skip: an epoch has {num_batches} micro-batches, given {options.skip}")

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from asr.data.archives import extract
-from asr.data.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
-from asr.data.manifests import read_brought
-from asr.data.tables import read_table
+from asr.data.manifests.archives import extract
+from asr.data.manifests.import_manifests import import_manifests
+from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
+from asr.data.manifests.tables import read_table
 from asr.evaluation.comparison.inputs.run_folders import read_runs
 from asr.evaluation.report import ERROR_COLUMNS
 from asr.training.checkpoints import FORMAT, load_checkpoint
@@ -221,5 +221,5 @@ READERS = {
     "archive": Reader(_read_archive, _archive_seeds),
     "checkpoint": Reader(_read_checkpoint, _checkpoint_seeds),
     "run_folder": Reader(lambda data, folder: read_runs([_files(folder / "run", RUN_FILES, data)]), _run_seeds),
-    "manifest": Reader(lambda data, folder: read_brought(_files(folder / "in", BROUGHT, data)), _manifest_seeds),
+    "manifest": Reader(lambda data, folder: import_manifests(_files(folder / "in", BROUGHT, data)), _manifest_seeds),
 }

@@ -15,11 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 from asr.cli.errors import ConfigError
 from asr.cli.instantiate import Configured, instantiate
 from asr.cli.model_size import no_more_parameters_than
-from asr.data.cuts import Limits
 from asr.data.features import Features
-from asr.data.loader import Workers
-from asr.data.prepared import PreparedData
-from asr.data.sampling import BatchSize
+from asr.data.loading.loader import Workers
+from asr.data.loading.sampling import BucketingConfig
+from asr.data.preparation.cuts import Limits
+from asr.data.preparation.prepared import PreparedData
 from asr.features.normalise import GlobalNorm
 from asr.inference.decode import Decoder
 from asr.models.initialise import initialise
@@ -68,7 +68,7 @@ class DataParts:
     features: Features
     text: TextNormalizer
     limits: Limits
-    batch: BatchSize
+    batch: BucketingConfig
     workers: Workers
     perturb: Any
     tokenizer_trainer: Any
@@ -78,7 +78,7 @@ def build_data_parts(config: Mapping[str, Any]) -> DataParts:
     """Build the parts of the data side."""
     features = part(config, "features")
     perturb = part(config, "augment.audio")
-    if perturb is not None and features.stored:
+    if perturb is not None and features.precomputed:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
     text, limits, batch, workers = (part(config, f"data.{name}") for name in ("text", "limits", "batch", "workers"))
     return DataParts(features, text, limits, batch, workers, perturb, part(config, "tokenizer"))

@@ -13,8 +13,8 @@ from rich.table import Table
 from asr.cli.build import num_threads
 from asr.cli.trainer import build_trainer
 from asr.console import PlainConsole
-from asr.data.prepared import PreparedData
-from asr.data.reading import Reading
+from asr.data.loading.data_module import DataModule
+from asr.data.preparation.prepared import PreparedData
 from asr.subprocesses import is_first_process
 from asr.training.calibrate import USABLE, Calibration, calibrate
 from asr.training.module import TrainingModule
@@ -36,7 +36,7 @@ console = PlainConsole(quiet=not is_first_process())
 def calibrate_batches(
     config: Mapping[str, Any],
     prepared: PreparedData,
-    reading: Reading,
+    reading: DataModule,
     perturb: Any,
     module: TrainingModule,
     world_size: int,

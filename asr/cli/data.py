@@ -1,4 +1,4 @@
-"""A composed config → prepared data."""
+"""A composed config → the data of a run: prepared by its data options, masked by its encoder."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import torch
 from asr.cli.build import DataParts, build_data_parts, build_encoder, part
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
-from asr.data.fingerprint import describe_source, fingerprint
-from asr.data.prepare import View, prepare
-from asr.data.prepared import PreparedData
-from asr.data.source_files import visible_files
-from asr.data.table import print_table
+from asr.data.manifests.source_files import visible_files
+from asr.data.preparation.build import PrepareSpec
+from asr.data.preparation.ctc_lengths import Lengths
+from asr.data.preparation.fingerprint import describe_source, fingerprint
+from asr.data.preparation.prepare import prepare
+from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.table import print_table
 from asr.run_folder import usable_folder
 from asr.subprocesses import is_first_process
 from asr.training.unreadable import check_share
 
-# lengths whose subsampled lengths tell one encoder from another
-PROBED_FRAMES = range(512)
-LAYOUT = 3  # of the files of prepared data
+LAYOUT = 4  # of the files of prepared data
 # options of prepare functions that change how fast, not what
 SPEED_ONLY = ("num_jobs",)
 
 
-def prepare_data(
+def data_for_run(
     config: Mapping[str, Any],
     parts: DataParts | None = None,
     encoder: Any = None,
     quiet: bool = False,
     may_prepare: bool = True,
 ) -> PreparedData:
-    """Return the data of a run, prepared now if they are missing.
+    """Return the data of a run without the training and dev cuts that are too short for its encoder.
 
     Args:
         config: of the run.
@@ -43,33 +43,50 @@ def prepare_data(
         may_prepare: False: refuse missing data.
 
     Raises:
-        ConfigError: they are missing and may not be prepared.
-        ValueError: they cannot be prepared.
+        ConfigError: an option is refused.
+        ValueError: the data cannot be prepared, are missing and may not be, or all cuts of a split are too short.
     """
-    check_share(config["data"].get("max_unreadable", 0))
-    if not isinstance(config["data"].get("source"), str | None):
-        raise ConfigError(f"data.source must be a path, or null, given {config['data']['source']!r}")
     parts = parts or build_data_parts(config)
-    folder = usable_folder(config["data"].get("dir"), "data.dir")
     if encoder is None:
-        encoder = build_encoder(config, parts.features.num_features)
+        # subsampled lengths need no weights; before preparing, because a wrong option must not cost hours
+        with torch.device("meta"):
+            encoder = build_encoder(config, parts.features.num_features)
 
-    def output_frames(num_frames: int) -> int:
-        return int(encoder.output_frames(torch.tensor(num_frames)))
+    def output_frames(num_frames: Lengths) -> Lengths:
+        lengths: Lengths = encoder.output_frames(torch.from_numpy(num_frames)).numpy()
+        return lengths
 
-    view = View(parts.text, parts.limits, parts.features, parts.tokenizer_trainer, output_frames)
-    lengths = encoder.output_frames(torch.tensor(PROBED_FRAMES)).tolist()
+    prepared = prepare_data(config, parts, may_prepare).for_encoder(output_frames)
+    if not quiet and is_first_process():
+        print_table(prepared, PlainConsole())
+    return prepared
+
+
+def prepare_data(config: Mapping[str, Any], parts: DataParts, may_prepare: bool = True) -> PreparedData:
+    """Return all data that the config describes, prepared now if they are missing; no option of the model counts.
+
+    Args:
+        config: of a run.
+        parts: of its data side.
+        may_prepare: False: refuse missing data.
+
+    Raises:
+        ConfigError: an option is refused.
+        ValueError: the data cannot be prepared, or are missing and may not be.
+    """
     data = config["data"]
-    view_name = fingerprint(
+    check_share(data.get("max_unreadable", 0))
+    if not isinstance(data.get("source"), str | None):
+        raise ConfigError(f"data.source must be a path, or null, given {data['source']!r}")
+    folder = usable_folder(data.get("dir"), "data.dir")
+    spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer)
+    spec_name = fingerprint(
         {key: data[key] for key in ("text", "limits")}
         | {key: config[key] for key in ("features", "tokenizer")}
-        | {"frames": lengths, "layout": LAYOUT}
+        | {"layout": LAYOUT}
     )
     options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
     make_corpus = part(config, "data.prepare", source=data.get("source"))
     source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
     corpus_name = fingerprint({"prepare": options, "source": describe_source(data.get("source"), source_files)})
-    prepared = prepare(folder, corpus_name, make_corpus, view, view_name, may_prepare)
-    if not quiet and is_first_process():
-        print_table(prepared, PlainConsole())
-    return prepared
+    return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare)

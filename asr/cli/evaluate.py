@@ -11,7 +11,7 @@ from asr.cli.app import run_app
 from asr.cli.errors import ConfigError
 from asr.cli.restore import Restored, restore
 from asr.console import PlainConsole
-from asr.data.manifests import evaluation_cuts
+from asr.data.preparation.cuts import evaluation_cuts
 from asr.errors import RunFailed
 from asr.inference.evaluate import evaluate_sets
 from asr.run_folder import claim_run_folder, create_run_folder

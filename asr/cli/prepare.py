@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from asr.cli.app import run_app
 from asr.cli.build import plain
-from asr.cli.data import prepare_data
+from asr.cli.data import data_for_run
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
 
 def run(config: DictConfig) -> None:
     """Prepare what is missing and print the table."""
-    prepare_data(plain(config))
+    data_for_run(plain(config))
 
 
 if __name__ == "__main__":

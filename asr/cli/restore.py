@@ -15,10 +15,10 @@ from torch import Tensor
 from asr.cli.build import build_recogniser, num_threads, part
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.model_size import no_more_parameters_than, refuse_huge_numbers
-from asr.data.loader import Workers
-from asr.data.prepared import INDEX, PreparedData
-from asr.data.reading import Reading
-from asr.data.sampling import BatchSize
+from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import Workers
+from asr.data.loading.sampling import BucketingConfig
+from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.error_text import first_line, is_out_of_memory
 from asr.inference.decode import Decoder, default_device
 from asr.models.recogniser import Recogniser
@@ -37,7 +37,7 @@ class Restored:
     recogniser: Recogniser
     decoder: Decoder
     text: TextNormalizer
-    reading: Reading
+    reading: DataModule
 
     def prepared(self) -> PreparedData:
         """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
@@ -119,7 +119,7 @@ def restore(options: DictConfig) -> Restored:
     """Rebuild what ``run=`` names, for decoding with the options of the command."""
     torch.set_num_threads(num_threads(options.torch_threads, options.num_workers))
     check_kind(options.weights, options.average_since)
-    batch, workers = BatchSize(options.batch_duration_s), Workers(options.num_workers)
+    batch, workers = BucketingConfig(options.batch_duration_s), Workers(options.num_workers)
     given = options.get("decoder")
     decoder = None if given is None else part({"decoder": dict(given)}, "decoder")
     checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
@@ -136,5 +136,5 @@ def restore(options: DictConfig) -> Restored:
             recogniser,
             decoder or part(config, "decoder"),
             part(config, "data.text"),
-            Reading(features, tokenizer_from_state(checkpoint.tokenizer), batch, workers),
+            DataModule(features, tokenizer_from_state(checkpoint.tokenizer), batch, workers),
         )

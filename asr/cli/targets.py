@@ -94,12 +94,12 @@ OWN_CALLBACKS = Subclasses("lightning.pytorch.Callback", "asr.training.callbacks
 ALLOWED: dict[str, Allowed] = {
     "data.prepare": (PrepareFunctions(),),
     "data.text": _named("asr.text.normalise", "TextNormalizer"),
-    "data.limits": _named("asr.data.cuts", "Limits"),
-    "data.batch": _named("asr.data.sampling", "BatchSize"),
-    "data.workers": _named("asr.data.loader", "Workers"),
-    "features": _named("asr.data.features", "LogMel", "StoredFeatures"),
+    "data.limits": _named("asr.data.preparation.cuts", "Limits"),
+    "data.batch": _named("asr.data.loading.sampling", "BucketingConfig"),
+    "data.workers": _named("asr.data.loading.loader", "Workers"),
+    "features": _named("asr.data.features", "LogMel", "PrecomputedFeatures"),
     "tokenizer": _named("asr.text", "subword.SentencePieceTrainer", "character.CharacterTokenizerTrainer"),
-    "augment.audio": _named("asr.data.perturb", "SpeedPerturb"),
+    "augment.audio": _named("asr.data.loading.perturb", "SpeedPerturb"),
     "augment.features": _named("asr.features.specaugment", "SpecAugment"),
     "encoder": _named(
         "asr.models.encoders",

@@ -20,7 +20,7 @@ from asr.cli.__main__ import RUN_DIR_VARIABLE
 from asr.cli.app import run_app
 from asr.cli.build import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.calibrate import calibrate_batches
-from asr.cli.data import prepare_data
+from asr.cli.data import data_for_run
 from asr.cli.dry_run import dry_run
 from asr.cli.errors import ConfigError
 from asr.cli.launcher import launch
@@ -29,8 +29,8 @@ from asr.cli.sweep_jobs import run_job
 from asr.cli.trainer import build_trainer
 from asr.cli.words import override_key, words_for_jobs
 from asr.console import PlainConsole
-from asr.data.prepared import INDEX, PreparedData
-from asr.data.reading import Reading
+from asr.data.loading.data_module import DataModule
+from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.errors import RunFailed
 from asr.run_folder import (
     backup_existing,
@@ -77,7 +77,7 @@ class Plan:
     job: Any
     data: DataParts
     prepared: PreparedData
-    reading: Reading
+    reading: DataModule
     trainer: Trainer
     resumed: Path | None
     launched: Path | None
@@ -126,9 +126,9 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     outline = dry_run(plain(config), new_folder=resumed is None and launched is None)
     # the folder of a stranger's run could say where data are written, and how much of them
     may_prepare = resumed is None or config.resume_anyway or "data.dir" in map(override_key, job.overrides.task)
-    prepared = prepare_data(plain(config), outline.data, outline.encoder, launched is not None, may_prepare)
+    prepared = data_for_run(plain(config), outline.data, outline.encoder, launched is not None, may_prepare)
     check_monitors(outline.callbacks, prepared.names("dev"))
-    reading = Reading(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
+    reading = DataModule(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
     set_budget(config, prepared, reading, outline.trainer.world_size)
     return Plan(plain(config), job, outline.data, prepared, reading, outline.trainer, resumed, launched)
 
@@ -145,7 +145,7 @@ def _launched_for() -> Path | None:
     return None if launched is None else Path(launched)
 
 
-def set_budget(config: DictConfig, prepared: PreparedData, reading: Reading, world_size: int) -> None:
+def set_budget(config: DictConfig, prepared: PreparedData, reading: DataModule, world_size: int) -> None:
     """Replace ``trainer.max_epochs`` by ``trainer.max_steps``, with updates counted from metadata.
 
     The budget of a run is its number of updates: schedules take their length from there.
@@ -220,6 +220,7 @@ def _record_start(plan: Plan, folder: Path) -> None:
             # copied, not renamed: a full disk must not leave the folder without the file
             write_whole(backup_path(folder / name), (folder / name).read_bytes())
         write_whole(folder / name, OmegaConf.to_yaml(OmegaConf.create(content)))
+    plan.prepared.list_too_short(folder)
 
 
 def _accepted_changes(plan: Plan, folder: Path) -> list[str]:

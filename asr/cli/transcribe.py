@@ -14,7 +14,7 @@ from asr.cli.app import run_app
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.restore import restore
 from asr.console import PlainConsole, printable
-from asr.data.audio_files import audio_cuts, find_audio
+from asr.data.manifests.audio_files import audio_cuts, find_audio
 from asr.errors import RunFailed
 from asr.inference.decode import decode_all
 from asr.safe_io import named_path, write_new

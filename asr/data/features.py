@@ -1,4 +1,4 @@
-"""Features of a cut, computed when it is read or stored when it was prepared.
+"""Features of a cut: computed while training, or computed before and read from disk.
 
 T frames, F mel bins.
 """
@@ -12,8 +12,8 @@ import numpy as np
 from lhotse import Fbank, FbankConfig
 from lhotse.cut import Cut
 
-from asr.data.feature_storage import refuse_foreign_storage
-from asr.data.numpy_files import check_npy
+from asr.data.manifests.feature_storage import refuse_foreign_storage
+from asr.data.manifests.numpy_files import check_npy
 
 
 class Features(Protocol):
@@ -21,7 +21,7 @@ class Features(Protocol):
 
     num_features: int
     frame_shift_s: float
-    stored: bool  # read from disk in training
+    precomputed: bool  # read from disk in training
     from_audio: bool
 
     def __call__(self, cut: Cut) -> np.ndarray:
@@ -29,10 +29,10 @@ class Features(Protocol):
 
 
 def read_features(features: Features, cut: Cut) -> np.ndarray:
-    """Return features (T, F) float32 that can be learnt from.
+    """Return finite features (T, F) float32.
 
     Raises:
-        ValueError: they cannot be read, and why, or they are not finite.
+        ValueError: they cannot be read, or are not finite.
     """
     try:
         matrix = features(cut)
@@ -44,20 +44,21 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
 
 
 def cause(error: BaseException) -> str:
-    """Return what went wrong first: lhotse wraps errors of decoders until their text is lost."""
+    """Return the first error of a chain."""
+    # lhotse wraps a decoder's error several times, and the outer messages do not repeat its text
     while error.__context__ is not None:
         error = error.__context__
     return f"{type(error).__name__}: {error}"
 
 
 class LogMel:
-    """Kaldi-compatible log-mel filter banks by lhotse, per cut, so that padding never enters a window.
+    """Kaldi-compatible log-mel filter banks (lhotse's Fbank), computed per cut: padding never enters a window.
 
     Args:
         num_mels: mel bins.
-        sampling_rate_hz: rate at which audio is read; other audio is resampled to it.
-        frame_shift_ms: distance of two frames, from 2.5 to 25; above 48 kHz from 5.
-        stored: compute once when preparing and read from disk, instead of computing when a cut is read.
+        sampling_rate_hz: rate of the audio; other rates are resampled to it.
+        frame_shift_ms: distance between frames, from 2.5 (above 48 kHz: 5) to 25.
+        precomputed: compute once when preparing and read from disk, instead of computing when a cut is read.
     """
 
     from_audio = True
@@ -67,19 +68,19 @@ class LogMel:
         num_mels: int = 80,
         sampling_rate_hz: int = 16_000,
         frame_shift_ms: float = 10.0,
-        stored: bool = False,
+        precomputed: bool = False,
     ) -> None:
         if not 4 <= num_mels <= 256:
             raise ValueError(f"num_mels must be in [4, 256], given {num_mels}")
         if not 4_000 <= sampling_rate_hz <= 192_000:
             raise ValueError(f"sampling_rate_hz must be in [4000, 192000], given {sampling_rate_hz}")
-        # spectra take memory for each frame and each Hz
+        # a spectrum takes memory for each frame and each Hz
         shortest = 2.5 if sampling_rate_hz <= 48_000 else 5
         if not shortest <= frame_shift_ms <= 25:
             raise ValueError(
                 f"frame_shift_ms must be in [{shortest}, 25] at {sampling_rate_hz} Hz, given {frame_shift_ms}"
             )
-        self.num_features, self.sampling_rate_hz, self.stored = num_mels, sampling_rate_hz, stored
+        self.num_features, self.sampling_rate_hz, self.precomputed = num_mels, sampling_rate_hz, precomputed
         self.frame_shift_s = frame_shift_ms / 1000
         self.extractor = Fbank(
             FbankConfig(sampling_rate=sampling_rate_hz, num_mel_bins=num_mels, frame_shift=self.frame_shift_s)
@@ -87,13 +88,13 @@ class LogMel:
 
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return log-mel features (T, F) float32 of the cut's first channel."""
-        if self.stored and cut.has_features:
+        if self.precomputed and cut.has_features:
             check_npy(os.path.join(cut.features.storage_path, cut.features.storage_key))
             return cut.load_features()
         if cut.sampling_rate != self.sampling_rate_hz:
             cut = cut.resample(self.sampling_rate_hz)
         audio = cut.load_audio()[0]
-        # lhotse (1.33) mirrors half a window at each end, and fails where there is less
+        # lhotse 1.33 mirrors half a window at each end; shorter audio ends in a RuntimeError of setStorage
         window_s = self.extractor.config.frame_length
         if len(audio) < window_s / 2 * self.sampling_rate_hz:
             raise ValueError(
@@ -102,15 +103,15 @@ class LogMel:
         return self.extractor.extract(audio, self.sampling_rate_hz)
 
 
-class StoredFeatures:
-    """Features that a corpus brings itself, without audio, of any floating or integer type.
+class PrecomputedFeatures:
+    """Features of a corpus that has no audio, of any floating or integer type.
 
     Args:
         num_features: F.
-        frame_shift_ms: distance of two frames.
+        frame_shift_ms: distance between frames.
     """
 
-    stored = True
+    precomputed = True
     from_audio = False
 
     def __init__(self, num_features: int, frame_shift_ms: float = 10.0) -> None:

@@ -1,4 +1,4 @@
-"""Seeds derived from what they are for, so that no random state has to be carried along."""
+"""Seeds derived from their use, so that no random state has to be saved."""
 
 from __future__ import annotations
 

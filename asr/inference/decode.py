@@ -12,7 +12,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from asr.console import PlainConsole, bar_title
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.errors import explaining_lost_workers, explaining_out_of_memory
 from asr.evaluation.wer import Utterance
 from asr.models.recogniser import Recogniser

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from asr.console import PlainConsole, printable
-from asr.data.reading import Reading
+from asr.data.loading.data_module import DataModule
 from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.report import headline, write_report
 from asr.evaluation.wer import Score, score
@@ -30,7 +30,7 @@ class Evaluated(NamedTuple):
 def evaluate_sets(
     recogniser: Recogniser,
     decoder: Decoder,
-    reading: Reading,
+    reading: DataModule,
     sets: Mapping[str, Any],
     notes: Sequence[str],
     folder: Path,

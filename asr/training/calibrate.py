@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from asr.data.batch import Batch
-from asr.data.dataset import SpeechDataset
-from asr.data.sampling import MicroBatches
+from asr.data.loading.batch import Batch
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.sampling import DurationBucketSampler
 from asr.error_text import is_out_of_memory
 from asr.training.memory import DeviceMemory, memory_of
 from asr.training.module import TrainingModule
@@ -123,7 +123,7 @@ class _Probe(pl.Callback):
 def calibrate(
     module: TrainingModule,
     dataset: SpeechDataset,
-    order: MicroBatches,
+    order: DurationBucketSampler,
     make_trainer: TrainerFactory,
     reserved: int = 0,
 ) -> Calibration:
@@ -147,7 +147,7 @@ def calibrate(
 def _measure(
     module: TrainingModule,
     dataset: SpeechDataset,
-    order: MicroBatches,
+    order: DurationBucketSampler,
     numbers: np.ndarray,
     make_trainer: TrainerFactory,
     memory: DeviceMemory,
@@ -179,7 +179,7 @@ def _run(module: TrainingModule, batches: list[Batch], make_trainer: TrainerFact
     return probe
 
 
-def _at(order: MicroBatches, numbers: np.ndarray, num: int, probe: _Probe, updates: list[int]) -> Measured:
+def _at(order: DurationBucketSampler, numbers: np.ndarray, num: int, probe: _Probe, updates: list[int]) -> Measured:
     """Return what was measured at those updates that were on the first ``num`` cuts."""
     durations = order.durations[numbers[:num]]
     longest, counted = float(durations.max()), float(order.size.costs(durations).max()) * num

@@ -10,8 +10,8 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from asr.data.batch import Batch
-from asr.data.loader import EvaluationLoader
+from asr.data.loading.batch import Batch
+from asr.data.loading.loader import EvaluationLoader
 from asr.error_text import first_line, is_out_of_memory
 from asr.errors import RunFailed, explaining_lost_workers, explaining_out_of_memory
 from asr.training.module import TrainingModule

@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.data.seeding import seed_for
 from asr.errors import RunFailed
 from asr.evaluation.wer import Score, Utterance, score

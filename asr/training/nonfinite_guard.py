@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from asr.console import PlainConsole
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.errors import RunFailed
 from asr.training.checkpoint_checks import count_at
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from asr.console import PlainConsole
-from asr.data.prepared import PreparedData
-from asr.data.reading import Reading
+from asr.data.loading.data_module import DataModule
+from asr.data.preparation.prepared import PreparedData
 from asr.errors import RunFailed
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.report import summary
@@ -28,7 +28,7 @@ console = PlainConsole()
 
 def report_run(
     module: TrainingModule,
-    reading: Reading,
+    reading: DataModule,
     prepared: PreparedData,
     run_dir: Path,
     loggers: Sequence[Any],

@@ -8,10 +8,10 @@ from typing import Any
 import lightning.pytorch as pl
 
 from asr.console import PlainConsole
-from asr.data.batch import Batch
-from asr.data.dataset import SpeechDataset
-from asr.data.loader import Workers, read
-from asr.data.sampling import MicroBatches
+from asr.data.loading.batch import Batch
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.loader import Workers, load_batches
+from asr.data.loading.sampling import DurationBucketSampler
 from asr.subprocesses import is_first_process
 
 console = PlainConsole(quiet=not is_first_process())
@@ -29,7 +29,7 @@ class ResumableLoader:
         workers: how to read.
     """
 
-    def __init__(self, dataset: SpeechDataset, micro_batches: MicroBatches, workers: Workers) -> None:
+    def __init__(self, dataset: SpeechDataset, micro_batches: DurationBucketSampler, workers: Workers) -> None:
         self.dataset, self.micro_batches, self.workers = dataset, micro_batches, workers
         self.trainer: pl.Trainer | None = None
         self.start: int | None = 0
@@ -48,7 +48,7 @@ class ResumableLoader:
             world_size=trainer.world_size,
             accumulate=trainer.accumulate_grad_batches,
         )
-        return read(self.dataset, plan, self.workers)
+        return load_batches(self.dataset, plan, self.workers)
 
     def _shares(self) -> dict[str, int]:
         """Return what determines the micro-batches of a process."""

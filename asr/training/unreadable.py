@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asr.console import PlainConsole
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.errors import RunFailed
 from asr.training.checkpoint_checks import count_at
 from asr.training.processes import gather

@@ -9,10 +9,10 @@ import numpy as np
 from lhotse import Features, SupervisionSegment
 
 from asr.console import track
-from asr.data.corpus import Corpus, Manifests
-from asr.data.feature_storage import FeatureFiles
+from asr.data.manifests.corpus import Corpus, Manifests
+from asr.data.manifests.feature_storage import FeatureFiles
+from asr.data.manifests.source_files import reads
 from asr.data.seeding import seed_for
-from asr.data.source_files import reads
 
 from .sources import HOME, NUM_CEPSTRA, Utterance, find_utterances, source_files
 
@@ -28,13 +28,13 @@ def prepare_an4(
     """Return the official split, with the utterances of some training speakers as dev.
 
     Args:
-        output_dir: features go to ``features/`` below it.
+        output_dir: features are written to ``features/`` in it.
         source: an archive or folder of AN4's cepstra.
-        num_dev_speakers: how many training speakers become dev.
+        num_dev_speakers: number of training speakers to use as dev.
         seed: of the choice of dev speakers.
 
     Raises:
-        ValueError: an option is out of its range, or AN4 is not at ``source``.
+        ValueError: an option is out of range, or ``source`` does not hold AN4.
     """
     if source is None:
         raise ValueError(
@@ -53,7 +53,7 @@ def prepare_an4(
 
 
 def choose_dev(speakers: set[str], num_dev_speakers: int, seed: int) -> set[str]:
-    """Return the training speakers that become dev; more of them contain fewer of the same seed."""
+    """Return the training speakers to use as dev; with one seed, larger sets contain smaller ones."""
     if not 1 <= num_dev_speakers < len(speakers):
         raise ValueError(
             f"data.prepare.num_dev_speakers must be in [1, {len(speakers) - 1}], there are {len(speakers)} training "
@@ -75,7 +75,10 @@ def _notes(utterances: Sequence[Utterance], dev: set[str]) -> Iterator[str]:
 def _manifests(split: str, utterances: Sequence[Utterance], folder: Path) -> Manifests:
     with FeatureFiles(folder) as storage:
         features = [_store(u, storage) for u in track(utterances, f"writing {split}", transient=True)]
-    segments = (_segment(u, f) for u, f in zip(utterances, features, strict=True))
+    segments = [
+        SupervisionSegment(u.id, u.id, 0.0, f.duration, text=u.text, language="en", speaker=u.speaker)
+        for u, f in zip(utterances, features, strict=True)
+    ]
     return Manifests.of(features, segments)
 
 
@@ -94,16 +97,4 @@ def _store(utterance: Utterance, storage: FeatureFiles) -> Features:
         storage_key=storage.write(utterance.id, utterance.cepstra),
         recording_id=utterance.id,
         channels=0,
-    )
-
-
-def _segment(utterance: Utterance, features: Features) -> SupervisionSegment:
-    return SupervisionSegment(
-        id=utterance.id,
-        recording_id=utterance.id,
-        start=0.0,
-        duration=features.duration,
-        text=utterance.text,
-        language="en",
-        speaker=utterance.speaker,
     )

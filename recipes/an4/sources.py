@@ -1,4 +1,4 @@
-"""The forms that the cepstra of AN4 come in → its 948 + 130 utterances.
+"""Reads the cepstra of AN4 in each of their formats: 948 + 130 utterances.
 
 T frames; every frame has 13 mel-frequency cepstral coefficients.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.data.archives import extract
-from asr.data.fingerprint import describe_source, fingerprint
-from asr.data.numpy_files import load_npz
-from asr.data.source_files import read_lines, visible_files
+from asr.data.manifests.archives import extract
+from asr.data.manifests.numpy_files import load_npz
+from asr.data.manifests.source_files import read_lines, visible_files
+from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.safe_io import check_regular_file, named_path
 
 HOME = "http://www.speech.cs.cmu.edu/databases/an4/"
@@ -56,11 +56,11 @@ def find_utterances(source: str, work: Path) -> list[Utterance]:
     """Return all utterances, sorted by id.
 
     Args:
-        source: an archive or a folder, with index.tsv and mfcc13.f16.npz, or with etc/ and feat/ as CMU has them.
-        work: where archives are unpacked.
+        source: an archive or a folder, with index.tsv and mfcc13.f16.npz, or with CMU's etc/ and feat/.
+        work: folder to unpack archives in.
 
     Raises:
-        ValueError: there are no such utterances at ``source``, or what describes them contradicts.
+        ValueError: ``source`` holds no such utterances, or its lists contradict each other.
     """
     folder = named_path(source)
     if not folder.is_dir():
@@ -79,7 +79,7 @@ def find_utterances(source: str, work: Path) -> list[Utterance]:
 
 
 def source_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder that are read, and those beside them that could be."""
+    """Yield the files of a folder that `find_utterances` reads, or could read."""
     indexes, lists = _named(folder, INDEX), _named(folder, LIST)
     if indexes:
         yield from (indexes[0], indexes[0].with_name(MATRIX))
@@ -131,7 +131,7 @@ def _matrix(path: Path) -> NDArray[np.floating]:
 
 
 def _span(index: Path, line: int, row: Mapping[str, str], num_frames: int) -> tuple[int, int]:
-    """Return the frames of a row, the last one excluded."""
+    """Return the first frame of a row, and the one after its last."""
     try:
         start, end = int(row["start"]), int(row["end"])
         described = ID.fullmatch(row["id"]) and row["speaker"].strip() and row["split"] in SPLITS and row["text"]
@@ -145,7 +145,7 @@ def _span(index: Path, line: int, row: Mapping[str, str], num_frames: int) -> tu
 
 
 def _from_sphinx(folder: Path) -> Iterator[Utterance]:
-    """Read CMU's own form: ``etc`` lists files and transcripts, ``feat`` holds a file of cepstra per utterance."""
+    """Read CMU's format: ``etc`` lists files and transcripts, ``feat`` holds a file of cepstra per utterance."""
     for split in SPLITS:
         texts = _transcripts(folder / "etc" / f"an4_{split}.transcription")
         for name in _lines(folder / "etc" / f"an4_{split}.fileids"):
@@ -174,11 +174,11 @@ def _lines(path: Path) -> list[str]:
 def read_mfc(path: Path) -> NDArray[np.float32]:
     """Return the cepstra (T, 13) of a file in Sphinx's format.
 
-    Four bytes hold the number of values, as an integer; then come the values of four bytes each, frame by frame. The
-    byte order is that in which the number fits the size of the file.
+    An int32 holds the number of values; the float32 values follow, frame by frame. The byte order is the one in which
+    the number agrees with the size of the file.
 
     Raises:
-        ValueError: the file is missing, or is not as long as it says.
+        ValueError: the file is missing, or has another size than its header says.
 
     Reference:
         https://cmusphinx.github.io/wiki/mfcformat

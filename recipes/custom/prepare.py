@@ -1,4 +1,4 @@
-"""Recordings of your own: a TSV or lhotse manifests, split where no split is given."""
+"""Your own recordings: a TSV or lhotse manifests; missing splits are made."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from lhotse import SupervisionSegment
 
-from asr.data.corpus import Corpus, Dropped, Manifests, Source
-from asr.data.manifests import UNSPLIT, Brought, manifest_files, read_brought
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
+from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
+from asr.data.manifests.source_files import reads
 from asr.data.seeding import seed_for
-from asr.data.source_files import reads
 from asr.safe_io import named_path
 
 MIN_SPEAKERS = 3  # one for each of train, dev and test
@@ -26,59 +26,59 @@ def prepare_custom(
     test_fraction: float = 0.1,
     seed: int = 20261121,
 ) -> Corpus:
-    """Return the manifests of a source, with the splits that it lacks.
+    """Return the manifests of a source, with train, dev and test.
 
-    Where dev or test is missing, it is split off what is left: whole speakers where at least three are known, else
-    utterances. The notes say so.
+    A missing dev or test is split off the rest: whole speakers if at least three are known, else utterances. The notes
+    say so.
 
     Args:
-        output_dir: unused, audio stays where it is.
+        output_dir: unused, audio is not copied.
         source: a TSV with a header, a manifest of cuts, or a folder of lhotse manifests.
-        dev_fraction: share of the utterances that become dev where there is none.
-        test_fraction: likewise for test.
+        dev_fraction: share of the utterances to use as dev, if it is missing.
+        test_fraction: the same for test.
         seed: of the split.
 
     Raises:
-        ValueError: there is no source, it is malformed, or too small to be split.
+        ValueError: no source is given, it is malformed, or too small to split.
     """
     if source is None:
         raise ValueError("recipe custom needs your recordings: data.source=PATH of a TSV or of lhotse manifests")
     for name, fraction in (("dev_fraction", dev_fraction), ("test_fraction", test_fraction)):
         if not 0 < fraction < 0.5:
             raise ValueError(f"data.prepare.{name} must be between 0 and 0.5, given {fraction}")
-    brought = read_brought(named_path(source))
-    _refuse_useless(source, brought)
-    segments = {split: list(manifests.supervisions) for split, manifests in brought.splits.items()}
+    imported = import_manifests(named_path(source))
+    _refuse_useless(source, imported)
+    segments = {split: list(manifests.supervisions) for split, manifests in imported.splits.items()}
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)
     return Corpus(
-        {name: _manifests(splits[name], _sources(brought, name)) for name in sorted(splits)},
-        [Dropped("train" if d.split == UNSPLIT else d.split, d.item, d.reason) for d in brought.dropped],
-        (*brought.notes, *notes, *_shared_voices(splits, brought)),
+        {name: _manifests(splits[name], _sources(imported, name)) for name in sorted(splits)},
+        [Dropped("train" if d.split == UNSPLIT else d.split, d.item, d.reason) for d in imported.dropped],
+        (*imported.notes, *notes, *_shared_voices(splits, imported)),
     )
 
 
-def _refuse_useless(source: str, brought: Brought) -> None:
-    """Refuse a split of which nothing is left, rather than make another one in its place."""
-    for split in sorted({*brought.splits, *(item.split for item in brought.dropped)}):
-        if split not in brought.splits or not len(brought.splits[split].supervisions):
-            reasons = [item.reason for item in brought.dropped if item.split == split][:3]
+def _refuse_useless(source: str, imported: ImportedManifests) -> None:
+    """Refuse a split of which nothing can be used, instead of making another one."""
+    for split in sorted({*imported.splits, *(item.split for item in imported.dropped)}):
+        if split not in imported.splits or not len(imported.splits[split].supervisions):
+            reasons = [item.reason for item in imported.dropped if item.split == split][:3]
             what = "nothing in it" if split == UNSPLIT else f"nothing of split {split!r}"
             raise ValueError(f"{source}: {what} can be used; the first reasons: {reasons or 'it is empty'}")
 
 
-def _shared_voices(splits: Mapping[str, list[SupervisionSegment]], brought: Brought) -> list[str]:
-    """Say how many speakers of training are heard in the splits that came with the source."""
+def _shared_voices(splits: Mapping[str, list[SupervisionSegment]], imported: ImportedManifests) -> list[str]:
+    """Return notes on the training speakers in splits of the source."""
     speakers = {name: {segment.speaker for segment in found} - {None} for name, found in splits.items()}
-    given = sorted(name for name in splits if name in brought.splits and name != "train")
+    given = sorted(name for name in splits if name in imported.splits and name != "train")
     shared = {name: len(speakers[name] & speakers["train"]) for name in given}
     return [f"speakers of {name} that are in train too: {count}" for name, count in shared.items() if count]
 
 
-def _sources(brought: Brought, split: str) -> dict[str, Source]:
-    """Return the recordings or features that a split's segments may lie in; other splits may have the same ids."""
-    origins = (split,) if split in brought.splits and split != "train" else ("train", UNSPLIT)
+def _sources(imported: ImportedManifests, split: str) -> dict[str, Source]:
+    """Return the recordings or features that a split's segments may refer to; other splits may have the same ids."""
+    origins = (split,) if split in imported.splits and split != "train" else ("train", UNSPLIT)
     found: dict[str, Source] = {}
-    for manifests in (brought.splits[origin] for origin in origins if origin in brought.splits):
+    for manifests in (imported.splits[origin] for origin in origins if origin in imported.splits):
         for name, source in manifests.sources().items():
             if found.setdefault(name, source) != source:
                 raise ValueError(
@@ -91,18 +91,18 @@ def _sources(brought: Brought, split: str) -> dict[str, Source]:
 def split_off(
     segments: Mapping[str, list[SupervisionSegment]], fractions: Mapping[str, float], seed: int
 ) -> tuple[dict[str, list[SupervisionSegment]], list[str]]:
-    """Split dev and test off the training segments where they are missing.
+    """Split missing dev and test sets off the training segments.
 
     Args:
-        segments: by split; those of ``all`` count as training segments.
-        fractions: share of the training segments by the kind of split that may be missing.
+        segments: by split; those of ``all`` are used for training.
+        fractions: share of the training segments, by the kind of split to make if it is missing.
         seed: of the choice.
 
     Returns:
         Segments by split, and a note on every split that was made.
 
     Raises:
-        ValueError: too little is left to train on.
+        ValueError: there are too few segments.
     """
     splits = {name: list(found) for name, found in segments.items() if name not in (UNSPLIT, "train")}
     left = [*segments.get("train", []), *segments.get(UNSPLIT, [])]
@@ -114,7 +114,7 @@ def split_off(
     order = [sorted(units)[index] for index in rng.permutation(len(units))]
     notes = []
     for num_made, kind in enumerate(missing, start=1):
-        # what comes after needs a unit each, and so does train
+        # each of the following splits needs a unit, and so does train
         max_units = len(order) - (len(missing) - num_made) - 1
         chosen = _choose(order, units, fractions[kind] * len(left), max_units)
         order = [name for name in order if name not in chosen]
@@ -124,7 +124,7 @@ def split_off(
 
 
 def _units(segments: list[SupervisionSegment]) -> tuple[dict[str, list[SupervisionSegment]], str]:
-    """Group what must stay together: speakers where enough are known, else nothing but the utterance itself."""
+    """Group segments that must stay in one split: by speaker if enough are known, else each segment alone."""
     speakers = {segment.speaker for segment in segments}
     if None in speakers:
         why = "not every utterance names its speaker"

@@ -1,4 +1,4 @@
-"""Connected digit strings spoken by eSpeak NG with many voices: synthetic speech, made entirely offline."""
+"""Connected digit strings in many voices of eSpeak NG: synthetic speech, made offline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.data.corpus import Corpus
+from asr.data.manifests.corpus import Corpus
 from asr.data.seeding import seed_for
 from asr.data.synthesis.shards import Item, check_request, place, quiet, speak_corpus
 from asr.data.synthesis.voices import draw_speaker
@@ -25,22 +25,19 @@ def prepare_digits(
     seed: int = 20261121,
     num_jobs: int = 2,
 ) -> Corpus:
-    """Speak the corpus and return its manifests.
-
-    What is said, by whom and how depends on (seed, split, index) alone. Audio is spoken in shards, which appear
-    complete or not at all; those that an interrupted call left are used again.
+    """Synthesize the corpus and return its manifests; an utterance depends on (seed, split, index) alone.
 
     Args:
-        output_dir: audio goes to ``audio/`` below it.
-        source: must be None, the corpus is made here.
+        output_dir: audio is written to ``audio/`` in it; the shards of an interrupted call are used again.
+        source: must be None, because the corpus is synthesized.
         num_train: training strings.
         num_dev: development strings.
         num_test: test strings.
-        seed: of the strings, voices and ways of speaking.
-        num_jobs: processes that speak at the same time; does not change what is said.
+        seed: of the strings and voices.
+        num_jobs: parallel processes; does not change the audio.
 
     Raises:
-        ValueError: an argument is out of its range, or eSpeak NG is not installed.
+        ValueError: an argument is out of range, or eSpeak NG is not installed.
     """
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
     check_request("digits", source, sizes, num_jobs)
@@ -48,7 +45,7 @@ def prepare_digits(
 
 
 def draw(seed: int, split: str, index: int) -> Item:
-    """Return what is said in an utterance, by whom and how."""
+    """Return text and voice of an utterance."""
     rng = np.random.default_rng(seed_for("digits", seed, split, index))
     words = rng.choice(WORDS, rng.integers(MIN_WORDS, MAX_WORDS + 1))
     return {

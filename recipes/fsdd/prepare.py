@@ -1,4 +1,4 @@
-"""The Free Spoken Digit Dataset: real human digits, isolated or joined to strings of one speaker."""
+"""The Free Spoken Digit Dataset: real digits, isolated or joined to strings of one speaker."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lhotse import Recording, SupervisionSegment
 from numpy.typing import NDArray
 
 from asr.console import track
-from asr.data.corpus import Corpus, Dropped, Manifests
-from asr.data.fingerprint import fingerprint
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests
+from asr.data.manifests.source_files import reads
+from asr.data.preparation.fingerprint import fingerprint
 from asr.data.seeding import seed_for
-from asr.data.source_files import reads
 
 from .sources import DIGITS, NUM_RECORDINGS, SAMPLING_RATE_HZ, SPEAKERS, Digit, find_digits, source_files
 
@@ -38,21 +38,21 @@ def prepare_fsdd(
     max_digits: int = 7,
     seed: int = 20261121,
 ) -> Corpus:
-    """Return digit strings (or isolated digits) of the official split, or with one speaker left out.
+    """Return digit strings (or isolated digits) of the official split, or with one speaker held out.
 
     Args:
-        output_dir: audio goes to ``audio/`` below it.
-        source: an archive or folder of the dataset; None fetches the original.
-        connected: join recordings of one speaker to strings; False gives each recording by itself.
+        output_dir: audio is written to ``audio/`` in it.
+        source: an archive or folder of the dataset; None downloads the original.
+        connected: join recordings of one speaker to strings; False: isolated digits.
         held_out_speaker: test on all recordings of this speaker, and train on the others'.
-        num_train: training strings; isolated digits are all taken.
-        num_dev: development strings, likewise.
-        num_test: test strings, likewise.
+        num_train: training strings; of isolated digits all are used.
+        num_dev: development strings.
+        num_test: test strings.
         max_digits: longest string; the shortest has two digits.
         seed: of strings, gaps and noise.
 
     Raises:
-        ValueError: an option is out of its range, or the dataset is not at ``source``.
+        ValueError: an option is out of range, or ``source`` does not hold the dataset.
     """
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
     _check(sizes, max_digits, held_out_speaker)
@@ -98,7 +98,7 @@ def _check(sizes: dict[str, int], max_digits: int, held_out_speaker: str | None)
 
 
 def _pools(digits: Sequence[Digit], held_out_speaker: str | None) -> dict[str, list[Digit]]:
-    """Cut the recordings into splits; no recording is in two of them."""
+    """Divide the recordings into splits."""
     pools: dict[str, list[Digit]] = {"train": [], "dev": [], "test": []}
     for digit in digits:
         if held_out_speaker is None:
@@ -106,7 +106,7 @@ def _pools(digits: Sequence[Digit], held_out_speaker: str | None) -> dict[str, l
         elif digit.speaker == held_out_speaker:
             pools["test"].append(digit)
         else:
-            # nobody else is tested: the official test recordings are free to train on
+            # the official test recordings of the other speakers can be trained on
             pools["dev" if digit.split == "dev" else "train"].append(digit)
     return pools
 
@@ -129,7 +129,7 @@ def _readable(pools: dict[str, list[Digit]]) -> tuple[dict[str, list[Digit]], li
 
 
 def draw_strings(split: str, pool: Sequence[Digit], size: int, max_digits: int, seed: int) -> list[list[Digit]]:
-    """Draw strings of one speaker each; within a speaker every recording is used about equally often."""
+    """Draw strings of one speaker each; every recording of a speaker is used about equally often."""
     rng = np.random.default_rng(seed_for("fsdd", seed, split))
     of_speaker = {name: [d for d in pool if d.speaker == name] for name in sorted({d.speaker for d in pool})}
     waiting: dict[str, list[Digit]] = {name: [] for name in of_speaker}
@@ -145,31 +145,25 @@ def draw_strings(split: str, pool: Sequence[Digit], size: int, max_digits: int, 
 
 
 def _utterance(name: str, string: Sequence[Digit], folder: Path, seed: int) -> tuple[Recording, SupervisionSegment]:
-    # audio of other options must not be taken for this string's
+    # the name has a fingerprint, because the folder may hold audio of other options
     path = folder / f"{name}-{fingerprint([seed, [digit.id for digit in string]])}.flac"
     if not path.exists():
         content = io.BytesIO()
         soundfile.write(content, join(string, seed_for(name, seed)), SAMPLING_RATE_HZ, "PCM_16", format="FLAC")
         partial = path.with_suffix(".partial")
-        # libsndfile itself would not say that the disk is full
+        # writing through libsndfile would not report a full disk
         partial.write_bytes(content.getbuffer())
         partial.rename(path)
     recording = Recording.from_file(path, recording_id=name)
+    text, speaker = " ".join(DIGITS[digit.digit] for digit in string), string[0].speaker
     custom: dict[str, Any] = {"recordings": [digit.id for digit in string]}
     return recording, SupervisionSegment(
-        id=name,
-        recording_id=name,
-        start=0.0,
-        duration=recording.duration,
-        text=" ".join(DIGITS[digit.digit] for digit in string),
-        language="en",
-        speaker=string[0].speaker,
-        custom=custom,
+        name, name, 0.0, recording.duration, text=text, language="en", speaker=speaker, custom=custom
     )
 
 
 def join(string: Sequence[Digit], seed: int) -> NDArray[np.float64]:
-    """Return the recordings in a row, with gaps of quiet noise before, between and after them."""
+    """Return the joined recordings, with gaps of quiet noise before, between and after them."""
     rng = np.random.default_rng(seed)
 
     def gap() -> NDArray[np.float64]:

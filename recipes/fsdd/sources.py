@@ -1,4 +1,4 @@
-"""The forms that the Free Spoken Digit Dataset comes in → its 3000 recordings."""
+"""Reads the Free Spoken Digit Dataset in each of its formats: 3000 recordings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from asr.data.archives import download, extract
-from asr.data.fingerprint import describe_source, fingerprint
-from asr.data.source_files import read_lines, visible_files
+from asr.data.manifests.archives import download, extract
+from asr.data.manifests.source_files import read_lines, visible_files
+from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.safe_io import named_path
 
 # the tag with all six speakers; the branch may grow
@@ -39,9 +39,9 @@ class Digit:
         digit: 0 to 9.
         speaker: a name.
         index: of the recording among those of its digit and speaker.
-        path: the file that holds it.
+        path: of its file.
         start: first sample in the file.
-        end: one behind the last; None for the whole file.
+        end: sample after the last; None for the whole file.
     """
 
     id: str
@@ -61,7 +61,7 @@ class Digit:
         """Return the audio at 8 kHz.
 
         Raises:
-            ValueError: it cannot be read, or holds nothing.
+            ValueError: it cannot be read, or is empty.
         """
         if not self.path.is_file():
             raise ValueError(f"missing audio: {self.path}")
@@ -81,11 +81,11 @@ def find_digits(source: str | None, work: Path) -> list[Digit]:
 
     Args:
         source: an archive or a folder, with one FLAC per speaker and an index.tsv, or with the original wavs; None
-            fetches the original.
-        work: where archives are unpacked.
+            downloads the original.
+        work: folder to unpack archives in.
 
     Raises:
-        ValueError: there are no such recordings at ``source``.
+        ValueError: ``source`` holds no such recordings.
     """
     folder = _folder(source, work)
     digits = sorted(_digits(folder), key=lambda digit: digit.id)
@@ -101,7 +101,7 @@ def find_digits(source: str | None, work: Path) -> list[Digit]:
 
 
 def source_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that are read."""
+    """Return the files of a folder that `find_digits` reads."""
     return [*_indexes(folder)[:1], *dict.fromkeys(digit.path for digit in _digits(folder))]
 
 
@@ -123,7 +123,7 @@ def _folder(source: str | None, work: Path) -> Path:
         return extract(path, unpacked, max_bytes=MAX_BYTES, max_members=MAX_MEMBERS)
     except ValueError:
         if source is None:
-            path.unlink()  # so that it is fetched again
+            path.unlink()  # so that the next call downloads it again
         raise
 
 

@@ -1,4 +1,4 @@
-"""Generated noise under speech: coloured noise, mains hum, and babble of other voices."""
+"""Generated noise: colored noise, mains hum, and babble of other voices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def draw_noise(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def mix(speech: Audio, item: dict[str, Any], talkers: Sequence[Audio], rate_hz: int) -> Audio:
-    """Return speech with noise at the drawn ratio of their powers, at the peak level that the speech had."""
+    """Return speech with noise at the drawn SNR, at the peak level of the speech."""
     rng = np.random.default_rng(item["mix_seed"])
     num_samples = len(speech)
     match item["noise"]:
@@ -42,25 +42,25 @@ def mix(speech: Audio, item: dict[str, Any], talkers: Sequence[Audio], rate_hz: 
 
 
 def coloured(num_samples: int, slope: float, rate_hz: int, rng: np.random.Generator) -> Audio:
-    """Return Gaussian noise whose power falls as ``frequency ** -slope`` above 50 Hz."""
+    """Return Gaussian noise with power ∝ ``frequency ** -slope`` above 50 Hz."""
     spectrum = np.fft.rfft(rng.normal(size=num_samples))
     spectrum *= np.maximum(np.fft.rfftfreq(num_samples, 1 / rate_hz), 50.0) ** (-slope / 2)
     return np.fft.irfft(spectrum, num_samples)
 
 
 def hum(num_samples: int, mains_hz: int, rate_hz: int, rng: np.random.Generator) -> Audio:
-    """Return the harmonics of the mains with random strengths, over pink noise 10 dB below."""
+    """Return the harmonics of the mains with random amplitudes, plus pink noise at -10 dB."""
     harmonics = np.arange(1, 41)[:, None]
     strengths = rng.uniform(size=harmonics.shape) / np.sqrt(harmonics)
     phases = rng.uniform(0, 2 * np.pi, harmonics.shape)
-    seconds = np.arange(rate_hz // 10) / rate_hz  # 50 and 60 Hz repeat every tenth of a second
+    seconds = np.arange(rate_hz // 10) / rate_hz  # the period of both 50 and 60 Hz divides 0.1 s
     waves = (strengths * np.sin(2 * np.pi * mains_hz * harmonics * seconds + phases)).sum(0)
     floor = coloured(num_samples, 1.0, rate_hz, rng)
     return np.resize(waves, num_samples) / np.std(waves) + floor / np.std(floor) * 10 ** (-10 / 20)
 
 
 def babble(num_samples: int, talkers: Sequence[Audio], rng: np.random.Generator) -> Audio:
-    """Return some talkers at once, equally loud, each repeated from a random place on."""
+    """Return a sum of talkers, equally loud, each repeated from a random position."""
     total = np.zeros(num_samples)
     for number in rng.choice(len(talkers), NUM_TALKERS, replace=False):
         voice = talkers[number]

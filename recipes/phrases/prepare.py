@@ -1,4 +1,4 @@
-"""Synthetic sentences of 1,200 words, spoken by eSpeak NG with many voices under noise, made entirely offline."""
+"""Sentences of 1,200 words in many voices of eSpeak NG, with noise: synthetic speech, made offline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from asr.data.corpus import Corpus
+from asr.data.manifests.corpus import Corpus
 from asr.data.seeding import seed_for
 from asr.data.synthesis.shards import Item, Plan, check_request, place, quiet, speak, speak_corpus
 from asr.data.synthesis.voices import draw_speaker
@@ -17,7 +17,7 @@ from .noise import Audio, draw_noise, mix
 from .sentences import sentence
 
 ACCENTS = ("en", "en-gb-x-rp", "en-us")
-NUM_TALKERS = 60  # clips of training voices that babble is mixed of
+NUM_TALKERS = 60  # clips of training voices to mix babble of
 
 
 def prepare_phrases(
@@ -30,22 +30,19 @@ def prepare_phrases(
     seed: int = 20270104,
     num_jobs: int = 2,
 ) -> Corpus:
-    """Speak the corpus, mix noise in, and return its manifests.
-
-    What is said, by whom, how and in what noise depends on (seed, split, index) alone. Audio is made in shards, which
-    appear complete or not at all; those that an interrupted call left are used again.
+    """Synthesize the corpus, add noise, and return its manifests; an utterance depends on (seed, split, index) alone.
 
     Args:
-        output_dir: audio goes to ``audio/`` below it.
-        source: must be None, the corpus is made here.
+        output_dir: audio is written to ``audio/`` in it; the shards of an interrupted call are used again.
+        source: must be None, because the corpus is synthesized.
         num_train: training sentences.
         num_dev: development sentences.
         num_test: test sentences.
-        seed: of the sentences, voices, ways of speaking and noises.
-        num_jobs: processes that speak at the same time; does not change what is said.
+        seed: of the sentences, voices and noises.
+        num_jobs: parallel processes; does not change the audio.
 
     Raises:
-        ValueError: an argument is out of its range, or eSpeak NG is not installed.
+        ValueError: an argument is out of range, or eSpeak NG is not installed.
     """
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
     check_request("phrases", source, sizes, num_jobs)
@@ -55,7 +52,7 @@ def prepare_phrases(
 
 
 def draw(seed: int, split: str, index: int) -> Item:
-    """Return what is said in an utterance, by whom, how, and in what noise; split ``talkers`` is the babble."""
+    """Return text, voice and noise of an utterance; the split ``talkers`` is used for babble."""
     rng = np.random.default_rng(seed_for("phrases", seed, split, index))
     voices = "train" if split == "talkers" else split
     return {
@@ -69,7 +66,7 @@ def draw(seed: int, split: str, index: int) -> Item:
 
 
 def _brisk(rng: np.random.Generator) -> Item:
-    """Return a faster way of speaking than that of digits: more words in a second of training."""
+    """Return a higher speed than that of digits: more words per second of training."""
     return {
         "words_per_minute": int(rng.integers(170, 241)),
         "lead_s": float(rng.uniform(0.05, 0.15)),

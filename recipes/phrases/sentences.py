@@ -11,10 +11,10 @@ import numpy as np
 from asr.data.seeding import seed_for
 
 MIN_WORDS, MAX_WORDS = 3, 7
-# of ten parts of all sentences, those that a split may use: no sentence is in two splits
+# sentences are hashed into ten parts, so that no sentence is in two splits
 PARTS = {"train": range(8), "dev": (8,), "test": (9,)}
 
-# name: what it may be, with weights; a name in braces is replaced in turn
+# expansions of each name, with weights; names in braces are expanded recursively
 RULES: dict[str, dict[str, float]] = {
     "sentence": {
         "{who} {handled} {what}": 14,
@@ -85,7 +85,7 @@ RULES: dict[str, dict[str, float]] = {
 
 
 def _read_classes(text: str) -> dict[str, list[str]]:
-    """Return the words under each ``[class]``, common ones first."""
+    """Return the words under each ``[class]``, the most frequent first."""
     parts = re.split(r"^\[(\w+)\]$", text, flags=re.MULTILINE)
     return {name: listed.split() for name, listed in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -100,7 +100,7 @@ VOCABULARY = frozenset(
 
 
 def sentence(rng: np.random.Generator, split: str) -> str:
-    """Return a sentence that only this split may use."""
+    """Return a random sentence of a split."""
     while True:
         text = _with_articles(_expand("sentence", rng))
         fits = MIN_WORDS <= len(text.split()) <= MAX_WORDS and not re.search(r"\b(\w+) (and|but) \1\b", text)
@@ -109,7 +109,7 @@ def sentence(rng: np.random.Generator, split: str) -> str:
 
 
 def _expand(name: str, rng: np.random.Generator) -> str:
-    """Return a word of a class, or a template of a rule with all that it names replaced."""
+    """Return a word of a class, or an expanded template of a rule."""
     if name in CLASSES:
         return _draw(CLASSES[name], _frequencies(len(CLASSES[name])), rng)
     template = _draw(list(RULES[name]), list(RULES[name].values()), rng)
@@ -118,7 +118,7 @@ def _expand(name: str, rng: np.random.Generator) -> str:
 
 @cache
 def _frequencies(num_words: int) -> list[float]:
-    """Return how often each word of a class is said: steeply falling with its rank, and a little evenly."""
+    """Return word probabilities: mostly rank ** -2, and a small uniform part."""
     by_rank = [(rank + 1) ** -2.0 for rank in range(num_words)]
     return [0.93 * weight / sum(by_rank) + 0.07 / num_words for weight in by_rank]
 
@@ -128,5 +128,5 @@ def _draw(choices: list[str], weights: list[float], rng: np.random.Generator) ->
 
 
 def _with_articles(text: str) -> str:
-    """Put "an" before a vowel."""
+    """Write "an" before a vowel."""
     return re.sub(r"\ba (?=[aeiou])(?!uni|use|eu)", "an ", text)

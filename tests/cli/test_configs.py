@@ -25,7 +25,7 @@ COMPANIONS = {
     ("trainer", "ddp"): ["trainer.accelerator=cpu", "trainer.devices=2"],
     ("trainer", "slurm"): ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.num_nodes=1"],
     ("augment", "speed_specaugment"): ["features=log_mel"],
-    ("features", "log_mel_stored"): ["augment=specaugment"],
+    ("features", "log_mel_precomputed"): ["augment=specaugment"],
 }
 
 

@@ -164,7 +164,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("data.dir=", ["data.dir", "''"]),
         ("recipes_dir=/nowhere/at/all", ["recipes_dir", "/nowhere/at/all"]),
         ("audio='a b'c", ["audio"]),
-        ("features=log_mel_stored augment=speed_specaugment", ["augment.audio", "stored"]),
+        ("features=log_mel_precomputed augment=speed_specaugment", ["augment.audio", "stored"]),
     ],
 )
 def test_a_wrong_override_is_explained(monkeypatch, capsys, tmp_path, word, parts):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from asr.cli.build import build_data_parts, build_recogniser, plain
-from asr.cli.data import prepare_data
+from asr.cli.data import data_for_run
 from asr.cli.explanations import CONFIGS
 from asr.cli.help import choices
-from asr.data.reading import Reading
+from asr.data.loading.data_module import DataModule
 from tests.cli.conftest import TINY
 from tests.cli.test_configs import composed
 from tests.cli.test_resume import data
@@ -22,10 +22,10 @@ OPTIMIZERS = list(choices(CONFIGS, "optimizer"))
 def beginning(trained, *words: str):
     """Return initial weights, and the first micro-batches as a training reads them."""
     config = composed(*TINY, f"data.dir={data(trained)}", "augment=speed_specaugment", *words)
-    prepared = prepare_data(plain(config), quiet=True)
+    prepared = data_for_run(plain(config), quiet=True)
     resolved = plain(config)
     parts = build_data_parts(resolved)
-    reading = Reading(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+    reading = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
     dataset, order = reading.training_data(prepared.cuts("train"), resolved["seed"], parts.perturb)
     recogniser = build_recogniser(resolved, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     planned = order.updates(epoch=0, start=0, rank=0, world_size=1, accumulate=1)

@@ -15,7 +15,7 @@ PREPARE = '''
 from pathlib import Path
 import numpy as np, soundfile
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
-from asr.data.corpus import Corpus, Manifests
+from asr.data.manifests.corpus import Corpus, Manifests
 
 def prepare_beeps(output_dir: Path, *, source: str | None = None, count: int = 20) -> Corpus:
     """High and low beeps."""
@@ -72,7 +72,7 @@ def test_a_recipe_outside_the_repository_trains_and_is_found_by_its_name(recipes
 
 
 def test_stored_features_give_the_numbers_of_computed_ones(trained):
-    printed = trained.run("train", *TINY, "features=log_mel_stored", "run_dir=stored", "logger=none")
+    printed = trained.run("train", *TINY, "features=log_mel_precomputed", "run_dir=stored", "logger=none")
     assert "WER" in printed
     hypotheses = [(trained.folder / run / "decode" / "test.hyp.txt").read_text() for run in ("first", "stored")]
     assert hypotheses[0] == hypotheses[1]

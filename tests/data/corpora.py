@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,22 +11,31 @@ import soundfile
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 from asr.console import PlainConsole
-from asr.data.corpus import Corpus, Dropped, Manifests
-from asr.data.cuts import Limits
 from asr.data.features import LogMel
-from asr.data.prepare import View, prepare
-from asr.data.prepared import PreparedData
-from asr.data.table import print_table
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests
+from asr.data.preparation.build import PrepareSpec
+from asr.data.preparation.ctc_lengths import OutputFrames
+from asr.data.preparation.cuts import Limits
+from asr.data.preparation.prepare import prepare
+from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.table import print_table
 from asr.text.character import CharacterTokenizerTrainer
 from asr.text.normalise import TextNormalizer
+from asr.text.tokenizer import Tokenizer
 
 RATE_HZ = 8000
 NUM_MELS = 20
 LIMITS = Limits(min_duration_s=0.1, max_duration_s=3.0)
-VIEW = View(
-    TextNormalizer(), LIMITS, LogMel(NUM_MELS, RATE_HZ), CharacterTokenizerTrainer(), lambda num_frames: num_frames // 4
-)
-STORED = replace(VIEW, features=LogMel(NUM_MELS, RATE_HZ, stored=True))
+SPEC = PrepareSpec(TextNormalizer(), LIMITS, LogMel(NUM_MELS, RATE_HZ), CharacterTokenizerTrainer())
+PRECOMPUTED = replace(SPEC, features=LogMel(NUM_MELS, RATE_HZ, precomputed=True))
+
+
+class Killed:
+    """A trainer of tokenizers that a Ctrl-C interrupts."""
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        raise KeyboardInterrupt
+
 
 Pair = tuple[Recording, SupervisionSegment]
 
@@ -74,8 +83,14 @@ class Recipe:
         )
 
 
-def run(root: Path, recipe: Callable[[Path], Corpus], view: View = VIEW, view_name: str = "view") -> PreparedData:
-    return prepare(root, "corpus", recipe, view, view_name)
+def run(
+    root: Path,
+    recipe: Callable[[Path], Corpus],
+    spec: PrepareSpec = SPEC,
+    spec_name: str = "view",
+    output_frames: OutputFrames = lambda num_frames: num_frames // 4,
+) -> PreparedData:
+    return prepare(root, "corpus", recipe, spec, spec_name).for_encoder(output_frames)
 
 
 def ids(prepared: PreparedData, split: str) -> list[str]:
@@ -84,7 +99,8 @@ def ids(prepared: PreparedData, split: str) -> list[str]:
 
 def dropped(prepared: PreparedData) -> dict[tuple[str, str], str]:
     with (prepared.folder / "dropped.tsv").open(newline="", encoding="utf-8") as file:
-        return {(row["split"], row["item"]): row["reason"] for row in csv.DictReader(file, delimiter="\t")}
+        found = {(row["split"], row["item"]): row["reason"] for row in csv.DictReader(file, delimiter="\t")}
+    return found | {(item.split, item.item): item.reason for item in prepared.too_short}
 
 
 def printed(prepared: PreparedData) -> str:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from lhotse import Features, FeatureSet, NumpyFilesWriter, SupervisionSegment, SupervisionSet
 
-from asr.data.corpus import Corpus, Manifests
-from asr.data.features import StoredFeatures
-from tests.data.corpora import VIEW
+from asr.data.features import PrecomputedFeatures
+from asr.data.manifests.corpus import Corpus, Manifests
+from tests.data.corpora import SPEC
 
 WIDTH = 5
-STORED_VIEW = replace(VIEW, features=StoredFeatures(WIDTH))
+FEATURES_SPEC = replace(SPEC, features=PrecomputedFeatures(WIDTH))
 
 Pair = tuple[Features, SupervisionSegment]
 

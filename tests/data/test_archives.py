@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asr.data.archives import download, extract
+from asr.data.manifests.archives import download, extract
 
 
 def tar_of(path: Path, *members: tarfile.TarInfo) -> Path:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.audio_files import audio_cuts, find_audio
+from asr.data.manifests.audio_files import audio_cuts, find_audio
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import torch
 from lhotse import CutSet, NumpyFilesWriter, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
-from asr.data.dataset import SpeechDataset
-from asr.data.features import LogMel, StoredFeatures
-from asr.data.loader import EvaluationLoader, Workers, read
-from asr.data.perturb import SpeedPerturb
-from asr.data.reading import Reading
-from asr.data.sampling import BatchSize, MicroBatches
+from asr.data.features import LogMel, PrecomputedFeatures
+from asr.data.loading.data_module import DataModule
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.loader import EvaluationLoader, Workers, load_batches
+from asr.data.loading.perturb import SpeedPerturb
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.text.character import CharacterTokenizerTrainer
 
 RATE_HZ = 8000
@@ -125,7 +125,7 @@ def test_audio_of_another_rate_is_resampled(cuts, tokenizer):
 
 
 def test_stored_features_are_read_and_checked(cuts, tokenizer, features):
-    batch = SpeechDataset(StoredFeatures(20), tokenizer)[(0, cuts)]
+    batch = SpeechDataset(PrecomputedFeatures(20), tokenizer)[(0, cuts)]
     assert len(batch) == 0
     assert all("no stored features" in reason for _, reason in batch.skipped)
 
@@ -134,18 +134,18 @@ def test_features_that_a_corpus_brings_are_float32_and_as_wide_as_told(cuts, fea
     cut = next(iter(cuts)).compute_and_store_features(features.extractor, NumpyFilesWriter(tmp_path / "features"))
     file = next((tmp_path / "features").rglob("*.npy"))
     np.save(file, np.load(file).astype(np.float16))
-    assert StoredFeatures(20)(cut).dtype == np.float32
-    assert StoredFeatures(20)(cut).shape == (50, 20)
+    assert PrecomputedFeatures(20)(cut).dtype == np.float32
+    assert PrecomputedFeatures(20)(cut).shape == (50, 20)
     with pytest.raises(ValueError, match=r"cut0.* has features of shape \(50, 20\), expected 50 frames of 40"):
-        StoredFeatures(40)(cut)
+        PrecomputedFeatures(40)(cut)
     with pytest.raises(ValueError, match="num_features"):
-        StoredFeatures(0)
+        PrecomputedFeatures(0)
 
 
 def test_the_distance_of_frames_is_that_asked_for(cuts):
     cut = next(iter(cuts))
     assert [LogMel(20, RATE_HZ, shift)(cut).shape[0] for shift in (5, 10, 20)] == [100, 50, 25]
-    assert LogMel(frame_shift_ms=20).frame_shift_s == StoredFeatures(20, 20).frame_shift_s == 0.02
+    assert LogMel(frame_shift_ms=20).frame_shift_s == PrecomputedFeatures(20, 20).frame_shift_s == 0.02
 
 
 def test_stored_features_are_used_only_where_they_are_asked_for(cuts, features, tmp_path):
@@ -153,7 +153,7 @@ def test_stored_features_are_used_only_where_they_are_asked_for(cuts, features, 
     for file in (tmp_path / "features").rglob("*.npy"):
         np.save(file, np.zeros((50, 20), dtype=np.float32))
     assert features(cut).any()
-    assert not LogMel(20, RATE_HZ, stored=True)(cut).any()
+    assert not LogMel(20, RATE_HZ, precomputed=True)(cut).any()
 
 
 def test_the_first_channel_is_heard(features, tmp_path):
@@ -185,9 +185,9 @@ def test_cuts_of_a_batch_are_perturbed_differently(cuts, tokenizer, features):
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 7])
 def test_workers_do_not_change_what_is_perturbed(cuts, tokenizer, features, num_workers, one_thread):
-    order = MicroBatches(cuts, BatchSize(1.5, num_buckets=2), seed=5)
+    order = DurationBucketSampler(cuts, BucketingConfig(1.5, num_buckets=2), seed=5)
     dataset = SpeechDataset(features, tokenizer, SpeedPerturb())
-    batches = list(read(dataset, order.epoch(1), Workers(num_workers, prefetch=1)))
+    batches = list(load_batches(dataset, order.epoch(1), Workers(num_workers, prefetch=1)))
     expected = [dataset[item] for item in order.epoch(1)]
     assert [(batch.seed, batch.ids) for batch in batches] == [(batch.seed, batch.ids) for batch in expected]
     assert all(torch.equal(a.features, b.features) for a, b in zip(batches, expected, strict=True))
@@ -200,12 +200,12 @@ def test_impossible_workers_are_refused(options):
 
 
 def test_a_recipe_reads_training_shuffled_and_perturbed_and_evaluation_whole(cuts, tokenizer, features, tmp_path):
-    reading = Reading(features, tokenizer, BatchSize(1.5, num_buckets=2), Workers(0))
+    reading = DataModule(features, tokenizer, BucketingConfig(1.5, num_buckets=2), Workers(0))
     perturb = SpeedPerturb()
     dataset, order = reading.training_data(cuts, 9, perturb)
     assert (dataset.perturb, order.seed, order.shuffle) == (perturb, 9, True)
     loader = reading.evaluation_loader(cuts)
-    assert (loader.dataset.perturb, loader.micro_batches.shuffle) == (None, False)
+    assert (loader.dataset.perturb, loader.cut_sampler.shuffle) == (None, False)
     for file in tmp_path.glob("*.wav"):
         file.unlink()
     assert sorted(cut for batch in loader for cut, _ in batch.skipped) == [f"cut{index}" for index in range(6)]
@@ -222,7 +222,7 @@ def test_a_batch_moves_with_all_its_tensors(cuts, tokenizer, features):
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_workers_do_not_change_what_is_read(cuts, tokenizer, features, num_workers):
-    order = MicroBatches(cuts, BatchSize(1.5, num_buckets=2), shuffle=False)
+    order = DurationBucketSampler(cuts, BucketingConfig(1.5, num_buckets=2), shuffle=False)
     dataset = SpeechDataset(features, tokenizer)
     batches = list(EvaluationLoader(dataset, order, Workers(num_workers)))
     assert sorted(cut for batch in batches for cut in batch.ids) == [f"cut{i}" for i in range(6)]
@@ -232,7 +232,7 @@ def test_workers_do_not_change_what_is_read(cuts, tokenizer, features, num_worke
 
 
 def test_ranks_share_the_cuts(cuts, tokenizer, features):
-    order = MicroBatches(cuts, BatchSize(1.0, num_buckets=2), shuffle=False)
+    order = DurationBucketSampler(cuts, BucketingConfig(1.0, num_buckets=2), shuffle=False)
     dataset = SpeechDataset(features, tokenizer)
     parts = [EvaluationLoader(dataset, order, Workers(0), rank, 2) for rank in range(2)]
     ids = [cut for part in parts for batch in part for cut in batch.ids]

@@ -9,11 +9,12 @@ import pytest
 from lhotse import CutSet, RecordingSet, SupervisionSegment, SupervisionSet
 from lhotse.features.io import READER_BACKENDS
 
-from asr.data.features import StoredFeatures
-from asr.data.lhotse_jsonl import read_features
-from asr.data.manifests import evaluation_cuts, read_brought
+from asr.data.features import PrecomputedFeatures
+from asr.data.manifests.import_manifests import import_manifests
+from asr.data.manifests.lhotse_jsonl import read_features
+from asr.data.preparation.cuts import evaluation_cuts
 from asr.recipes.custom.prepare import prepare_custom
-from tests.data.corpora import VIEW, utterance
+from tests.data.corpora import SPEC, utterance
 from tests.data.feature_corpora import (
     WIDTH,
     file_of,
@@ -23,7 +24,7 @@ from tests.data.feature_corpora import (
     write_folder,
 )
 
-FEATURES = StoredFeatures(WIDTH)
+FEATURES = PrecomputedFeatures(WIDTH)
 
 
 def line(folder: Path, **change) -> Path:
@@ -135,11 +136,11 @@ def test_recordings_come_before_features_and_features_before_cuts(tmp_path):
     pair = stored_utterance(tmp_path, "a")
     folder = write_folder(tmp_path, pair)
     CutSet.from_manifests(features=[pair[0]]).to_file(tmp_path / "cuts.jsonl.gz")
-    brought = read_brought(folder)
+    brought = import_manifests(folder)
     assert [len(m.features) for m in brought.splits.values()] == [1]
     assert brought.notes == ["manifests of cuts were passed over; features and supervisions lie beside them"]
     RecordingSet.from_recordings([utterance(tmp_path, "a")[0]]).to_file(tmp_path / "recordings.jsonl.gz")
-    brought = read_brought(folder)
+    brought = import_manifests(folder)
     assert [(m.features, len(m.recordings)) for m in brought.splits.values()] == [(None, 1)]
     assert "manifests of features were passed over; recordings and supervisions lie beside them" in brought.notes
 
@@ -148,13 +149,13 @@ def test_features_without_supervisions_are_refused(tmp_path):
     write_folder(tmp_path, stored_utterance(tmp_path, "a"), split="_dev")
     (tmp_path / "supervisions_dev.jsonl.gz").unlink()
     with pytest.raises(ValueError, match="split 'dev' has features or supervisions, but not both"):
-        read_brought(tmp_path)
+        import_manifests(tmp_path)
 
 
 def test_features_and_audio_are_not_decoded_for_one_another(tmp_path):
     folder = write_folder(tmp_path / "m", stored_utterance(tmp_path, "a"))
-    with pytest.raises(ValueError, match=r"features=stored data\.num_features=5"):
-        evaluation_cuts(folder, str, VIEW.features)
+    with pytest.raises(ValueError, match=r"features=precomputed data\.num_features=5"):
+        evaluation_cuts(folder, str, SPEC.features)
     (tmp_path / "t.tsv").write_text(f"audio\ttext\n{utterance(tmp_path, 'b')[0].sources[0].source}\thi\n")
     with pytest.raises(ValueError, match="there is audio"):
         evaluation_cuts(tmp_path / "t.tsv", str, FEATURES)

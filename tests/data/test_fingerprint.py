@@ -3,9 +3,9 @@ import os
 
 import pytest
 
-from asr.data import fingerprint as module
-from asr.data.fingerprint import describe_source, fingerprint
-from asr.data.manifests import manifest_files
+from asr.data.manifests.import_manifests import manifest_files
+from asr.data.preparation import fingerprint as module
+from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.data.seeding import seed_for
 
 

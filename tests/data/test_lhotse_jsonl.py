@@ -9,9 +9,10 @@ import soundfile
 from lhotse import AudioSource, CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
-from asr.data.lhotse_jsonl import read_cuts, read_recordings, read_supervisions
-from asr.data.manifests import evaluation_cuts, read_brought
-from tests.data.corpora import VIEW
+from asr.data.manifests.import_manifests import import_manifests
+from asr.data.manifests.lhotse_jsonl import read_cuts, read_recordings, read_supervisions
+from asr.data.preparation.cuts import evaluation_cuts
+from tests.data.corpora import SPEC
 
 SEGMENT = SupervisionSegment("s", "a", 0.25, 0.5, text="hi").to_dict()
 
@@ -39,7 +40,7 @@ def test_no_path_of_a_manifest_is_ever_run(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     for path in (tmp_path / name, tmp_path.joinpath(name).relative_to(tmp_path)):
         with pytest.raises(ValueError, match="no file or folder"):
-            read_brought(path)
+            import_manifests(path)
         path.parent.mkdir(exist_ok=True)
     (tmp_path / "cut").mkdir()
     cuts = CutSet.from_cuts([cut_of(tmp_path)])
@@ -47,7 +48,7 @@ def test_no_path_of_a_manifest_is_ever_run(tmp_path, monkeypatch, name):
     folder = tmp_path / "pipe:touch hacked;"
     folder.mkdir(exist_ok=True)
     (tmp_path / "cut/cuts.jsonl").rename(folder / "cuts.jsonl")
-    assert len(evaluation_cuts(folder.relative_to(tmp_path), str, VIEW.features)[0]) == 1
+    assert len(evaluation_cuts(folder.relative_to(tmp_path), str, SPEC.features)[0]) == 1
     assert not (tmp_path / "hacked").exists()
 
 
@@ -118,7 +119,7 @@ def test_an_utterance_in_two_splits_is_refused(tmp_path):
         write(tmp_path / f"recordings_{split}.jsonl", recording(tmp_path))
         write(tmp_path / f"supervisions_{split}.jsonl", SEGMENT)
     with pytest.raises(ValueError, match="supervision 's' is in the splits 'test' and 'train'"):
-        read_brought(tmp_path)
+        import_manifests(tmp_path)
 
 
 def test_an_empty_name_is_no_speaker(tmp_path):
@@ -148,7 +149,7 @@ def test_cuts_that_give_an_id_another_meaning_are_refused(tmp_path):
 def test_an_utterance_of_a_cut_lies_in_the_recording_of_the_cut(tmp_path):
     cut = cut_of(tmp_path)
     cut.supervisions = [fastcopy(cut.supervisions[0], recording_id="as-it-was-called-before")]
-    assert len(evaluation_cuts(write(tmp_path / "cuts.jsonl", cut), str, VIEW.features)[0]) == 1
+    assert len(evaluation_cuts(write(tmp_path / "cuts.jsonl", cut), str, SPEC.features)[0]) == 1
 
 
 def test_mixed_cuts_are_refused_rather_than_unmixed(tmp_path):
@@ -162,7 +163,7 @@ def test_cuts_without_audio_or_transcript_are_listed(tmp_path):
     silent, untold = cut_of(tmp_path, "b", "t").to_dict(), recording(tmp_path, "c").to_cut().with_id("untold")
     del silent["recording"]
     write(tmp_path / "cuts_test.jsonl", cut_of(tmp_path), silent | {"id": "silent"}, untold)
-    cuts, dropped = evaluation_cuts(tmp_path, str.upper, VIEW.features)
+    cuts, dropped = evaluation_cuts(tmp_path, str.upper, SPEC.features)
     assert [(cut.id, cut.supervisions[0].text) for cut in cuts] == [("s", "HI")]
     assert [(item.split, item.item, item.reason.split(":")[0]) for item in dropped] == [
         ("test", "silent", "no recording"),
@@ -171,7 +172,7 @@ def test_cuts_without_audio_or_transcript_are_listed(tmp_path):
 
 
 def test_a_perturbed_cut_stays_perturbed(tmp_path):
-    (cut,) = evaluation_cuts(write(tmp_path / "cuts.jsonl", cut_of(tmp_path).perturb_speed(2.0)), str, VIEW.features)[0]
+    (cut,) = evaluation_cuts(write(tmp_path / "cuts.jsonl", cut_of(tmp_path).perturb_speed(2.0)), str, SPEC.features)[0]
     assert cut.load_audio().shape == (1, 2000)
 
 
@@ -179,13 +180,13 @@ def test_an_address_inside_a_cut_is_refused(tmp_path):
     cut = cut_of(tmp_path)
     cut.recording.sources = [AudioSource("url", [0], "https://example.org/a.wav")]
     with pytest.raises(ValueError, match=r"cuts.jsonl, line 1: recording 'a': audio of type 'url'"):
-        read_brought(write(tmp_path / "cuts.jsonl", cut))
+        import_manifests(write(tmp_path / "cuts.jsonl", cut))
 
 
 @pytest.mark.parametrize(("channel", "level"), [(0, 0.1), (1, 0.2), ([0, 1], 0.1)])
 def test_the_channel_that_a_supervision_names_is_read(tmp_path, channel, level):
     write(tmp_path / "recordings.jsonl", recording(tmp_path, num_channels=2))
     write(tmp_path / "supervisions.jsonl", SEGMENT | {"channel": channel})
-    ((cut,), _) = evaluation_cuts(tmp_path, str, VIEW.features)
+    ((cut,), _) = evaluation_cuts(tmp_path, str, SPEC.features)
     assert np.allclose(cut.load_audio()[0], level, atol=1e-3)
-    assert any("several channels: 1" in note for note in read_brought(tmp_path).notes)
+    assert any("several channels: 1" in note for note in import_manifests(tmp_path).notes)

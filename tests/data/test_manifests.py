@@ -5,9 +5,10 @@ import pytest
 import soundfile
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
-from asr.data.manifests import evaluation_cuts, read_brought
-from asr.data.tables import read_table
-from tests.data.corpora import VIEW
+from asr.data.manifests.import_manifests import import_manifests
+from asr.data.manifests.tables import read_table
+from asr.data.preparation.cuts import evaluation_cuts
+from tests.data.corpora import SPEC
 
 
 def table(folder, *lines):
@@ -31,12 +32,12 @@ def manifests(tmp_path, monkeypatch):
 
 
 def test_relative_audio_is_found_from_every_folder_later(manifests):
-    (recording,) = read_brought(manifests).splits["all"].recordings
+    (recording,) = import_manifests(manifests).splits["all"].recordings
     assert recording.sources[0].source == str(manifests / "a.wav")
 
 
 def test_segments_without_audio_are_named_when_evaluating(manifests):
-    cuts, dropped = evaluation_cuts(manifests, str, VIEW.features)
+    cuts, dropped = evaluation_cuts(manifests, str, SPEC.features)
     assert [cut.id for cut in cuts] == ["good"]
     assert {item.item: item.reason.split(":")[0] for item in dropped} == {
         "late": "outside its recording",
@@ -46,7 +47,7 @@ def test_segments_without_audio_are_named_when_evaluating(manifests):
 
 @pytest.mark.parametrize("name", ["x" * 300 + ".wav", "~nobody-of-this-name/a.wav", "a\0b.wav"])
 def test_an_impossible_path_is_missing_audio(tmp_path, name):
-    (item,) = read_brought(table(tmp_path, "audio\ttext", f"{name}\thi")).dropped
+    (item,) = import_manifests(table(tmp_path, "audio\ttext", f"{name}\thi")).dropped
     assert item.reason.startswith("missing audio: ")
 
 
@@ -77,7 +78,7 @@ def test_a_recording_under_two_names_is_refused(tmp_path):
 def test_other_words_for_splits_are_understood_in_names_of_manifests(manifests):
     for kind in ("recordings", "supervisions"):
         (manifests / f"{kind}.jsonl.gz").rename(manifests / f"{kind}_valid.jsonl.gz")
-    brought = read_brought(manifests)
+    brought = import_manifests(manifests)
     assert list(brought.splits) == ["dev"]
     assert brought.notes == ["split 'valid' was read as 'dev'"]
 
@@ -93,12 +94,12 @@ def test_other_words_for_splits_are_understood_in_names_of_manifests(manifests):
 def test_a_folder_of_unclear_manifests_is_refused(manifests, name, message):
     (manifests / name).write_text("")
     with pytest.raises(ValueError, match=message):
-        read_brought(manifests)
+        import_manifests(manifests)
 
 
 def test_cuts_beside_recordings_are_passed_over_and_it_is_said(manifests):
     (manifests / "cuts.jsonl").write_text("")
-    assert any("cuts were passed over" in note for note in read_brought(manifests).notes)
+    assert any("cuts were passed over" in note for note in import_manifests(manifests).notes)
 
 
 def test_one_id_may_name_different_audio_in_different_splits(tmp_path):
@@ -109,19 +110,19 @@ def test_one_id_may_name_different_audio_in_different_splits(tmp_path):
         RecordingSet.from_recordings([recording]).to_file(tmp_path / f"recordings_{split}.jsonl")
         SupervisionSet.from_segments([segment]).to_file(tmp_path / f"supervisions_{split}.jsonl")
     (tmp_path / "gone.wav").unlink()
-    cuts, dropped = evaluation_cuts(tmp_path, str, VIEW.features)
+    cuts, dropped = evaluation_cuts(tmp_path, str, SPEC.features)
     assert [cut.id for cut in cuts] == ["test"]
     assert [(item.split, item.item, item.reason.split(":")[0]) for item in dropped] == [("dev", "dev", "missing audio")]
 
 
 def test_nothing_to_decode_says_why(tmp_path):
     with pytest.raises(ValueError, match=r"nothing to decode; the first reasons: \['missing audio: .*gone\.wav"):
-        evaluation_cuts(table(tmp_path, "audio\ttext", "gone.wav\thi"), str, VIEW.features)
+        evaluation_cuts(table(tmp_path, "audio\ttext", "gone.wav\thi"), str, SPEC.features)
 
 
 def test_empty_transcripts_are_references(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
-    ((cut,), dropped) = evaluation_cuts(table(tmp_path, "audio\ttext", "a.wav\t"), str.strip, VIEW.features)
+    ((cut,), dropped) = evaluation_cuts(table(tmp_path, "audio\ttext", "a.wav\t"), str.strip, SPEC.features)
     assert (cut.supervisions[0].text, dropped) == ("", [])
 
 
@@ -130,6 +131,6 @@ def test_every_real_prompt_is_a_reference_whatever_its_split(shared_data, tmp_pa
         tar.extractall(tmp_path, filter="data")
     lines = (tmp_path / "asterisk_en/transcripts.tsv").read_text(encoding="utf-8").splitlines()
     source = table(tmp_path / "asterisk_en", "audio\tspeaker\ttext\tsplit", *lines)
-    cuts, dropped = evaluation_cuts(source, str.upper, VIEW.features)
+    cuts, dropped = evaluation_cuts(source, str.upper, SPEC.features)
     assert dropped == []
     assert sorted(cut.supervisions[0].text for cut in cuts) == sorted(line.split("\t")[2].upper() for line in lines)

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import soundfile
 
-import asr.data.prepare
-from asr.data.corpus import Corpus, Dropped
+import asr.data.preparation.build
+import asr.data.preparation.prepare
+from asr.data.manifests.corpus import Corpus, Dropped
 from asr.text.normalise import TextNormalizer
 from tests.data.corpora import (
     NUM_MELS,
+    PRECOMPUTED,
     RATE_HZ,
-    STORED,
-    VIEW,
+    SPEC,
+    Killed,
     Pair,
     Recipe,
     contents,
@@ -45,32 +47,29 @@ def test_prepared_data_holds_what_the_corpus_holds(tmp_path):
 
 def test_a_second_call_does_no_work(tmp_path):
     recipe = Recipe()
-    first = run(tmp_path, recipe, STORED)
+    first = run(tmp_path, recipe, PRECOMPUTED)
     before = contents(tmp_path)
-    again = run(tmp_path, recipe, STORED)
+    again = run(tmp_path, recipe, PRECOMPUTED)
     assert len(recipe.folders) == 1
     assert contents(tmp_path) == before
     assert (again.mean, again.std, again.splits) == (first.mean, first.std, first.splits)
     assert again.tokenizer.state() == first.tokenizer.state()
 
 
-def test_another_view_uses_the_corpus_again(tmp_path):
+def test_another_spec_uses_the_corpus_again(tmp_path):
     recipe = Recipe(notes=("kept",), dropped=[Dropped("train", "x", "missing audio: x")])
     first = run(tmp_path, recipe)
-    second = run(tmp_path, recipe, replace(VIEW, text=TextNormalizer(case="upper")), "other")
+    second = run(tmp_path, recipe, replace(SPEC, text=TextNormalizer(case="upper")), "other")
     assert len(recipe.folders) == 1
     assert second.tokenizer.pieces[2:] == ["A", "B"]
     assert ids(second, "train") == ids(first, "train")
     assert (second.notes, dropped(second)) == (first.notes, dropped(first))
 
 
-def test_a_call_killed_in_the_view_continues_behind_the_corpus(tmp_path):
-    def killed(*_):
-        raise KeyboardInterrupt
-
+def test_a_call_killed_while_building_continues_behind_the_corpus(tmp_path):
     recipe = Recipe()
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, recipe, replace(VIEW, output_frames=killed))
+        run(tmp_path, recipe, replace(SPEC, tokenizer_trainer=Killed()))
     assert not (tmp_path / "corpus" / "view").exists()
     stale = tmp_path / "corpus" / "view.partial"
     (stale / "features").mkdir(parents=True, exist_ok=True)
@@ -101,9 +100,11 @@ def test_a_folder_without_an_index_is_not_taken_for_prepared(tmp_path):
 
 def test_a_call_that_waited_for_another_does_its_work_no_second_time(tmp_path, monkeypatch):
     recipe, waiting, views = Recipe(), threading.Event(), []
-    monkeypatch.setattr(asr.data.prepare.console, "print", lambda *args, **kwargs: waiting.set())
-    build = asr.data.prepare._build_view
-    monkeypatch.setattr(asr.data.prepare, "_build_view", lambda *args: views.append(args) or build(*args))
+    monkeypatch.setattr(asr.data.preparation.prepare.console, "print", lambda *args, **kwargs: waiting.set())
+    build = asr.data.preparation.prepare.build_prepared
+    monkeypatch.setattr(
+        asr.data.preparation.prepare, "build_prepared", lambda *args: views.append(args) or build(*args)
+    )
     with ThreadPoolExecutor(1) as pool:
         others = []
 
@@ -121,11 +122,11 @@ def test_a_call_that_waited_for_another_does_its_work_no_second_time(tmp_path, m
 
 def test_prepared_data_are_found_from_another_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    prepared = run(Path("data"), Recipe(), STORED)
+    prepared = run(Path("data"), Recipe(), PRECOMPUTED)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert prepared.folder == tmp_path / "data" / "corpus" / "view"
-    assert all(STORED.features(cut).any() for cut in prepared.cuts("train"))
+    assert all(PRECOMPUTED.features(cut).any() for cut in prepared.cuts("train"))
     assert all(cut.load_audio().any() for cut in prepared.cuts("train"))
 
 
@@ -153,21 +154,21 @@ def test_statistics_are_those_of_the_training_features(tmp_path):
         soundfile.write(folder / "dev-0.wav", noise(1.0) * 5, RATE_HZ)
 
     prepared = run(tmp_path, Recipe(add))
-    frames = np.concatenate([VIEW.features(cut) for cut in prepared.cuts("train")]).astype(np.float64)
+    frames = np.concatenate([SPEC.features(cut) for cut in prepared.cuts("train")]).astype(np.float64)
     assert frames.shape == (350, NUM_MELS)
     np.testing.assert_allclose(prepared.mean, frames.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(prepared.std, frames.std(axis=0), atol=1e-6)
 
 
 def test_statistics_are_measured_on_evenly_spread_cuts(tmp_path, monkeypatch):
-    monkeypatch.setattr(asr.data.prepare, "NUM_STATISTICS_CUTS", 2)
+    monkeypatch.setattr(asr.data.preparation.build, "NUM_STATISTICS_CUTS", 2)
 
     def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
         splits["train"].append(utterance(folder, "more", 0.5))
 
     prepared = run(tmp_path, Recipe(add))
     first, _, third, _ = prepared.cuts("train")
-    frames = np.concatenate([VIEW.features(first), VIEW.features(third)])
+    frames = np.concatenate([SPEC.features(first), SPEC.features(third)])
     np.testing.assert_allclose(prepared.mean, frames.mean(axis=0), atol=1e-5)
 
 
@@ -187,19 +188,19 @@ def test_stored_features_are_those_that_would_be_computed(tmp_path, rate_hz):
         splits["train"].append(utterance(folder, "other", 1.2345, rate_hz=rate_hz))
 
     computed = run(tmp_path, Recipe(add))
-    stored = run(tmp_path, Recipe(), STORED, "stored")
+    stored = run(tmp_path, Recipe(), PRECOMPUTED, "stored")
     assert not (stored.folder.parent / "stored.partial").exists()
     for split in ("train", "dev", "test-x"):
         for plain, cut in zip(computed.cuts(split), stored.cuts(split), strict=True):
             assert cut.id == plain.id
             assert Path(cut.features.storage_path) == stored.folder / "features"
-            np.testing.assert_array_equal(cut.load_features(), VIEW.features(plain))
+            np.testing.assert_array_equal(cut.load_features(), SPEC.features(plain))
     assert (stored.mean, stored.std) == (computed.mean, computed.std)
     assert not (computed.folder / "features").exists()
 
 
 def test_stored_features_are_read_without_audio(tmp_path):
-    prepared = run(tmp_path, Recipe(), STORED)
+    prepared = run(tmp_path, Recipe(), PRECOMPUTED)
     for audio in tmp_path.rglob("*.wav"):
         audio.unlink()
-    assert [STORED.features(cut).shape for cut in prepared.cuts("train")] == [(100, NUM_MELS)] * 3
+    assert [PRECOMPUTED.features(cut).shape for cut in prepared.cuts("train")] == [(100, NUM_MELS)] * 3

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from lhotse import CutSet, MonoCut, SupervisionSegment
 
-from asr.data.cut_table import CutTable
-from asr.data.sampling import BatchSize, MicroBatches, duration_bins
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, duration_bins
+from asr.data.preparation.indexed_cut_set import IndexedCutSet
 
 
 def cuts_of(num: int) -> CutSet:
@@ -20,8 +20,8 @@ def ids(plan) -> list[list[str]]:
 
 
 @pytest.fixture
-def order() -> MicroBatches:
-    return MicroBatches(cuts_of(60), BatchSize(10.0, num_buckets=4), seed=3)
+def order() -> DurationBucketSampler:
+    return DurationBucketSampler(cuts_of(60), BucketingConfig(10.0, num_buckets=4), seed=3)
 
 
 def test_an_epoch_holds_every_cut_once_within_the_duration(order):
@@ -34,9 +34,9 @@ def test_order_depends_on_seed_and_epoch_alone(order):
     first = ids(order.epoch(0))
     ids(order.epoch(5))
     assert ids(order.epoch(0)) == first
-    assert ids(MicroBatches(order.cuts, order.size, seed=3).epoch(0)) == first
+    assert ids(DurationBucketSampler(order.cuts, order.size, seed=3).epoch(0)) == first
     assert ids(order.epoch(1)) != first
-    assert ids(MicroBatches(order.cuts, order.size, seed=4).epoch(0)) != first
+    assert ids(DurationBucketSampler(order.cuts, order.size, seed=4).epoch(0)) != first
 
 
 def test_every_micro_batch_has_a_seed_of_its_own(order):
@@ -63,36 +63,42 @@ def test_one_bucket_and_equal_durations_work():
     same = CutSet.from_cuts(MonoCut(f"c{i}", 0, 2.0, 0) for i in range(9))
     assert duration_bins(np.full(9, 2.0), 10) == []
     for num_buckets in (1, 10):
-        assert sum(map(len, ids(MicroBatches(same, BatchSize(4.0, num_buckets)).epoch(0)))) == 9
+        assert sum(map(len, ids(DurationBucketSampler(same, BucketingConfig(4.0, num_buckets)).epoch(0)))) == 9
 
 
 @pytest.mark.parametrize("num_buckets", [1, 4])
 def test_every_cut_is_kept_where_nothing_fills_a_batch_and_where_one_overfills_it(num_buckets):
     long = CutSet.from_cuts(MonoCut(f"c{i}", 0, duration, 0) for i, duration in enumerate((1.0, 1.5, 40.0, 2.0, 3.0)))
-    for size in (BatchSize(5.0, num_buckets), BatchSize(500.0, num_buckets)):
+    for size in (BucketingConfig(5.0, num_buckets), BucketingConfig(500.0, num_buckets)):
         for shuffle in (True, False):
-            found = ids(MicroBatches(long, size, shuffle=shuffle).epoch(0))
+            found = ids(DurationBucketSampler(long, size, shuffle=shuffle).epoch(0))
             assert sorted(itertools.chain.from_iterable(found)) == [f"c{i}" for i in range(5)]
 
 
 @pytest.mark.parametrize("num_buckets", [1, 4])
 def test_long_cuts_count_more_where_that_is_asked_for(num_buckets):
     same = CutSet.from_cuts(MonoCut(f"c{i}", 0, 10.0, 0) for i in range(12))
-    plain = ids(MicroBatches(same, BatchSize(40.0, num_buckets)).epoch(0))
+    plain = ids(DurationBucketSampler(same, BucketingConfig(40.0, num_buckets)).epoch(0))
     # 10 s count as 10 + 10² / 10 = 20 s
-    quadratic = ids(MicroBatches(same, BatchSize(40.0, num_buckets, quadratic_duration_s=10.0)).epoch(0))
+    quadratic = ids(DurationBucketSampler(same, BucketingConfig(40.0, num_buckets, quadratic_duration_s=10.0)).epoch(0))
     assert [max(map(len, plain)), max(map(len, quadratic))] == [4, 2]
 
 
 def test_the_order_without_shuffling_never_changes():
     cuts = cuts_of(60)
-    first, second = (ids(MicroBatches(cuts, BatchSize(10.0), shuffle=False).epoch(epoch)) for epoch in (0, 0))
+    first, second = (
+        ids(DurationBucketSampler(cuts, BucketingConfig(10.0), shuffle=False).epoch(epoch)) for epoch in (0, 0)
+    )
     assert first == second
 
 
 def test_shuffling_reaches_the_whole_corpus():
     cuts = CutSet.from_cuts(MonoCut(f"{i}", 0, 1.0 + i % 3, 0) for i in range(400))
-    found = [int(cut) for batch in ids(MicroBatches(cuts, BatchSize(4.0, 2), seed=1).epoch(0)) for cut in batch]
+    found = [
+        int(cut)
+        for batch in ids(DurationBucketSampler(cuts, BucketingConfig(4.0, 2), seed=1).epoch(0))
+        for cut in batch
+    ]
     assert sorted(found) == list(range(400))
     assert max(found[:20]) > 300
     assert min(found[:20]) < 100
@@ -103,7 +109,7 @@ def test_padding_counts_as_audio():
     cuts = CutSet.from_cuts(MonoCut(f"c{i}", 0, duration, 0) for i, duration in enumerate(durations))
     for num_buckets in (1, 3):
         for shuffle in (True, False):
-            order = MicroBatches(cuts, BatchSize(5.0, num_buckets), shuffle=shuffle)
+            order = DurationBucketSampler(cuts, BucketingConfig(5.0, num_buckets), shuffle=shuffle)
             for epoch in range(5):
                 for _, batch in order.epoch(epoch):
                     longest = max(cut.duration for cut in batch)
@@ -123,16 +129,16 @@ def test_the_largest_micro_batch_of_every_bucket_starts_with_its_longest_cut(ord
 
 def test_an_order_that_was_drawn_once_stays():
     # Philox's raw numbers: a training that is resumed with another numpy must find the same order
-    order = MicroBatches(cuts_of(12), BatchSize(8.0, num_buckets=2), seed=1)
+    order = DurationBucketSampler(cuts_of(12), BucketingConfig(8.0, num_buckets=2), seed=1)
     assert [part.tolist() for part in order.plan(0)] == [[1, 6], [8, 10], [11, 3], [0, 4, 2], [7], [9, 5]]
 
 
 def test_cuts_on_disk_are_drawn_like_cuts_in_memory(tmp_path):
-    CutTable.write(tmp_path / "cuts_train", cuts_of(60))
-    table = CutTable(tmp_path / "cuts_train")
+    IndexedCutSet.write(tmp_path / "cuts_train", cuts_of(60))
+    table = IndexedCutSet(tmp_path / "cuts_train")
     assert (len(table), [cut.id for cut in table[3:5]]) == (60, ["cut3", "cut4"])
     assert list(table) == list(cuts_of(60))
-    stored, listed = (MicroBatches(cuts, BatchSize(10.0, 4), seed=3) for cuts in (table, cuts_of(60)))
+    stored, listed = (DurationBucketSampler(cuts, BucketingConfig(10.0, 4), seed=3) for cuts in (table, cuts_of(60)))
     assert ids(stored.epoch(1)) == ids(listed.epoch(1))
     again = pickle.loads(pickle.dumps(table))
     assert again[7] == table[7]
@@ -156,11 +162,11 @@ def test_bins_divide_the_audio_evenly():
 
 def test_no_cuts_and_impossible_sizes_are_refused():
     with pytest.raises(ValueError, match="no cuts"):
-        MicroBatches(CutSet.from_cuts([]), BatchSize(10.0))
+        DurationBucketSampler(CutSet.from_cuts([]), BucketingConfig(10.0))
     for options in (
         {"max_duration_s": 0},
         {"max_duration_s": 1, "num_buckets": 0},
         {"max_duration_s": 1, "quadratic_duration_s": 0},
     ):
         with pytest.raises(ValueError, match="must be positive"):
-            BatchSize(**options)
+            BucketingConfig(**options)

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from lhotse import RecordingSet, SupervisionSegment
 
-from asr.data.corpus import Manifests
-from asr.data.dataset import SpeechDataset
-from asr.data.features import StoredFeatures
-from asr.data.manifest_checks import segment_problem
-from tests.data.corpora import VIEW, Recipe, contents, dropped, ids, run, utterance
+from asr.data.features import PrecomputedFeatures
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.manifests.corpus import Manifests
+from asr.data.manifests.manifest_checks import segment_problem
+from asr.text.normalise import TextNormalizer
+from tests.data.corpora import SPEC, Killed, Recipe, contents, dropped, ids, run, utterance
 from tests.data.feature_corpora import (
-    STORED_VIEW,
+    FEATURES_SPEC,
     WIDTH,
     FeatureRecipe,
     Pair,
@@ -26,7 +27,7 @@ from tests.data.feature_corpora import (
 
 
 def test_features_without_audio_become_prepared_data_and_batches(tmp_path):
-    prepared = run(tmp_path, FeatureRecipe(), STORED_VIEW)
+    prepared = run(tmp_path, FeatureRecipe(), FEATURES_SPEC)
     assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
     assert prepared.splits["train"]["hours"] == round(3.0 / 3600, 4)
     assert prepared.tokenizer.pieces[2:] == ["a", "b"]
@@ -34,31 +35,28 @@ def test_features_without_audio_become_prepared_data_and_batches(tmp_path):
     frames = np.concatenate([matrix(100, seed=7)] * 3).astype(np.float64)
     np.testing.assert_allclose(prepared.mean, frames.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(prepared.std, frames.std(axis=0), atol=1e-6)
-    batch = SpeechDataset(STORED_VIEW.features, prepared.tokenizer)[(0, prepared.cuts("dev")[:])]
+    batch = SpeechDataset(FEATURES_SPEC.features, prepared.tokenizer)[(0, prepared.cuts("dev")[:])]
     assert batch.num_frames.tolist() == [100, 100]
     assert batch.audio_s == 2.0
     np.testing.assert_array_equal(batch.features[0], matrix(100, seed=5).astype(np.float32))
 
 
-def test_a_second_call_does_no_work_and_another_view_uses_the_manifests_again(tmp_path):
+def test_a_second_call_does_no_work_and_another_spec_uses_the_manifests_again(tmp_path):
     recipe = FeatureRecipe()
-    first = run(tmp_path, recipe, STORED_VIEW)
+    first = run(tmp_path, recipe, FEATURES_SPEC)
     before = contents(tmp_path)
-    assert run(tmp_path, recipe, STORED_VIEW).mean == first.mean
+    assert run(tmp_path, recipe, FEATURES_SPEC).mean == first.mean
     assert contents(tmp_path) == before
-    other = run(tmp_path, recipe, replace(STORED_VIEW, output_frames=lambda num_frames: num_frames // 2), "other")
+    other = run(tmp_path, recipe, replace(FEATURES_SPEC, text=TextNormalizer("upper")), "other")
     assert ids(other, "train") == ids(first, "train")
     assert recipe.calls == 1
 
 
 def test_a_preparation_that_was_killed_goes_on(tmp_path):
-    def killed(*_):
-        raise KeyboardInterrupt
-
     recipe = FeatureRecipe()
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, recipe, replace(STORED_VIEW, output_frames=killed))
-    assert ids(run(tmp_path, recipe, STORED_VIEW), "dev") == ["dev-0", "dev-1"]
+        run(tmp_path, recipe, replace(FEATURES_SPEC, tokenizer_trainer=Killed()))
+    assert ids(run(tmp_path, recipe, FEATURES_SPEC), "dev") == ["dev-0", "dev-1"]
     assert recipe.calls == 1
 
 
@@ -131,17 +129,17 @@ def test_features_that_cannot_be_trained_on_are_dropped_with_the_reason(tmp_path
         splits["train"].append(stored_utterance(folder, "bad"))
         spoil(splits["train"][-1])
 
-    prepared = run(tmp_path, FeatureRecipe(change), STORED_VIEW)
+    prepared = run(tmp_path, FeatureRecipe(change), FEATURES_SPEC)
     assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
     assert list(dropped(prepared)) == [("train", "bad")]
     assert re.match(reason, dropped(prepared)["train", "bad"])
 
 
 def test_features_lost_after_preparing_are_skipped_and_named(tmp_path):
-    prepared = run(tmp_path, FeatureRecipe(), STORED_VIEW)
+    prepared = run(tmp_path, FeatureRecipe(), FEATURES_SPEC)
     cuts = prepared.cuts("train")[:]
     file_of(cuts[1].features).unlink()
-    batch = SpeechDataset(STORED_VIEW.features, prepared.tokenizer)[(0, cuts)]
+    batch = SpeechDataset(FEATURES_SPEC.features, prepared.tokenizer)[(0, cuts)]
     assert batch.ids == ("train-0", "train-2")
     assert [name for name, _ in batch.skipped] == ["train-1"]
 
@@ -159,26 +157,26 @@ def test_segments_of_one_matrix_get_their_own_frames(tmp_path):
             corpus.splits["train"] = Manifests.of(list(found.features)[:1], found.supervisions)
             return corpus
 
-    prepared = run(tmp_path, Talks(change), STORED_VIEW)
+    prepared = run(tmp_path, Talks(change), FEATURES_SPEC)
     for index, cut in enumerate(prepared.cuts("train")):
         assert cut.id == f"s{index}"
         expected = matrix(300, seed=1)[50 * index : 50 * index + 75]
-        np.testing.assert_array_equal(STORED_VIEW.features(cut), expected)
+        np.testing.assert_array_equal(FEATURES_SPEC.features(cut), expected)
 
 
 @pytest.mark.parametrize(
     ("recipe", "features", "message"),
     [
-        (FeatureRecipe(), VIEW.features, "log_mel is computed from audio.*features=stored data.num_features=5"),
-        (Recipe(), StoredFeatures(WIDTH), "there is audio; choose features=log_mel"),
-        (FeatureRecipe(), StoredFeatures(80), "are 5 per frame every 10 ms, but data.num_features=80"),
-        (FeatureRecipe(), StoredFeatures(WIDTH, 20.0), "every 10 ms, but .*features.frame_shift_ms=20"),
+        (FeatureRecipe(), SPEC.features, "log_mel is computed from audio.*features=precomputed data.num_features=5"),
+        (Recipe(), PrecomputedFeatures(WIDTH), "there is audio; choose features=log_mel"),
+        (FeatureRecipe(), PrecomputedFeatures(80), "are 5 per frame every 10 ms, but data.num_features=80"),
+        (FeatureRecipe(), PrecomputedFeatures(WIDTH, 20.0), "every 10 ms, but .*features.frame_shift_ms=20"),
     ],
 )
 def test_features_that_cannot_be_had_are_refused_before_any_is_read(tmp_path, monkeypatch, recipe, features, message):
-    monkeypatch.setattr("asr.data.prepare.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
+    monkeypatch.setattr("asr.data.preparation.build.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
     with pytest.raises(ValueError, match=message):
-        run(tmp_path, recipe, replace(VIEW, features=features))
+        run(tmp_path, recipe, replace(SPEC, features=features))
 
 
 def longer_than_told(folder: Path, splits: dict[str, list[Pair]]) -> None:
@@ -213,7 +211,7 @@ def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
 )
 def test_manifests_of_features_that_contradict_are_refused_before_they_are_kept(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
-        run(tmp_path, FeatureRecipe(change), STORED_VIEW)
+        run(tmp_path, FeatureRecipe(change), FEATURES_SPEC)
     assert list(tmp_path.rglob("*.json*")) == []
 
 

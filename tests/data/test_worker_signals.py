@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from torch.utils.data import DataLoader
 
-from asr.data.worker_signals import obey_parent_alone
+from asr.data.loading.worker_signals import obey_parent_alone
 
 PR_GET_PDEATHSIG = 2
 

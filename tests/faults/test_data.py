@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.archives import extract
+from asr.data.manifests.archives import extract
 from tests.data.corpora import STORED, Pair, Recipe, ids, run
 from tests.faults.spoken_corpus import TINY, write_corpus
 
@@ -142,7 +142,10 @@ def test_an_interrupt_while_preparing_leaves_nothing_half_made(tmp_path, monkeyp
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    places = {"features": "asr.data.prepare.read_features", "check": "asr.data.prepare.check_cuts"}
+    places = {
+        "features": "asr.data.preparation.prepare.read_features",
+        "check": "asr.data.preparation.prepare.check_cuts",
+    }
     with monkeypatch.context() as patched:
         patched.setattr(places.get(where, "asr.text.character.CharacterTokenizerTrainer.train"), interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -12,9 +12,9 @@ import pytest
 import soundfile
 from lhotse import CutSet
 
-from asr.data.dataset import SpeechDataset
-from asr.data.perturb import SpeedPerturb
-from tests.data.corpora import VIEW, Recipe, run
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.perturb import SpeedPerturb
+from tests.data.corpora import SPEC, Recipe, run
 from tests.faults.spoken_corpus import TRAIN, audio, write_audio, write_corpus
 
 Harm = Callable[[Path], None]
@@ -149,7 +149,7 @@ def test_audio_that_has_changed_is_left_out_with_its_reason(tmp_path, change, re
     prepared = run(tmp_path, Recipe())
     cuts = list(prepared.cuts("train"))
     change(Path(cuts[1].recording.sources[0].source))
-    batch = SpeechDataset(VIEW.features, prepared.tokenizer, perturb)[(0, CutSet.from_cuts(cuts))]
+    batch = SpeechDataset(SPEC.features, prepared.tokenizer, perturb)[(0, CutSet.from_cuts(cuts))]
     assert batch.ids == ("train-0", "train-2")
     assert [cut for cut, _ in batch.skipped] == ["train-1"]
     assert reason in batch.skipped[0][1]
@@ -159,7 +159,7 @@ def test_audio_that_was_written_anew_is_read(tmp_path):
     prepared = run(tmp_path, Recipe())
     cuts = list(prepared.cuts("train"))
     write_audio(Path(cuts[1].recording.sources[0].source), 1.2)
-    batch = SpeechDataset(VIEW.features, prepared.tokenizer)[(0, CutSet.from_cuts(cuts))]
+    batch = SpeechDataset(SPEC.features, prepared.tokenizer)[(0, CutSet.from_cuts(cuts))]
     assert (len(batch), batch.skipped) == (3, ())
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from asr.data.loader import Workers, read
+from asr.data.loading.loader import Workers, load_batches
 from asr.errors import RunFailed, explaining_lost_workers
 from tests.small_runs import TINY
 
@@ -58,7 +58,7 @@ def test_a_lost_worker_ends_reading_with_a_line(capfd, harm, said, advice, num_w
         pytest.raises(RunFailed, match="a worker that reads data was lost: ") as raised,
         explaining_lost_workers(),
     ):
-        for _ in read(Fails(harm), range(1000), Workers(num_workers, prefetch=1)):
+        for _ in load_batches(Fails(harm), range(1000), Workers(num_workers, prefetch=1)):
             pass
     assert advice in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from lhotse.features.io import NumpyFilesReader
 
-from asr.data.corpus import Corpus
-from asr.data.cuts import SourceCheck, supervised_cuts
-from asr.data.features import StoredFeatures
+from asr.data.features import PrecomputedFeatures
+from asr.data.manifests.corpus import Corpus
+from asr.data.preparation.cuts import SourceCheck, supervised_cuts
 from asr.recipes.an4.prepare import choose_dev, prepare_an4
 from asr.recipes.an4.sources import read_mfc
 from tests.recipes.an4_source import SMALL, SPEAKERS, write_source
@@ -240,6 +240,6 @@ def test_the_real_corpus_is_whole_and_nothing_of_it_is_dropped(shared_data, tmp_
     assert {split: len(m.supervisions) for split, m in corpus.splits.items()} == {"train": 844, "dev": 104, "test": 130}
     assert {split: len(names) for split, names in speakers(corpus).items()} == {"train": 66, "dev": 8, "test": 10}
     assert not any("instead of" in note for note in corpus.notes)
-    check = SourceCheck(StoredFeatures(13))
+    check = SourceCheck(PrecomputedFeatures(13))
     for manifests in corpus.splits.values():
         assert {check(cut) for cut in supervised_cuts(manifests)} == {None}

@@ -7,10 +7,10 @@ import soundfile
 from lhotse import AudioSource, CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 from lhotse.qa import validate_recordings_and_supervisions
 
-from asr.data.manifests import evaluation_cuts
+from asr.data.preparation.cuts import evaluation_cuts
 from asr.recipes.custom.prepare import prepare_custom
 from asr.text.normalise import TextNormalizer
-from tests.data.corpora import VIEW
+from tests.data.corpora import SPEC
 
 
 def wavs(folder: Path, count: int) -> list[str]:
@@ -134,7 +134,7 @@ def test_lhotse_manifests_and_segments_are_read(tmp_path):
     lhotse_manifests(tmp_path)
     corpus = prepare_custom(tmp_path / "out", source=str(tmp_path))
     assert sum(map(len, ids(corpus).values())) == 12
-    cuts, dropped = evaluation_cuts(tmp_path, TextNormalizer(case="upper"), VIEW.features)
+    cuts, dropped = evaluation_cuts(tmp_path, TextNormalizer(case="upper"), SPEC.features)
     assert len(cuts) == 12
     assert dropped == []
     cut = cuts["audio 0-1"]
@@ -148,7 +148,7 @@ def test_a_cuts_manifest_is_read(tmp_path):
         supervisions=SupervisionSet.from_file(tmp_path / "supervisions.jsonl.gz"),
     )
     whole.trim_to_supervisions().to_file(tmp_path / "cuts_test-mine.jsonl.gz")
-    cuts, _ = evaluation_cuts(tmp_path / "cuts_test-mine.jsonl.gz", TextNormalizer(), VIEW.features)
+    cuts, _ = evaluation_cuts(tmp_path / "cuts_test-mine.jsonl.gz", TextNormalizer(), SPEC.features)
     assert len(cuts) == 12
 
 
@@ -159,7 +159,7 @@ def test_manifests_that_would_do_more_than_read_are_refused(tmp_path, kind):
     RecordingSet.from_recordings([evil]).to_file(tmp_path / "recordings.jsonl.gz")
     for read in (
         lambda: prepare_custom(tmp_path, source=str(tmp_path)),
-        lambda: evaluation_cuts(tmp_path, str, VIEW.features),
+        lambda: evaluation_cuts(tmp_path, str, SPEC.features),
     ):
         with pytest.raises(ValueError, match="evil"):
             read()

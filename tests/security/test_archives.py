@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.archives import extract
+from asr.data.manifests.archives import extract
 
 GIB = 2**30
 

@@ -11,7 +11,7 @@ import soundfile
 from lhotse import AudioSource, Recording
 from lhotse.augmentation import Resample, Speed
 
-from asr.data.audio_checks import audio_problem, too_long
+from asr.data.manifests.audio_checks import audio_problem, too_long
 from tests.faults.spoken_corpus import write_audio
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asr.data.cut_table import CutTable
-from asr.data.numpy_files import check_npy, load_npz
-from asr.data.plain_cuts import plain_cut
-from asr.data.prepared import DamagedData, PreparedData
+from asr.data.manifests.numpy_files import check_npy, load_npz
+from asr.data.preparation.cut_json import parse_cut
+from asr.data.preparation.indexed_cut_set import IndexedCutSet
+from asr.data.preparation.prepared import DamagedData, PreparedData
 from tests.data.corpora import Recipe, ids, run
 
 Change = Callable[[dict[str, Any]], Any]
@@ -88,7 +88,7 @@ HOSTILE = {
 @pytest.mark.parametrize("changed", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_cut_that_would_do_more_than_read_files_is_refused(changed):
     with pytest.raises(ValueError, match="there: "):
-        plain_cut(json.dumps(CUT | changed).encode(), "there")
+        parse_cut(json.dumps(CUT | changed).encode(), "there")
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_a_cut_that_would_do_more_than_read_files_is_refused(changed):
 )
 def test_a_line_that_is_no_cut_is_refused(line):
     with pytest.raises(ValueError, match="there: "):
-        plain_cut(line, "there")
+        parse_cut(line, "there")
 
 
 def test_a_plain_cut_is_let_through():
     cut = CUT | {"features": ARRAY, "custom": {"bytes": 7, "names": ["a"]}}
-    assert plain_cut(json.dumps(cut).encode(), "there") == cut
+    assert parse_cut(json.dumps(cut).encode(), "there") == cut
 
 
 def set_to(**values: Any) -> Change:
@@ -192,7 +192,9 @@ def link_to_nothing(path: Path) -> None:
 DAMAGE = {"cut short": cut_short, "changed": flip_a_bit, "missing": Path.unlink, "a dead link": link_to_nothing}
 
 
-@pytest.mark.parametrize("name", ["cuts_train.jsonl", "cuts_train.npz", "cuts_test-x.npz", "dropped.tsv"])
+@pytest.mark.parametrize(
+    "name", ["cuts_train.jsonl", "cuts_train.npz", "cuts_test-x.npz", "ctc_lengths_dev.npz", "dropped.tsv"]
+)
 @pytest.mark.parametrize("harm", DAMAGE.values(), ids=DAMAGE.keys())
 def test_damaged_files_are_noticed_and_prepared_again(tmp_path, capsys, name, harm):
     prepared = run(tmp_path, Recipe())
@@ -213,7 +215,7 @@ def test_damaged_manifests_are_noticed_and_made_again(tmp_path, capsys, name, ha
     first = run(tmp_path, Recipe())
     harm(tmp_path / "corpus" / name)
     recipe = Recipe()
-    again = run(tmp_path, recipe, view_name="other")
+    again = run(tmp_path, recipe, spec_name="other")
     assert ids(again, "train") == ids(first, "train")
     # a flipped bit of a date or a name changes nothing that counts
     assert recipe.folders == [tmp_path / "corpus"] or harm is flip_a_bit
@@ -285,11 +287,11 @@ PACKED = {
 @pytest.mark.parametrize(("make", "said"), PACKED.values(), ids=PACKED.keys())
 def test_an_index_of_cuts_takes_no_more_memory_than_its_file_has_bytes(tmp_path, monkeypatch, make, said):
     if make is large:
-        monkeypatch.setattr("asr.data.numpy_files.MAX_NPZ_BYTES", 10_000)
+        monkeypatch.setattr("asr.data.manifests.numpy_files.MAX_NPZ_BYTES", 10_000)
     (tmp_path / "cuts.jsonl").write_text("{}\n")
     make(tmp_path)
     with pytest.raises(ValueError, match=said):
-        CutTable(tmp_path / "cuts")
+        IndexedCutSet(tmp_path / "cuts")
 
 
 @pytest.mark.parametrize(
@@ -305,8 +307,8 @@ def test_json_of_empty_values_is_refused_before_it_fills_the_memory(tmp_path, mo
 def test_a_corpus_whose_list_of_dropped_items_is_a_bomb_is_made_again(tmp_path, monkeypatch, capsys):
     prepared = run(tmp_path, Recipe())
     (tmp_path / "corpus" / "corpus.json").write_text("[" + "{}," * 1000 + "{}]")
-    monkeypatch.setattr("asr.data.prepare.MAX_CORPUS_INDEX_VALUES", 1000)
-    assert ids(run(tmp_path, Recipe(), view_name="other"), "train") == ids(prepared, "train")
+    monkeypatch.setattr("asr.data.preparation.prepare.MAX_CORPUS_INDEX_VALUES", 1000)
+    assert ids(run(tmp_path, Recipe(), spec_name="other"), "train") == ids(prepared, "train")
     assert "it has more than 1000 brackets and commas; making them again" in capsys.readouterr().out
 
 
@@ -327,7 +329,7 @@ def test_a_table_whose_index_cannot_be_is_refused(tmp_path, offsets, durations):
     (tmp_path / "cuts.jsonl").write_text("{}  \n{}  \n")
     np.savez(tmp_path / "cuts.npz", offsets=np.array(offsets), durations=np.array(durations))
     with pytest.raises(ValueError, match=r"cuts\.npz"):
-        CutTable(tmp_path / "cuts")
+        IndexedCutSet(tmp_path / "cuts")
 
 
 @pytest.mark.parametrize("name", [".corpus.lock", "corpus/audio", "corpus/a.wav"])

@@ -26,7 +26,7 @@ from asr.cli.build import plain as plain_config
 from asr.cli.dry_run import dry_run
 from asr.cli.explanations import CONFIGS
 from asr.cli.restore import recogniser_of
-from asr.data.tables import OPTIONAL, REQUIRED
+from asr.data.manifests.tables import OPTIONAL, REQUIRED
 from asr.training.checkpoints import FORMAT, load_checkpoint
 from asr.training.weights import KINDS, choose_weights
 from tests.training.tiny import TOKENIZER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.features.normalise import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.encoders.transformer import TransformerEncoder

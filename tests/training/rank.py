@@ -13,7 +13,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.training.callbacks.averaging import WeightAveraging
 from asr.training.module import TrainingModule
 from tests.training import runs

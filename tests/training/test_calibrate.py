@@ -6,7 +6,7 @@ import pytest
 import torch
 from lhotse import CutSet, MonoCut
 
-from asr.data.sampling import BatchSize, MicroBatches
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.training import calibrate as calibrate_module
 from asr.training.calibrate import Bucket, Calibration, Measured, calibrate
 from asr.training.memory import memory_of
@@ -55,7 +55,7 @@ class Setup:
 
         self.module.recogniser.normalise.register_forward_pre_hook(see)
         cuts = CutSet.from_cuts(MonoCut(f"c{i}", 0, 0.5 + i % 4 * 0.5, 0) for i in range(40))
-        self.order = MicroBatches(cuts, BatchSize(8.0, num_buckets=2), seed=1)
+        self.order = DurationBucketSampler(cuts, BucketingConfig(8.0, num_buckets=2), seed=1)
 
     def make_trainer(self, callbacks, num_updates):
         self.trainers.append(tiny_trainer(num_updates, callbacks))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.training.module import TrainingModule
 from tests.training import runs
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer

@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.errors import RunFailed
 from asr.training.nonfinite_guard import NonfiniteGuard
 from optim import Eve

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.errors import RunFailed
 from asr.training.unreadable import UnreadableCuts, check_share, max_unreadable
 from tests.training.runs import same

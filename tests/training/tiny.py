@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.features.normalise import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder

@@ -1,4 +1,4 @@
-"""Lists of sentences → folders of audio spoken by eSpeak NG → manifests."""
+"""Lists of sentences → audio synthesized by eSpeak NG, in shards → manifests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
-from asr.data.corpus import Corpus, Manifests
+from asr.data.manifests.corpus import Corpus, Manifests
 from asr.data.seeding import seed_for
 
 SAMPLING_RATE_HZ = 16_000
@@ -23,22 +23,22 @@ SHARD_UTTERANCES = 200
 MAX_JOBS = 256
 NOTE = "synthetic speech (eSpeak NG): error rates say nothing about human speakers"
 
-# what is said, by whom and how: the keys that ``place`` and ``voices.draw_speaker`` give, text, and those of ``quiet``
+# an utterance: text, and the keys of ``place``, ``voices.draw_speaker`` and ``quiet``
 Item = dict[str, Any]
 Plan = Sequence[Item]
 
 
 def check_request(recipe: str, source: str | None, sizes: Mapping[str, int], num_jobs: int) -> None:
-    """Refuse what a recipe that speaks its own corpus cannot do, before anything is spoken.
+    """Check the options of a recipe that synthesizes its corpus.
 
     Args:
         recipe: its name, for messages.
-        source: must be None, the corpus is made here.
+        source: must be None, because the corpus is synthesized.
         sizes: utterances by split.
-        num_jobs: processes that speak at the same time.
+        num_jobs: parallel processes.
 
     Raises:
-        ValueError: there is a source, a number is below 1, or eSpeak NG is not installed.
+        ValueError: a source is given, a number is below 1, or eSpeak NG is not installed.
     """
     if source is not None:
         raise ValueError(f"data.source: recipe {recipe} makes its own audio and reads no source, given {source!r}")
@@ -53,12 +53,12 @@ def check_request(recipe: str, source: str | None, sizes: Mapping[str, int], num
 
 
 def place(corpus: str, split: str, index: int) -> Item:
-    """Return the id of an utterance and the shard that it is spoken in."""
+    """Return the id of an utterance and its shard."""
     return {"id": f"{corpus}-{split}-{index:05d}", "shard": f"{split}-{index // SHARD_UTTERANCES:03d}"}
 
 
 def quiet(seed: int, split: str, index: int) -> Item:
-    """Return the near silence under an utterance: a recording has no digital zeros."""
+    """Return the noise floor of an utterance: recordings have no digital zeros."""
     return {"noise_dbfs": -70.0, "noise_seed": seed_for("noise", seed, split, index)}
 
 
@@ -71,14 +71,14 @@ def speak_corpus(
     num_jobs: int,
     finish: Callable[[Path, Plan], None] | None = None,
 ) -> Corpus:
-    """Speak all splits and return their manifests; but for ``draw`` and ``sizes``, arguments are those of ``speak``.
+    """Synthesize all splits and return their manifests.
 
     Args:
-        draw: called as ``draw(seed, split, index)``, returns an utterance.
+        draw: (seed, split, index) → utterance.
         sizes: utterances by split.
-        folder: of the audio.
+        folder: as in ``speak``, like the other arguments.
         seed: of the engine and of ``draw``.
-        num_jobs: processes that speak at the same time.
+        num_jobs: parallel processes.
         finish: changes the audio of a shard.
     """
     splits = {}
@@ -92,17 +92,17 @@ def speak_corpus(
 def speak(
     plan: Plan, folder: Path, *, seed: int, num_jobs: int, finish: Callable[[Path, Plan], None] | None = None
 ) -> None:
-    """Speak the shards that are missing.
+    """Synthesize the missing shards.
 
-    A shard is spoken by a fresh process in a fixed order, as what eSpeak NG says depends on what it said before. It
-    appears complete or not at all; those that an interrupted call left are used again.
+    A new process synthesizes a shard in a fixed order, because eSpeak NG's output depends on its earlier output. A
+    shard appears complete or not at all; the shards of an interrupted call are used again.
 
     Args:
         plan: the utterances of one split, in order.
-        folder: audio goes to ``<folder>/<shard>/<id>.flac``.
+        folder: audio is written to ``<folder>/<shard>/<id>.flac``.
         seed: of the engine.
-        num_jobs: processes that speak at the same time; does not change what is said.
-        finish: called with the folder of a shard just spoken and its items, to change the audio before it appears.
+        num_jobs: parallel processes; does not change the audio.
+        finish: called with the folder of a new shard and its items; may change the audio.
     """
     starts = range(0, len(plan), SHARD_UTTERANCES)
     shards = [plan[start : start + SHARD_UTTERANCES] for start in starts]
@@ -118,12 +118,12 @@ def speak(
         for _ in track(jobs, f"speaking {missing[0][0]['shard'].split('-')[0]}", total=len(missing)):
             pass
     finally:
-        # after a failure or a Ctrl-C nothing more is spoken
+        # without this, a failure or Ctrl-C would wait for all shards
         pool.shutdown(cancel_futures=True)
 
 
 def _speak_shard(items: Plan, folder: Path, seed: int, finish: Callable[[Path, Plan], None] | None) -> None:
-    """Speak a shard in a fresh process, into a folder that gets its name when it is complete."""
+    """Synthesize a shard in a new process, into a folder that is renamed when complete."""
     name = items[0]["shard"]
     work = folder / f"{name}.partial"
     shutil.rmtree(work, ignore_errors=True)
@@ -140,21 +140,12 @@ def _speak_shard(items: Plan, folder: Path, seed: int, finish: Callable[[Path, P
 
 
 def manifests_of(plan: Plan, folder: Path) -> Manifests:
-    """Return recordings and supervisions of what was spoken into ``folder``; a speaker is a voice variant."""
+    """Return recordings and supervisions of the audio in ``folder``; a speaker is a voice variant."""
     recordings, supervisions = [], []
     for item in plan:
-        recording = Recording.from_file(folder / item["shard"] / f"{item['id']}.flac", recording_id=item["id"])
+        name, custom = item["id"], {"accent": item["accent"]}
+        recording = Recording.from_file(folder / item["shard"] / f"{name}.flac", recording_id=name)
+        described = {"text": item["text"], "language": "en", "speaker": item["variant"], "custom": custom}
         recordings.append(recording)
-        supervisions.append(
-            SupervisionSegment(
-                id=item["id"],
-                recording_id=item["id"],
-                start=0.0,
-                duration=recording.duration,
-                text=item["text"],
-                language="en",
-                speaker=item["variant"],
-                custom={"accent": item["accent"]},
-            )
-        )
+        supervisions.append(SupervisionSegment(name, name, 0.0, recording.duration, **described))
     return Manifests.of(recordings, supervisions)

@@ -1,9 +1,9 @@
-"""Speaks a list of sentences with eSpeak NG, in a process of its own.
+"""Synthesizes a list of sentences with eSpeak NG, in a process of its own.
 
     python speak.py PLAN.json FOLDER
 
-A process of its own for two reasons. eSpeak NG is under the GPL-3, so nothing else of this program loads it. And what
-it says depends on what it said before: a fresh process with a fixed seed and order gives the same audio again.
+A separate process, because eSpeak NG is under the GPL-3, and because its output depends on its earlier output: a new
+process with a fixed seed and order gives the same audio again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SynthCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), c
 
 
 class Espeak:
-    """The library through ctypes, as its speak_lib.h describes it."""
+    """The C library, called through ctypes (see its speak_lib.h)."""
 
     def __init__(self, seed: int) -> None:
         self.library = ctypes.CDLL(espeakng_loader.get_library_path())
@@ -38,7 +38,7 @@ class Espeak:
         if self.rate_hz <= 0:
             raise RuntimeError(f"eSpeak NG did not find its data in {data.decode()}; install espeakng-loader again")
         self.chunks: list[NDArray[np.int16]] = []
-        self._callback = SynthCallback(self._collect)  # the library keeps no reference
+        self._callback = SynthCallback(self._collect)  # ctypes keeps no reference: a collected callback would crash
         self.library.espeak_SetSynthCallback(self._callback)
         self.library.espeak_ng_SetRandSeed.argtypes = [ctypes.c_long]
         self.library.espeak_ng_SetRandSeed(seed)
@@ -64,7 +64,7 @@ class Espeak:
 
 
 def finish(speech: NDArray[np.float64], rate_hz: int, item: dict[str, Any], target_hz: int) -> NDArray[np.float64]:
-    """Resample, set the level, and put near silence around the speech."""
+    """Resample, set the level, and add quiet noise before, under and after the speech."""
     speech = resample_poly(speech, target_hz, rate_hz)
     speech *= 10 ** (item["peak_dbfs"] / 20) / np.abs(speech).max()
     around = [np.zeros(round(item[key] * target_hz)) for key in ("lead_s", "tail_s")]
@@ -74,7 +74,7 @@ def finish(speech: NDArray[np.float64], rate_hz: int, item: dict[str, Any], targ
 
 
 def main(plan_file: str, folder: str) -> None:
-    """Speak every item of a plan into ``<folder>/<id>.flac``."""
+    """Write every item of a plan to ``<folder>/<id>.flac``."""
     plan = json.loads(Path(plan_file).read_text(encoding="utf-8"))
     espeak = Espeak(plan["seed"])
     for item in plan["items"]:

@@ -1,4 +1,4 @@
-"""Who speaks, and how: eSpeak NG's voice variants, cut into splits once and for all.
+"""eSpeak NG's voice variants, in fixed splits.
 
 A speaker is a variant; an accent is a language of eSpeak NG. FROZEN: no later change may make the test voices easier.
 """
@@ -21,13 +21,13 @@ ACCENTS = (
     "en-us-nyc",
 )
 
-# whispering, croaking and robots: nobody speaks so
+# whispering, croaking and robots: not like human speech
 LEFT_OUT = (
     *("Demonic", "UniRobot", "anikaRobot", "croak", "whisper", "whisperf"),
     *("robosoft", "robosoft2", "robosoft3", "robosoft4", "robosoft5", "robosoft6", "robosoft7", "robosoft8"),
 )
 
-# near-twins: names that say so, or two fifths of their settings in common; a family stays within one split
+# similar voices, by name or with two fifths of their settings in common; a family stays in one split
 FAMILIES = (
     ("Diogo", "Henrique", "Hugo", "michel", "miguel"),
     ("Gene", "Gene2"),
@@ -64,7 +64,7 @@ VOICES = {"train": TRAIN, "dev": DEV, "test": TEST}
 
 
 def draw_speaker(rng: np.random.Generator, split: str, accents: Sequence[str] = ACCENTS) -> dict[str, Any]:
-    """Return a voice of a split and a way of speaking."""
+    """Return a random voice of a split, speed, pitch and level."""
     variant, accent = str(rng.choice(VOICES[split])), str(rng.choice(accents))
     return {
         "variant": variant,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from asr.data.batch import Batch
+from asr.data.loading.batch import Batch
 from asr.training.loop_counters import ends_update
 
 NUM_TIMED = 1000  # medians are over this many of the newest updates

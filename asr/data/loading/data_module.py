@@ -1,0 +1,35 @@
+"""The readers of a recipe's cuts, the same in training and evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lhotse.cut import Cut
+
+from asr.data.features import Features
+from asr.data.loading.dataset import Perturb, SpeechDataset
+from asr.data.loading.loader import EvaluationLoader, Workers
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
+from asr.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class DataModule:
+    """Makes datasets, samplers and loaders of cuts; like Lightning's, but without its hooks."""
+
+    features: Features
+    tokenizer: Tokenizer
+    batch: BucketingConfig
+    workers: Workers
+
+    def training_data(
+        self, cuts: Iterable[Cut], seed: int, perturb: Perturb | None
+    ) -> tuple[SpeechDataset, DurationBucketSampler]:
+        """Return dataset and sampler of training cuts."""
+        return SpeechDataset(self.features, self.tokenizer, perturb), DurationBucketSampler(cuts, self.batch, seed)
+
+    def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:
+        """Return a loader that reads every cut once."""
+        dataset = SpeechDataset(self.features, self.tokenizer)
+        return EvaluationLoader(dataset, DurationBucketSampler(cuts, self.batch, shuffle=False), self.workers)

@@ -1,0 +1,89 @@
+"""Cuts → a batch.
+
+B utterances, T frames, F mel bins, U tokens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+from lhotse import CutSet
+from lhotse.cut import Cut
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+from asr.data.features import Features, cause, read_features
+from asr.data.loading.batch import Batch
+from asr.data.manifests.audio_checks import refuse_changed, too_long
+from asr.data.seeding import seed_for
+from asr.text.tokenizer import Tokenizer
+
+Perturb = Callable[[Cut, random.Random], Cut]
+
+
+class SpeechDataset(Dataset):
+    """Reads the cuts of a micro-batch; the result depends on the cuts and the seed alone.
+
+    A cut that cannot be read is skipped and named in ``Batch.skipped``; if none can be read, the batch is empty.
+
+    Args:
+        features: cut → features.
+        tokenizer: transcript → tokens.
+        perturb: augmentation of the audio in training, or None.
+    """
+
+    def __init__(self, features: Features, tokenizer: Tokenizer, perturb: Perturb | None = None) -> None:
+        self.features, self.tokenizer, self.perturb = features, tokenizer, perturb
+
+    def __getitem__(self, item: tuple[int, CutSet]) -> Batch:
+        seed, cuts = item
+        read: list[tuple[Cut, Tensor]] = []
+        skipped: list[tuple[str, str]] = []
+        for cut in cuts:
+            try:
+                read.append((cut, self._features(cut, seed)))
+            except Exception as error:  # a decoder may raise anything on a broken file
+                skipped.append((cut.id, cause(error)))
+        return _collate(read, self.tokenizer, seed, tuple(skipped))
+
+    def _features(self, cut: Cut, seed: int) -> Tensor:
+        from_audio = cut.has_recording and not self.features.precomputed
+        rate_hz = getattr(self.features, "sampling_rate_hz", 0)
+        if from_audio:
+            refuse_changed(cut)
+            if problem := too_long(cut, rate_hz):
+                raise ValueError(problem)
+        if self.perturb is not None:
+            # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
+            cut = cut.resample(rate_hz) if from_audio and rate_hz else cut
+            cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
+        return torch.from_numpy(read_features(self.features, cut))
+
+
+def _collate(
+    read: Sequence[tuple[Cut, Tensor]], tokenizer: Tokenizer, seed: int, skipped: tuple[tuple[str, str], ...]
+) -> Batch:
+    cuts = [cut for cut, _ in read]
+    features = [matrix for _, matrix in read]
+    texts = tuple(" ".join(supervision.text or "" for supervision in cut.supervisions) for cut in cuts)
+    tokens = [torch.tensor(tokenizer.encode(text), dtype=torch.int64) for text in texts]
+    return Batch(
+        features=_padded(features),
+        num_frames=torch.tensor([len(matrix) for matrix in features], dtype=torch.int64),
+        tokens=_padded(tokens),
+        num_tokens=torch.tensor([len(ids) for ids in tokens], dtype=torch.int64),
+        ids=tuple(cut.id for cut in cuts),
+        texts=texts,
+        speakers=tuple(cut.supervisions[0].speaker if cut.supervisions else None for cut in cuts),
+        audio_s=float(sum(cut.duration for cut in cuts)),
+        seed=seed,
+        skipped=skipped,
+    )
+
+
+def _padded(sequences: list[Tensor]) -> Tensor:
+    # pad_sequence refuses an empty list
+    return pad_sequence(sequences, batch_first=True) if sequences else torch.empty(0, 0)

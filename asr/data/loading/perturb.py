@@ -1,0 +1,34 @@
+"""Augmentation of audio, before features are computed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from lhotse.cut import Cut
+
+
+class SpeedPerturb:
+    """Plays a cut at one of several speeds, drawn with equal probability.
+
+    Args:
+        factors: speeds, 1.0 for unchanged.
+
+    Reference:
+        Ko et al. 2015, "Audio Augmentation for Speech Recognition" (factors 0.9, 1.0, 1.1).
+        Differs: drawn anew in every epoch, instead of tripling the corpus.
+    """
+
+    def __init__(self, factors: Sequence[float] = (0.9, 1.0, 1.1)) -> None:
+        if not factors or not all(0.5 <= factor <= 2.0 for factor in factors):
+            raise ValueError(f"factors must be one or more speeds in [0.5, 2.0], given {list(factors)}")
+        self.factors = tuple(factors)
+
+    def __call__(self, cut: Cut, rng: random.Random) -> Cut:
+        """Return the cut at a speed drawn from ``rng``."""
+        factor = rng.choice(self.factors)
+        return cut if factor == 1.0 else cut.perturb_speed(factor)
+
+    def slowest(self) -> SpeedPerturb:
+        """Return a perturbation that always uses the slowest speed, for measuring memory."""
+        return SpeedPerturb((min(self.factors),))

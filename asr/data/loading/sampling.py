@@ -1,0 +1,155 @@
+"""Groups cuts of similar durations into micro-batches, in an order that depends on seed and epoch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from lhotse import CutSet
+from lhotse.cut import Cut
+
+from asr.data.seeding import seed_for
+
+Plan = list[np.ndarray]
+"""Numbers of the cuts of every micro-batch, in the order of an epoch."""
+
+MAX_BUCKETS = 1000
+
+
+@dataclass(frozen=True)
+class BucketingConfig:
+    """Size of a micro-batch, and duration buckets.
+
+    Attributes:
+        max_duration_s: seconds of audio per micro-batch with its padding: the longest cut times the number of cuts. A
+            longer cut forms a micro-batch of its own.
+        num_buckets: number of duration buckets; the cuts of a micro-batch come from one.
+        quadratic_duration_s: if given, a cut of d seconds counts d + d²/this, because attention grows with the square;
+            15–40 is usual.
+    """
+
+    max_duration_s: float
+    num_buckets: int = 10
+    quadratic_duration_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_duration_s", "num_buckets"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, given {getattr(self, name)}")
+        if self.num_buckets > MAX_BUCKETS:
+            raise ValueError(f"num_buckets must be at most {MAX_BUCKETS}, given {self.num_buckets}")
+        if self.quadratic_duration_s is not None and self.quadratic_duration_s <= 0:
+            raise ValueError(f"quadratic_duration_s must be positive or null, given {self.quadratic_duration_s}")
+
+    def costs(self, durations: np.ndarray) -> np.ndarray:
+        """Return the seconds that cuts of these durations count."""
+        return durations + (durations**2 / self.quadratic_duration_s if self.quadratic_duration_s else 0)
+
+
+class DurationBucketSampler:
+    """Samples micro-batches as a function of (seed, epoch), independent of history and number of ranks.
+
+    An epoch is planned on durations alone, a second per million cuts, so that resuming in its middle reads no cuts.
+    Every rank takes each ``world_size``-th micro-batch of the same order. The last micro-batches of an epoch that do
+    not fill an update (``world_size * accumulate``) are left out, so that accumulation on one device and several
+    devices give the same updates. lhotse's DynamicBucketingSampler depends on a buffer, and on the world size.
+
+    Args:
+        cuts: to sample from; an `IndexedCutSet` knows its durations.
+        size: of micro-batches.
+        seed: of the order.
+        shuffle: False: the same order in all epochs, shortest first, for evaluation.
+    """
+
+    def __init__(self, cuts: Iterable[Cut], size: BucketingConfig, seed: int = 0, shuffle: bool = True) -> None:
+        self.cuts: Sequence[Cut] = cuts if isinstance(cuts, Sequence) else list(cuts)
+        self.size, self.seed, self.shuffle = size, seed, shuffle
+        durations = getattr(cuts, "durations", None)
+        self.durations = np.array([cut.duration for cut in self.cuts]) if durations is None else durations
+        self.duration_bins = duration_bins(self.durations, size.num_buckets)
+
+    def plan(self, epoch: int) -> Plan:
+        """Return the numbers of the cuts of every micro-batch of an epoch, counted from 0."""
+        order = self._order(len(self.durations), "cuts", epoch)
+        if not self.shuffle:
+            order = np.argsort(self.durations, kind="stable")
+        buckets = np.searchsorted(self.duration_bins, self.durations[order], side="right")
+        # stable, so that the cuts of a bucket keep their random order
+        order = order[np.argsort(buckets, kind="stable")]
+        ends = np.cumsum(np.bincount(buckets, minlength=len(self.duration_bins) + 1))
+        costs = self.size.costs(self.durations)
+        parts = [part for bucket in np.split(order, ends[:-1]) for part in _packed(bucket, costs, self.size)]
+        return [parts[i] for i in self._order(len(parts), "micro-batches", epoch)] if self.shuffle else parts
+
+    def _order(self, num: int, what: str, epoch: int) -> np.ndarray:
+        # numpy may change `permutation` between versions; its raw Philox numbers are fixed by a paper
+        raw = np.random.Philox(key=seed_for("order", what, self.seed, epoch)).random_raw(num)
+        return np.argsort(raw, kind="stable")
+
+    def epoch(self, epoch: int) -> Iterator[tuple[int, CutSet]]:
+        """Yield (seed of the micro-batch, cuts) in the global order of an epoch."""
+        plan = self.plan(epoch)
+        return (self._item(epoch, i, plan) for i in range(len(plan)))
+
+    def updates(
+        self, epoch: int, start: int, rank: int, world_size: int, accumulate: int
+    ) -> Iterator[tuple[int, CutSet]]:
+        """Yield (seed, cuts) of the micro-batches of one rank in an epoch.
+
+        Args:
+            epoch: counted from 0.
+            start: micro-batches of this rank to skip, processed before an interruption.
+            rank: of this process.
+            world_size: number of processes.
+            accumulate: micro-batches of one process per update.
+        """
+        plan = self.plan(epoch)
+        num_whole = len(plan) // (world_size * accumulate) * world_size * accumulate
+        return (self._item(epoch, i, plan) for i in range(rank + start * world_size, num_whole, world_size))
+
+    def count_updates(self, epoch: int, micro_batches_per_update: int) -> int:
+        """Return the number of updates of an epoch."""
+        return len(self.plan(epoch)) // micro_batches_per_update
+
+    def largest_per_bucket(self, epoch: int = 0) -> Plan:
+        """Return the micro-batch of each duration bucket with the most counted seconds, its longest cut first."""
+        largest: dict[int, tuple[float, np.ndarray]] = {}
+        for part in self.plan(epoch):
+            longest_first = part[np.argsort(-self.durations[part], kind="stable")]
+            longest = self.durations[longest_first[0]]
+            counted = float(self.size.costs(longest)) * len(part)
+            bucket = int(np.searchsorted(self.duration_bins, longest, side="right"))
+            if counted > largest.get(bucket, (0.0, part))[0]:
+                largest[bucket] = (counted, longest_first)
+        return [part for _, (_, part) in sorted(largest.items())]
+
+    def cut_set(self, numbers: Iterable[int]) -> CutSet:
+        """Return the cuts of these numbers, in their order."""
+        return CutSet.from_cuts(self.cuts[int(i)] for i in numbers)
+
+    def _item(self, epoch: int, index: int, plan: Plan) -> tuple[int, CutSet]:
+        return seed_for("micro-batch", self.seed, epoch, index), self.cut_set(plan[index])
+
+
+def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:
+    """Return the durations in seconds between buckets of about the same total duration; may be empty."""
+    if len(durations) == 0:
+        raise ValueError("there are no cuts to draw from; prepare the data again and read its table")
+    ordered = np.sort(durations)
+    share = np.cumsum(ordered) / ordered.sum()
+    at = np.searchsorted(share, np.arange(1, num_buckets) / num_buckets)
+    edges = np.unique(ordered[at])
+    return [float(edge) for edge in edges if ordered[0] < edge < ordered[-1]]
+
+
+def _packed(numbers: np.ndarray, costs: np.ndarray, size: BucketingConfig) -> Iterator[np.ndarray]:
+    """Split a bucket into micro-batches: as many cuts in a row as fit, all padded to the longest."""
+    start, longest = 0, 0.0
+    for end, cost in enumerate(costs[numbers].tolist()):
+        longest = max(longest, cost)
+        if longest * (end - start + 1) > size.max_duration_s and end > start:
+            yield numbers[start:end]
+            start, longest = end, cost
+    if len(numbers):
+        yield numbers[start:]

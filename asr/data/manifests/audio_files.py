@@ -1,0 +1,62 @@
+"""Audio files → cuts without transcripts."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from lhotse import CutSet, Recording
+from lhotse.cut import Cut
+
+from asr.data.manifests.audio_checks import audio_problem, too_long
+from asr.safe_io import named_path
+from asr.text.normalise import SURROGATE
+
+
+def find_audio(patterns: Sequence[str]) -> list[Path]:
+    """Return the files of paths or glob patterns, each once, in order.
+
+    Raises:
+        ValueError: there is no pattern, or one matches no file.
+    """
+    if not patterns:
+        raise ValueError("audio: the list is empty; give a file, a pattern like 'calls/*.wav', or a list of them")
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        expanded = str(named_path(pattern))
+        # a file name may look like a pattern
+        names = [expanded] if Path(expanded).is_file() else sorted(glob.glob(expanded, recursive=True))
+        files = [Path(name) for name in names if Path(name).is_file()]
+        if not files:
+            raise ValueError(f"audio: {pattern!r} names no file; give a file, a pattern like 'calls/*.wav', or a list")
+        found.update(dict.fromkeys(files))
+    return list(found)
+
+
+def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[str, str]]]:
+    """Return one cut per readable file, with the path as its id, and (path, reason) for the others.
+
+    Args:
+        files: audio.
+        rate_hz: rate to resample to.
+    """
+    cuts: list[Cut] = []
+    unreadable = []
+    for file in files:
+        if len(str(file).splitlines()) != 1 or "\t" in str(file):
+            unreadable.append((repr(str(file)), "transcripts are lines of path, tab and text; rename the file"))
+            continue
+        if SURROGATE.search(str(file)):
+            unreadable.append((repr(str(file)), "its name is not UTF-8, which transcripts are; rename the file"))
+            continue
+        try:
+            recording = Recording.from_file(file, recording_id=str(file))
+            problem = audio_problem(recording) or too_long(recording.to_cut(), rate_hz)
+        except Exception as error:  # a decoder may raise anything on a file that is no audio
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            unreadable.append((str(file), problem))
+        else:
+            cuts.append(recording.to_cut().with_id(str(file)))
+    return CutSet.from_cuts(cuts), unreadable

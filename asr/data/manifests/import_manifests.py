@@ -1,0 +1,187 @@
+"""Imports a table or lhotse manifests with any splits."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lhotse import Recording, SupervisionSegment
+
+from asr.console import track
+from asr.data.manifests.audio_checks import audio_problem
+from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
+from asr.data.manifests.manifest_checks import segment_problem
+from asr.data.manifests.source_files import refuse_special
+from asr.data.manifests.tables import SPLIT_ALIASES, Row, read_table
+
+UNSPLIT = "all"
+SUFFIXES = (".jsonl", ".jsonl.gz")
+ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+KINDS = ("recordings", "features", "supervisions", "cuts")
+
+
+@dataclass
+class ImportedManifests:
+    """Manifests of a source, in which every supervision lies within a recording.
+
+    Attributes:
+        splits: by name; ``all`` for manifests without a split.
+        dropped: items that cannot be used. The audio of lhotse manifests is not checked here.
+        notes: what was ignored or renamed.
+    """
+
+    splits: dict[str, Manifests] = field(default_factory=dict)
+    dropped: list[Dropped] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def import_manifests(path: Path) -> ImportedManifests:
+    """Read a TSV, a manifest of cuts, or a folder of supervisions with recordings or features, or of cuts.
+
+    In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` without audio, belongs to
+    ``supervisions_train.jsonl.gz``; the split follows the first ``_`` or ``-``. Only lhotse's jsonl is read, because
+    its other formats may hold code.
+
+    Raises:
+        ValueError: there are no manifests, or they are malformed, or would do more than read files.
+    """
+    refuse_special(path, "data")
+    imported = ImportedManifests()
+    if path.is_dir():
+        _read_folder(path, imported)
+    elif path.name.endswith(SUFFIXES):
+        _read_cuts(path, _split_of(path, imported.notes), imported)
+    elif path.name.endswith(ARCHIVES):
+        raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
+    else:
+        _read_tsv(path, imported)
+    for split, manifests in imported.splits.items():
+        imported.splits[split] = _within_recordings(split, manifests, imported.dropped)
+    _refuse_repeated(path, imported)
+    several = sum(r.num_channels > 1 for manifests in imported.splits.values() for r in manifests.recordings)
+    if several:
+        imported.notes.append(
+            f"recordings with several channels: {several}; used is the channel that a supervision names, the first "
+            "where it names several or none"
+        )
+    return imported
+
+
+def _read_tsv(path: Path, imported: ImportedManifests) -> None:
+    rows, notes = read_table(path)
+    imported.notes += notes
+    found: dict[str, list[tuple[Recording, SupervisionSegment]]] = defaultdict(list)
+    for row in track(rows, "reading audio headers", transient=True):
+        split = row.split or UNSPLIT
+        recording, problem = _open(row)
+        if recording is None:
+            imported.dropped.append(Dropped(split, row.id, problem))
+        else:
+            segment = SupervisionSegment(row.id, row.id, 0.0, recording.duration, text=row.text, speaker=row.speaker)
+            found[split].append((recording, segment))
+    for split, pairs in found.items():
+        imported.splits[split] = Manifests.of(*zip(*pairs, strict=True))
+
+
+def _open(row: Row) -> tuple[Recording | None, str]:
+    # Path.is_file raises an error on a name that is too long
+    if not os.path.isfile(row.audio):
+        return None, f"missing audio: {row.audio}"
+    try:
+        recording = Recording.from_file(row.audio.resolve(), recording_id=row.id)
+    except Exception as error:  # a decoder may raise anything on a file that is no audio
+        return None, f"unreadable audio: {row.audio}: {type(error).__name__}"
+    if recording.num_samples == 0:
+        return None, f"empty audio: {row.audio}"
+    problem = audio_problem(recording)
+    return (None, problem) if problem else (recording, "")
+
+
+def _read_cuts(path: Path, split: str, imported: ImportedManifests) -> None:
+    imported.splits[split], dropped = read_cuts(path, split)
+    imported.dropped += dropped
+
+
+def _read_folder(folder: Path, imported: ImportedManifests) -> None:
+    files = {kind: _manifest_files(folder, kind, imported.notes) for kind in KINDS}
+    kind = "features" if files["features"] and not files["recordings"] else "recordings"
+    sources, supervisions, cuts = files[kind], files["supervisions"], files["cuts"]
+    if sources.keys() != supervisions.keys():
+        lonely = sorted(sources.keys() ^ supervisions.keys())
+        raise ValueError(f"{folder}: split {lonely[0]!r} has {kind} or supervisions, but not both")
+    for split, file in sources.items():
+        found = read_recordings(file) if kind == "recordings" else read_features(file)
+        imported.splits[split] = Manifests.of(found, read_supervisions(supervisions[split]))
+    for other in ("features", "cuts"):
+        if sources and files[other] and other != kind:
+            imported.notes.append(f"manifests of {other} were passed over; {kind} and supervisions lie beside them")
+    for split, file in cuts.items() if not sources else ():
+        _read_cuts(file, split, imported)
+    if not sources and not cuts:
+        raise ValueError(
+            f"{folder}: no manifests are there; needed are recordings*.jsonl(.gz), or features*, with "
+            "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz). Name the file itself if it is a TSV."
+        )
+
+
+def manifest_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that `import_manifests` reads."""
+    return [file for file in sorted(folder.iterdir()) if file.name.startswith(KINDS) and file.name.endswith(SUFFIXES)]
+
+
+def _manifest_files(folder: Path, kind: str, notes: list[str]) -> dict[str, Path]:
+    """Return the manifests of a kind by split."""
+    found: dict[str, Path] = {}
+    for file in manifest_files(folder):
+        if file.name.startswith(kind):
+            split = _split_of(file, notes)
+            if split in found:
+                raise ValueError(f"{folder}: {found[split].name} and {file.name} are both of split {split!r}; keep one")
+            found[split] = file
+    return found
+
+
+def _split_of(path: Path, notes: list[str]) -> str:
+    """Return the split in a manifest's name: dev-clean of cuts_dev-clean.jsonl.gz."""
+    written = re.split(r"[_-]", path.name.split(".")[0], maxsplit=1)[1:]
+    if not written:
+        return UNSPLIT
+    split = SPLIT_ALIASES.get(written[0], written[0])
+    if split != "train" and not split.startswith(("dev", "test")):
+        raise ValueError(
+            f"{path}: there is no split {split!r}; after the first '_' or '-' stands train, or a name that begins "
+            "with dev or test"
+        )
+    note = f"split {written[0]!r} was read as {split!r}"
+    if split != written[0] and note not in notes:
+        notes.append(note)
+    return split
+
+
+def _within_recordings(split: str, manifests: Manifests, dropped: list[Dropped]) -> Manifests:
+    """Return the supervisions that lie within a recording, and these recordings; list the other supervisions."""
+    sources = manifests.sources()
+    segments = []
+    for segment in manifests.supervisions:
+        if problem := segment_problem(segment, sources.get(segment.recording_id)):
+            dropped.append(Dropped(split, segment.id, problem))
+        else:
+            segments.append(segment)
+    used = {segment.recording_id for segment in segments}
+    return Manifests.of((source for name, source in sources.items() if name in used), segments)
+
+
+def _refuse_repeated(path: Path, imported: ImportedManifests) -> None:
+    first: dict[str, str] = {}
+    for split, manifests in imported.splits.items():
+        for segment in manifests.supervisions:
+            known = first.setdefault(segment.id, split)
+            if known != split:
+                raise ValueError(
+                    f"{path}: supervision {segment.id!r} is in the splits {known!r} and {split!r}; an utterance "
+                    "belongs to one, and different utterances need different ids"
+                )

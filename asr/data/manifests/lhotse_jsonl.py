@@ -1,0 +1,251 @@
+"""Reads lhotse's manifests line by line, and checks each before lhotse makes an object of it.
+
+lhotse's own reader (1.33) guesses what a line describes, runs a path that begins with ``pipe:``, and keeps one of two
+items with the same id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+
+from asr.console import track
+from asr.data.manifests.audio_checks import MAX_CHANNELS, MAX_TRANSFORMS, refuse_foreign_sources
+from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.feature_storage import refuse_foreign_storage
+from asr.data.manifests.source_files import read_lines, refuse_unspeakable
+
+Item = TypeVar("Item", Recording, Features, SupervisionSegment)
+Type = type | tuple[type, ...]
+
+NUMBER = (int, float)
+HALF = re.compile(r"\\u[dD][89a-fA-F]")
+# fields that are read, with their types; others are ignored
+RECORDING: dict[str, Type] = {"id": str, "sources": list, "sampling_rate": int, "num_samples": int, "duration": NUMBER}
+RECORDING_OPTIONAL: dict[str, Type] = {"channel_ids": list, "transforms": list}
+FEATURES: dict[str, Type] = {
+    **dict.fromkeys(("recording_id", "storage_type", "storage_path", "storage_key"), str),
+    **dict.fromkeys(("start", "duration", "frame_shift"), NUMBER),
+    **dict.fromkeys(("num_frames", "num_features", "sampling_rate"), int),
+}
+FEATURES_OPTIONAL: dict[str, Type] = {"type": str, "channels": int}
+SUPERVISION: dict[str, Type] = {"id": str, "recording_id": str, "start": NUMBER, "duration": NUMBER}
+SUPERVISION_OPTIONAL: dict[str, Type] = {
+    "channel": (int, list),
+    **dict.fromkeys(("text", "speaker", "language", "gender"), str),
+}
+CUT: dict[str, Type] = {"id": str, "start": NUMBER}
+CUT_OPTIONAL: dict[str, Type] = {"recording": dict, "supervisions": list}
+# outside of these lhotse's arithmetic fails, or rounds segments to nothing; zero and negative numbers contradict other
+# fields, which manifest_checks reports
+RANGES = {
+    "sampling_rate": (1, 10**9),
+    "num_samples": (1, 10**13),
+    "duration": (1e-6, 1e9),
+    "start": (0, 1e9),
+    "num_frames": (1, 10**12),
+    "num_features": (1, 10**6),
+    "frame_shift": (1e-6, 1e6),
+}
+READABLE_CUTS = ("MonoCut", "MultiCut")
+MAX_SUPERVISIONS = 20_000  # of a cut; more than a day of speech has
+
+
+def read_recordings(path: Path) -> RecordingSet:
+    """Read ``recordings*.jsonl(.gz)``.
+
+    Raises:
+        ValueError: a line is malformed, repeats an id, or names audio that is no file.
+    """
+    return RecordingSet.from_recordings(_items(path, _recording).values())
+
+
+def read_features(path: Path) -> FeatureSet:
+    """Read ``features*.jsonl(.gz)``, which replace recordings without audio.
+
+    Raises:
+        ValueError: a line is malformed, repeats a recording's id, or names another storage than numpy files.
+    """
+    return FeatureSet.from_features(_items(path, _features).values())
+
+
+def read_supervisions(path: Path) -> SupervisionSet:
+    """Read ``supervisions*.jsonl(.gz)``.
+
+    Raises:
+        ValueError: a line is malformed, or repeats an id.
+    """
+    return SupervisionSet.from_segments(_items(path, _supervision).values())
+
+
+def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
+    """Read ``cuts*.jsonl(.gz)`` as the recordings and supervisions of the cuts.
+
+    Several cuts may hold the same supervision of the same recording; it is read once.
+
+    Returns:
+        Manifests, and the cuts without audio or supervision.
+
+    Raises:
+        ValueError: a line is malformed, mixes recordings, or gives another meaning to an id of a line before.
+    """
+    recordings: dict[str, Recording] = {}
+    supervisions: dict[str, SupervisionSegment] = {}
+    dropped = []
+    last: tuple[Any, Recording] | None = None
+    for where, data in _lines(path):
+        kind = data.get("type")
+        if kind not in READABLE_CUTS:
+            raise ValueError(
+                f"{where}: a cut of type {kind!r} is not read, only {' and '.join(READABLE_CUTS)}: what is mixed or "
+                "padded would be lost. Save its audio to a file, and a cut of that file."
+            )
+        data = _fields(where, data, CUT, CUT_OPTIONAL)
+        if not data.get("recording") or not data.get("supervisions"):
+            lacking = "supervision" if data.get("recording") else "recording"
+            dropped.append(Dropped(split, data["id"], f"no {lacking}: the cut has none"))
+            continue
+        if len(data["supervisions"]) > MAX_SUPERVISIONS:
+            given = len(data["supervisions"])
+            raise ValueError(f"{where}: the cut has {given} supervisions; at most {MAX_SUPERVISIONS} are read")
+        # most cuts of a recording follow each other; parsing each again would take most of the time
+        if last is None or last[0] != data["recording"]:
+            last = data["recording"], _recording(where, data["recording"])
+            _add(recordings, last[1], where, may_repeat=True)
+        recording = last[1]
+        for supervision in data["supervisions"]:
+            segment = _supervision(where, supervision).with_offset(data["start"])
+            _add(supervisions, replace(segment, recording_id=recording.id), where, may_repeat=True)
+    found = RecordingSet.from_recordings(recordings.values()), SupervisionSet.from_segments(supervisions.values())
+    return Manifests(*found), dropped
+
+
+def read_saved(folder: Path, split: str) -> Manifests:
+    """Read what `Manifests.save` wrote, with the checks for any manifest.
+
+    Raises:
+        ValueError: a file is missing or damaged.
+    """
+    sources, features, supervisions = (
+        folder / f"{kind}_{split}.jsonl.gz" for kind in ("recordings", "features", "supervisions")
+    )
+    found = read_features(features) if features.exists() else read_recordings(sources)
+    return Manifests.of(found, read_supervisions(supervisions))
+
+
+def _items(path: Path, parse: Callable[[str, Any], Item]) -> dict[str, Item]:
+    found: dict[str, Item] = {}
+    for where, data in _lines(path):
+        _add(found, parse(where, data), where, may_repeat=False)
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place in the file, for messages, and the object of each line."""
+    number = 1
+    try:
+        for line in track(read_lines(path), f"reading {path.name}", transient=True):
+            data = json.loads(line) if line.strip() else None
+            if data is not None and not isinstance(data, dict):
+                raise ValueError(f"an object in braces is expected, given {line[:60]!r}")
+            if data is not None:
+                _refuse_halves(line, data)
+                yield f"{path}, line {number}", data
+            number += 1
+    except (ValueError, RecursionError, EOFError, zlib.error, OSError) as error:
+        raise ValueError(f"{path}, near line {number}: this is no jsonl manifest: {error}") from error
+
+
+def _refuse_halves(line: str, data: Any) -> None:
+    """Refuse halves of surrogate pairs, which JSON can escape but UTF-8 cannot encode."""
+    if HALF.search(line):
+        try:
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise ValueError(f"it holds {half!r}, half of a surrogate pair, which is no character") from error
+
+
+def _fields(where: str, data: Any, required: dict[str, Type], optional: dict[str, Type]) -> dict[str, Any]:
+    """Return the fields of an item that are read; refuse other types and impossible numbers."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{where}: an object in braces is expected, given {str(data)[:60]!r}")
+    for name, kinds in (required | optional).items():
+        value = data.get(name)
+        if name not in required and value is None:
+            continue
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+            raise ValueError(f"{where}: field {name!r} must be {names}, given {str(value)[:60]!r}")
+        least, most = RANGES.get(name, (0, 0))
+        if most and isinstance(value, int | float) and value != 0 and not least <= abs(value) <= most:
+            raise ValueError(f"{where}: field {name!r} must be from {least:g} to {most:g}, given {str(value)[:60]}")
+    return {name: data[name] for name in (*required, *optional) if data.get(name) is not None}
+
+
+def _recording(where: str, data: Any) -> Recording:
+    fields = _fields(where, data, RECORDING, RECORDING_OPTIONAL)
+    _refuse_many(where, fields)
+    if fields["sampling_rate"] <= 0:
+        raise ValueError(f"{where}: field 'sampling_rate' must be positive, given {fields['sampling_rate']}")
+    try:
+        recording = Recording.from_dict(fields)
+        refuse_foreign_sources([recording])
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    except Exception as error:  # lhotse checks few types, and raises whatever follows
+        raise ValueError(f"{where}: this recording cannot be read: {type(error).__name__}: {error}") from error
+    for source in recording.sources:
+        # prepared data must not depend on where a command is started
+        source.source = os.path.abspath(source.source)
+    return recording
+
+
+def _refuse_many(where: str, fields: dict[str, Any]) -> None:
+    """Refuse more channels or transforms than any recording has: they are checked for each supervision."""
+    sources = [source if isinstance(source, dict) else {} for source in fields["sources"]]
+    channels = [source["channels"] if isinstance(source.get("channels"), list) else [] for source in sources]
+    found = max(len(sources), sum(map(len, channels)), len(fields.get("channel_ids", ())))
+    if found > MAX_CHANNELS:
+        raise ValueError(f"{where}: the recording has {found} channels; at most {MAX_CHANNELS} are read")
+    if len(fields.get("transforms", ())) > MAX_TRANSFORMS:
+        raise ValueError(
+            f"{where}: the recording has {len(fields['transforms'])} transforms; at most {MAX_TRANSFORMS} are read"
+        )
+
+
+def _features(where: str, data: Any) -> Features:
+    features = Features(**{"type": "unknown"} | _fields(where, data, FEATURES, FEATURES_OPTIONAL))
+    # prepared data must not depend on where a command is started
+    features.storage_path = os.path.abspath(features.storage_path)
+    try:
+        refuse_foreign_storage(features)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    return features
+
+
+def _supervision(where: str, data: Any) -> SupervisionSegment:
+    fields = _fields(where, data, SUPERVISION, SUPERVISION_OPTIONAL)
+    refuse_unspeakable(where, fields.get("text", ""))
+    if isinstance(fields.get("channel"), list) and len(fields["channel"]) > MAX_CHANNELS:
+        raise ValueError(f"{where}: the supervision has more than {MAX_CHANNELS} channels")
+    # an empty string would count as a speaker
+    return SupervisionSegment(**fields | {"speaker": fields.get("speaker", "").strip() or None})
+
+
+def _add(found: dict[str, Item], item: Item, where: str, may_repeat: bool) -> None:
+    name = str(item.recording_id) if isinstance(item, Features) else item.id
+    known = found.setdefault(name, item)
+    if known is not item and not (may_repeat and known == item):
+        raise ValueError(
+            f"{where}: the id {name!r} of a {type(item).__name__} was given before; every item needs an id of its own"
+        )

@@ -1,0 +1,95 @@
+"""Reads numpy files only if they hold as many bytes as their headers claim."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_NPZ_BYTES = 2**29  # prepared data have 16 bytes for each cut of a split
+
+
+def check_npy(path: str | Path) -> None:
+    """Refuse a file that is no array, or claims a larger one than it holds: numpy allocates what the header claims.
+
+    Raises:
+        ValueError: it is refused.
+        OSError: it does not exist.
+    """
+    # opening a pipe waits for a writer
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path} is not a regular file")
+    with open(path, "rb") as file:
+        _check_claim(file, status.st_size, str(path))
+
+
+def load_npz(path: Path, dtypes: Mapping[str, type], max_unpacked_bytes: int = 0) -> dict[str, NDArray[Any]]:
+    """Return arrays of an npz file.
+
+    Args:
+        path: of the file.
+        dtypes: by name of the array; abstract ones such as ``np.floating`` allow all of their kind.
+        max_unpacked_bytes: limit of all arrays together; 0: none may be compressed, so that they take no more memory
+            than the file has bytes (as ``numpy.savez`` writes them).
+
+    Raises:
+        ValueError: the file is damaged, too large when unpacked, or holds other arrays.
+    """
+    try:
+        with zipfile.ZipFile(path) as parts:
+            _check_sizes(parts.infolist(), path.stat().st_size, max_unpacked_bytes)
+            found = {name: _member(parts, name) for name in dtypes}
+    # the readers may raise anything on damaged bytes
+    except Exception as error:
+        if isinstance(error, FileNotFoundError):
+            raise ValueError(f"{path} is missing") from None
+        raise ValueError(f"{path} cannot be read as an npz with {' and '.join(map(repr, dtypes))}: {error}") from error
+    for name, dtype in dtypes.items():
+        if not np.issubdtype(found[name].dtype, dtype):
+            raise ValueError(
+                f"{path}: {name!r} is {found[name].dtype} of shape {found[name].shape}, expected {dtype.__name__}"
+            )
+    return found
+
+
+def _check_sizes(parts: list[zipfile.ZipInfo], num_bytes: int, max_unpacked_bytes: int) -> None:
+    size, most = sum(part.file_size for part in parts), max_unpacked_bytes or MAX_NPZ_BYTES
+    if size > most:
+        raise ValueError(f"it unpacks to {size} bytes, more than the {most} that are read")
+    if max_unpacked_bytes:
+        return
+    for part in parts:
+        if part.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"its part {part.filename[:80]!r} is compressed, which prepared data are not")
+    if size > num_bytes:
+        raise ValueError(f"its parts claim {size} bytes, more than the {num_bytes} of the file")
+
+
+def _member(parts: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    member = parts.getinfo(f"{name}.npy")
+    with parts.open(member) as file:
+        _check_claim(file, member.file_size, name)
+    with parts.open(member) as file:
+        array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        return array
+
+
+def _check_claim(file: IO[bytes], size: int, name: str) -> None:
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"{name} is an array of format {version}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    claimed = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds pickled objects, which could run code: allow_pickle=False")
+    if min(shape, default=0) < 0 or claimed > size - file.tell():
+        raise ValueError(f"{name} claims {dtype} of shape {shape}, {claimed} bytes, and holds {size - file.tell()}")

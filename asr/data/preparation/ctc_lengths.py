@@ -1,0 +1,70 @@
+"""The frames that cuts have and that CTC needs: which cuts are too short depends on an encoder's subsampling.
+
+N cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from lhotse.cut import Cut
+from numpy.typing import NDArray
+
+from asr.data.manifests.numpy_files import load_npz
+from asr.text.tokenizer import Tokenizer
+
+Lengths = NDArray[np.int64]
+OutputFrames = Callable[[Lengths], Lengths]
+
+
+@dataclass(frozen=True)
+class CtcLengths:
+    """Lengths of the cuts of a split, in their order; they depend on tokenizer and features, but on no encoder.
+
+    Attributes:
+        num_frames: (N,) frames of features.
+        num_ctc_frames: (N,) frames that CTC needs: one for each token, and a blank between equal neighbors.
+    """
+
+    num_frames: Lengths
+    num_ctc_frames: Lengths
+
+    @classmethod
+    def of(cls, cuts: Sequence[Cut], tokenizer: Tokenizer, frame_shift_s: float) -> CtcLengths:
+        """Return the lengths of cuts."""
+        tokens = (tokenizer.encode(cut.supervisions[0].text) for cut in cuts)
+        needed = [len(ids) + sum(a == b for a, b in pairwise(ids)) for ids in tokens]
+        num_frames = [round(cut.duration / frame_shift_s) for cut in cuts]
+        return cls(np.array(num_frames, np.int64), np.array(needed, np.int64))
+
+    def save(self, path: Path) -> None:
+        """Write the lengths to an npz file."""
+        np.savez(path, num_frames=self.num_frames, num_ctc_frames=self.num_ctc_frames)
+
+    @classmethod
+    def load(cls, path: Path, num_cuts: int) -> CtcLengths:
+        """Read the lengths of ``num_cuts`` cuts.
+
+        Raises:
+            ValueError: the file is missing, damaged, or of another number of cuts.
+        """
+        found = load_npz(path, {"num_frames": np.integer, "num_ctc_frames": np.integer})
+        if any(lengths.shape != (num_cuts,) or (lengths < 0).any() for lengths in found.values()):
+            raise ValueError(f"{path} does not hold two lengths of at least 0 for each of {num_cuts} cuts")
+        return cls(**{name: lengths.astype(np.int64) for name, lengths in found.items()})
+
+    def too_short(self, output_frames: OutputFrames) -> dict[int, str]:
+        """Return the numbers of the cuts without a CTC alignment, and why.
+
+        Args:
+            output_frames: (N,) frames of features → (N,) frames of encodings.
+        """
+        left = output_frames(self.num_frames)
+        return {
+            int(i): f"too short for its transcript: {left[i]} frames, {self.num_ctc_frames[i]} needed"
+            for i in np.flatnonzero(left < self.num_ctc_frames)
+        }

@@ -1,0 +1,144 @@
+"""Manifests → cuts for training or evaluation, and the reasons why others are dropped."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lhotse import CutSet
+from lhotse.cut import Cut
+from lhotse.utils import fastcopy
+
+from asr.console import track
+from asr.data.features import Features
+from asr.data.manifests.audio_checks import audio_problem, remember_size, too_long
+from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.import_manifests import import_manifests
+from asr.data.preparation.feature_checks import refuse_unfit, stored_problem
+from asr.text.normalise import TextNormalizer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which cuts are used.
+
+    Attributes:
+        min_duration_s: shorter cuts are dropped.
+        max_duration_s: longer cuts are dropped, except from test sets, which are decoded whole.
+    """
+
+    min_duration_s: float = 0.1
+    max_duration_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_duration_s < self.max_duration_s:
+            raise ValueError(
+                "limits need 0 <= min_duration_s < max_duration_s, "
+                f"given {self.min_duration_s} and {self.max_duration_s}"
+            )
+
+
+@dataclass
+class CheckedCuts:
+    """The usable cuts of a split, and what was dropped from it."""
+
+    cuts: list[Cut]
+    dropped: list[Dropped] = field(default_factory=list)
+
+
+def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
+    """Yield one cut per supervision, with its id."""
+    segments = defaultdict(list)
+    for segment in manifests.supervisions:
+        segments[segment.recording_id].append(segment)
+    for name, source in manifests.sources().items():
+        for segment in segments[name]:
+            # one at a time: lhotse 1.33 compares every supervision with all that overlap it, which may be all
+            whole = Manifests.of([source], [segment])
+            sources = {"recordings": whole.recordings} if whole.features is None else {"features": whole.features}
+            cuts = CutSet.from_manifests(**sources, supervisions=whole.supervisions)
+            for cut in cuts.trim_to_supervisions(keep_overlapping=False):
+                yield cut.with_id(segment.id)
+
+
+def check_cuts(
+    split: str, cuts: Iterable[Cut], normalize: TextNormalizer, limits: Limits, features: Features
+) -> CheckedCuts:
+    """Normalize transcripts and drop cuts that cannot be used."""
+    checked = CheckedCuts([])
+    source = SourceCheck(features)
+    for cut in cuts:
+        supervision = cut.supervisions[0]
+        try:
+            text = normalize(supervision.text or "")
+        except ValueError as error:
+            raise ValueError(f"{split}: {cut.id}: {error}") from error
+        if reason := source(cut) or _unusable(split, cut, text, limits):
+            checked.dropped.append(Dropped(split, cut.id, reason))
+        else:
+            cut.supervisions = [fastcopy(supervision, text=text)]
+            if cut.has_recording:
+                remember_size(cut)
+            checked.cuts.append(cut)
+    return checked
+
+
+class SourceCheck:
+    """Checks that audio or features can be read and agree with their manifest; each recording once.
+
+    Args:
+        features: reads features without audio.
+    """
+
+    def __init__(self, features: Features) -> None:
+        self.features = features
+        self.problems: dict[str, str | None] = {}
+
+    def __call__(self, cut: Cut) -> str | None:
+        """Return why the audio or the features of a cut cannot be used, or None."""
+        if not cut.has_recording:
+            return stored_problem(self.features, cut) if cut.has_features else "no audio and no features"
+        recording = cut.recording
+        if recording.id not in self.problems:
+            self.problems[recording.id] = audio_problem(recording)
+        return self.problems[recording.id] or too_long(cut, getattr(self.features, "sampling_rate_hz", 0))
+
+
+def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:
+    if not text:
+        return "empty text"
+    if cut.duration < limits.min_duration_s:
+        return f"shorter than {limits.min_duration_s} s"
+    # test sets are decoded whole
+    if cut.duration > limits.max_duration_s and not split.startswith("test"):
+        return f"longer than {limits.max_duration_s} s"
+    return None
+
+
+def evaluation_cuts(path: Path, normalize: Callable[[str], str], features: Features) -> tuple[CutSet, list[Dropped]]:
+    """Return the cuts of all splits at ``path`` with normalized transcripts, and what was dropped.
+
+    Empty transcripts stay, because they are references like others.
+
+    Raises:
+        ValueError: as ``import_manifests``; or the source lacks the features, or nothing is left.
+    """
+    imported = import_manifests(path)
+    for manifests in imported.splits.values():
+        refuse_unfit(manifests, features)
+    cuts, dropped = [], list(imported.dropped)
+    for split, manifests in imported.splits.items():
+        # per split, because the same id may name another recording in another split
+        source = SourceCheck(features)
+        for cut in track(list(supervised_cuts(manifests)), "checking data", transient=True):
+            if problem := source(cut):
+                dropped.append(Dropped(split, cut.id, problem))
+            else:
+                supervision = cut.supervisions[0]
+                cut.supervisions = [fastcopy(supervision, text=normalize(supervision.text or ""))]
+                cuts.append(cut)
+    if not cuts:
+        raise ValueError(f"{path}: there is nothing to decode; the first reasons: {[d.reason for d in dropped[:3]]}")
+    return CutSet.from_cuts(cuts), dropped

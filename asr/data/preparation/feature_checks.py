@@ -1,0 +1,51 @@
+"""Checks stored features before they are trained on."""
+
+from __future__ import annotations
+
+import os
+
+from lhotse.cut import Cut
+
+from asr.data.features import Features, read_features
+from asr.data.manifests.corpus import Manifests
+
+
+def stored_problem(features: Features, cut: Cut) -> str | None:
+    """Return why the stored features of a cut cannot be used, or None; reads all of them."""
+    # Path.is_file raises an error on a name that is too long
+    if not os.path.isfile(path := os.path.join(cut.features.storage_path, cut.features.storage_key)):
+        return f"missing features: {path}"
+    try:
+        read_features(features, cut)
+    except ValueError as error:
+        return f"unreadable features: {error}"
+    return None
+
+
+def refuse_unfit(manifests: Manifests, features: Features) -> None:
+    """Refuse features that a corpus cannot have, before any of its cuts is checked.
+
+    Raises:
+        ValueError: the features need audio and there is none, or the reverse; or those of the corpus have another
+            width or frame shift.
+    """
+    given = next(iter(manifests.features or ()), None)
+    if next(iter(manifests.recordings), None) is not None and not features.from_audio:
+        raise ValueError(
+            "features=precomputed reads the features of a corpus without audio, but there is audio; choose "
+            "features=log_mel, or features=log_mel_precomputed to compute them once"
+        )
+    if given is None:
+        return
+    told = f"{given.num_features} per frame every {1000 * given.frame_shift:g} ms"
+    if features.from_audio:
+        raise ValueError(
+            f"features=log_mel is computed from audio, but there are features alone, {told}; choose "
+            f"features=precomputed data.num_features={given.num_features}"
+        )
+    shift_s = features.frame_shift_s
+    if given.num_features != features.num_features or abs(given.frame_shift - shift_s) > 1e-6:
+        raise ValueError(
+            f"the stored features are {told}, but data.num_features={features.num_features} and "
+            f"features.frame_shift_ms={1000 * shift_s:g} are set"
+        )

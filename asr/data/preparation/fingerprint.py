@@ -1,0 +1,48 @@
+"""Short names for what data was made from, so that changed options or sources never meet stale data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from asr.data.manifests.source_files import SourceFiles, refuse_special, visible_files
+from asr.safe_io import named_path
+
+MAX_HASHED_BYTES = 2**28
+
+
+def fingerprint(value: Any) -> str:
+    """Return ten hexadecimal digits that depend on a JSON-able value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    # names of files that are no UTF-8 hold lone surrogates
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:10]
+
+
+def describe_source(source: str | None, source_files: SourceFiles = visible_files) -> dict[str, Any] | None:
+    """Return what identifies the content of a source: hashes of the files that are read.
+
+    Args:
+        source: a file or a folder.
+        source_files: folder → the files of it that are read.
+
+    Raises:
+        ValueError: there is nothing at that path, or no regular file or folder.
+    """
+    if source is None:
+        return None
+    path = named_path(source)
+    refuse_special(path, "data.source")
+    if not path.is_dir():
+        return {"name": path.name, **_content(path)}
+    files = sorted({file for file in source_files(path) if file.is_file()})
+    return {"folder": fingerprint([(str(file.relative_to(path)), _content(file)) for file in files])}
+
+
+def _content(path: Path) -> dict[str, Any]:
+    status = path.stat()
+    if status.st_size > MAX_HASHED_BYTES:
+        return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}

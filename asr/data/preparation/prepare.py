@@ -1,0 +1,154 @@
+"""Corpus → prepared data: made once, reused while nothing has changed, resumed after an interruption.
+
+<data.dir>/<fingerprint of corpus options and source>/               audio and manifests of the recipe
+<data.dir>/<…>/<fingerprint of text, limits, features, tokenizer>/   cuts, tokenizer, statistics
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from asr.console import PlainConsole
+from asr.data.manifests.corpus import SPLIT, Corpus, Dropped
+from asr.data.manifests.lhotse_jsonl import read_saved
+from asr.data.manifests.manifest_checks import contradiction
+from asr.data.preparation.build import PrepareSpec, build_prepared
+from asr.data.preparation.prepared import INDEX, DamagedData, PreparedData
+from asr.safe_io import naming, open_inside, read_json, refuse_links_outside, write_whole
+
+CORPUS_INDEX = "corpus.json"
+MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES = 2**29, 4_000_000  # it lists every dropped item
+
+console = PlainConsole()
+
+
+def prepare(
+    root: Path,
+    corpus_name: str,
+    make_corpus: Callable[[Path], Corpus],
+    spec: PrepareSpec,
+    spec_name: str,
+    may_prepare: bool = True,
+) -> PreparedData:
+    """Return prepared data, made now or before.
+
+    Args:
+        root: ``data.dir``.
+        corpus_name: fingerprint of the recipe's options and source.
+        make_corpus: the recipe's prepare function; called with the folder that it may write to.
+        spec: how the corpus is prepared.
+        spec_name: fingerprint of everything in ``spec``.
+        may_prepare: False: return existing data only.
+
+    Raises:
+        ValueError: the corpus cannot be used; or data are missing and may not be prepared.
+    """
+    corpus_folder = root.resolve() / corpus_name
+    folder = corpus_folder / spec_name
+    found = _existing(folder, spec, quiet=True)
+    if found is None and not may_prepare:
+        raise ValueError(
+            f"resume: the data of the run are not in {root}, or are damaged; type data.dir=PATH too, to have them "
+            "prepared there"
+        )
+    if found is None:
+        with _lock(root.resolve() / f".{corpus_name}.lock"):
+            # another process may have prepared them in the meantime
+            found = _existing(folder, spec)
+            if found is None:
+                corpus_folder.mkdir(parents=True, exist_ok=True)
+                refuse_links_outside(corpus_folder)
+                with naming(corpus_folder):
+                    build_prepared(folder, _corpus(corpus_folder, make_corpus), spec)
+    return found or PreparedData.load(folder)
+
+
+def _existing(folder: Path, spec: PrepareSpec, quiet: bool = False) -> PreparedData | None:
+    """Return the data of an earlier call; None if there are none, or if they are damaged, which is printed."""
+    if not os.path.lexists(folder / INDEX):
+        return None
+    try:
+        prepared = PreparedData.load(folder)
+        _refuse_other(prepared, spec)
+    except ValueError as error:
+        if not quiet:
+            console.print(f"{error}; preparing again", soft_wrap=True)
+        return None
+    return prepared
+
+
+def _refuse_other(prepared: PreparedData, spec: PrepareSpec) -> None:
+    """Refuse data that this spec cannot have made, and files of cuts that do not fit the index."""
+    if len(prepared.mean) != spec.features.num_features:
+        raise DamagedData(
+            f"the prepared data in {prepared.folder} cannot be used: a frame has {len(prepared.mean)} features there, "
+            f"not {spec.features.num_features}"
+        )
+    if "train" not in prepared.splits or not prepared.names("dev"):
+        raise DamagedData(f"the prepared data in {prepared.folder} cannot be used: they lack train or dev")
+    for name in prepared.splits:
+        prepared.cuts(name)
+        prepared.ctc_lengths(name)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Let one process at a time prepare; others wait and say so. The lock ends with its process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open_inside(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.print(f"another process is preparing {path.parent}; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Corpus:
+    """Return the corpus of an earlier call, or make and save it."""
+    if os.path.lexists(folder / CORPUS_INDEX):
+        try:
+            return _saved_corpus(folder)
+        # lhotse may raise anything on damaged manifests
+        except Exception as error:
+            console.print(f"the manifests in {folder} cannot be used: {error}; making them again", soft_wrap=True)
+    corpus = make_corpus(folder)
+    _refuse_unusable(corpus)
+    for name, manifests in corpus.splits.items():
+        manifests.save(folder, name)
+    index = {
+        "splits": list(corpus.splits),
+        "notes": corpus.notes,
+        "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
+    }
+    write_whole(folder / CORPUS_INDEX, json.dumps(index, indent=1))
+    # read back, so that an interrupted and an uninterrupted call use the same
+    return _saved_corpus(folder)
+
+
+def _saved_corpus(folder: Path) -> Corpus:
+    index = read_json(folder / CORPUS_INDEX, MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES)
+    splits = {name: read_saved(folder, name) for name in index["splits"] if SPLIT.fullmatch(name)}
+    corpus = Corpus(splits, [Dropped(*map(str, item)) for item in index["dropped"]], tuple(map(str, index["notes"])))
+    _refuse_unusable(corpus)
+    return corpus
+
+
+def _refuse_unusable(corpus: Corpus) -> None:
+    """Refuse a corpus that cannot be trained on, or whose manifests contradict each other, before it is saved."""
+    if "train" not in corpus.splits or not any(name.startswith("dev") for name in corpus.splits):
+        raise ValueError(
+            f"the corpus has the splits {', '.join(corpus.splits) or '(none)'}; needed are 'train', and one whose name "
+            "starts with 'dev' to choose checkpoints by. Let the prepare function of the recipe make them."
+        )
+    for name, manifests in corpus.splits.items():
+        if not manifests.sources() or next(iter(manifests.supervisions), None) is None:
+            reasons = [item.reason for item in corpus.dropped if item.split == name][:3]
+            raise ValueError(f"split {name!r} of the corpus is empty; the first reasons: {reasons or 'none is given'}")
+        if problem := contradiction(manifests):
+            raise ValueError(f"split {name!r} of the corpus: its manifests contradict: {problem}")
