@@ -30,7 +30,7 @@ def test_a_command_that_gets_little_memory_ends_with_a_line(small_run, tmp_path,
     assert "Traceback" not in ended.printed
 
 
-@pytest.mark.parametrize("num_mb", [150, 600])
+@pytest.mark.parametrize("num_mb", [150, 400])
 def test_a_command_that_cannot_be_loaded_says_that_memory_ran_out(tmp_path, num_mb):
     ended = subprocess.run(
         [sys.executable, "-m", "asr.cli", "train"],
