@@ -10,8 +10,8 @@ from lhotse import AudioSource, Recording, SupervisionSegment
 from lhotse.audio import get_current_audio_backend, set_current_audio_backend
 from lhotse.utils import fastcopy
 
-from asr.data.manifests.audio_checks import audio_problem, refuse_foreign_sources
 from asr.data.manifests import audio_checks
+from asr.data.manifests.audio_checks import audio_problem, refuse_foreign_sources
 from asr.data.manifests.manifest_checks import segment_problem
 
 SECOND = np.sin(np.arange(8000) / 5) * 0.3
