@@ -1,4 +1,4 @@
-"""Time the Zipformer beside its authors' package: forward and backward of one batch, taken in turns, and memory.
+"""Compare the Zipformer with its authors' package: times of forward and backward of a batch, in turns, and memory.
 
     python scripts/bench_encoder.py [--encoder zipformer_s] [--utterances 8] [--seconds 10] [--eager] [--device cuda]
 

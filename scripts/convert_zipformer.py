@@ -4,7 +4,7 @@
 
 The file holds a model's state, alone or under ``model``; nothing but tensors and plain data is read from it. Prints
 what became of its tensors. Load what is written with ``ZipformerEncoder.load_state_dict(torch.load(file))``, and give
-the encoder what icefall's recipes give it: 80 log-mel bins of lhotse's ``Fbank``, as ours are, but not normalised.
+the encoder what icefall's recipes give it: 80 log-mel bins of lhotse's ``Fbank``, as ours are, but not normalized.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def model_state(file: Path) -> Mapping[str, Tensor]:
     """
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
-    # what a stranger's file makes the unpickler raise can be anything
+    # an untrusted file can make the unpickler raise anything
     except Exception as error:
         first_line, _, _ = str(error).partition("\n")
         raise ValueError(

@@ -12,7 +12,7 @@ def initialise(model: nn.Module) -> None:
     """Give every bias that starts at zero a small random value.
 
     Optimizers whose steps are relative to the parameter (Cain, ScaledAdam, LearnedGradient) need hundreds of updates to
-    leave zero; a comparison of optimizers needs one initialisation that suits them all.
+    leave zero; a fair comparison of optimizers needs the same initialization for all.
     """
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -15,14 +15,14 @@ from asr.features.normalise import GlobalNorm
 
 
 class Augment(Protocol):
-    """Changes features in training, but moves no frame in time; the same generator state gives the same change."""
+    """Changes features in training, but moves no frame in time; one generator state always gives one change."""
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
-        """Return changed features (B, T, F), each utterance changed in a way of its own."""
+        """Return changed features (B, T, F); each utterance is changed differently."""
 
 
 class Head(Protocol):
-    """What turns encodings into log-probabilities, and into losses.
+    """Turns encodings into log-probabilities, and into losses.
 
     Attributes:
         num_views: differently augmented views of each utterance that the loss needs.
@@ -43,12 +43,12 @@ class Head(Protocol):
         num_tokens: Tensor,
         intermediate: Sequence[Tensor] = (),
     ) -> Tensor:
-        """Return losses (B,) in nats; encodings (num_views · B, T, D), all second views behind all first ones."""
+        """Return losses (B,) in nats; encodings (num_views · B, T, D), all second views after all first ones."""
 
 
 @runtime_checkable
 class HasInnerLayers(Protocol):
-    """An encoder that can hand out the encodings of its inner layers."""
+    """An encoder that can return the encodings of its inner layers."""
 
     num_layers: int
 
@@ -59,7 +59,7 @@ class HasInnerLayers(Protocol):
 
 
 class Recogniser(nn.Module):
-    """Joins the parts that every recipe chooses; holds no logic of its own beyond their order.
+    """Joins the parts that every recipe chooses, in this order, without further logic.
 
     Args:
         encoder: features and lengths → encodings and lengths.
@@ -98,7 +98,7 @@ class Recogniser(nn.Module):
             num_frames: (B,) int64 valid frames.
             tokens: (B, U) int64.
             num_tokens: (B,) int64 valid tokens.
-            generator: where augmentation draws from; None leaves features as they are.
+            generator: for the augmentation; None leaves features unchanged.
 
         Returns:
             (B,) float32, in nats per utterance.
@@ -106,6 +106,7 @@ class Recogniser(nn.Module):
         features, views = self.normalise(features), self.head.num_views
         if views > 1:
             features, num_frames = features.repeat(views, 1, 1), num_frames.repeat(views)
+        # after the copies: each view is augmented differently
         if self.augment is not None and generator is not None:
             features = self.augment(features, num_frames, generator)
         if not self.head.intermediate_layers:
@@ -122,7 +123,7 @@ def _check_layers(encoder: nn.Module, head: Head) -> None:
         return
     if not isinstance(encoder, HasInnerLayers):
         raise ValueError(
-            f"intermediate_layers={numbers}: {type(encoder).__name__} does not hand out its inner layers; choose "
+            f"intermediate_layers={numbers}: {type(encoder).__name__} does not return its inner layers; choose "
             "an encoder that does (a transformer, a conformer), or intermediate_layers=[]"
         )
     if max(numbers) >= encoder.num_layers:
@@ -136,12 +137,12 @@ def _check_views(head: Head, augment: Augment | None, num_features: int) -> None
     if head.num_views == 1 or (augment is not None and _changes_features(augment, num_features)):
         return
     raise ValueError(
-        f"{type(head).__name__} compares {head.num_views} views of each utterance, which differ by dropout alone where "
+        f"{type(head).__name__} compares {head.num_views} views of each utterance, which differ only by dropout if "
         "features are not augmented; choose an augmentation that changes them (augment), or another head"
     )
 
 
 def _changes_features(augment: Augment, num_features: int) -> bool:
-    # so many and so long that none of them is left as it was by chance alone
+    # so many and so long that an augmentation does not leave all of them unchanged by chance
     features, num_frames = torch.ones(32, 1000, num_features), torch.full((32,), 1000)
     return not torch.equal(augment(features, num_frames, torch.Generator().manual_seed(0)), features)

@@ -22,8 +22,8 @@ def output_frames(num_frames: Tensor) -> Tensor:
 class ConvSubsampling(nn.Module):
     """Two 3×3 convolutions of stride 2 and a projection: features at 100 Hz become vectors at 25 Hz.
 
-    The convolutions are not padded in time, so that a valid output frame reads valid input frames only and the result
-    cannot depend on padding.
+    The convolutions are not padded in time. So a valid output frame reads only valid input frames, and the result does
+    not depend on padding.
 
     Reference:
         Dong et al. 2018, "Speech-Transformer" (two 3×3 stride-2 convolutions before the encoder).
@@ -50,11 +50,12 @@ class ConvSubsampling(nn.Module):
 
         Args:
             features: (B, T, F); padding may hold any finite value.
-            num_frames: (B,) int64 valid frames; fewer than ``min_frames`` leave none.
+            num_frames: (B,) int64 valid frames; fewer than ``min_frames`` give none.
 
         Returns:
             Vectors (B, T', D) and their valid lengths (B,).
         """
+        # a convolution refuses an input that is shorter than its kernel
         missing = max(0, self.min_frames - features.shape[1])
         features = F.pad(features, (0, 0, 0, missing))
         hidden = self.convolutions(features.unsqueeze(1))  # (B, C, T', F')

@@ -91,7 +91,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("head=cr_ctc augment=none", ["head: CrCtcHead compares 2 views", "not augmented", "choose an augmentation"]),
         (
             "head=cr_ctc augment.features.num_time_masks=0 augment.features.num_feature_masks=0",
-            ["head: CrCtcHead compares 2 views", "dropout alone", "choose an augmentation"],
+            ["head: CrCtcHead compares 2 views", "only by dropout", "choose an augmentation"],
         ),
         ("head=cr_ctc head.consistency_weight=0", ["head", "consistency_weight", "0"]),
         ("head=cr_ctc head.consistency_weight=inf", ["head.consistency_weight", "inf", "finite"]),

@@ -119,7 +119,7 @@ LAYERED = [case for case in CASES if isinstance(case.make(), LayeredEncoder)]
 
 
 @pytest.mark.parametrize("case", LAYERED, ids=lambda case: case.name)
-def test_an_inner_layer_hands_out_what_an_encoder_without_the_layers_behind_gives(case):
+def test_an_inner_layer_returns_what_an_encoder_without_the_later_layers_returns(case):
     torch.manual_seed(0)
     encoder = case.make().eval()
     features, lengths = batch_of(61, 38)

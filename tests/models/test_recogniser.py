@@ -162,5 +162,5 @@ def test_only_inner_layers_are_intermediate(number):
 def test_an_encoder_without_layers_of_its_own_has_no_intermediate_losses():
     encoder = next(case for case in CASES if case.name == "zipformer").make()
     head = CtcHead(encoder.d_model, vocab_size=6, intermediate_layers=[1])
-    with pytest.raises(ValueError, match=r"intermediate_layers=\[1\]: ZipformerEncoder does not hand out"):
+    with pytest.raises(ValueError, match=r"intermediate_layers=\[1\]: ZipformerEncoder does not return"):
         Recogniser(encoder, head, NORM)

@@ -1,4 +1,4 @@
-"""Conformer encoder: attention for what is far, convolution for what is near.
+"""Conformer encoder: attention for distant frames, convolution for near ones.
 
 B batch, T frames, D width, W kernel width.
 """
@@ -12,7 +12,7 @@ from asr.models.depthwise import DepthwiseConv1d
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import FeedForward, SelfAttention
 
-MAX_KERNEL = 1023  # 41 s: it takes memory beside the utterance, however short that is
+MAX_KERNEL = 1023  # 41 s; a kernel takes memory however short the utterance is
 
 
 class ConvolutionModule(nn.Module):
@@ -20,7 +20,7 @@ class ConvolutionModule(nn.Module):
 
     Reference:
         Gulati et al. 2020, arXiv:2005.08100, section 2.2.
-        Differs: LayerNorm in the place of BatchNorm, whose statistics hold padding and the other utterances of a batch.
+        Differs: LayerNorm instead of BatchNorm, whose statistics include padding and the other utterances of a batch.
     """
 
     def __init__(self, d_model: int, kernel_width: int) -> None:
@@ -31,7 +31,8 @@ class ConvolutionModule(nn.Module):
         self.output = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
-        """Convolve x (B, T, D) where ``valid`` (B, T, 1) is true; frames that are not count as zero."""
+        """Convolve x (B, T, D) where ``valid`` (B, T, 1) is true; other frames count as zero."""
+        # the convolution would carry padding into the last valid frames
         x = F.glu(self.gate(x), dim=-1).masked_fill(~valid, 0.0)
         return self.output(F.silu(self.norm(self.convolution(x))))
 
@@ -106,4 +107,4 @@ class ConformerEncoder(LayeredEncoder):
         self.layers = nn.ModuleList(
             ConformerLayer(d_model, num_heads, d_feedforward, kernel_width, dropout) for _ in range(num_layers)
         )
-        self.norm = nn.Identity()  # a conformer layer ends with a norm of its own
+        self.norm = nn.Identity()  # a conformer layer ends with its own norm

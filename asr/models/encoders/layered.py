@@ -1,4 +1,4 @@
-"""What encoders share that are layers of one width behind a subsampling by four.
+"""The base of encoders whose layers have one width and follow a subsampling by four.
 
 B batch, T frames, F mel bins, D width, H heads.
 """
@@ -17,7 +17,7 @@ MAX_HEADS, MAX_CHANNELS, MAX_FEEDFORWARD = 64, 1024, 64  # the last for each cha
 
 
 class LayeredEncoder(nn.Module):
-    """Convolutional subsampling by four, then layers that see rotary positions; an encoder adds the layers.
+    """Convolutional subsampling by four, then layers that see rotary positions. A subclass adds the layers.
 
     An utterance's encoding depends neither on padding nor on the other utterances of its batch.
 
@@ -32,7 +32,7 @@ class LayeredEncoder(nn.Module):
 
     Attributes:
         layers: each maps (B, T, D), a mask (B, 1, 1, T), true where a frame is valid, and positions to (B, T, D).
-        norm: what the output of a layer goes through before it leaves the encoder.
+        norm: applied to the output of a layer before the encoder returns it.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -63,8 +63,8 @@ class LayeredEncoder(nn.Module):
         ):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, given {value}")
-        # parameters do not bound these: attention takes memory for each head, whatever its width, and a narrow input
-        # may become as wide as one likes within
+        # the number of parameters does not bound these, so a small checkpoint could take all memory: attention takes
+        # some for each head, whatever its width, and a narrow input may become wide inside
         for name, value, most in (
             ("num_heads", num_heads, MAX_HEADS),
             ("d_feedforward", d_feedforward, MAX_FEEDFORWARD * d_model),
@@ -89,7 +89,7 @@ class LayeredEncoder(nn.Module):
 
         Args:
             features: (B, T, F); padding may hold any finite value.
-            num_frames: (B,) int64 valid frames; fewer than 7 leave no encoding.
+            num_frames: (B,) int64 valid frames; fewer than 7 give no encoding.
 
         Returns:
             Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
@@ -100,7 +100,7 @@ class LayeredEncoder(nn.Module):
     def encode_layers(
         self, features: Tensor, num_frames: Tensor, numbers: Collection[int]
     ) -> tuple[list[Tensor], Tensor]:
-        """Encode features, and hand out what an encoder without the layers behind would give.
+        """Encode features, and return what an encoder that ends with each of some layers would return.
 
         Args:
             features: as in `forward`.
@@ -112,7 +112,8 @@ class LayeredEncoder(nn.Module):
         """
         x, lengths = self.subsampling(features, num_frames)
         frames = torch.arange(x.shape[1], device=x.device)
-        # the first frame is always attended to: a softmax over nothing would be NaN
+        # the first frame is always attended to, even if there is none: a softmax over nothing would be NaN, and NaN
+        # passes through every later mask
         mask = (frames < lengths.clamp(min=1).unsqueeze(1))[:, None, None, :]
         positions = self.positions(x.shape[1])
         outputs = []

@@ -24,6 +24,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
         """Attend; x (B, T, D), mask (B, 1, 1, T) true where a frame may be attended to."""
         batch, frames, width = x.shape
+        # one matrix product for all three; (3, B, H, T, K)
         heads = self.query_key_value(x).view(batch, frames, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         query, key = rotate(heads[0], *positions), rotate(heads[1], *positions)
         dropout = self.dropout if self.training else 0.0

@@ -1,4 +1,4 @@
-"""Consistency-regularised connectionist temporal classification.
+"""Consistency-regularized connectionist temporal classification.
 
 B batch, T frames, D width, V vocabulary.
 """
@@ -16,12 +16,12 @@ from asr.models.heads.ctc import CtcHead, ctc_losses
 
 
 def disagreement(log_probs: Tensor, num_frames: Tensor) -> Tensor:
-    """Return how far two views of each utterance are apart: ½ KL(b ‖ a) + ½ KL(a ‖ b), summed over valid frames.
+    """Return the divergence of two views of each utterance: ½ KL(b ‖ a) + ½ KL(a ‖ b), summed over valid frames.
 
     In each divergence the first distribution is the target: no gradient goes through it.
 
     Args:
-        log_probs: (2B, T, V), all second views behind all first ones.
+        log_probs: (2B, T, V), all second views after all first ones.
         num_frames: (2B,) int64 valid frames, the same for both views.
 
     Returns:
@@ -35,9 +35,9 @@ def disagreement(log_probs: Tensor, num_frames: Tensor) -> Tensor:
 
 
 class CrCtcHead(CtcHead):
-    """CTC on two differently augmented views of each utterance, which are to have the same distributions.
+    """CTC on two differently augmented views of each utterance, which should have the same distributions.
 
-    The loss is the mean of both views' CTC losses, plus ``consistency_weight`` times how far the views are apart, see
+    The loss is the mean of both views' CTC losses, plus ``consistency_weight`` times the divergence of the views, see
     `disagreement`. Decoding is that of CTC. An update costs about twice as much as with CTC.
 
     Args:
@@ -54,8 +54,8 @@ class CrCtcHead(CtcHead):
     Reference:
         Yao et al. 2024, "CR-CTC: Consistency regularization on CTC for improved speech recognition", arXiv:2410.05101:
         α = 0.2, 2.5 times as much masking of time as for CTC, and half the audio in an update and half the epochs.
-        Differs: an utterance too short for its transcript costs nothing, the views' disagreement included; features
-        are not warped in time before they are copied.
+        Differs: an utterance too short for its transcript has a loss of 0, without the divergence of its views;
+        features are not warped in time before they are copied.
     """
 
     num_views = 2
@@ -80,5 +80,5 @@ class CrCtcHead(CtcHead):
         both = ctc_losses(log_probs, num_frames, tokens.repeat(2, 1), num_tokens.repeat(2))
         ctc = both.view(2, -1).mean(dim=0)
         apart = disagreement(log_probs, num_frames)
-        # an exact 0 is how utterances too short for their transcript are known
+        # exactly 0 marks an utterance too short for its transcript
         return ctc.where(ctc == 0, ctc + self.consistency_weight * apart)

@@ -26,7 +26,7 @@ def ctc_losses(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens
     Returns:
         (B,), in nats per utterance; 0, without gradient, where the frames are too few for the tokens.
     """
-    # the CUDA backward adds in no fixed order; where that must not be, the loss is taken on the CPU
+    # the CUDA backward adds in no fixed order, and refuses to if torch must be deterministic: then the CPU does it
     where = "cpu" if torch.are_deterministic_algorithms_enabled() else log_probs.device
     losses = F.ctc_loss(
         log_probs.transpose(0, 1).to(where),
@@ -35,7 +35,7 @@ def ctc_losses(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens
         num_tokens.to(where),
         blank=BLANK_ID,
         reduction="none",
-        zero_infinity=True,
+        zero_infinity=True,  # one utterance too short for its transcript would make the update infinite
     )
     return losses.to(log_probs.device)
 
@@ -59,7 +59,7 @@ class CtcHead(nn.Module):
     Reference:
         Graves et al. 2006, "Connectionist Temporal Classification", section 3 and 4.1.
         Lee and Watanabe 2021, "Intermediate Loss Regularization for CTC-based Speech Recognition", arXiv:2102.03216:
-        intermediate losses, as of models that lack the layers behind, so that final norm and projection are the same.
+        intermediate losses, as of models without the later layers: with the same final norm and projection.
     """
 
     num_views = 1
@@ -87,6 +87,7 @@ class CtcHead(nn.Module):
 
     def forward(self, encodings: Tensor) -> Tensor:
         """Return log-probabilities (B, T, V) in float32 of encodings (B, T, D)."""
+        # in 32 bits under autocast too: the loss adds up hundreds of frames
         return F.log_softmax(self.project(self.dropout(encodings)).float(), dim=-1)
 
     def loss(
@@ -100,7 +101,7 @@ class CtcHead(nn.Module):
         """Return the loss of each utterance.
 
         Args:
-            encodings: (B, T, D); (``num_views`` · B, T, D) where there are several views, one behind the other.
+            encodings: (B, T, D); with several views (``num_views`` · B, T, D), view after view.
             num_frames: valid frames, int64, as many as encodings.
             tokens: (B, U) int64, no blanks; padding may hold any token.
             num_tokens: (B,) int64 valid tokens.

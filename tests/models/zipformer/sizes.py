@@ -1,6 +1,6 @@
 """Zipformers to compare: as small as shows everything, and the smallest that the authors train."""
 
-SMALL = {  # of S: stacks of one width behind a narrower one
+SMALL = {  # of S: stacks of one width after a narrower one
     "encoder_dim": (24, 32, 32),
     "encoder_unmasked_dim": (24, 24, 24),
     "feedforward_dim": (32, 48, 48),

@@ -1,4 +1,4 @@
-"""Parts of the Zipformer beside the whole."""
+"""Parts of the Zipformer."""
 
 from __future__ import annotations
 

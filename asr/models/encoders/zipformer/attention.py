@@ -90,6 +90,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         query_dim, pos_query_dim = num_heads * size.query_head_dim, num_heads * size.pos_head_dim
+        # queries, keys and position queries come from one matrix product
         self.dims = query_dim, query_dim, pos_query_dim
         self.in_proj = scaled_linear(embed_dim, sum(self.dims), scale=size.query_head_dim**-0.25)
         self.linear_pos = scaled_linear(size.pos_dim, pos_query_dim, scale=0.05, bias=False)
@@ -110,6 +111,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         query, key, pos_query = self.in_proj(x).split(self.dims, dim=-1)
         key = cache.extend(self.whiten_keys(self.balance_keys(key)))
         skip = self.training and scaling.draw() < float(self.pos_skip_rate)
+        # a limit on the scores themselves: a softmax near 0 or 1 has no gradient left that could bring them back
         penalize = self.training and scaling.draw() < PENALTY_PROBABILITY
         if skip:
             query, pos = with_zero_grad(query, self.linear_pos.weight), None
@@ -166,6 +168,7 @@ class NonlinAttention(nn.Module):
         gate, hidden, factor = self.in_proj(x).chunk(3, dim=-1)
         hidden = cache.extend(self.whiten1(hidden) * self.balancer(gate).tanh())
         if constant:
+            # the softmax gives hidden frames exactly 0
             seen = (weights.values[:, 0] > 0).to(hidden.dtype)
             attended = (seen / seen.sum(dim=-1, keepdim=True)) @ hidden
         else:

@@ -154,6 +154,7 @@ class Balancer(nn.Module):
 
     def drawn_bounds(self, trained: bool) -> Bounds | None:
         """Return the bounds now; None if this pass is not drawn, or not ``trained`` and without a gradient."""
+        # nothing is drawn where it cannot work: evaluation must not advance the generator
         works = self.training and trained and scaling.draw() < float(self.probability)
         return self.bounds() if works else None
 

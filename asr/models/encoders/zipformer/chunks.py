@@ -74,6 +74,7 @@ class StreamingCache:
         """Return x (B, T, D) after the kept frames, (B, P + T, D), and keep the last P of them; a whole x as it is."""
         if self.past is None:
             return x
+        # modules ask in the same order in every chunk, so that their number in this one tells whose past it is
         extended = torch.cat((self.past[len(self.kept)], x), dim=1)
         self.kept.append(extended[:, x.shape[1] :])
         return extended

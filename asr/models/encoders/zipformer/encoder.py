@@ -50,8 +50,8 @@ class ZipformerEncoder(nn.Module):
         causal: whether to work in chunks, and never to see beyond the end of one.
         chunk_size: frames at 50 Hz of a chunk; training draws one of them, -1 being the whole utterance; evaluation
             uses the first.
-        left_context_frames: frames at 50 Hz that a chunk sees before itself, likewise; rounded down to whole chunks,
-            and at least one.
+        left_context_frames: frames at 50 Hz that a chunk sees before itself, chosen in the same way; rounded down to
+            whole chunks, and at least one.
         balance: whether gradients keep channels in bounds, see `Balancer`.
         whiten: whether gradients keep channels independent, see `Whiten`.
         ref_duration_s: seconds of audio that count as one batch, the unit of time of everything scheduled.
@@ -92,6 +92,7 @@ class ZipformerEncoder(nn.Module):
         ref_duration_s: float = 600.0,
     ) -> None:
         super().__init__()
+        # before anything is built: sizes from an untrusted checkpoint could take all memory
         stacks = checked_stacks(
             encoder_dim=encoder_dim,
             encoder_unmasked_dim=encoder_unmasked_dim,
@@ -138,6 +139,7 @@ class ZipformerEncoder(nn.Module):
         self.downsample_output = SimpleDownsample(OUTPUT_DOWNSAMPLING_FACTOR)
 
     def _switch(self, balance: bool, whiten: bool) -> None:
+        # they stay, and draw as before: dropout and skipped layers are the same with and without them
         for module in self.modules():
             if isinstance(module, Balancer) and not balance:
                 module.probability = 0.0
@@ -175,6 +177,7 @@ class ZipformerEncoder(nn.Module):
             return None
         if self.training:
             return draw_chunks(self.chunk_size, self.left_context_frames)
+        # nothing drawn: results must not depend on a seed
         return draw_chunks(self.chunk_size[:1], self.left_context_frames[:1])
 
     def _channel_masks(self, x: Tensor) -> list[Tensor | None]:

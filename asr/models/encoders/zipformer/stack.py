@@ -1,4 +1,4 @@
-"""A stack of Zipformer layers at a frame rate of its own.
+"""A stack of Zipformer layers at its own frame rate.
 
 B batch, T frames at 50 Hz, D width.
 """
@@ -25,7 +25,7 @@ HIDDEN = -1000.0  # added to a score, it makes the weight 0; -inf alone in a row
 class ZipformerStack(nn.Module):
     """Downsampling, layers, upsampling, and a bypass around them all; at the full rate only the layers.
 
-    Early in training layers are skipped half of the time; that ends for one layer after the other.
+    Early in training layers are skipped half of the time; this ends for one layer after the other.
 
     Args:
         batch_count: the time now.
@@ -110,7 +110,7 @@ class ZipformerStack(nn.Module):
             lengths: (B,) valid frames of it.
             past: what each layer has kept, see `StreamingCache`.
             num_processed: (B,) frames before the chunk.
-            left_frames: of them that are seen.
+            left_frames: how many of them attention sees.
 
         Returns:
             (B, T, D), and what each layer keeps.

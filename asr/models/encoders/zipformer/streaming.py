@@ -67,6 +67,7 @@ class StreamingZipformer:
             for stack in self.stacks
             for shapes in stack.cache_shapes(self.left_frames)
         ]
+        # zeros are what the ConvNeXt layer sees before a whole utterance
         front_end = like.new_zeros(batch_size, CONTEXT, *self.encoder.encoder_embed.image_shape)
         return StreamingState(torch.zeros(batch_size, dtype=torch.int64, device=like.device), front_end, tuple(layers))
 

@@ -85,6 +85,7 @@ class ZipformerSubsampling(nn.Module):
         Returns:
             Vectors (B, T', D) and their valid lengths (B,).
         """
+        # a convolution refuses an input that is shorter than its kernel
         features = F.pad(features, (0, 0, 0, max(0, MIN_FRAMES - features.shape[1])))
         x, lengths = self._image(features, num_frames)
         return self.dropout(self.out_norm(self.out_whiten(self._project(self.convnext(x))))), lengths
@@ -106,6 +107,7 @@ class ZipformerSubsampling(nn.Module):
 
     def _image(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return (B, T', F', C), 0 where padded, and lengths (B,)."""
+        # what balancing counts of padding must not be what happens to be there
         features = features.masked_fill(_after(num_frames, features.shape[1]).unsqueeze(2), 0.0)
         lengths = halved_frames(num_frames)
         return self._convolve(features.unsqueeze(1), lengths).permute(0, 2, 3, 1), lengths
@@ -128,6 +130,7 @@ class ZipformerSubsampling(nn.Module):
         x = SWOOSH_R(_on_channels(self.balancer1, x))
         x = SWOOSH_R(_on_channels(self.balancer2, self.conv2(x)))
         x = _on_channels(self.balancer3, self.conv3(x))
+        # 0 after the end, because the ConvNeXt layer sees 3 frames ahead
         return SWOOSH_R(x, _after(lengths, x.shape[2])[:, None, :, None])
 
 
