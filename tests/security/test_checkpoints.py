@@ -343,7 +343,10 @@ BOMBS = {
         put(f"{CONFIG}/augment/features/num_time_masks", 900_000),
         "num_time_masks must be at least 0 and at most 1000, given 900000",
     ),
-    "a zipformer of many layers": (as_zipformer(num_layers=[100_000] * 3), "its config, which describes more than"),
+    "a zipformer of many layers": (
+        as_zipformer(num_encoder_layers=[100_000] * 3),
+        "its config, which describes more than",
+    ),
 }
 
 
