@@ -71,5 +71,5 @@ def _detectable(found: SetComparison) -> list[str]:
     if not sizes:
         return []
     low, high = detectable(min(sizes)), detectable(max(sizes))
-    more = "" if low == high else f"; for some systems only {high}"
+    more = "" if low == high else f" ({high} for some systems)"
     return [f"The smallest difference that these runs could detect: {low} points{more}."]
