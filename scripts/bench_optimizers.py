@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 from bench_rows import INSTALL, ROWS, UNIT, Row
-from bench_steps import Contestant, Stage, keep_freed_memory
+from bench_steps import Candidate, Stage, keep_freed_memory
 from rich import box
 from rich.console import Console
 from rich.progress import Progress
@@ -55,36 +55,36 @@ class Result:
         ]
 
 
-def measure(contestants: Sequence[Contestant], num_repeats: int, seed: int) -> list[Result]:
+def measure(candidates: Sequence[Candidate], num_repeats: int, seed: int) -> list[Result]:
     """Time all in turns.
 
     Args:
-        contestants: the first is the unit of the ratios.
+        candidates: the first is the unit of the ratios.
         num_repeats: rounds.
         seed: of the order within each round.
 
     Returns:
-        One result per contestant.
+        One result per candidate.
     """
-    order, times = random.Random(seed), torch.zeros(len(contestants), num_repeats, dtype=torch.float64)
+    order, times = random.Random(seed), torch.zeros(len(candidates), num_repeats, dtype=torch.float64)
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("Warming up", total=(num_repeats + 1) * len(contestants))
-        for contestant in contestants:
-            contestant.warm_up()
+        bar = progress.add_task("Warming up", total=(num_repeats + 1) * len(candidates))
+        for candidate in candidates:
+            candidate.warm_up()
             progress.advance(bar)
         for turn in range(num_repeats):
-            for i in order.sample(range(len(contestants)), len(contestants)):
-                progress.update(bar, description=f"Round {turn + 1}: {contestants[i].row.name}", advance=1)
-                times[i, turn] = contestants[i].period_ms()
-    return [summary(contestant, times[i], times[0]) for i, contestant in enumerate(contestants)]
+            for i in order.sample(range(len(candidates)), len(candidates)):
+                progress.update(bar, description=f"Round {turn + 1}: {candidates[i].row.name}", advance=1)
+                times[i, turn] = candidates[i].period_ms()
+    return [summary(candidate, times[i], times[0]) for i, candidate in enumerate(candidates)]
 
 
-def summary(contestant: Contestant, times: Tensor, unit_times: Tensor) -> Result:
-    """Reduce the rounds of one contestant to a line."""
+def summary(candidate: Candidate, times: Tensor, unit_times: Tensor) -> Result:
+    """Reduce the rounds of one candidate to a line."""
     low, ratio, high = (times / unit_times).quantile(torch.tensor([0.25, 0.5, 0.75], dtype=times.dtype)).tolist()
-    num_ops, num_waits = contestant.counts()
+    num_ops, num_waits = candidate.counts()
     median_ms = float(times.quantile(0.5))
-    return Result(contestant.row, median_ms, ratio, (low, high), contestant.state_bytes(), num_ops, num_waits)
+    return Result(candidate.row, median_ms, ratio, (low, high), candidate.state_bytes(), num_ops, num_waits)
 
 
 def table_text(results: Sequence[Result], markdown: bool) -> str:
@@ -184,8 +184,8 @@ def main(arguments: Sequence[str]) -> None:
     keeps_memory = keep_freed_memory()
     try:
         stage = Stage(json.loads(options.shapes.read_text()), options.device, options.seed)
-        contestants = [Contestant(row, stage, options.compile) for row in options.rows]
-        results = measure(contestants, options.repeats, options.seed)
+        candidates = [Candidate(row, stage, options.compile) for row in options.rows]
+        results = measure(candidates, options.repeats, options.seed)
     except (ValueError, OSError) as error:
         print(f"bench_optimizers: {error}", file=sys.stderr)
         sys.exit(2)

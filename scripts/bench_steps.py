@@ -77,7 +77,7 @@ class Stage:
         return float(begin.elapsed_time(end))
 
 
-class Contestant:
+class Candidate:
     """A row's optimizer, ready to step.
 
     Raises:

@@ -93,10 +93,10 @@ def test_a_missed_limit_ends_with_1_and_names_row_and_value(bench, shapes_file, 
 
 
 def test_state_is_what_the_optimizer_keeps_beside_parameters_and_gradients(bench, steps, stage):
-    contestant = steps.Contestant(bench.UNIT, stage, False)
-    contestant.warm_up()
+    candidate = steps.Candidate(bench.UNIT, stage, False)
+    candidate.warm_up()
     step_counts = 4 * len(SHAPES)
-    assert contestant.state_bytes() == pytest.approx((8 * NUM_ELEMENTS + step_counts) / NUM_ELEMENTS)
+    assert candidate.state_bytes() == pytest.approx((8 * NUM_ELEMENTS + step_counts) / NUM_ELEMENTS)
 
 
 def test_operations_are_counted_without_views_and_reads(steps):
@@ -108,9 +108,9 @@ def test_operations_are_counted_without_views_and_reads(steps):
 
 def test_counts_and_times_are_averages_over_the_period(bench, steps, stage):
     row = bench.Row("adamw", "torch.optim", "AdamW", {"fused": True}, period=4)
-    once, four = (steps.Contestant(each, stage, False) for each in (bench.UNIT, row))
-    for contestant in (once, four):
-        contestant.warm_up()
+    once, four = (steps.Candidate(each, stage, False) for each in (bench.UNIT, row))
+    for candidate in (once, four):
+        candidate.warm_up()
     assert once.counts() == four.counts()
     assert four.optimizer.state[stage.params[0]]["step"] == 8
 
@@ -118,4 +118,4 @@ def test_counts_and_times_are_averages_over_the_period(bench, steps, stage):
 def test_an_optimizer_that_moves_nothing_is_refused(bench, steps, stage):
     row = bench.Row("still", "torch.optim", "SGD", {"lr": 0.0})
     with pytest.raises(ValueError, match="still left 4 of 4 parameters"):
-        steps.Contestant(row, stage, False).warm_up()
+        steps.Candidate(row, stage, False).warm_up()

@@ -14,6 +14,7 @@ from rich.table import Table
 from asr.cli.errors import ConfigError
 from asr.cli.sweep_jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, records
 from asr.console import PlainConsole, printable
+from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
 from asr.safe_io import read_json
 from asr.signals import end_by_default, end_with
@@ -70,8 +71,8 @@ def job_table(sweep_dir: Path, found: list[JobRecord]) -> Table:
         table.add_row(
             " ".join(words) or record.name,
             _status(record),
-            _percent(wers[:1]),
-            _percent(wers[1:]),
+            percent(wers[0]),
+            " / ".join(map(percent, wers[1:])),
             minutes,
             style=style,
         )
@@ -114,7 +115,3 @@ def _test_wers(folder: Path) -> list[float]:
         return []
     wers = [number_at(found, "wer") for found in sets.values()] if isinstance(sets, dict) else []
     return [math.inf if wer is None else wer for wer in wers]
-
-
-def _percent(wers: list[float]) -> str:
-    return " / ".join(f"{100 * wer:.2f}" if wer < float("inf") else "–" for wer in wers)

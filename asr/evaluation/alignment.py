@@ -52,10 +52,5 @@ def _pad(word: str, width: int) -> str:
 
 def _width(word: str) -> int:
     """Return the columns in a terminal: East Asian wide characters take two, combining marks none."""
-    return sum(_character_width(character) for character in word)
-
-
-def _character_width(character: str) -> int:
-    if unicodedata.category(character) in _ZERO_WIDTH:
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    visible = [character for character in word if unicodedata.category(character) not in _ZERO_WIDTH]
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in visible)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.evaluation.wer import Score
+from asr.evaluation.wer import ErrorCounts, Score
 
 MIN_RESAMPLES = 100  # with fewer the ends of an interval are too random
 CHUNK_DRAWS = 2**20  # units drawn at once; limits memory to about 25 MB
@@ -102,16 +102,12 @@ def _check_options(num_resamples: int, level: float, seed: int) -> None:
 def _units(score: Score) -> tuple[Literal["speaker", "utterance"], NDArray[np.int64], NDArray[np.int64]]:
     """Return what is drawn, and the errors and reference words of each unit."""
     speakers = [item.utterance.speaker for item in score.utterances]
-    if all(speakers) and len(set(speakers)) > 1:
-        errors: Counter[str | None] = Counter()
-        words: Counter[str | None] = Counter()
-        for item in score.utterances:
-            errors[item.utterance.speaker] += item.words.errors
-            words[item.utterance.speaker] += item.words.num_reference
-        names = list(dict.fromkeys(speakers))
-        return "speaker", np.array([errors[name] for name in names]), np.array([words[name] for name in names])
-    counts = [item.words for item in score.utterances]
-    return "utterance", np.array([c.errors for c in counts]), np.array([c.num_reference for c in counts])
+    by_speaker = all(speakers) and len(set(speakers)) > 1
+    counts: dict[object, ErrorCounts] = defaultdict(ErrorCounts)
+    for index, item in enumerate(score.utterances):
+        counts[item.utterance.speaker if by_speaker else index] += item.words
+    errors, words = zip(*((unit.errors, unit.num_reference) for unit in counts.values()), strict=True)
+    return "speaker" if by_speaker else "utterance", np.array(errors), np.array(words)
 
 
 def _resampled_rates(

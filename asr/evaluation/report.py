@@ -136,7 +136,7 @@ def _wer_text(score: Score, interval: Interval, notes: Sequence[str]) -> str:
     lines = [headline(score, interval), *(f"note: {' '.join(note.split())}" for note in notes)]
     if score.num_duplicates:
         left_out = count(score.num_duplicates, "utterance")
-        lines.append(f"note: {left_out} left out, whose id had occurred before")
+        lines.append(f"note: {left_out} left out: an earlier one has the same id")
     lines += ["", "Utterances with the most errors", "", *(_worst(score) or ["none has any", ""])]
     lines += ["Most frequent errors", "", *(_frequent_errors(score) or ["none"])]
     return "\n".join(lines) + "\n"

@@ -112,7 +112,7 @@ def test_the_wer_file_tells_result_notes_worst_utterances_and_confusions_in_this
         headline(SCORE, INTERVAL),
         "note: synthetic speech",
         "note: two lines",
-        "note: 1 utterance left out, whose id had occurred before",
+        "note: 1 utterance left out: an earlier one has the same id",
     ]
     named = [line.split(":")[0] for line in lines if line.startswith("utt-")]
     assert named == ["utt-2", "utt-1", "utt-3"]

@@ -9,7 +9,7 @@ COUNTED = [
     ("a deletion", "one two", "one", (1, 0, 1, 0), (3, 0, 4, 0)),
     ("an insertion", "one", "one two", (1, 0, 0, 1), (3, 0, 0, 4)),
     ("all of them", "a b c d", "a x c y e", (2, 2, 0, 1), (5, 2, 0, 2)),
-    ("nothing recognised", "one two", "", (0, 0, 2, 0), (0, 0, 7, 0)),
+    ("nothing recognized", "one two", "", (0, 0, 2, 0), (0, 0, 7, 0)),
     ("words where nobody spoke", "", "one two", (0, 0, 0, 2), (0, 0, 0, 7)),
     ("silence", "", "", (0, 0, 0, 0), (0, 0, 0, 0)),
     ("spaces of any kind part words", "one\ttwo\u3000three", " one  two\nthree ", (3, 0, 0, 0), (13, 0, 0, 0)),

@@ -47,7 +47,7 @@ def write_errors(path: Path, rate: float, seed: int, prefix: str = "utt", speake
 
 
 def write_metrics(path: Path, wers: Mapping[int, float], seconds_per_update: float | None = 0.5) -> None:
-    """A training of as many updates as the last validation has, with these WERs on dev behind so many updates."""
+    """Write the metrics of a run that ends with the last validation; ``wers`` on dev by number of updates."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("step", "name", "value"))

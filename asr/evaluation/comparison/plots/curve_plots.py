@@ -10,21 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from asr.evaluation.comparison.inputs.runs import Run
-from asr.evaluation.comparison.plots.drawing import (
-    Plot,
-    add_legend,
-    draw,
-    legend_rows,
-    line_options,
-    log_axis,
-    single_axes,
-)
+from asr.evaluation.comparison.plots import drawing
 from asr.evaluation.comparison.plots.line_styles import LineStyle
 from asr.evaluation.comparison.statistics.curves import DEV_WER, SMOOTHED_SHARE, Axis, SeedCurves, seed_curves
 from asr.evaluation.formatting import number, shortlist, time_unit
 
 NUM_MARKERS = 6  # along a line
-LOSS = "nats per token"
 BAND = (
     "Line: mean over the seeds. Band: from the lowest to the highest seed. Only the range that all seeds have is shown."
 )
@@ -55,16 +46,19 @@ class CurvePlot:
 
 
 AXES: tuple[tuple[Axis, str], ...] = (("updates", "updates"), ("seconds", "time"))
-CURVE_PLOTS = (
-    *(
-        CurvePlot(f"dev_wer_{axis}", DEV_WER, f"WER on dev against {it}", "WER (%)", 100, axis, False)
-        for axis, it in AXES
-    ),
-    *(CurvePlot(f"loss_{axis}", "train/loss", f"Training loss against {it}", LOSS, 1, axis, True) for axis, it in AXES),
+CURVE_PLOTS = tuple(
+    CurvePlot(f"{name}_{axis}", metric, f"{title} against {against}", label, scale, axis, smoothed)
+    for name, metric, title, label, scale, smoothed in (
+        ("dev_wer", DEV_WER, "WER on dev", "WER (%)", 100, False),
+        ("loss", "train/loss", "Training loss", "nats per token", 1, True),
+    )
+    for axis, against in AXES
 )
 
 
-def plot_curves(spec: CurvePlot, runs: Mapping[str, Sequence[Run]], styles: Mapping[str, LineStyle]) -> Plot | str:
+def plot_curves(
+    spec: CurvePlot, runs: Mapping[str, Sequence[Run]], styles: Mapping[str, LineStyle]
+) -> drawing.Plot | str:
     """Draw a line per system; return a sentence if no run has logged the metric.
 
     Args:
@@ -72,26 +66,22 @@ def plot_curves(spec: CurvePlot, runs: Mapping[str, Sequence[Run]], styles: Mapp
         runs: by system.
         styles: by system, in the order of the legend.
     """
-    curves = {name: _seeds(spec, runs[name]) for name in styles}
+    logged = {name: [run.curves[spec.metric] for run in runs[name] if spec.metric in run.curves] for name in styles}
+    curves = {name: seed_curves(found, spec.axis, smoothed=spec.smoothed) for name, found in logged.items()}
     drawn = {name: curve for name, curve in curves.items() if curve is not None}
     if not drawn:
         return f"{spec.title}: not drawn, because no run has logged it."
     names = list(drawn)
 
     def fill(figure: Figure) -> None:
-        axes = single_axes(figure, spec.title)
+        axes = drawing.single_axes(figure, spec.title)
         handles = [_add(axes, spec, drawn[name], styles[name], len(drawn)) for name in names]
         _label(axes, spec, list(drawn.values()))
-        add_legend(figure, handles, names)
+        drawing.add_legend(figure, handles, names)
 
-    png, svg = draw(spec.name, 3.1 + 0.19 * legend_rows(names), fill)
+    png, svg = drawing.draw(spec.name, drawing.height_with_legend(names), fill)
     missing = [name for name in styles if name not in drawn]
-    return Plot(spec.name, _caption(spec, list(drawn.values()), missing), _alt(spec, drawn), png, svg)
-
-
-def _seeds(spec: CurvePlot, runs: Sequence[Run]) -> SeedCurves | None:
-    curves = [run.curves[spec.metric] for run in runs if spec.metric in run.curves]
-    return seed_curves(curves, spec.axis, smoothed=spec.smoothed)
+    return drawing.Plot(spec.name, _caption(spec, list(drawn.values()), missing), _alt(spec, drawn), png, svg)
 
 
 def _add(axes: Axes, spec: CurvePlot, curve: SeedCurves, style: LineStyle, num_systems: int) -> Line2D:
@@ -99,7 +89,7 @@ def _add(axes: Axes, spec: CurvePlot, curve: SeedCurves, style: LineStyle, num_s
     (line,) = axes.plot(
         curve.grid,
         spec.scale * curve.mean,
-        **line_options(style, marker=style.marker, markersize=4.5, markevery=(every // 2, every)),
+        **drawing.line_options(style, marker=style.marker, markersize=4.5, markevery=(every // 2, every)),
     )
     if curve.num_seeds > 1:
         opacity = 0.18 if num_systems <= MANY else 0.08
@@ -113,7 +103,7 @@ def _label(axes: Axes, spec: CurvePlot, curves: Sequence[SeedCurves]) -> None:
     low, high = min(curve.low.min() for curve in curves), max(curve.high.max() for curve in curves)
     if low > 0 and high > 2 * low:
         axes.set_yscale("log")
-        log_axis(axes.yaxis, low, high)
+        drawing.log_axis(axes.yaxis, low, high)
     if spec.axis == "updates":
         axes.set_xlabel("updates")
         return

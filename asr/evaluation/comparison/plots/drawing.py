@@ -95,9 +95,9 @@ def dashed(dashes: Sequence[float]) -> Any:
     return (0, tuple(dashes)) if dashes else "-"
 
 
-def legend_rows(names: Sequence[str]) -> int:
-    """Return how many rows ``add_legend`` needs."""
-    return -(-len(names) // _legend_columns(names))
+def height_with_legend(names: Sequence[str]) -> float:
+    """Return the height in inches of a plot with a legend of these names."""
+    return 3.1 + 0.19 * -(-len(names) // _legend_columns(names))
 
 
 def add_legend(figure: Figure, handles: Sequence[Line2D], names: Sequence[str]) -> None:

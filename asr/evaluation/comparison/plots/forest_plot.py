@@ -38,7 +38,7 @@ def plot_wers(found: SetComparison, styles: Mapping[str, LineStyle], level: floa
 
 def _add(axes: Axes, height: int, row: Row, style: LineStyle) -> None:
     color = style.color.light
-    ends = [100 * row.low, 100 * _finite_high(row)]
+    ends = [100 * row.low, 100 * (row.high if math.isfinite(row.high) else max(row.wers))]
     axes.plot(ends, [height] * 2, color=color, linestyle=dashed(DOTTED if _is_single(row) else ()), linewidth=2.2)
     axes.plot([100 * wer for wer in row.wers], [height] * len(row.wers), "|", color=color, markersize=11, alpha=0.9)
     rim: dict[str, Any] = {"markeredgecolor": PAPER.light, "markeredgewidth": 1}  # separates the marker from its line
@@ -52,10 +52,6 @@ def _add(axes: Axes, height: int, row: Row, style: LineStyle) -> None:
 
 def _is_single(row: Row) -> bool:
     return row.scope == "this run only"
-
-
-def _finite_high(row: Row) -> float:
-    return row.high if math.isfinite(row.high) else max(row.wers)
 
 
 def _numbers(row: Row) -> str:

@@ -12,16 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from asr.evaluation.comparison.inputs.runs import Run
-from asr.evaluation.comparison.plots.drawing import (
-    Plot,
-    add_legend,
-    draw,
-    is_wide,
-    legend_rows,
-    line_options,
-    log_axis,
-    single_axes,
-)
+from asr.evaluation.comparison.plots import drawing
 from asr.evaluation.comparison.plots.line_styles import PAPER, LineStyle
 from asr.evaluation.comparison.result import Row, SetComparison
 from asr.evaluation.formatting import number, percent, shortened
@@ -57,7 +48,7 @@ def families(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> dict[str
 
 def plot_learning_rates(
     found: SetComparison, runs: Mapping[str, Sequence[Run]], styles: Mapping[str, LineStyle]
-) -> Plot | None:
+) -> drawing.Plot | None:
     """Draw a line per family with its best rate marked; None if no family has several rates."""
     lines = families(found.rows, runs)
     if not lines:
@@ -66,14 +57,14 @@ def plot_learning_rates(
     name, names = f"lr_{found.name}", list(lines)
 
     def fill(figure: Figure) -> None:
-        axes = single_axes(figure, title)
+        axes = drawing.single_axes(figure, title)
         axes.set_xscale("log")
         handles = [_add(axes, members, styles[_best(members)[1].system]) for members in lines.values()]
         _label(axes, [member for members in lines.values() for member in members])
-        add_legend(figure, handles, names)
+        drawing.add_legend(figure, handles, names)
 
-    png, svg = draw(name, 3.1 + 0.19 * legend_rows(names), fill)
-    return Plot(name, CAPTION, _alt(title, lines), png, svg)
+    png, svg = drawing.draw(name, drawing.height_with_legend(names), fill)
+    return drawing.Plot(name, CAPTION, _alt(title, lines), png, svg)
 
 
 def _add(axes: Axes, members: Sequence[tuple[float, Row]], style: LineStyle) -> Line2D:
@@ -81,7 +72,9 @@ def _add(axes: Axes, members: Sequence[tuple[float, Row]], style: LineStyle) -> 
         seeds = [100 * wer for wer in row.wers]
         axes.plot([rate] * len(seeds), seeds, style.marker, color=style.color.light, markersize=3.5, alpha=0.55)
     means = [100 * row.wer_mean for _, row in members]
-    (line,) = axes.plot([rate for rate, _ in members], means, **line_options(style, marker=style.marker, markersize=6))
+    (line,) = axes.plot(
+        [rate for rate, _ in members], means, **drawing.line_options(style, marker=style.marker, markersize=6)
+    )
     rate, row = _best(members)
     ring: dict[str, Any] = {"markeredgecolor": style.color.light, "markeredgewidth": 2}
     axes.plot([rate], [100 * row.wer_mean], style.marker, markersize=10, markerfacecolor=PAPER.light, **ring)
@@ -91,10 +84,10 @@ def _add(axes: Axes, members: Sequence[tuple[float, Row]], style: LineStyle) -> 
 def _label(axes: Axes, members: Sequence[tuple[float, Row]]) -> None:
     wers = [100 * wer for _, row in members for wer in row.wers]
     rates = [rate for rate, _ in members]
-    if is_wide(wers):
+    if drawing.is_wide(wers):
         axes.set_yscale("log")
-        log_axis(axes.yaxis, min(wers), max(wers))
-    log_axis(axes.xaxis, min(rates), max(rates))
+        drawing.log_axis(axes.yaxis, min(wers), max(wers))
+    drawing.log_axis(axes.xaxis, min(rates), max(rates))
     axes.set_xlabel("learning rate")
     axes.set_ylabel("WER (%)")
 

@@ -67,9 +67,9 @@ def _against_baseline(found: SetComparison, best: Row) -> list[str]:
 
 def _detectable(found: SetComparison) -> list[str]:
     differences = [row.to_best for row in found.rows if row.to_best is not None]
-    sizes = [found.smallest_detectable for found in differences if found.smallest_detectable is not None]
+    sizes = [one.smallest_detectable for one in differences if one.smallest_detectable is not None]
     if not sizes:
         return []
     low, high = detectable(min(sizes)), detectable(max(sizes))
-    more = "" if low == high else f"; for some systems only {high}"
+    more = "" if low == high else f" ({high} for some systems)"
     return [f"The smallest difference that these runs could detect: {low} points{more}."]

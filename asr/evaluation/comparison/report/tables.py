@@ -37,7 +37,7 @@ class Column:
     Attributes:
         name: its header.
         is_text: whether its cells are words, aligned to the left.
-        in_terminal: False for what 80 characters have no room for and the terminal shows elsewhere, or can do without.
+        in_terminal: False for columns that do not fit into 80 characters and that other tables repeat, or few need.
     """
 
     name: str

@@ -8,7 +8,7 @@ import pytest
 from asr.evaluation.comparison.plots.line_styles import COLORS
 from asr.evaluation.comparison.report.files import write_report_files
 from tests.evaluation.comparison.made_comparisons import made_comparison
-from tests.evaluation.comparison.parsed_page import parse, table_of
+from tests.evaluation.comparison.report.parsed_page import parse, table_of
 
 EVIL = '<script>alert("x")</script>'
 PROBLEM = "runs/half is left out: it has not finished"
@@ -161,7 +161,7 @@ def test_pictures_tables_and_page_can_be_read_aloud(page):
         assert box.attributes["aria-labelledby"] == box.all("caption")[0].attributes["id"]
 
 
-def test_both_schemes_have_all_colours(source):
+def test_both_schemes_have_all_colors(source):
     for color in COLORS:
         assert f"--{color.name}: {color.light};" in source
         assert f"--{color.name}: {color.dark};" in source

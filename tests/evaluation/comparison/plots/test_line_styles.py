@@ -18,14 +18,14 @@ VISION = {
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 
 
-def linear(colour: str) -> np.ndarray:
-    values = np.array([int(colour[start : start + 2], 16) for start in (1, 3, 5)]) / 255
+def linear(color: str) -> np.ndarray:
+    values = np.array([int(color[start : start + 2], 16) for start in (1, 3, 5)]) / 255
     return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
 
 
 def contrast(one: str, other: str) -> float:
     """As the Web Content Accessibility Guidelines have it."""
-    low, high = sorted(float(linear(colour) @ TO_XYZ[1]) for colour in (one, other))
+    low, high = sorted(float(linear(color) @ TO_XYZ[1]) for color in (one, other))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -36,7 +36,7 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_colour_stands_out_from_its_paper(scheme):
+def test_every_color_stands_out_from_its_paper(scheme):
     paper = getattr(PAPER, scheme)
     assert contrast(getattr(INK, scheme), paper) > 7
     assert all(contrast(getattr(hue, scheme), paper) >= 3 for hue in HUES)
@@ -45,8 +45,8 @@ def test_every_colour_stands_out_from_its_paper(scheme):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("vision", VISION)
-def test_colours_differ_for_every_kind_of_colour_vision(scheme, vision):
-    seen = [lab(np.array(VISION[vision]) @ linear(getattr(colour, scheme))) for colour in (INK, *HUES)]
+def test_colors_differ_for_every_kind_of_color_vision(scheme, vision):
+    seen = [lab(np.array(VISION[vision]) @ linear(getattr(color, scheme))) for color in (INK, *HUES)]
     assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 20
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from asr.evaluation.comparison.report.files import write_report_files
-from tests.evaluation.comparison.browser import Browser, find_chromium
 from tests.evaluation.comparison.made_comparisons import made_comparison
+from tests.evaluation.comparison.report.browser import Browser, find_chromium
 
 SIZES = "[document.documentElement.scrollWidth, innerWidth]"
 SHAPELESS = """[...document.querySelectorAll("svg, img")].filter(image => {
@@ -69,9 +69,9 @@ def test_a_wide_table_scrolls_in_its_box_and_keeps_its_names(browser, report):
 
 
 def test_the_page_follows_the_scheme_of_the_reader(browser, report, tmp_path):
-    colours = []
+    colors = []
     for dark in (False, True):
         browser.show(report, 390, dark=dark)
-        colours.append(browser.value(PAPER))
+        colors.append(browser.value(PAPER))
     browser.screenshot(tmp_path / "dark.png")
-    assert colours == ["rgb(255, 255, 255)", "rgb(22, 27, 34)"]
+    assert colors == ["rgb(255, 255, 255)", "rgb(22, 27, 34)"]

@@ -188,7 +188,7 @@ def test_a_long_legend_name_keeps_both_ends():
     assert len(shown) <= 51
 
 
-def test_an_inlined_picture_takes_the_colours_of_the_page_and_has_names_of_its_own(plots):
+def test_an_inlined_picture_takes_the_colors_of_the_page_and_has_names_of_its_own(plots):
     one, other = (
         ElementTree.fromstring(inline_svg(by_name(plots)[spec.name].svg, spec.name, "a < b"))
         for spec in CURVE_PLOTS[:2]

@@ -64,7 +64,7 @@ def test_a_running_mean_takes_a_fiftieth_of_the_points_and_fewer_near_the_ends()
     values = np.zeros(200)
     values[[0, 100]] = 5.0
     mean = running_mean(values)
-    assert mean[98:103].tolist() == pytest.approx([1.0] * 5)  # two neighbours on each side
+    assert mean[98:103].tolist() == pytest.approx([1.0] * 5)  # two neighbors on each side
     assert mean[[97, 103]].tolist() == pytest.approx([0.0] * 2)
     assert mean[:3].tolist() == pytest.approx([5.0, 5 / 3, 1.0])
 

@@ -88,7 +88,7 @@ def test_systems_without_a_seed_in_common_are_not_compared():
     assert any(sentence.startswith("It has no seed in common with") for sentence in sentences)
 
 
-def test_a_difference_in_favour_of_another_is_not_hidden():
+def test_a_difference_in_favor_of_another_is_not_hidden():
     (found,) = compare(sweep(), title="made").sets
     rows = list(found.rows)
     rows[1] = dataclasses.replace(rows[1], to_best=dataclasses.replace(rows[1].to_best, verdict="better"))
