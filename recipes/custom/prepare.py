@@ -109,7 +109,9 @@ def split_off(
     missing = [kind for kind in fractions if not any(name.startswith(kind) for name in splits)]
     units, how = _units(left)
     if len(units) <= len(missing):
-        raise ValueError(f"{len(left)} utterances are too few to split into train, dev and test; bring more, or splits")
+        raise ValueError(
+            f"{len(left)} utterances are too few to split into train, dev and test; give more, or give splits"
+        )
     rng = np.random.default_rng(seed_for("split", seed))
     order = [sorted(units)[index] for index in rng.permutation(len(units))]
     notes = []

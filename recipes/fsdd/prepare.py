@@ -62,10 +62,7 @@ def prepare_fsdd(
     audio.mkdir(parents=True, exist_ok=True)
     splits = {}
     for split, pool in pools.items():
-        if connected:
-            strings = draw_strings(split, pool, sizes[split], max_digits, seed)
-        else:
-            strings = [[digit] for digit in pool]
+        strings = draw_strings(split, pool, sizes[split], max_digits, seed) if connected else [[d] for d in pool]
         pairs = [
             _utterance(f"fsdd-{split}-{index:04d}", string, audio, seed)
             for index, string in enumerate(track(strings, f"writing {split}", transient=True))

@@ -106,8 +106,10 @@ def source_files(folder: Path) -> list[Path]:
 
 
 def _digits(folder: Path) -> list[Digit]:
-    indexes = _indexes(folder)
-    return _from_index(indexes[0]) if indexes else _from_wavs(folder)
+    if indexes := _indexes(folder):
+        return _from_index(indexes[0])
+    named = ((WAV_NAME.fullmatch(path.name), path) for path in visible_files(folder))
+    return [Digit(path.stem, int(match[1]), match[2], int(match[3]), path.absolute()) for match, path in named if match]
 
 
 def _indexes(folder: Path) -> list[Path]:
@@ -148,8 +150,3 @@ def _indexed(index: Path, line: int, row: Mapping[str, str]) -> Digit:
         )
     except (ValueError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"{index}, line {line}: {row} does not describe a recording: {error}") from error
-
-
-def _from_wavs(folder: Path) -> list[Digit]:
-    named = ((WAV_NAME.fullmatch(path.name), path) for path in visible_files(folder))
-    return [Digit(path.stem, int(match[1]), match[2], int(match[3]), path.absolute()) for match, path in named if match]

@@ -87,7 +87,7 @@ def run(
     root: Path,
     recipe: Callable[[Path], Corpus],
     spec: PrepareSpec = SPEC,
-    spec_name: str = "view",
+    spec_name: str = "spec",
     output_frames: OutputFrames = lambda num_frames: num_frames // 4,
 ) -> PreparedData:
     return prepare(root, "corpus", recipe, spec, spec_name).for_encoder(output_frames)

@@ -105,6 +105,7 @@ class DurationBucketSampler:
             accumulate: micro-batches of one process per update.
         """
         plan = self.plan(epoch)
+        # a rank with one micro-batch more would wait for the gradients of the others forever
         num_whole = len(plan) // (world_size * accumulate) * world_size * accumulate
         return (self._item(epoch, i, plan) for i in range(rank + start * world_size, num_whole, world_size))
 
@@ -139,6 +140,7 @@ def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:
     ordered = np.sort(durations)
     share = np.cumsum(ordered) / ordered.sum()
     at = np.searchsorted(share, np.arange(1, num_buckets) / num_buckets)
+    # many cuts of one duration give several equal edges, and buckets without cuts
     edges = np.unique(ordered[at])
     return [float(edge) for edge in edges if ordered[0] < edge < ordered[-1]]
 

@@ -44,19 +44,20 @@ def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[
     cuts: list[Cut] = []
     unreadable = []
     for file in files:
-        if len(str(file).splitlines()) != 1 or "\t" in str(file):
-            unreadable.append((repr(str(file)), "transcripts are lines of path, tab and text; rename the file"))
+        name = str(file)
+        if len(name.splitlines()) != 1 or "\t" in name:
+            unreadable.append((repr(name), "transcripts are lines of path, tab and text; rename the file"))
             continue
-        if SURROGATE.search(str(file)):
-            unreadable.append((repr(str(file)), "its name is not UTF-8, which transcripts are; rename the file"))
+        if SURROGATE.search(name):
+            unreadable.append((repr(name), "its name is not UTF-8, which transcripts are; rename the file"))
             continue
         try:
-            recording = Recording.from_file(file, recording_id=str(file))
-            problem = audio_problem(recording) or too_long(recording.to_cut(), rate_hz)
+            cut = Recording.from_file(file, recording_id=name).to_cut().with_id(name)
+            problem = audio_problem(cut.recording) or too_long(cut, rate_hz)
         except Exception as error:  # a decoder may raise anything on a file that is no audio
             problem = f"{type(error).__name__}: {error}"
         if problem:
-            unreadable.append((str(file), problem))
+            unreadable.append((name, problem))
         else:
-            cuts.append(recording.to_cut().with_id(str(file)))
+            cuts.append(cut)
     return CutSet.from_cuts(cuts), unreadable

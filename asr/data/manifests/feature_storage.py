@@ -20,24 +20,21 @@ def refuse_foreign_storage(features: Features) -> None:
     Raises:
         ValueError: names the recording and its storage.
     """
-    if features.storage_type != READABLE:
-        raise ValueError(
-            f"features of recording {features.recording_id!r}: storage {features.storage_type!r} is refused, because "
-            f"reading it could run a command or fetch something; only {READABLE!r} is read. Copy the features: "
-            "FeatureSet.copy_feats(NumpyFilesWriter(folder))."
+    kind, path, key = features.storage_type, features.storage_path, str(features.storage_key)
+    if kind != READABLE:
+        problem = (
+            f"storage {kind!r} is refused, because reading it could run a command or fetch something; only "
+            f"{READABLE!r} is read. Copy the features: FeatureSet.copy_feats(NumpyFilesWriter(folder))."
         )
     # lhotse runs a path that begins with pipe:
-    if not os.path.isabs(features.storage_path):
-        raise ValueError(
-            f"features of recording {features.recording_id!r}: storage path {features.storage_path[:80]!r} is refused; "
-            "it must be the absolute path of a folder"
-        )
+    elif not os.path.isabs(path):
+        problem = f"storage path {path[:80]!r} is refused; it must be the absolute path of a folder"
     # lhotse unpacks *.gz without a limit
-    if not str(features.storage_key).endswith(".npy"):
-        raise ValueError(
-            f"features of recording {features.recording_id!r}: storage key {str(features.storage_key)[:80]!r} is "
-            "refused; it must name a file that ends with .npy"
-        )
+    elif not key.endswith(".npy"):
+        problem = f"storage key {key[:80]!r} is refused; it must name a file that ends with .npy"
+    else:
+        return
+    raise ValueError(f"features of recording {features.recording_id!r}: {problem}")
 
 
 class FeatureFiles(NumpyFilesWriter):

@@ -92,6 +92,7 @@ def _open(row: Row) -> tuple[Recording | None, str]:
     if not os.path.isfile(row.audio):
         return None, f"missing audio: {row.audio}"
     try:
+        # absolute, so that prepared cuts can be read from any folder
         recording = Recording.from_file(row.audio.resolve(), recording_id=row.id)
     except Exception as error:  # a decoder may raise anything on a file that is no audio
         return None, f"unreadable audio: {row.audio}: {type(error).__name__}"

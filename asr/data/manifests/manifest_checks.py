@@ -48,8 +48,10 @@ def segment_problem(segment: SupervisionSegment, source: Source | None) -> str |
     if segment.start < first_s - TOLERATED_SEGMENT_S or segment.end > last_s + TOLERATED_SEGMENT_S:
         return f"outside its recording: {segment.start} to {segment.end} s of {source.duration} s"
     channels = segment.channel if isinstance(segment.channel, list) else [segment.channel]
-    present = _channels(source)
-    if not set(channels) <= set(present or ()):
+    # lhotse makes cuts of channel 0 from features without channels
+    present = source.channel_ids if isinstance(source, Recording) else source.channels or 0
+    present = present if isinstance(present, list) else [present]
+    if not set(channels) <= set(present):
         return f"missing channel: {segment.channel}, the recording has {present}"
     return None
 
@@ -70,10 +72,3 @@ def _contradictory_features(features: Features) -> str | None:
     except Exception as error:  # lhotse's arithmetic overflows on infinite numbers
         return f"contradictory features: {error}"
     return None
-
-
-def _channels(source: Source) -> list[int] | None:
-    if isinstance(source, Features):
-        # lhotse makes cuts of channel 0 from features without channels
-        return [source.channels or 0] if not isinstance(source.channels, list) else source.channels
-    return source.channel_ids

@@ -137,6 +137,7 @@ def _store_features(split: str, part: CheckedCuts, features: LogMel, work: Path,
                     raise storage.failure from error
                 unreadable[cut.id] = cause(error)
             else:
+                # the work folder is renamed at the end, and cuts hold absolute paths
                 cut.features.storage_path = str(final)
                 done.append(cut)
     _drop_unreadable(split, part, unreadable)

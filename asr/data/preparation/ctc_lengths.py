@@ -38,6 +38,7 @@ class CtcLengths:
         """Return the lengths of cuts."""
         tokens = (tokenizer.encode(cut.supervisions[0].text) for cut in cuts)
         needed = [len(ids) + sum(a == b for a, b in pairwise(ids)) for ids in tokens]
+        # from durations, because features that are computed while training do not exist yet
         num_frames = [round(cut.duration / frame_shift_s) for cut in cuts]
         return cls(np.array(num_frames, np.int64), np.array(needed, np.int64))
 

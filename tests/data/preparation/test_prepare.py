@@ -37,7 +37,7 @@ def test_prepared_data_holds_what_the_corpus_holds(tmp_path):
     assert ids(prepared, "dev") == ["dev-0", "dev-1"]
     assert [prepared.names(kind) for kind in ("train", "dev", "test")] == [["train"], ["dev"], ["test-x"]]
     assert prepared.tokenizer.pieces[2:] == ["a", "b"]
-    assert prepared.fingerprint == "corpus/view"
+    assert prepared.fingerprint == "corpus/spec"
     assert prepared.notes == ("ünlü: noise [only]",)
     assert dropped(prepared) == {}
     assert "note: ünlü: noise [only]" in printed(prepared)
@@ -70,8 +70,8 @@ def test_a_call_killed_while_building_continues_behind_the_corpus(tmp_path):
     recipe = Recipe()
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, recipe, replace(SPEC, tokenizer_trainer=Killed()))
-    assert not (tmp_path / "corpus" / "view").exists()
-    stale = tmp_path / "corpus" / "view.partial"
+    assert not (tmp_path / "corpus" / "spec").exists()
+    stale = tmp_path / "corpus" / "spec.partial"
     (stale / "features").mkdir(parents=True, exist_ok=True)
     (stale / "cuts_train.jsonl.gz").write_bytes(b"half")
     (stale / "left.over").write_bytes(b"")
@@ -93,17 +93,17 @@ def test_a_corpus_killed_before_its_end_is_made_again(tmp_path):
 
 
 def test_a_folder_without_an_index_is_not_taken_for_prepared(tmp_path):
-    (tmp_path / "corpus" / "view").mkdir(parents=True)
-    (tmp_path / "corpus" / "view" / "cuts_train.jsonl.gz").write_bytes(b"half")
+    (tmp_path / "corpus" / "spec").mkdir(parents=True)
+    (tmp_path / "corpus" / "spec" / "cuts_train.jsonl.gz").write_bytes(b"half")
     assert ids(run(tmp_path, Recipe()), "train") == ["train-0", "train-1", "train-2"]
 
 
 def test_a_call_that_waited_for_another_does_its_work_no_second_time(tmp_path, monkeypatch):
-    recipe, waiting, views = Recipe(), threading.Event(), []
+    recipe, waiting, builds = Recipe(), threading.Event(), []
     monkeypatch.setattr(asr.data.preparation.prepare.console, "print", lambda *args, **kwargs: waiting.set())
     build = asr.data.preparation.prepare.build_prepared
     monkeypatch.setattr(
-        asr.data.preparation.prepare, "build_prepared", lambda *args: views.append(args) or build(*args)
+        asr.data.preparation.prepare, "build_prepared", lambda *args: builds.append(args) or build(*args)
     )
     with ThreadPoolExecutor(1) as pool:
         others = []
@@ -117,7 +117,7 @@ def test_a_call_that_waited_for_another_does_its_work_no_second_time(tmp_path, m
         prepared = run(tmp_path, first)
         assert others[0].result(timeout=600).splits == prepared.splits
     assert len(recipe.folders) == 1
-    assert len(views) == 1
+    assert len(builds) == 1
 
 
 def test_prepared_data_are_found_from_another_folder(tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_prepared_data_are_found_from_another_folder(tmp_path, monkeypatch):
     prepared = run(Path("data"), Recipe(), PRECOMPUTED)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert prepared.folder == tmp_path / "data" / "corpus" / "view"
+    assert prepared.folder == tmp_path / "data" / "corpus" / "spec"
     assert all(PRECOMPUTED.features(cut).any() for cut in prepared.cuts("train"))
     assert all(cut.load_audio().any() for cut in prepared.cuts("train"))
 

@@ -267,7 +267,7 @@ def test_a_split_of_which_nothing_is_left_is_refused_with_the_reasons(tmp_path, 
     with pytest.raises(ValueError, match=f"nothing is left of split '{split}'.*bad: {reason}"):
         run(tmp_path, Recipe(spoil))
     # another encoder may leave frames enough
-    assert (tmp_path / "corpus" / "view").exists() == reason.startswith("too short")
+    assert (tmp_path / "corpus" / "spec").exists() == reason.startswith("too short")
 
 
 @pytest.mark.parametrize(
