@@ -27,7 +27,7 @@ class TunedSweeper(Sweeper):
     """Gives every system the same number of trials, then trains the best settings of each with the same seeds.
 
     First every learning rate of its range. While the best of any system lies at the edge of what was tried, each
-    gets one trial more: beyond the edge, or between its best and the neighbour. Then warm-ups at the best learning
+    gets one trial more: beyond the edge, or between its best and the neighbor. Then warm-ups at the best learning
     rate. All that is judged on the development sets, with a seed of its own; test sets are decoded at the end alone.
 
     Args:

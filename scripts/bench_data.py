@@ -19,7 +19,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from asr.cli.app import quieten
-from asr.cli.build import build_data_parts, build_recogniser, build_update_parts, num_threads, plain
+from asr.cli.build import build_data_parts, build_recognizer, build_update_parts, num_threads, plain
 from asr.cli.data import data_for_run
 from asr.cli.explanations import CONFIGS
 from asr.data.loading.data_module import DataModule
@@ -58,8 +58,8 @@ def endless(dataset: Any, order: Any, reading: DataModule) -> Iterator[Any]:
 def waiting(config: dict[str, Any], reading: DataModule, prepared: PreparedData, perturb: Any) -> None:
     """Print which share of the time of training steps goes into waiting for batches."""
     torch.set_num_threads(num_threads(config["torch_threads"], config["data"]["workers"]["num_workers"]))
-    recogniser = build_recogniser(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
-    optimizer = build_update_parts(config).optimizer_factory(recogniser.named_parameters())
+    recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
+    optimizer = build_update_parts(config).optimizer_factory(recognizer.named_parameters())
     batches = endless(*reading.training_data(prepared.cuts("train"), 1, perturb), reading)
     next(batches)  # starting the workers is not waiting
     waited, start = 0.0, time.monotonic()
@@ -68,7 +68,7 @@ def waiting(config: dict[str, Any], reading: DataModule, prepared: PreparedData,
         batch = next(batches)
         waited += time.monotonic() - asked
         generator = torch.Generator().manual_seed(batch.seed)
-        losses = recogniser.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
+        losses = recognizer.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
         optimizer.zero_grad()
         (losses.sum() / batch.num_tokens.sum()).backward()
         optimizer.step()

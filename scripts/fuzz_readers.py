@@ -171,7 +171,7 @@ def _checkpoint_seeds() -> list[bytes]:
     averages.add(1, weights, ema_decay=0.9)
     data = {"folder": "x", "fingerprint": "f", "notes": ["a"]}
     extra = {"format": FORMAT, "config": {"a": [1, 2.0, None]}, "tokenizer": {"kind": "char"}, "data": data}
-    state = {"state_dict": {"recogniser.w": weights["w"]}, "global_step": 1, "werdict": extra, "callbacks": {}}
+    state = {"state_dict": {"recognizer.w": weights["w"]}, "global_step": 1, "werdict": extra, "callbacks": {}}
     made = []
     for content in (state, {**state, "averages": averages.state_dict()}):
         buffer = io.BytesIO()

@@ -20,11 +20,11 @@ from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepared import PreparedData
-from asr.features.normalise import GlobalNorm
+from asr.features.normalize import GlobalNorm
 from asr.inference.decode import Decoder
-from asr.models.initialise import initialise
-from asr.models.recogniser import Recogniser
-from asr.text.normalise import TextNormalizer
+from asr.models.initialize import initialize
+from asr.models.recognizer import Recognizer
+from asr.text.normalize import TextNormalizer
 from asr.training.checkpoints import FORMAT, LoadedCheckpoint
 from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
 from asr.training.unreadable import max_unreadable
@@ -89,34 +89,34 @@ def build_encoder(config: Mapping[str, Any], num_features: int) -> Any:
     return part(config, "encoder", num_features=num_features)
 
 
-def build_recogniser(
+def build_recognizer(
     config: Mapping[str, Any], vocab_size: int, mean: Sequence[float], std: Sequence[float]
-) -> Recogniser:
-    """Build the recogniser with new weights that depend only on ``config["seed"]`` and the shapes."""
-    recogniser = _uninitialised(config, vocab_size, GlobalNorm(mean, std), contextlib.nullcontext())
-    initialise(recogniser)
-    return recogniser
+) -> Recognizer:
+    """Build the recognizer with new weights that depend only on ``config["seed"]`` and the shapes."""
+    recognizer = _uninitialized(config, vocab_size, GlobalNorm(mean, std), contextlib.nullcontext())
+    initialize(recognizer)
+    return recognizer
 
 
-def outline_recogniser(config: Mapping[str, Any], vocab_size: int, num_features: int) -> Recogniser:
-    """Build the recogniser on the meta device: its weights have shapes, and take neither memory nor time."""
-    normalise = GlobalNorm([0.0] * num_features, [1.0] * num_features)
-    return _uninitialised(config, vocab_size, normalise, torch.device("meta"))
+def outline_recognizer(config: Mapping[str, Any], vocab_size: int, num_features: int) -> Recognizer:
+    """Build the recognizer on the meta device: its weights have shapes, and take neither memory nor time."""
+    normalize = GlobalNorm([0.0] * num_features, [1.0] * num_features)
+    return _uninitialized(config, vocab_size, normalize, torch.device("meta"))
 
 
-def _uninitialised(
+def _uninitialized(
     config: Mapping[str, Any],
     vocab_size: int,
-    normalise: GlobalNorm,
+    normalize: GlobalNorm,
     place: torch.device | contextlib.nullcontext[None],
-) -> Recogniser:
+) -> Recognizer:
     torch.manual_seed(config["seed"])
     with place:
-        encoder = build_encoder(config, len(normalise.mean))
+        encoder = build_encoder(config, len(normalize.mean))
         head = part(config, "head", d_model=encoder.d_model, vocab_size=vocab_size)
     augment = part(config, "augment.features")
     try:
-        return Recogniser(encoder, head, normalise, augment)
+        return Recognizer(encoder, head, normalize, augment)
     except ValueError as error:
         raise ConfigError(f"head: {error}") from error
 
@@ -141,17 +141,17 @@ def build_module(
     prepared: PreparedData,
     checkpoint: LoadedCheckpoint | None = None,
 ) -> TrainingModule:
-    """Build what Lightning trains; a checkpoint to resume from limits the size of the recogniser."""
+    """Build what Lightning trains; a checkpoint to resume from limits the size of the recognizer."""
     updates = build_update_parts(config)
     shapes = prepared.tokenizer.vocab_size, prepared.mean, prepared.std
     try:
         with contextlib.nullcontext() if checkpoint is None else no_more_parameters_than(checkpoint.weights):
-            recogniser = build_recogniser(config, *shapes)
+            recognizer = build_recognizer(config, *shapes)
     except ConfigError as error:
         raise error if checkpoint is None else ConfigError(f"resume: {checkpoint.path}: {error}") from error
     data = {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder), "notes": list(prepared.notes)}
     return TrainingModule(
-        recogniser,
+        recognizer,
         prepared.tokenizer,
         updates.decoder,
         updates.optimizer_factory,

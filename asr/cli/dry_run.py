@@ -18,7 +18,7 @@ from asr.cli.build import (
     build_update_parts,
     check_loggers,
     num_threads,
-    outline_recogniser,
+    outline_recognizer,
     part,
 )
 from asr.cli.errors import ConfigError
@@ -78,12 +78,12 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
     data = build_data_parts(config)
     refuse_huge_numbers(config)
     with no_more_than_this_machine_holds():
-        recogniser = outline_recogniser(config, 8, data.features.num_features)
+        recognizer = outline_recognizer(config, 8, data.features.num_features)
     updates = build_update_parts(config)
     with bounded(f"parameter_rules: a pattern takes longer than {MAX_CPU_S} s on the names of parameters; simplify it"):
-        optimizer = updates.optimizer_factory(recogniser.named_parameters())
+        optimizer = updates.optimizer_factory(recognizer.named_parameters())
     updates.schedule_factory(optimizer)
-    return Outline(trainer, callbacks, data, recogniser.encoder)
+    return Outline(trainer, callbacks, data, recognizer.encoder)
 
 
 def _check_weights(config: Mapping[str, Any]) -> None:

@@ -42,7 +42,7 @@ def run(options: DictConfig) -> None:
         output = create_run_folder(run_dir / "decode", within=run_dir)
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
     notes = [*notes, checkpoint.decoding_note()]
-    _, failures = evaluate_sets(restored.recogniser, restored.decoder, restored.reading, sets, notes, output)
+    _, failures = evaluate_sets(restored.recognizer, restored.decoder, restored.reading, sets, notes, output)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)
     if failures:
         raise RunFailed(failures[0])

@@ -53,7 +53,7 @@ def command_help(config_name: str, configs: Path) -> str:
 def known_keys(config_name: str, configs: Path, parent: str) -> list[str] | None:
     """Return the keys below a dotted key of the composed config; None where there is nothing like it.
 
-    Group choices of the command line are honoured, so that the keys of the chosen optimizer are listed.
+    Group choices of the command line are honored, so that the keys of the chosen optimizer are listed.
     """
     config = _composed(config_name, configs, sys.argv[1:])
     node = OmegaConf.select(config, parent, throw_on_missing=False) if parent else config

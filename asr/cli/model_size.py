@@ -1,4 +1,4 @@
-"""How large a recogniser may become, noticed while it is built: a config is short, whatever it asks for."""
+"""How large a recognizer may become, noticed while it is built: a config is short, whatever it asks for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asr.cli.errors import ConfigError
 BUILT = ("encoder", "head", "augment", "decoder", "features")  # of a config, for decoding
 MAX_NUMBER = 1_000_000  # in these
 MAX_PARAMETERS = 10_000  # tensors of weights, and buffers; the largest zipformers have some thousand
-SPARE_PARAMETERS, SPARE_BYTES = 1000, 2**22  # that a recogniser may register beside those of its checkpoint
+SPARE_PARAMETERS, SPARE_BYTES = 1000, 2**22  # that a recognizer may register beside those of its checkpoint
 
 
 def refuse_huge_numbers(config: Mapping[str, Any]) -> None:
@@ -39,12 +39,12 @@ def _refuse_huge_numbers(node: Any, key: str = "") -> None:
     elif isinstance(node, int | float) and MAX_NUMBER < abs(node) < math.inf:
         # of thousands of digits Python prints none
         number = f"{node:.3g}" if isinstance(node, float) or abs(node) < 10**300 else "a number of more than 300 digits"
-        raise ConfigError(f"{key}={number} is more than {MAX_NUMBER}, which no recogniser needs")
+        raise ConfigError(f"{key}={number} is more than {MAX_NUMBER}, which no recognizer needs")
 
 
 @contextlib.contextmanager
 def no_more_parameters_than(weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Stop building a recogniser as soon as it has clearly more parameters than a checkpoint.
+    """Stop building a recognizer as soon as it has clearly more parameters than a checkpoint.
 
     Some parameters are registered twice (shared or replaced ones), and some buffers are not saved.
 
@@ -67,7 +67,7 @@ def no_more_parameters_than(weights: Mapping[str, Tensor]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_more_than_this_machine_holds() -> Iterator[None]:
-    """Stop building a recogniser as soon as it is too large to be trained here, or to be one.
+    """Stop building a recognizer as soon as it is too large to be trained here, or to be one.
 
     Raises:
         ConfigError: it is.
@@ -78,12 +78,12 @@ def no_more_than_this_machine_holds() -> Iterator[None]:
     def check(seen: int, seen_bytes: int) -> None:
         if seen > MAX_PARAMETERS:
             raise ConfigError(
-                f"encoder, head: the recogniser has more than {MAX_PARAMETERS} tensors of weights, which none needs; "
+                f"encoder, head: the recognizer has more than {MAX_PARAMETERS} tensors of weights, which none needs; "
                 "choose fewer layers"
             )
         if seen_bytes > most_bytes:
             raise ConfigError(
-                f"encoder, head: the weights of the recogniser take more than {most_bytes / 1e9:.1f} GB, half of this "
+                f"encoder, head: the weights of the recognizer take more than {most_bytes / 1e9:.1f} GB, half of this "
                 "machine's memory, and their gradients as much; choose fewer or narrower layers"
             )
 

@@ -12,7 +12,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from asr.cli.build import build_recogniser, num_threads, part
+from asr.cli.build import build_recognizer, num_threads, part
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.model_size import no_more_parameters_than, refuse_huge_numbers
 from asr.data.loading.data_module import DataModule
@@ -21,8 +21,8 @@ from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.error_text import first_line, is_out_of_memory
 from asr.inference.decode import Decoder, default_device
-from asr.models.recogniser import Recogniser
-from asr.text.normalise import TextNormalizer
+from asr.models.recognizer import Recognizer
+from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoint_checks import count_at
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
@@ -31,10 +31,10 @@ from asr.training.weights import check_kind, choose_weights
 
 @dataclass(frozen=True)
 class Restored:
-    """A recogniser with the text side, the features and the decoder that it was trained with."""
+    """A recognizer with the text side, the features and the decoder that it was trained with."""
 
     checkpoint: LoadedCheckpoint
-    recogniser: Recogniser
+    recognizer: Recognizer
     decoder: Decoder
     text: TextNormalizer
     reading: DataModule
@@ -65,8 +65,8 @@ class Restored:
         return prepared
 
 
-def recogniser_of(checkpoint: LoadedCheckpoint) -> Recogniser:
-    """Return the recogniser of a checkpoint, in evaluation mode.
+def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
+    """Return the recognizer of a checkpoint, in evaluation mode.
 
     Raises:
         ConfigError: its parts do not fit each other.
@@ -74,16 +74,16 @@ def recogniser_of(checkpoint: LoadedCheckpoint) -> Recogniser:
     weights = checkpoint.weights
     with _naming(checkpoint.path):
         vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
-        mean = weights.get("normalise.mean")
+        mean = weights.get("normalize.mean")
         if mean is None or mean.dim() != 1:
-            raise ConfigError("it has no statistics of features, normalise.mean")
+            raise ConfigError("it has no statistics of features, normalize.mean")
         count_at(checkpoint.config, "seed")
         refuse_huge_numbers(checkpoint.config)
         with no_more_parameters_than(weights):
-            recogniser = build_recogniser(checkpoint.config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
-        _refuse_other_weights(recogniser.state_dict(), weights)
-        recogniser.load_state_dict(weights)
-    return recogniser.eval()
+            recognizer = build_recognizer(checkpoint.config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
+        _refuse_other_weights(recognizer.state_dict(), weights)
+        recognizer.load_state_dict(weights)
+    return recognizer.eval()
 
 
 @contextlib.contextmanager
@@ -125,15 +125,15 @@ def restore(options: DictConfig) -> Restored:
     checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
     checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
     config: Mapping[str, Any] = checkpoint.config
-    recogniser = recogniser_of(checkpoint).to(default_device())
+    recognizer = recognizer_of(checkpoint).to(default_device())
     with _naming(checkpoint.path):
         features = part(config, "features")
-        num_features = len(recogniser.normalise.mean)
+        num_features = len(recognizer.normalize.mean)
         if features.num_features != num_features:
             raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")
         return Restored(
             checkpoint,
-            recogniser,
+            recognizer,
             decoder or part(config, "decoder"),
             part(config, "data.text"),
             DataModule(features, tokenizer_from_state(checkpoint.tokenizer), batch, workers),

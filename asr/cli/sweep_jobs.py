@@ -161,7 +161,7 @@ def run_job(
         places: words that tell the job where else configs are found.
 
     Returns:
-        The lowest WER on the development sets, which is what sweepers minimise; infinity where there is none.
+        The lowest WER on the development sets, which is what sweepers minimize; infinity where there is none.
 
     Raises:
         ValueError: links lead out of the sweep's folder.

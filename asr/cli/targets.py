@@ -93,7 +93,7 @@ OWN_CALLBACKS = Subclasses("lightning.pytorch.Callback", "asr.training.callbacks
 # a path: its constructors, and the methods that it calls by itself, write nowhere outside the run's folder.
 ALLOWED: dict[str, Allowed] = {
     "data.prepare": (PrepareFunctions(),),
-    "data.text": _named("asr.text.normalise", "TextNormalizer"),
+    "data.text": _named("asr.text.normalize", "TextNormalizer"),
     "data.limits": _named("asr.data.preparation.cuts", "Limits"),
     "data.batch": _named("asr.data.loading.sampling", "BucketingConfig"),
     "data.workers": _named("asr.data.loading.loader", "Workers"),

@@ -282,7 +282,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
 def _announce(
     module: TrainingModule, config: Mapping[str, Any], run_dir: Path, checkpoint: LoadedCheckpoint | None
 ) -> None:
-    num_parameters = sum(p.numel() for p in module.recogniser.parameters())
+    num_parameters = sum(p.numel() for p in module.recognizer.parameters())
     budget = config["trainer"]["max_steps"]
     console.print(f"{num_parameters:,} parameters, {budget} updates, run folder {run_dir}", soft_wrap=True)
     if checkpoint is not None:

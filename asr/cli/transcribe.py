@@ -44,7 +44,7 @@ def run(options: DictConfig) -> None:
     if len(cuts):
         loader = restored.reading.evaluation_loader(cuts)
         tokenizer = restored.reading.tokenizer
-        decoded = decode_all(restored.recogniser, restored.decoder, tokenizer, loader, "audio", len(cuts))
+        decoded = decode_all(restored.recognizer, restored.decoder, tokenizer, loader, "audio", len(cuts))
         unreadable += decoded.unread
         texts = {utterance.id: utterance.hypothesis for utterance in decoded.utterances}
     _write([str(file) for file in files], texts, output)

@@ -47,7 +47,7 @@ class TunedSystem:
         return self.best_lr in (min(self.trials), max(self.trials))
 
     def next_lr(self) -> float:
-        """Return the learning rate to try next: beyond an edge, else between the best and its better neighbour."""
+        """Return the learning rate to try next: beyond an edge, else between the best and its better neighbor."""
         lrs = sorted(self.trials)
         place = lrs.index(self.best_lr)
         if len(lrs) == 1:
@@ -56,8 +56,8 @@ class TunedSystem:
             return rounded(lrs[0] ** 2 / lrs[1])
         if place == len(lrs) - 1:
             return rounded(lrs[-1] ** 2 / lrs[-2])
-        neighbour = min(lrs[place - 1], lrs[place + 1], key=lambda lr: self.trials[lr])
-        return rounded(math.sqrt(lrs[place] * neighbour))
+        neighbor = min(lrs[place - 1], lrs[place + 1], key=lambda lr: self.trials[lr])
+        return rounded(math.sqrt(lrs[place] * neighbor))
 
     def words(self, lr: float, warmup: str | None) -> list[str]:
         """Return the overrides of a training."""

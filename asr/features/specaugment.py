@@ -22,7 +22,7 @@ def _masks(lengths: Tensor, num_masks: int, max_width: Tensor, size: int, genera
 
 
 class SpecAugment:
-    """Sets random stretches of time and bands of frequency to zero, the mean of normalised features.
+    """Sets random stretches of time and bands of frequency to zero, the mean of normalized features.
 
     Masks are drawn on the CPU from a given generator, so they depend neither on the device nor on what ran before.
 
@@ -65,7 +65,7 @@ class SpecAugment:
         """Return masked features.
 
         Args:
-            features: (B, T, F), normalised.
+            features: (B, T, F), normalized.
             num_frames: (B,) valid frames.
             generator: a CPU generator; its state alone decides the masks.
         """

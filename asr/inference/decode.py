@@ -15,7 +15,7 @@ from asr.console import PlainConsole, bar_title
 from asr.data.loading.batch import Batch
 from asr.errors import explaining_lost_workers, explaining_out_of_memory
 from asr.evaluation.wer import Utterance
-from asr.models.recogniser import Recogniser
+from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 
 LIMIT = "batch_duration_s (data.batch.max_duration_s in a run of asr-train)"
@@ -51,10 +51,10 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def decode(recogniser: Recogniser, decoder: Decoder, tokenizer: Tokenizer, batch: Batch) -> list[Utterance]:
+def decode(recognizer: Recognizer, decoder: Decoder, tokenizer: Tokenizer, batch: Batch) -> list[Utterance]:
     """Return reference and hypothesis of every utterance of a batch."""
     with torch.inference_mode():
-        tokens = decoder(*recogniser(batch.features, batch.num_frames))
+        tokens = decoder(*recognizer(batch.features, batch.num_frames))
     return [
         Utterance(id=cut, reference=text, hypothesis=tokenizer.decode(ids), speaker=speaker)
         for cut, text, ids, speaker in zip(batch.ids, batch.texts, tokens, batch.speakers, strict=True)
@@ -62,17 +62,17 @@ def decode(recogniser: Recogniser, decoder: Decoder, tokenizer: Tokenizer, batch
 
 
 def decode_all(
-    recogniser: Recogniser,
+    recognizer: Recognizer,
     decoder: Decoder,
     tokenizer: Tokenizer,
     batches: Iterable[Batch],
     name: str,
     num_utterances: int | None = None,
 ) -> Decoded:
-    """Decode every batch on the device of the recogniser, with a progress bar.
+    """Decode every batch on the device of the recognizer, with a progress bar.
 
     Args:
-        recogniser: features → log-probabilities.
+        recognizer: features → log-probabilities.
         decoder: log-probabilities → tokens.
         tokenizer: tokens → text.
         batches: of the set.
@@ -83,8 +83,8 @@ def decode_all(
         OutOfMemory: a batch does not fit into memory.
         RunFailed: a worker that reads data was lost.
     """
-    device = next(recogniser.parameters()).device
-    recogniser.eval()
+    device = next(recognizer.parameters()).device
+    recognizer.eval()
     decoded, start = Decoded(), time.monotonic()
     # on standard error, because standard output is for results
     bar = Progress(console=PlainConsole(stderr=True), transient=True)
@@ -95,7 +95,7 @@ def decode_all(
             decoded.unread.extend(batch.skipped)
             if len(batch):
                 with explaining_out_of_memory(partial(_when_decoding, batch)):
-                    decoded.utterances.extend(decode(recogniser, decoder, tokenizer, batch.to(device)))
+                    decoded.utterances.extend(decode(recognizer, decoder, tokenizer, batch.to(device)))
             decoded.audio_s += batch.audio_s
             progress.advance(task, len(batch) + len(batch.skipped))
     decoded.seconds = time.monotonic() - start

@@ -14,7 +14,7 @@ from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.report import headline, write_report
 from asr.evaluation.wer import Score, score
 from asr.inference.decode import Decoded, Decoder, decode_all
-from asr.models.recogniser import Recogniser
+from asr.models.recognizer import Recognizer
 
 console = PlainConsole()
 
@@ -28,7 +28,7 @@ class Evaluated(NamedTuple):
 
 
 def evaluate_sets(
-    recogniser: Recogniser,
+    recognizer: Recognizer,
     decoder: Decoder,
     reading: DataModule,
     sets: Mapping[str, Any],
@@ -38,7 +38,7 @@ def evaluate_sets(
     """Decode sets, write their files, and print error rates and speed.
 
     Args:
-        recogniser: features → log-probabilities.
+        recognizer: features → log-probabilities.
         decoder: log-probabilities → tokens.
         reading: how cuts are read.
         sets: cuts by the name of their set.
@@ -51,7 +51,7 @@ def evaluate_sets(
     results: dict[str, Evaluated] = {}
     failures: list[str] = []
     for name, cuts in sets.items():
-        decoded = decode_all(recogniser, decoder, reading.tokenizer, reading.evaluation_loader(cuts), name, len(cuts))
+        decoded = decode_all(recognizer, decoder, reading.tokenizer, reading.evaluation_loader(cuts), name, len(cuts))
         for cut, reason in decoded.unread:
             console.print(f"{name}: could not read {cut}: {reason}", soft_wrap=True)
         if decoded.unread and not decoded.utterances:

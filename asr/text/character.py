@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asr.text.normalise import SURROGATE, collapse_spaces
+from asr.text.normalize import SURROGATE, collapse_spaces
 from asr.text.vocabulary import (
     NUM_SPECIAL,
     SPACE_PIECE,
@@ -60,7 +60,7 @@ class CharacterTokenizer:
         return list(self._pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Return one id per character of normalised text."""
+        """Return one id per character of normalized text."""
         marked = collapse_spaces(text).replace(" ", SPACE_PIECE)
         return [self._id_of.get(character, UNKNOWN_ID) for character in marked]
 
@@ -94,7 +94,7 @@ class CharacterTokenizerTrainer:
     """Collects the characters of the training text; it has no options."""
 
     def train(self, texts: Iterable[str]) -> CharacterTokenizer:
-        """Return a tokenizer of all characters in normalised texts, ordered by code point.
+        """Return a tokenizer of all characters in normalized texts, ordered by code point.
 
         Raises:
             ValueError: the texts hold no character.

@@ -12,7 +12,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from asr.error_text import first_line
-from asr.text.normalise import collapse_spaces
+from asr.text.normalize import collapse_spaces
 from asr.text.vocabulary import (
     BLANK_ID,
     NUM_SPECIAL,
@@ -70,7 +70,7 @@ class SubwordTokenizer:
         if spec.normalizer_spec.precompiled_charsmap or spec.denormalizer_spec.precompiled_charsmap:
             # a stranger's rules could turn a character into megabytes
             raise ValueError(
-                "the sentencepiece model rewrites characters; transcripts are normalised before, so train it with "
+                "the sentencepiece model rewrites characters; transcripts are normalized before, so train it with "
                 "normalization_rule_name=identity"
             )
 
@@ -98,7 +98,7 @@ class SubwordTokenizer:
         return list(self._pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of the best segmentation of normalised text."""
+        """Return the ids of the best segmentation of normalized text."""
         return list(self._processor.encode(collapse_spaces(text)))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -138,7 +138,7 @@ def _num_required(tokenizer: SubwordTokenizer) -> int:
 
 @dataclass(frozen=True)
 class SentencePieceTrainer:
-    """Trains a sentencepiece model on normalised text, in memory, always the same from the same text.
+    """Trains a sentencepiece model on normalized text, in memory, always the same from the same text.
 
     Attributes:
         vocab_size: number of ids, blank and unknown included.
@@ -183,7 +183,7 @@ class SentencePieceTrainer:
         if reserved := next((line for line in lines if RESERVED in line), None):
             raise ValueError(
                 f"tokenizer: text {reserved[:60]!r} holds {RESERVED} (U+2585), which sentencepiece keeps for itself; "
-                "remove it, for example with the normaliser's punctuation=strip"
+                "remove it, for example with the normalizer's punctuation=strip"
             )
         try:
             tokenizer = self._fit(lines, self.vocab_size)

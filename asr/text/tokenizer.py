@@ -11,7 +11,7 @@ from asr.text.vocabulary import TokenizerState
 
 
 class Tokenizer(Protocol):
-    """Turns normalised text into token ids and back: ``decode(encode(text)) == text`` for characters it has seen."""
+    """Turns normalized text into token ids and back: ``decode(encode(text)) == text`` for characters it has seen."""
 
     @property
     def vocab_size(self) -> int:
@@ -37,7 +37,7 @@ class Tokenizer(Protocol):
 
 
 class TokenizerTrainer(Protocol):
-    """Makes a tokenizer from normalised training texts."""
+    """Makes a tokenizer from normalized training texts."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Return the tokenizer; impossible options raise ValueError."""

@@ -26,7 +26,7 @@ from asr.training.checkpoint_files import update_files
 from asr.training.running_averages import RunningAverages
 
 FORMAT = 2  # raise it when a class or callback of a run is renamed: checkpoints hold their names
-PREFIX = "recogniser."
+PREFIX = "recognizer."
 AVERAGES = "averages"
 
 
@@ -36,7 +36,7 @@ class LoadedCheckpoint:
 
     Attributes:
         path: the file.
-        weights: of the recogniser, by name.
+        weights: of the recognizer, by name.
         config: composed config of the run, plain data; not to be trusted.
         tokenizer: state of the tokenizer.
         data: fingerprint, folder and notes of the data.

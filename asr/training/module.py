@@ -1,4 +1,4 @@
-"""How a recogniser is trained: loss, update, validation."""
+"""How a recognizer is trained: loss, update, validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asr.data.seeding import seed_for
 from asr.errors import RunFailed
 from asr.evaluation.wer import Score, Utterance, score
 from asr.inference.decode import Decoder, decode
-from asr.models.recogniser import Recogniser
+from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 from asr.training.nominal_audio import NominalAudio
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
@@ -50,14 +50,14 @@ class HasBatchCount(Protocol):
 
 
 class TrainingModule(pl.LightningModule):
-    """Trains a recogniser by updates of one or more micro-batches.
+    """Trains a recognizer by updates of one or more micro-batches.
 
     The loss of an update is summed over its utterances, on all ranks and in all accumulated micro-batches, and divided
     by the number of their target tokens: neither world size nor accumulation changes it. The seed of dropout and
     augmentation belongs to the micro-batch, so no random state has to be saved.
 
     Args:
-        recogniser: features → log-probabilities.
+        recognizer: features → log-probabilities.
         tokenizer: tokens → text, for validation.
         decoder: log-probabilities and lengths → tokens.
         optimizer_factory: named parameters → optimizer.
@@ -70,7 +70,7 @@ class TrainingModule(pl.LightningModule):
 
     def __init__(
         self,
-        recogniser: Recogniser,
+        recognizer: Recognizer,
         tokenizer: Tokenizer,
         decoder: Decoder,
         optimizer_factory: OptimizerFactory,
@@ -81,7 +81,7 @@ class TrainingModule(pl.LightningModule):
         max_unreadable: int | None = None,
     ) -> None:
         super().__init__()
-        self.recogniser, self.tokenizer, self.decoder = recogniser, tokenizer, decoder
+        self.recognizer, self.tokenizer, self.decoder = recognizer, tokenizer, decoder
         self.optimizer_factory, self.schedule_factory = optimizer_factory, schedule_factory
         self.dev_names, self.max_duration_s, self.extra_state = dev_names, max_duration_s, extra_state
         self.hypotheses: dict[str, list[Utterance]] = {}
@@ -94,7 +94,7 @@ class TrainingModule(pl.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer and its schedule."""
-        optimizer = self.optimizer_factory(self.recogniser.named_parameters())
+        optimizer = self.optimizer_factory(self.recognizer.named_parameters())
         schedule = self.schedule_factory(optimizer)
         # Lightning's default interval, "epoch", would advance the schedule once per epoch
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
@@ -113,12 +113,12 @@ class TrainingModule(pl.LightningModule):
         if len(batch) == 0:
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
             return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
-        if isinstance(self.recogniser.encoder, HasBatchCount):
-            self.recogniser.encoder.set_batch_count(self.nominal_audio.read(self.global_step, self.update_s()))
+        if isinstance(self.recognizer.encoder, HasBatchCount):
+            self.recognizer.encoder.set_batch_count(self.nominal_audio.read(self.global_step, self.update_s()))
         # a function of the batch: a resumed run draws the same masks although no generator is saved
         torch.manual_seed(seed_for("dropout", batch.seed))
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
-        losses = self.recogniser.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
+        losses = self.recognizer.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
         too_short = self.guard.see(batch, losses)
         loss = losses.sum()
         self.sums = self.sums.plus(
@@ -205,7 +205,7 @@ class TrainingModule(pl.LightningModule):
         if len(batch) == 0:
             return
         self.current_batch = batch
-        found = decode(self.recogniser, self.decoder, self.tokenizer, batch)
+        found = decode(self.recognizer, self.decoder, self.tokenizer, batch)
         self.hypotheses.setdefault(name, []).extend(found)
 
     def on_validation_epoch_end(self) -> None:

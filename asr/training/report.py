@@ -1,4 +1,4 @@
-"""From a trained recogniser to its error rates, and to the files of ``report/``."""
+"""From a trained recognizer to its error rates, and to the files of ``report/``."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def report_run(
     watch = Stopwatch()
     with explaining_failed_writes(run_dir):
         best, fallback = _best(run_dir, weights)
-        module.recogniser.load_state_dict(best.weights)  # instead of those of the last update
+        module.recognizer.load_state_dict(best.weights)  # instead of those of the last update
         notes = [*prepared.notes, *notes, *fallback]
         sets = {name: prepared.cuts(name) for name in test_names}
         decoded_notes = [*notes, best.decoding_note()]
         results, failures = evaluate_sets(
-            module.recogniser, module.decoder, reading, sets, decoded_notes, run_dir / "decode"
+            module.recognizer, module.decoder, reading, sets, decoded_notes, run_dir / "decode"
         )
         test = {
             name: {**summary(found.score, found.interval), "real_time_factor": found.real_time_factor}
@@ -73,7 +73,7 @@ def report_run(
             log_samples(loggers, f"test/{name}", found.score, best.update)
         _log_summary(loggers, test)
         effort = {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
-        size = sum(p.numel() for p in module.recogniser.parameters())
+        size = sum(p.numel() for p in module.recognizer.parameters())
         data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
         outcome = {"test": test, "notes": notes, "checkpoint": best.path.name, "checkpoint_update": best.update}
         outcome |= {"weights": best.described, "weights_asked_for": weights}

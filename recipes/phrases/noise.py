@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-KINDS = ("coloured", "hum", "babble")
+KINDS = ("colored", "hum", "babble")
 MIN_SNR_DB, MAX_SNR_DB = 10.0, 30.0
 NUM_TALKERS = 5
 
@@ -20,7 +20,7 @@ def draw_noise(rng: np.random.Generator) -> dict[str, Any]:
     return {
         "noise": str(rng.choice(KINDS)),
         "snr_db": float(rng.uniform(MIN_SNR_DB, MAX_SNR_DB)),
-        "slope": float(rng.uniform(0, 2)),  # of coloured noise: 0 white, 1 pink, 2 brown
+        "slope": float(rng.uniform(0, 2)),  # of colored noise: 0 white, 1 pink, 2 brown
         "mains_hz": int(rng.choice((50, 60))),
         "mix_seed": int(rng.integers(2**63)),
     }
@@ -31,8 +31,8 @@ def mix(speech: Audio, item: dict[str, Any], talkers: Sequence[Audio], rate_hz: 
     rng = np.random.default_rng(item["mix_seed"])
     num_samples = len(speech)
     match item["noise"]:
-        case "coloured":
-            noise = coloured(num_samples, item["slope"], rate_hz, rng)
+        case "colored":
+            noise = colored(num_samples, item["slope"], rate_hz, rng)
         case "hum":
             noise = hum(num_samples, item["mains_hz"], rate_hz, rng)
         case _:
@@ -41,7 +41,7 @@ def mix(speech: Audio, item: dict[str, Any], talkers: Sequence[Audio], rate_hz: 
     return mixed * np.abs(speech).max() / np.abs(mixed).max()
 
 
-def coloured(num_samples: int, slope: float, rate_hz: int, rng: np.random.Generator) -> Audio:
+def colored(num_samples: int, slope: float, rate_hz: int, rng: np.random.Generator) -> Audio:
     """Return Gaussian noise with power ∝ ``frequency ** -slope`` above 50 Hz."""
     spectrum = np.fft.rfft(rng.normal(size=num_samples))
     spectrum *= np.maximum(np.fft.rfftfreq(num_samples, 1 / rate_hz), 50.0) ** (-slope / 2)
@@ -55,7 +55,7 @@ def hum(num_samples: int, mains_hz: int, rate_hz: int, rng: np.random.Generator)
     phases = rng.uniform(0, 2 * np.pi, harmonics.shape)
     seconds = np.arange(rate_hz // 10) / rate_hz  # the period of both 50 and 60 Hz divides 0.1 s
     waves = (strengths * np.sin(2 * np.pi * mains_hz * harmonics * seconds + phases)).sum(0)
-    floor = coloured(num_samples, 1.0, rate_hz, rng)
+    floor = colored(num_samples, 1.0, rate_hz, rng)
     return np.resize(waves, num_samples) / np.std(waves) + floor / np.std(floor) * 10 ** (-10 / 20)
 
 

@@ -95,11 +95,11 @@ def test_the_schedule_follows_the_budget():
 
 
 def test_configured_weights_depend_on_the_seed_alone():
-    from asr.cli.build import build_recogniser
+    from asr.cli.build import build_recognizer
 
     def weights(*overrides: str) -> list[torch.Tensor]:
         torch.rand(3)
-        return list(build_recogniser(plain(composed(*overrides)), 9, [0.0] * 80, [1.0] * 80).parameters())
+        return list(build_recognizer(plain(composed(*overrides)), 9, [0.0] * 80, [1.0] * 80).parameters())
 
     first = weights("seed=5")
     assert all(map(torch.equal, first, weights("seed=5", "optimizer=eve", "trainer.max_steps=9")))

@@ -33,7 +33,7 @@ def test_the_runs_own_test_set_gives_the_same_hypotheses(trained):
 
 @pytest.mark.parametrize("weights", ["average", "ema"])
 def test_averages_of_weights_decode_and_are_named(trained, weights):
-    """The recogniser has learned too little to tell them apart by what it writes."""
+    """The recognizer has learned too little to tell them apart by what it writes."""
     checkpoint = load_checkpoint(trained.run_dir / "checkpoints" / "best.ckpt")
     described = choose_weights(checkpoint, weights).described
     printed = trained.run("evaluate", "run=first", f"weights={weights}", f"output_dir={weights}")
@@ -52,7 +52,7 @@ def test_restored_are_the_weights_asked_for(trained):
     restored = restore(decoding(path, 6))
     expected = choose_weights(load_checkpoint(path), "average", 6)
     assert expected.described == "average of updates 7 to 12"
-    found = restored.recogniser.state_dict()
+    found = restored.recognizer.state_dict()
     assert all(torch.equal(found[name].cpu(), value) for name, value in expected.weights.items())
     raw = load_checkpoint(path).weights
     assert not all(torch.equal(found[name].cpu(), value) for name, value in raw.items())

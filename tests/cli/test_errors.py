@@ -31,7 +31,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("+optimizer.lrr=1", ["optimizer.lrr", "Did you mean 'lr'?", "weight_decay"]),
         ("optimizer.lr=-1", ["optimizer", "-1"]),
         ("optimizer.lr=fast", ["optimizer", "fast"]),
-        ("optimiser=adamw", ["optimiser", "Did you mean 'optimizer'?"]),
+        ("optimizer=adamw", ["optimizer", "Did you mean 'optimizer'?"]),
         ("optimizer=adamm", ["optimizer=adamm", "Did you mean 'adamw'?", "eve"]),
         ("optimizer.lr=inf", ["optimizer.lr", "inf", "finite number"]),
         ("optimizer.lr=nan", ["optimizer.lr", "nan", "finite number"]),

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from asr.cli.build import build_data_parts, build_recogniser, plain
+from asr.cli.build import build_data_parts, build_recognizer, plain
 from asr.cli.data import data_for_run
 from asr.cli.explanations import CONFIGS
 from asr.cli.help import choices
@@ -27,9 +27,9 @@ def beginning(trained, *words: str):
     parts = build_data_parts(resolved)
     reading = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
     dataset, order = reading.training_data(prepared.cuts("train"), resolved["seed"], parts.perturb)
-    recogniser = build_recogniser(resolved, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
+    recognizer = build_recognizer(resolved, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     planned = order.updates(epoch=0, start=0, rank=0, world_size=1, accumulate=1)
-    return recogniser.state_dict(), [dataset[item] for item in itertools.islice(planned, 2)]
+    return recognizer.state_dict(), [dataset[item] for item in itertools.islice(planned, 2)]
 
 
 @pytest.fixture(scope="module")

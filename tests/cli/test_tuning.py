@@ -40,7 +40,7 @@ def tried(**trials: float) -> TunedSystem:
         ({"0.01": 0.3, "0.03": 0.4, "0.09": 0.5}, 0.01, True, 0.0033),
         ({"0.01": 0.5, "0.03": 0.3, "0.09": 0.4}, 0.03, False, 0.052),
         ({"0.01": 0.3, "0.03": 0.2, "0.09": math.inf}, 0.03, False, 0.017),
-        # none learnt anything: the middle
+        # none learned anything: the middle
         ({"0.01": 1.0, "0.03": 1.0, "0.09": 1.0}, 0.03, False, 0.017),
         ({"0.01": 0.5}, 0.01, True, 0.03),
     ],

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.cli.restore import recogniser_of
-from asr.models.recogniser import Recogniser
+from asr.cli.restore import recognizer_of
+from asr.models.recognizer import Recognizer
 from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from tests.cli.conftest import TINY, Workplace
 
@@ -40,14 +40,14 @@ def chunks_of(features: Tensor, size: int, shift: int) -> list[tuple[Tensor, Ten
     return [(F.pad(part, (0, 0, 0, size - part.shape[1])), torch.tensor([part.shape[1]])) for part in parts]
 
 
-def streamed(recogniser: Recogniser, features: Tensor) -> Tensor:
+def streamed(recognizer: Recognizer, features: Tensor) -> Tensor:
     """Run the README's lines, and return their log-probabilities."""
     section = README.split("\n## Zipformer\n")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.S)
     before, _, loop = code.partition("# each (1,")
     names: dict = {}
     exec(before, names)
-    assert all(map(torch.equal, names["recogniser"].parameters(), recogniser.parameters()))
+    assert all(map(torch.equal, names["recognizer"].parameters(), recognizer.parameters()))
     names["chunks"] = chunks_of(features, names["streaming"].num_features, names["streaming"].shift_features)
     names["found"] = []
     exec(f"# each (1,{loop}    found.append(log_probs[:, : int(lengths)])\n", names)
@@ -58,10 +58,10 @@ def test_it_trains_decodes_and_streams_as_the_readme_shows(trained, tmp_path, mo
     printed = Workplace(tmp_path).run("train", *OPTIONS, f"data.dir={trained.folder / 'data' / 'digits'}")
     assert "WER" in printed
     monkeypatch.chdir(tmp_path)
-    recogniser = recogniser_of(load_checkpoint(checkpoint_file("runs/latest")))
+    recognizer = recognizer_of(load_checkpoint(checkpoint_file("runs/latest")))
     features = torch.randn(1, NUM_FRAMES, 80)
-    found = streamed(recogniser, features)
+    found = streamed(recognizer, features)
     with torch.inference_mode():
-        whole, lengths = recogniser(features, torch.tensor([NUM_FRAMES]))
+        whole, lengths = recognizer(features, torch.tensor([NUM_FRAMES]))
     assert found.shape == (1, int(lengths), whole.shape[2])
     torch.testing.assert_close(found, whole[:, : int(lengths)], rtol=1e-5, atol=1e-5)

@@ -20,7 +20,7 @@ from asr.data.preparation.prepare import prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.table import print_table
 from asr.text.character import CharacterTokenizerTrainer
-from asr.text.normalise import TextNormalizer
+from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer
 
 RATE_HZ = 8000

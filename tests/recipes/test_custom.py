@@ -9,7 +9,7 @@ from lhotse.qa import validate_recordings_and_supervisions
 
 from asr.data.preparation.cuts import evaluation_cuts
 from asr.recipes.custom.prepare import prepare_custom
-from asr.text.normalise import TextNormalizer
+from asr.text.normalize import TextNormalizer
 from tests.data.corpora import SPEC
 
 

@@ -10,7 +10,7 @@ from lhotse.qa import validate_recordings_and_supervisions
 
 from asr.data.synthesis.voices import ACCENTS, VOICES
 from asr.recipes.phrases import prepare as prepare_module
-from asr.recipes.phrases.noise import KINDS, babble, coloured, draw_noise, hum, mix
+from asr.recipes.phrases.noise import KINDS, babble, colored, draw_noise, hum, mix
 from asr.recipes.phrases.prepare import draw, prepare_phrases
 from asr.recipes.phrases.sentences import CLASSES, MAX_WORDS, MIN_WORDS, RULES, VOCABULARY
 from tests.recipes.spoken import check_goes_on, hashes, hide_engine
@@ -95,8 +95,8 @@ def test_babble_is_of_training_voices_alone():
 
 
 @pytest.mark.parametrize("slope", [0.0, 1.0, 2.0])
-def test_coloured_noise_falls_with_its_slope(slope):
-    noise = coloured(2**17, slope, RATE_HZ, np.random.default_rng(0))
+def test_colored_noise_falls_with_its_slope(slope):
+    noise = colored(2**17, slope, RATE_HZ, np.random.default_rng(0))
     power = np.abs(np.fft.rfft(noise)) ** 2
     frequency = np.fft.rfftfreq(len(noise), 1 / RATE_HZ)
     low, high = (power[(frequency > f) & (frequency < 1.25 * f)].mean() for f in (200, 3200))

@@ -88,7 +88,7 @@ def diverge(state: State) -> None:
 
 
 FIRST = "encoder.subsampling.convolutions.0.weight"
-MEAN, WEIGHT = "state_dict/recogniser.normalise.mean", f"state_dict/recogniser.{FIRST}"
+MEAN, WEIGHT = "state_dict/recognizer.normalize.mean", f"state_dict/recognizer.{FIRST}"
 CONFIG = "werdict/config"
 PARTS = {
     "no part of ours": (drop("werdict"), "it has no mapping 'werdict'"),
@@ -157,7 +157,7 @@ PARTS = {
     "other statistics": (put(MEAN, torch.ones(40)), "of shape [80], not torch.float32 of [40]"),
     "whole numbers as a weight": (put(WEIGHT, torch.ones(2, 1, 3, 3, dtype=torch.int64)), "is torch.int64"),
     "a weight is missing": (without_averages(drop(WEIGHT)), "is missing"),
-    "a weight more": (put("state_dict/recogniser.new", torch.ones(3)), "new is not known"),
+    "a weight more": (put("state_dict/recognizer.new", torch.ones(3)), "new is not known"),
     "an update as text": (put("global_step", "many"), "global_step must be a number of at least 0, and is 'many'"),
     "an update below 0": (put("global_step", -1), "global_step must be a number of at least 0"),
     "an update that is true": (put("global_step", True), "global_step must be a number of at least 0"),
@@ -229,29 +229,29 @@ def test_an_unchanged_checkpoint_is_read(small_run, tmp_path):
 
 
 def expanded(state: State) -> None:
-    state["state_dict"]["recogniser.big"] = torch.zeros(1).expand(10**12)
+    state["state_dict"]["recognizer.big"] = torch.zeros(1).expand(10**12)
 
 
 def strided(state: State) -> None:
-    state["state_dict"]["recogniser.big"] = torch.zeros(2**20).as_strided((2**20, 2**20 - 2**10), (0, 1))
+    state["state_dict"]["recognizer.big"] = torch.zeros(2**20).as_strided((2**20, 2**20 - 2**10), (0, 1))
 
 
 def sparse(state: State) -> None:
-    state["state_dict"]["recogniser.big"] = torch.sparse_coo_tensor([[0]], [1.0], (10**12,))
+    state["state_dict"]["recognizer.big"] = torch.sparse_coo_tensor([[0]], [1.0], (10**12,))
 
 
 def meta(state: State) -> None:
-    state["state_dict"]["recogniser.big"] = torch.empty(10**12, device="meta")
+    state["state_dict"]["recognizer.big"] = torch.empty(10**12, device="meta")
 
 
 def quantized(state: State) -> None:
-    state["state_dict"]["recogniser.big"] = torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8)
+    state["state_dict"]["recognizer.big"] = torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8)
 
 
 def many_views(state: State) -> None:
     """A thousand weights of one storage; built, they would have a thousand."""
     big = torch.zeros(2**20)
-    state["state_dict"] |= {f"recogniser.big{number}": big for number in range(1000)}
+    state["state_dict"] |= {f"recognizer.big{number}": big for number in range(1000)}
 
 
 def deep(state: State) -> None:

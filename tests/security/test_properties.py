@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from asr.cli.app import run_app
-from asr.cli.build import build_recogniser
+from asr.cli.build import build_recognizer
 from asr.cli.build import plain as plain_config
 from asr.cli.dry_run import dry_run
 from asr.cli.explanations import CONFIGS
-from asr.cli.restore import recogniser_of
+from asr.cli.restore import recognizer_of
 from asr.data.manifests.tables import OPTIONAL, REQUIRED
 from asr.training.checkpoints import FORMAT, load_checkpoint
 from asr.training.weights import KINDS, choose_weights
@@ -194,7 +194,7 @@ def _use(path: Path) -> None:
     loaded = load_checkpoint(path)
     for kind in KINDS:
         try:
-            recogniser_of(choose_weights(loaded, kind))
+            recognizer_of(choose_weights(loaded, kind))
         except ValueError:
             continue
 
@@ -206,8 +206,8 @@ def _checkpoint(data: bytes, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, torch.Tensor]:
-    built = build_recogniser(PARTS["werdict"]["config"], TOKENIZER.vocab_size, [0.0] * 8, [1.0] * 8)
-    return {f"recogniser.{name}": tensor for name, tensor in built.state_dict().items()}
+    built = build_recognizer(PARTS["werdict"]["config"], TOKENIZER.vocab_size, [0.0] * 8, [1.0] * 8)
+    return {f"recognizer.{name}": tensor for name, tensor in built.state_dict().items()}
 
 
 @examples(340)
@@ -223,7 +223,7 @@ def test_the_plain_parts_of_a_checkpoint_are_used_or_refused(fuzzing, weights, p
 
 def test_a_checkpoint_whose_parts_are_in_order_is_used(weights, tmp_path):
     torch.save({**PARTS, "state_dict": weights}, tmp_path / "last.ckpt")
-    recogniser_of(choose_weights(load_checkpoint(tmp_path / "last.ckpt"), "average"))
+    recognizer_of(choose_weights(load_checkpoint(tmp_path / "last.ckpt"), "average"))
 
 
 VALUES = (

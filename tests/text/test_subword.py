@@ -64,14 +64,14 @@ def test_frequent_words_become_one_token():
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_the_alphabet_is_not_normalised_by_sentencepiece(model_type):
+def test_the_alphabet_is_not_normalized_by_sentencepiece(model_type):
     texts = ["ﬁ ½ Å Å ａ", "e\u0301 é"]
     tokenizer = SentencePieceTrainer(pieces_possible(texts), model_type).train(texts)
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_a_very_long_transcript_is_learnt_from_too(model_type):
+def test_a_very_long_transcript_is_learned_from_too(model_type):
     texts = ["ab " * 5000 + "z"]  # sentencepiece's default leaves out lines beyond 4192 bytes
     tokenizer = SentencePieceTrainer(vocab_size=6, model_type=model_type).train(texts)
     assert 1 not in tokenizer.encode("ab z")

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from asr.text.character import CharacterTokenizerTrainer
-from asr.text.normalise import TextNormalizer
+from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import tokenizer_from_state
 
 from .cases import TEXTS, trainers
 
 KINDS = ("character", "bpe", "unigram")
-normalise = TextNormalizer()
+normalize = TextNormalizer()
 
 
 def trained(kind, texts):
@@ -27,7 +27,7 @@ def tokenizer(request):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("script", TEXTS)
 def test_decoding_brings_back_any_text_of_seen_characters(kind, script):
-    texts = [normalise(text) for text in TEXTS[script]]
+    texts = [normalize(text) for text in TEXTS[script]]
     tokenizer = trained(kind, texts)
     space = " " if " " in "".join(texts) else ""
     reordered = [text[::-1] for text in texts] + [space.join(reversed(texts))]
@@ -39,7 +39,7 @@ def test_decoding_brings_back_any_text_of_seen_characters(kind, script):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_scripts_fit_into_one_tokenizer(kind):
-    texts = [normalise(text) for script in TEXTS.values() for text in script]
+    texts = [normalize(text) for script in TEXTS.values() for text in script]
     tokenizer = trained(kind, texts)
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
 
@@ -109,7 +109,7 @@ def test_ids_may_come_as_numpy_integers(tokenizer):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("script", ["turkish", "devanagari", "chinese", "emoji"])
 def test_a_tokenizer_survives_json(kind, script):
-    texts = [normalise(text) for text in TEXTS[script]]
+    texts = [normalize(text) for text in TEXTS[script]]
     tokenizer = trained(kind, texts)
     again = tokenizer_from_state(json.loads(json.dumps(tokenizer.state())))
     assert again.pieces == tokenizer.pieces
@@ -125,7 +125,7 @@ def test_a_tokenizer_can_be_sent_to_a_worker_process(tokenizer):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_twice_gives_the_same_tokenizer(kind):
-    texts = [normalise(text) for script in TEXTS.values() for text in script]
+    texts = [normalize(text) for script in TEXTS.values() for text in script]
     assert trained(kind, texts).state() == trained(kind, texts).state()
 
 

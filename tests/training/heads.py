@@ -1,14 +1,14 @@
-"""Trainings of the tiny recogniser with heads that need more than one view or one layer."""
+"""Trainings of the tiny recognizer with heads that need more than one view or one layer."""
 
 from __future__ import annotations
 
 from asr.data.loading.batch import Batch
-from asr.features.normalise import GlobalNorm
+from asr.features.normalize import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead
-from asr.models.recogniser import Recogniser
+from asr.models.recognizer import Recognizer
 from asr.training.module import TrainingModule
 from tests.training.tiny import NUM_FEATURES, TOKENIZER, batch_of, tiny_module
 
@@ -21,7 +21,7 @@ HEADS = {
 
 def module_with(head: str, dropout: float) -> TrainingModule:
     module = tiny_module()
-    module.recogniser = Recogniser(
+    module.recognizer = Recognizer(
         TransformerEncoder(NUM_FEATURES, 12, 2, 2, 16, dropout=dropout, subsampling_channels=2),
         HEADS[head](),
         GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES),

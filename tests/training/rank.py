@@ -45,7 +45,7 @@ def with_a_bad_batch(folder: Path) -> dict[str, Any]:
     assert averaging.averages is not None
     return {
         "counts": module.guard.state_dict(),
-        "weights": module.recogniser.state_dict(),
+        "weights": module.recognizer.state_dict(),
         "averages": averaging.averages.state_dict(),
     }
 
@@ -61,14 +61,14 @@ def with_unread_batches(folder: Path) -> dict[str, Any]:
     return {
         "counts": module.unreadable.state_dict(),
         "guard": module.guard.state_dict(),
-        "weights": module.recogniser.state_dict(),
+        "weights": module.recognizer.state_dict(),
     }
 
 
 def with_two_views_of_two_layers(folder: Path) -> dict[str, Any]:
     module = module_with("two views of two layers", dropout=0.2)
     train(module, share_of(RANK))
-    return module.recogniser.state_dict()
+    return module.recognizer.state_dict()
 
 
 def with_a_zipformer(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Trainings of the tiny recogniser in a run's folder: small epochs, a validation now and then, resumable."""
+"""Trainings of the tiny recognizer in a run's folder: small epochs, a validation now and then, resumable."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Weights(pl.Callback):
         self.seen: dict[int, dict[str, torch.Tensor]] = {}
 
     def on_train_batch_end(self, trainer, pl_module, *_):
-        named = pl_module.recogniser.named_parameters()
+        named = pl_module.recognizer.named_parameters()
         self.seen[trainer.global_step] = {name: p.detach().clone() for name, p in named}
 
     def mean(self, updates) -> dict[str, torch.Tensor]:
@@ -133,17 +133,17 @@ def folder(tmp_path_factory) -> Path:
 def test_buffers_and_the_raw_weights_are_those_of_the_checkpoint(folder):
     checkpoint = loaded(folder, 4)
     averages = checkpoint.averages
-    assert "normalise.mean" not in averages.sum
+    assert "normalize.mean" not in averages.sum
     for kind in ("raw", "average", "ema"):
-        assert same(choose_weights(checkpoint, kind).weights["normalise.mean"], checkpoint.weights["normalise.mean"])
+        assert same(choose_weights(checkpoint, kind).weights["normalize.mean"], checkpoint.weights["normalize.mean"])
     assert choose_weights(checkpoint, "raw") is checkpoint
     assert checkpoint.described == "raw"
-    tiny_module().recogniser.load_state_dict(choose_weights(checkpoint, "average").weights)
+    tiny_module().recognizer.load_state_dict(choose_weights(checkpoint, "average").weights)
 
 
 def test_a_parameter_with_two_names_is_averaged_under_both(tmp_path):
     module = tiny_module()
-    module.recogniser.head.also = module.recogniser.head.project
+    module.recognizer.head.also = module.recognizer.head.project
     averaging = WeightAveraging()
     tiny_trainer(2, [averaging]).fit(module, batches_loader([batch_of(60, 40)] * 2))
     assert {"head.project.bias", "head.also.bias"} <= averaging.averages.sum.keys()

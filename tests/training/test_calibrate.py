@@ -53,7 +53,7 @@ class Setup:
             if self.memory.frames > most:
                 raise torch.OutOfMemoryError("CUDA out of memory")
 
-        self.module.recogniser.normalise.register_forward_pre_hook(see)
+        self.module.recognizer.normalize.register_forward_pre_hook(see)
         cuts = CutSet.from_cuts(MonoCut(f"c{i}", 0, 0.5 + i % 4 * 0.5, 0) for i in range(40))
         self.order = DurationBucketSampler(cuts, BucketingConfig(8.0, num_buckets=2), seed=1)
 
@@ -111,7 +111,7 @@ def test_other_errors_are_not_taken_for_a_full_memory(monkeypatch):
     def fails(*_):
         raise RuntimeError("shapes do not match")
 
-    setup.module.recogniser.normalise.register_forward_pre_hook(fails)
+    setup.module.recognizer.normalize.register_forward_pre_hook(fails)
     with pytest.raises(RuntimeError, match="shapes"):
         setup.run()
 

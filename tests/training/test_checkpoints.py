@@ -17,7 +17,7 @@ from tests.training.runs import EXTRA
 
 def make(path: Path, update: int, **extra) -> Path:
     weights = torch.arange(1000, dtype=torch.float32) + update
-    write({"state_dict": {"recogniser.w": weights}, "global_step": update, "werdict": {**EXTRA, **extra}}, path)
+    write({"state_dict": {"recognizer.w": weights}, "global_step": update, "werdict": {**EXTRA, **extra}}, path)
     return path
 
 
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_refused_by_its_name(tmp_path, damaged):
 
 
 def test_every_flipped_bit_is_noticed_or_harmless(tmp_path):
-    state = {"state_dict": {"recogniser.w": torch.arange(6.0)}, "global_step": 1, "werdict": EXTRA}
+    state = {"state_dict": {"recognizer.w": torch.arange(6.0)}, "global_step": 1, "werdict": EXTRA}
     write(state, tmp_path / "a.ckpt")
     good, flipped = (tmp_path / "a.ckpt").read_bytes(), tmp_path / "b.ckpt"
     for at in range(0, len(good), 3):

@@ -33,7 +33,7 @@ def test_an_utterance_counts_once_whatever_the_number_of_its_views():
     generators = [torch.Generator().manual_seed(seed_for("augment", batch.seed)) for batch in batches]
     with torch.no_grad():
         losses = [
-            module.recogniser.losses(b.features, b.num_frames, b.tokens, b.num_tokens, generator)
+            module.recognizer.losses(b.features, b.num_frames, b.tokens, b.num_tokens, generator)
             for b, generator in zip(batches, generators, strict=True)
         ]
     trainer = tiny_trainer(1, [metrics], accumulate_grad_batches=2)
@@ -48,11 +48,11 @@ def test_an_utterance_counts_once_whatever_the_number_of_its_views():
 def test_two_processes_make_the_updates_of_one_that_accumulates(ranks):
     one, other = (rank.left["with_two_views_of_two_layers"] for rank in ranks)
     module = module_with("two views of two layers", dropout=0.2)
-    before = {name: value.clone() for name, value in module.recogniser.state_dict().items()}
+    before = {name: value.clone() for name, value in module.recognizer.state_dict().items()}
     batches = list(chain.from_iterable(zip(share_of(0), share_of(1), strict=True)))
     trainer = tiny_trainer(len(batches) // 2, accumulate_grad_batches=2)
     trainer.fit(module, train_dataloaders=batches_loader(batches))
-    alone = module.recogniser.state_dict()
+    alone = module.recognizer.state_dict()
     assert same(one, other)
     assert all((one[name] - value).abs().max() < 1e-5 for name, value in alone.items())
     assert max((alone[name] - value).abs().max() for name, value in before.items()) > 0.01

@@ -27,7 +27,7 @@ def train(batches: list[Batch], accumulate: int = 1, clip: float | None = None) 
     options = {"accumulate_grad_batches": accumulate, "gradient_clip_val": clip}
     trainer = tiny_trainer(len(batches) // accumulate, [metrics], **options)
     trainer.fit(module, train_dataloaders=batches_loader(batches))
-    return [p.detach() for p in module.recogniser.parameters()], metrics
+    return [p.detach() for p in module.recognizer.parameters()], metrics
 
 
 def largest_difference(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
@@ -76,7 +76,7 @@ class Listener(torch.nn.Module):
 
 def test_an_encoder_is_told_how_much_audio_the_updates_so_far_may_have_held():
     module = tiny_module()
-    module.recogniser.encoder = listener = Listener(module.recogniser.encoder)
+    module.recognizer.encoder = listener = Listener(module.recognizer.encoder)
     trainer = tiny_trainer(3, accumulate_grad_batches=2)
     trainer.fit(module, train_dataloaders=batches_loader([batch_of(60, 52, seed=seed) for seed in range(6)]))
     assert listener.told == [0.0, 0.0, 20.0, 20.0, 40.0, 40.0]
@@ -87,8 +87,8 @@ def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have
 
     def listening() -> TrainingModule:
         module = tiny_module()
-        module.recogniser.encoder = Listener(module.recogniser.encoder)
-        listeners.append(module.recogniser.encoder)
+        module.recognizer.encoder = Listener(module.recognizer.encoder)
+        listeners.append(module.recognizer.encoder)
         return module
 
     monkeypatch.setattr(runs, "tiny_module", listening)

@@ -62,7 +62,7 @@ def test_a_skipped_update_leaves_weights_and_optimizer_as_they_were(optimizer):
     good = [batch_of(60, 40, seed=seed) for seed in range(3)]
     clean, clean_trainer, _ = train(good, optimizer)
     skipped, trainer, seen = train([good[0], bad_batch(), bad_batch(float("inf")), *good[1:]], optimizer)
-    for one, other in zip(clean.recogniser.parameters(), skipped.recogniser.parameters(), strict=True):
+    for one, other in zip(clean.recognizer.parameters(), skipped.recognizer.parameters(), strict=True):
         assert torch.equal(one, other)
     before, after = (t.optimizers[0].state_dict() for t in (clean_trainer, trainer))
     torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
@@ -89,7 +89,7 @@ def test_one_bad_micro_batch_spoils_its_update_and_no_other(capsys):
     good = [batch_of(60, 40, seed=seed) for seed in range(4)]
     clean, _, _ = train(good, accumulate=2)
     spoilt, _, seen = train([*good[:2], good[0], bad_batch(), *good[2:]], accumulate=2)
-    for one, other in zip(clean.recogniser.parameters(), spoilt.recogniser.parameters(), strict=True):
+    for one, other in zip(clean.recognizer.parameters(), spoilt.recognizer.parameters(), strict=True):
         assert torch.equal(one, other)
     assert seen[-1]["train/skipped_updates"] == 1
 
@@ -107,10 +107,10 @@ def test_a_skipped_update_names_its_utterances(capsys):
 
 def test_a_gradient_may_be_bad_though_the_loss_is_not(capsys):
     module, metrics = tiny_module(), Metrics()
-    module.recogniser.head.project.bias.register_hook(lambda gradient: gradient * float("inf"))
-    before = copy.deepcopy(module.recogniser.state_dict())
+    module.recognizer.head.project.bias.register_hook(lambda gradient: gradient * float("inf"))
+    before = copy.deepcopy(module.recognizer.state_dict())
     tiny_trainer(1, [metrics]).fit(module, train_dataloaders=batches_loader([batch_of(60, 40)]))
-    assert all(torch.equal(before[name], value) for name, value in module.recogniser.state_dict().items())
+    assert all(torch.equal(before[name], value) for name, value in module.recognizer.state_dict().items())
     assert metrics.seen[0]["train/skipped_updates"] == 1
     assert "losses here are finite, its gradients not" in capsys.readouterr().out
 

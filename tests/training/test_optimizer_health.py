@@ -62,7 +62,7 @@ def test_one_update_in_so_many_is_logged_beside_its_loss(tmp_path):
             assert 0 < row[f"health/{group}/update_ratio"] < 1
             assert row[f"health/{group}/effective_lr"] > 0
         (largest,) = (name for name in row if name.startswith("health/1/largest/"))
-        assert largest.removeprefix("health/1/largest/") in dict(module.recogniser.named_parameters())
+        assert largest.removeprefix("health/1/largest/") in dict(module.recognizer.named_parameters())
     assert not trainer.optimizers[0]._optimizer_step_pre_hooks
 
 

@@ -34,19 +34,19 @@ class FullOptimizer(torch.optim.SGD):
 
 
 def in_forward(module):
-    module.recogniser.normalise.register_forward_pre_hook(lambda _, args: fails_at_large(*args))
+    module.recognizer.normalize.register_forward_pre_hook(lambda _, args: fails_at_large(*args))
 
 
 def in_backward(module):
     # not inside the encoder: a hook on the features' own gradient would need one
-    plain = module.recogniser.losses
+    plain = module.recognizer.losses
 
     def losses(features, *args):
         found = plain(features, *args)
         found.register_hook(lambda _: fails_at_large(features))
         return found
 
-    module.recogniser.losses = losses
+    module.recognizer.losses = losses
 
 
 def in_step(module):
@@ -71,7 +71,7 @@ def test_the_utterances_are_named_and_the_training_ends(where):
 def test_a_validation_is_explained_too():
     module = tiny_module(adamw)
     module.dev_names = ["dev"]
-    module.recogniser.normalise.register_forward_pre_hook(lambda _, args: fails_at_large(*args))
+    module.recognizer.normalize.register_forward_pre_hook(lambda _, args: fails_at_large(*args))
     dev = [Batches([SMALL, LARGE])]
     with pytest.raises(OutOfMemory, match=r"long \(1\.2 s\)"):
         fit(tiny_trainer(1, val_check_interval=1), module, Batches([SMALL, SMALL]), dev)
@@ -84,7 +84,7 @@ def test_other_errors_stay_what_they_are():
         def fails(*args, error=error):
             raise error
 
-        module.recogniser.normalise.register_forward_pre_hook(fails)
+        module.recognizer.normalize.register_forward_pre_hook(fails)
         with pytest.raises(RuntimeError) as raised:
             fit(tiny_trainer(1), module, Batches([SMALL]), [])
         assert raised.value is error
@@ -111,5 +111,5 @@ def test_decoding_that_runs_out_of_memory_says_what_to_lower(error):
         yield
 
     with pytest.raises(OutOfMemory, match=r"when decoding dev: lower batch_duration_s") as raised:
-        decode_all(tiny_module(adamw).recogniser, None, None, batches(), "dev")
+        decode_all(tiny_module(adamw).recognizer, None, None, batches(), "dev")
     assert "\n" not in str(raised.value)

@@ -34,9 +34,9 @@ def test_an_empty_micro_batch_adds_nothing_to_its_update():
     alone, _, _ = train([good])
     for batches in ([unread("a"), good], [good, unread("a")]):
         module, _, seen = train(batches, accumulate=2)
-        for name, value in alone.recogniser.state_dict().items():
+        for name, value in alone.recognizer.state_dict().items():
             # lightning divides by the micro-batches, which is undone
-            torch.testing.assert_close(module.recogniser.state_dict()[name], value, rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(module.recognizer.state_dict()[name], value, rtol=1e-6, atol=1e-7)
         assert seen[-1]["train/unreadable"] == 1
         assert seen[-1]["train/utterances"] == 2
 

@@ -14,7 +14,7 @@ from tests.training.tiny import NUM_FEATURES, batch_of, tiny_module
 def module_with_zipformer() -> TrainingModule:
     module = tiny_module()
     torch.manual_seed(0)
-    module.recogniser.encoder = ZipformerEncoder(
+    module.recognizer.encoder = ZipformerEncoder(
         NUM_FEATURES,
         encoder_dim=[8, 12],
         encoder_unmasked_dim=[8, 8],
@@ -49,7 +49,7 @@ def test_two_processes_that_go_on_give_the_same_weights_and_the_same_state_of_wh
 
 
 def test_every_parameter_has_a_gradient_whatever_is_left_out():
-    encoder = module_with_zipformer().recogniser.encoder.train()
+    encoder = module_with_zipformer().recognizer.encoder.train()
     batch, positions_left_out = batch_of(90, 61), 0
     for seed in range(8):
         torch.manual_seed(seed)

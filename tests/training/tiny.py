@@ -1,4 +1,4 @@
-"""A recogniser of a few hundred weights and its training, small enough for a test of one update."""
+"""A recognizer of a few hundred weights and its training, small enough for a test of one update."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.utils.data import DataLoader
 
 from asr.data.loading.batch import Batch
 from asr.decoding.ctc_greedy import CtcGreedy
-from asr.features.normalise import GlobalNorm
+from asr.features.normalize import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.heads.ctc import CtcHead
-from asr.models.recogniser import Recogniser
+from asr.models.recognizer import Recognizer
 from asr.text.character import CharacterTokenizerTrainer
 from asr.training.module import TrainingModule
 
@@ -58,7 +58,7 @@ def tiny_module(optimizer_factory: Callable[[Any], torch.optim.Optimizer] = adam
     encoder = TransformerEncoder(NUM_FEATURES, 12, 1, 2, 16, dropout=0.0, subsampling_channels=2)
     head = CtcHead(12, TOKENIZER.vocab_size)
     return TrainingModule(
-        Recogniser(encoder, head, GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES)),
+        Recognizer(encoder, head, GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES)),
         TOKENIZER,
         CtcGreedy(),
         optimizer_factory,

@@ -11,7 +11,7 @@ from lhotse.cut import Cut
 
 from asr.data.manifests.audio_checks import audio_problem, too_long
 from asr.safe_io import named_path
-from asr.text.normalise import SURROGATE
+from asr.text.normalize import SURROGATE
 
 
 def find_audio(patterns: Sequence[str]) -> list[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from asr.safe_io import check_regular_file
-from asr.text.normalise import SURROGATE, refuse_stacked_marks
+from asr.text.normalize import SURROGATE, refuse_stacked_marks
 
 MAX_MANIFEST_BYTES = 2**33
 MAX_LINE_CHARS = 2**24

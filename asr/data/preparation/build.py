@@ -19,7 +19,7 @@ from asr.data.preparation.cuts import CheckedCuts, Limits, check_cuts, supervise
 from asr.data.preparation.feature_checks import refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 from asr.data.preparation.prepared import DROPPED, PreparedData
-from asr.text.normalise import TextNormalizer
+from asr.text.normalize import TextNormalizer
 
 NUM_STATISTICS_CUTS = 500
 

@@ -17,7 +17,7 @@ from asr.data.manifests.audio_checks import audio_problem, remember_size, too_lo
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.preparation.feature_checks import refuse_unfit, stored_problem
-from asr.text.normalise import TextNormalizer
+from asr.text.normalize import TextNormalizer
 
 
 @dataclass(frozen=True)

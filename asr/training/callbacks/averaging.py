@@ -19,7 +19,7 @@ console = PlainConsole(quiet=not is_first_process())
 
 
 class WeightAveraging(pl.Callback):
-    """Averages the parameters of the recogniser; training and validation use the raw weights.
+    """Averages the parameters of the recognizer; training and validation use the raw weights.
 
     Skipped updates are not averaged. Every process averages its own copy of the weights; all copies are equal.
 
@@ -72,6 +72,6 @@ class WeightAveraging(pl.Callback):
 
 
 def averaged_weights(module: pl.LightningModule) -> dict[str, Tensor]:
-    """Return the parameters of the recogniser, shared ones under each of their names; buffers are not averaged."""
+    """Return the parameters of the recognizer, shared ones under each of their names; buffers are not averaged."""
     assert isinstance(module, TrainingModule)
-    return dict(module.recogniser.named_parameters(remove_duplicate=False))
+    return dict(module.recognizer.named_parameters(remove_duplicate=False))

@@ -12,7 +12,7 @@ from asr.data.features import PrecomputedFeatures
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.manifests.corpus import Manifests
 from asr.data.manifests.manifest_checks import segment_problem
-from asr.text.normalise import TextNormalizer
+from asr.text.normalize import TextNormalizer
 from tests.data.corpora import SPEC, Killed, Recipe, contents, dropped, ids, run, utterance
 from tests.data.feature_corpora import (
     FEATURES_SPEC,

@@ -12,7 +12,7 @@ import soundfile
 import asr.data.preparation.build
 import asr.data.preparation.prepare
 from asr.data.manifests.corpus import Corpus, Dropped
-from asr.text.normalise import TextNormalizer
+from asr.text.normalize import TextNormalizer
 from tests.data.corpora import (
     NUM_MELS,
     PRECOMPUTED,

@@ -1,4 +1,4 @@
-"""Colours that everybody can tell apart, on light and on dark paper."""
+"""Colors that everybody can tell apart, on light and on dark paper."""
 
 import itertools
 

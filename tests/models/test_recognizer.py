@@ -2,105 +2,105 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from asr.features.normalise import GlobalNorm
+from asr.features.normalize import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead
-from asr.models.initialise import initialise
-from asr.models.recogniser import Recogniser
+from asr.models.initialize import initialize
+from asr.models.recognizer import Recognizer
 from tests.models.encoders import CASES, NUM_FEATURES
 
 NORM = GlobalNorm([0.5] * NUM_FEATURES, [2.0] * NUM_FEATURES)
 
 
-def make(head: type[CtcHead] = CtcHead, **options) -> Recogniser:
+def make(head: type[CtcHead] = CtcHead, **options) -> Recognizer:
     torch.manual_seed(0)
     encoder = CASES[0].make()
-    return Recogniser(encoder, head(encoder.d_model, vocab_size=6, **options), NORM, SpecAugment())
+    return Recognizer(encoder, head(encoder.d_model, vocab_size=6, **options), NORM, SpecAugment())
 
 
-def losses(recogniser: Recogniser, seed: int | None) -> torch.Tensor:
+def losses(recognizer: Recognizer, seed: int | None) -> torch.Tensor:
     features = torch.randn(2, 60, NUM_FEATURES, generator=torch.Generator().manual_seed(3))
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     lengths, tokens = torch.tensor([60, 44]), torch.tensor([[1, 2, 3], [4, 5, 0]])
-    return recogniser.losses(features, lengths, tokens, torch.tensor([3, 2]), generator)
+    return recognizer.losses(features, lengths, tokens, torch.tensor([3, 2]), generator)
 
 
 def test_augmentation_depends_on_its_generator_alone():
-    recogniser = make().eval()
-    assert torch.equal(losses(recogniser, 1), losses(recogniser, 1))
-    assert not torch.equal(losses(recogniser, 1), losses(recogniser, 2))
-    assert not torch.equal(losses(recogniser, 1), losses(recogniser, None))
+    recognizer = make().eval()
+    assert torch.equal(losses(recognizer, 1), losses(recognizer, 1))
+    assert not torch.equal(losses(recognizer, 1), losses(recognizer, 2))
+    assert not torch.equal(losses(recognizer, 1), losses(recognizer, None))
 
 
-def test_the_encoder_sees_normalised_features():
-    recogniser = make().eval()
-    recogniser.augment = None
+def test_the_encoder_sees_normalized_features():
+    recognizer = make().eval()
+    recognizer.augment = None
     seen = []
-    recogniser.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    recognizer.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     features = torch.randn(1, 30, NUM_FEATURES)
-    log_probs, lengths = recogniser(features, torch.tensor([30]))
-    recogniser.losses(features, torch.tensor([30]), torch.tensor([[1]]), torch.tensor([1]))
+    log_probs, lengths = recognizer(features, torch.tensor([30]))
+    recognizer.losses(features, torch.tensor([30]), torch.tensor([[1]]), torch.tensor([1]))
     assert log_probs.shape == (1, int(lengths[0]), 6)
     assert len(seen) == 2
-    for normalised in seen:
-        torch.testing.assert_close(normalised, (features - 0.5) / 2)
+    for normalized in seen:
+        torch.testing.assert_close(normalized, (features - 0.5) / 2)
 
 
-def test_masks_are_the_mean_of_normalised_features():
-    recogniser = make().eval()
+def test_masks_are_the_mean_of_normalized_features():
+    recognizer = make().eval()
     seen = []
-    recogniser.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-    losses(recogniser, 1)
+    recognizer.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    losses(recognizer, 1)
     assert (seen[0] == 0).any()
 
 
 def test_the_statistics_travel_with_the_weights():
     state = make().state_dict()
-    assert torch.equal(state["normalise.mean"], torch.full((NUM_FEATURES,), 0.5))
-    assert torch.equal(state["normalise.inverse_std"], torch.full((NUM_FEATURES,), 0.5))
+    assert torch.equal(state["normalize.mean"], torch.full((NUM_FEATURES,), 0.5))
+    assert torch.equal(state["normalize.inverse_std"], torch.full((NUM_FEATURES,), 0.5))
 
 
 def test_no_bias_starts_at_zero():
-    recogniser = make()
-    initialise(recogniser)
-    biases = {name: p for name, p in recogniser.named_parameters() if name.endswith("bias")}
+    recognizer = make()
+    initialize(recognizer)
+    biases = {name: p for name, p in recognizer.named_parameters() if name.endswith("bias")}
     assert biases
     assert all(0 < p.abs().max() < 0.1 for name, p in biases.items() if "norm" in name)
     assert all(0 < p.abs().max() < 1 for p in biases.values())
 
 
 def test_weights_and_biases_that_have_a_start_keep_it():
-    recogniser = make()
+    recognizer = make()
     with torch.no_grad():
-        recogniser.head.project.weight.zero_()
-    before = {name: parameter.clone() for name, parameter in recogniser.named_parameters()}
-    initialise(recogniser)
-    changed = {name for name, p in recogniser.named_parameters() if not torch.equal(p, before[name])}
+        recognizer.head.project.weight.zero_()
+    before = {name: parameter.clone() for name, parameter in recognizer.named_parameters()}
+    initialize(recognizer)
+    changed = {name for name, p in recognizer.named_parameters() if not torch.equal(p, before[name])}
     assert changed == {name for name, p in before.items() if name.endswith("bias") and not p.any()}
     assert changed < {name for name in before if name.endswith("bias")}
 
 
-def seen_by_the_encoder(recogniser: Recogniser, seed: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+def seen_by_the_encoder(recognizer: Recognizer, seed: int | None) -> tuple[torch.Tensor, torch.Tensor]:
     seen = []
-    recogniser.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs))
-    losses(recogniser, seed)
+    recognizer.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs))
+    losses(recognizer, seed)
     return seen[0]
 
 
 def test_the_loss_of_one_view_is_that_of_the_last_layer_bit_for_bit():
-    recogniser = make().eval()
-    features, lengths = seen_by_the_encoder(recogniser, 1)
+    recognizer = make().eval()
+    features, lengths = seen_by_the_encoder(recognizer, 1)
     assert lengths.tolist() == [60, 44]
-    encodings, num_frames = recogniser.encoder(features, lengths)
-    log_probs = F.log_softmax(recogniser.head.project(encodings), dim=-1).transpose(0, 1)
+    encodings, num_frames = recognizer.encoder(features, lengths)
+    log_probs = F.log_softmax(recognizer.head.project(encodings), dim=-1).transpose(0, 1)
     tokens, num_tokens = torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([3, 2])
-    assert torch.equal(losses(recogniser, 1), F.ctc_loss(log_probs, tokens, num_frames, num_tokens, reduction="none"))
+    assert torch.equal(losses(recognizer, 1), F.ctc_loss(log_probs, tokens, num_frames, num_tokens, reduction="none"))
 
 
 def test_two_views_are_the_same_utterances_masked_differently():
-    recogniser = make(CrCtcHead).eval()
-    features, lengths = seen_by_the_encoder(recogniser, 1)
+    recognizer = make(CrCtcHead).eval()
+    features, lengths = seen_by_the_encoder(recognizer, 1)
     assert lengths.tolist() == [60, 44, 60, 44]
     first, second = features.chunk(2)
     assert all(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -112,13 +112,13 @@ def test_two_views_are_the_same_utterances_masked_differently():
 
 
 def test_two_views_are_seen_in_the_loss_alone():
-    recogniser, plain = make(CrCtcHead).eval(), make().eval()
+    recognizer, plain = make(CrCtcHead).eval(), make().eval()
     features, lengths = torch.randn(2, 40, NUM_FEATURES), torch.tensor([40, 31])
-    for found, expected in zip(recogniser(features, lengths), plain(features, lengths), strict=True):
+    for found, expected in zip(recognizer(features, lengths), plain(features, lengths), strict=True):
         assert torch.equal(found, expected)
-    assert losses(recogniser, 1).shape == (2,)
+    assert losses(recognizer, 1).shape == (2,)
     # without augmentation the views are equal
-    torch.testing.assert_close(losses(recogniser, None), losses(plain, None))
+    torch.testing.assert_close(losses(recognizer, None), losses(plain, None))
 
 
 NO_MASKS = SpecAugment(num_time_masks=0, num_feature_masks=0)
@@ -129,16 +129,16 @@ ONE_BIN = SpecAugment(num_time_masks=0, num_feature_masks=1, max_feature_bins=1)
 
 @pytest.mark.parametrize("augment", [None, NO_MASKS, MASKS_OF_NO_WIDTH])
 def test_views_that_would_be_equal_are_refused(augment):
-    recogniser = make(CrCtcHead)
+    recognizer = make(CrCtcHead)
     with pytest.raises(ValueError, match=r"CrCtcHead compares 2 views .* not augmented; choose an augmentation"):
-        Recogniser(recogniser.encoder, recogniser.head, NORM, augment)
-    Recogniser(recogniser.encoder, make().head, NORM, augment)
+        Recognizer(recognizer.encoder, recognizer.head, NORM, augment)
+    Recognizer(recognizer.encoder, make().head, NORM, augment)
 
 
 @pytest.mark.parametrize("augment", [ONE_FRAME, ONE_BIN])
 def test_views_that_hardly_differ_are_accepted(augment):
-    recogniser = make(CrCtcHead)
-    assert Recogniser(recogniser.encoder, recogniser.head, NORM, augment).augment is augment
+    recognizer = make(CrCtcHead)
+    assert Recognizer(recognizer.encoder, recognizer.head, NORM, augment).augment is augment
 
 
 @pytest.mark.parametrize("head", [CtcHead, CrCtcHead])
@@ -147,10 +147,10 @@ def test_intermediate_losses_are_those_of_the_encoder_cut_short(head):
     whole = losses(plain, 1)
     plain.encoder.layers, plain.encoder.num_layers = plain.encoder.layers[:1], 1
     short = losses(plain, 1)
-    recogniser = make(head, intermediate_layers=[1], intermediate_weight=0.25).eval()
-    torch.testing.assert_close(losses(recogniser, 1), 0.75 * whole + 0.25 * short)
-    losses(recogniser, 1).sum().backward()
-    assert all(p.grad is not None for p in recogniser.parameters())
+    recognizer = make(head, intermediate_layers=[1], intermediate_weight=0.25).eval()
+    torch.testing.assert_close(losses(recognizer, 1), 0.75 * whole + 0.25 * short)
+    losses(recognizer, 1).sum().backward()
+    assert all(p.grad is not None for p in recognizer.parameters())
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -163,4 +163,4 @@ def test_an_encoder_without_layers_of_its_own_has_no_intermediate_losses():
     encoder = next(case for case in CASES if case.name == "zipformer").make()
     head = CtcHead(encoder.d_model, vocab_size=6, intermediate_layers=[1])
     with pytest.raises(ValueError, match=r"intermediate_layers=\[1\]: ZipformerEncoder does not return"):
-        Recogniser(encoder, head, NORM)
+        Recognizer(encoder, head, NORM)

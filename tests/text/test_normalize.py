@@ -3,7 +3,7 @@ import unicodedata
 
 import pytest
 
-from asr.text.normalise import TextNormalizer, collapse_spaces
+from asr.text.normalize import TextNormalizer, collapse_spaces
 
 STRIP = TextNormalizer(punctuation="strip")
 LOWER = TextNormalizer(case="lower", punctuation="strip")
@@ -56,7 +56,7 @@ STRIPPED = [
 
 
 @pytest.mark.parametrize(("text", "expected"), [row[1:] for row in KEPT], ids=[row[0] for row in KEPT])
-def test_the_default_normaliser(text, expected):
+def test_the_default_normalizer(text, expected):
     assert TextNormalizer()(text) == expected
 
 
@@ -100,12 +100,12 @@ def test_only_punctuation_and_symbols_are_ever_stripped():
 
 @pytest.mark.parametrize("case", ["keep", "lower", "upper"])
 @pytest.mark.parametrize("punctuation", ["keep", "strip"])
-def test_normalising_twice_changes_nothing_more(case, punctuation):
-    normalise = TextNormalizer(case=case, punctuation=punctuation)
+def test_normalizing_twice_changes_nothing_more(case, punctuation):
+    normalize = TextNormalizer(case=case, punctuation=punctuation)
     for start in range(0x20, 0x30000, 7):
         text = "".join(chr(number) for number in range(start, start + 7) if not 0xD800 <= number <= 0xDFFF)
-        once = normalise(text)
-        assert normalise(once) == once, ascii(text)
+        once = normalize(text)
+        assert normalize(once) == once, ascii(text)
         assert once == unicodedata.normalize("NFC", once)
 
 

@@ -1,4 +1,4 @@
-"""Normalisation of features by fixed statistics.
+"""Normalization of features by fixed statistics.
 
 B batch, T frames, F mel bins.
 """

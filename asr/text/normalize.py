@@ -1,4 +1,4 @@
-"""Text normalisation: the only place where a transcript is changed before it is tokenised or scored."""
+"""Text normalization: the only place where a transcript is changed before it is tokenized or scored."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class TextNormalizer:
         for name, allowed in choices.items():
             given = getattr(self, name)
             if given not in allowed:
-                raise ValueError(f"normaliser: {name}={given!r} is not one of {', '.join(allowed)}; choose one")
+                raise ValueError(f"normalizer: {name}={given!r} is not one of {', '.join(allowed)}; choose one")
 
     def __call__(self, text: str) -> str:
-        """Return the normalised text.
+        """Return the normalized text.
 
         Raises:
             ValueError: the text holds half of a surrogate pair, as files that were decoded wrongly do, or more marks

@@ -1,4 +1,4 @@
-"""The recogniser: features → normalisation → augmentation → encoder → head.
+"""The recognizer: features → normalization → augmentation → encoder → head.
 
 B batch, T frames, F mel bins, D width, U tokens, V vocabulary.
 """
@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from asr.features.normalise import GlobalNorm
+from asr.features.normalize import GlobalNorm
 
 
 class Augment(Protocol):
@@ -58,29 +58,29 @@ class HasInnerLayers(Protocol):
         """Return encodings of the layers of these numbers and of the last, each (B, T, D), and their lengths (B,)."""
 
 
-class Recogniser(nn.Module):
+class Recognizer(nn.Module):
     """Joins the parts that every recipe chooses, in this order, without further logic.
 
     Args:
         encoder: features and lengths → encodings and lengths.
         head: encodings → log-probabilities and losses.
-        normalise: fixed statistics of the training features.
+        normalize: fixed statistics of the training features.
         augment: applied in training only, or None.
 
     Raises:
         ValueError: the head needs what the encoder or the augmentation cannot give.
     """
 
-    def __init__(self, encoder: nn.Module, head: Head, normalise: GlobalNorm, augment: Augment | None = None) -> None:
+    def __init__(self, encoder: nn.Module, head: Head, normalize: GlobalNorm, augment: Augment | None = None) -> None:
         super().__init__()
         _check_layers(encoder, head)
-        _check_views(head, augment, len(normalise.mean))
-        self.normalise, self.encoder, self.head = normalise, encoder, head
+        _check_views(head, augment, len(normalize.mean))
+        self.normalize, self.encoder, self.head = normalize, encoder, head
         self.augment = augment
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities (B, T', V) and valid lengths (B,) of features (B, T, F), lengths (B,)."""
-        encodings, lengths = self.encoder(self.normalise(features), num_frames)
+        encodings, lengths = self.encoder(self.normalize(features), num_frames)
         return self.head(encodings), lengths
 
     def losses(
@@ -103,7 +103,7 @@ class Recogniser(nn.Module):
         Returns:
             (B,) float32, in nats per utterance.
         """
-        features, views = self.normalise(features), self.head.num_views
+        features, views = self.normalize(features), self.head.num_views
         if views > 1:
             features, num_frames = features.repeat(views, 1, 1), num_frames.repeat(views)
         # after the copies: each view is augmented differently

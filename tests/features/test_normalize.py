@@ -1,15 +1,15 @@
 import pytest
 import torch
 
-from asr.features.normalise import GlobalNorm
+from asr.features.normalize import GlobalNorm
 
 
 def test_features_get_zero_mean_and_unit_variance():
     features = torch.randn(4, 500, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 5.0, 0.1]) - 7
     flat = features.flatten(0, 1)
-    normalised = GlobalNorm(flat.mean(0).tolist(), flat.std(0).tolist())(features).flatten(0, 1)
-    torch.testing.assert_close(normalised.mean(0), torch.zeros(3), atol=1e-4, rtol=0)
-    torch.testing.assert_close(normalised.std(0), torch.ones(3), atol=1e-4, rtol=0)
+    normalized = GlobalNorm(flat.mean(0).tolist(), flat.std(0).tolist())(features).flatten(0, 1)
+    torch.testing.assert_close(normalized.mean(0), torch.zeros(3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(normalized.std(0), torch.ones(3), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(

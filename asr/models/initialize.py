@@ -8,7 +8,7 @@ from torch import nn
 BIAS_STD = 0.01
 
 
-def initialise(model: nn.Module) -> None:
+def initialize(model: nn.Module) -> None:
     """Give every bias that starts at zero a small random value.
 
     Optimizers whose steps are relative to the parameter (Cain, ScaledAdam, LearnedGradient) need hundreds of updates to
