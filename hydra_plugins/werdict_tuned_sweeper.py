@@ -109,7 +109,7 @@ def _plain_overrides(arguments: Sequence[str]) -> list[str]:
             raise ConfigError(f"{override.input_line}: this sweep chooses what varies; give one value")
         if key in ("optimizer", "schedule", "seed", "optimizer.lr"):
             raise ConfigError(
-                f"{override.input_line}: this sweep chooses {key}; see sweep.only, sweep.arms and sweep.seeds"
+                f"{override.input_line}: this sweep chooses {key}; see sweep.only, sweep.schedule_modes and sweep.seeds"
             )
         if key != "sweep" and not key.startswith(("sweep.", "hydra.", "hydra/")):
             kept.append(str(override.input_line))

@@ -78,11 +78,11 @@ TRAINING = {
     "seed": Kind(f"a whole number of at least 0 and at most {MOST_SEED}", _is_seed),
     "run_dir": PLACE.or_null(),
     "resume": PLACE.or_null(),
-    "resume_anyway": YES_OR_NO,
+    "allow_changes": YES_OR_NO,
     "resume_logger": YES_OR_NO,
     "recipes_dir": PLACE.or_null(),
     "decode_test": YES_OR_NO,
-    "calibrate": YES_OR_NO,
+    "find_batch_size": YES_OR_NO,
     "weights": NAME,
     "best_lr": RATES,
 }

@@ -24,14 +24,14 @@ from asr.safe_io import check_plain, named_path, read_yaml
 # what may differ between a run and its resumption: where and how fast, not what is trained
 FREE = (
     "resume",
-    "resume_anyway",
+    "allow_changes",
     "resume_logger",
     "run_dir",
     "recipes_dir",
     "sweep",
     "decode_test",
     "torch_threads",
-    "calibrate",
+    "find_batch_size",
     "weights",
     "logger",
     "callbacks",
@@ -45,7 +45,7 @@ FREE = (
     "trainer.enable_progress_bar",
 )
 # the user's decisions at this start, which a folder cannot make
-TYPED_ONLY = ("resume", "resume_anyway", "resume_logger", "recipes_dir", "run_dir", "calibrate")
+TYPED_ONLY = ("resume", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 DESTINATION = ("project", "entity", "mode")  # where a logger sends numbers to
 
@@ -202,12 +202,12 @@ def refuse_changes(found: list[str], anyway: bool) -> list[str]:
     """Return the changes, to be printed, if they were asked for.
 
     Raises:
-        ConfigError: something has changed, and nobody said ``resume_anyway=true``.
+        ConfigError: something has changed, and nobody said ``allow_changes=true``.
     """
     if found and not anyway:
         raise ConfigError(
             "resume: this is not the training that was interrupted:\n  "
             + "\n  ".join(found)
-            + "\nTake the changes back, or say resume_anyway=true to go on with them."
+            + "\nTake the changes back, or say allow_changes=true to go on with them."
         )
     return found

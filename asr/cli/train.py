@@ -19,10 +19,10 @@ from omegaconf import DictConfig, OmegaConf
 from asr.cli.__main__ import RUN_DIR_VARIABLE
 from asr.cli.app import run_app
 from asr.cli.build import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
-from asr.cli.calibrate import calibrate_batches
 from asr.cli.data import data_for_run
 from asr.cli.dry_run import dry_run
 from asr.cli.errors import ConfigError
+from asr.cli.find_batch_size import find_batch_size
 from asr.cli.launcher import launch
 from asr.cli.resuming import changes, recorded_overrides, refuse_changes, run_folder, saved_config
 from asr.cli.sweep_jobs import run_job
@@ -99,9 +99,9 @@ def run(config: DictConfig) -> float | None:
     if job.mode == RunMode.MULTIRUN:
         return _run_job(config, job)
     plan = _plan(config, job)
-    if plan.config["calibrate"]:
+    if plan.config["find_batch_size"]:
         module = build_module(plan.config, plan.data, plan.prepared)
-        calibrate_batches(plan.config, plan.prepared, plan.reading, plan.data.perturb, module, plan.trainer.world_size)
+        find_batch_size(plan.config, plan.prepared, plan.reading, plan.data.perturb, module, plan.trainer.world_size)
     else:
         with _open_run_folder(plan) as run_dir:
             if plan.needs_launcher:
@@ -125,7 +125,7 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     resumed = None if config.resume is None else run_folder(config.resume)
     outline = dry_run(plain(config), new_folder=resumed is None and launched is None)
     # the folder of a stranger's run could say where data are written, and how much of them
-    may_prepare = resumed is None or config.resume_anyway or "data.dir" in map(override_key, job.overrides.task)
+    may_prepare = resumed is None or config.allow_changes or "data.dir" in map(override_key, job.overrides.task)
     prepared = data_for_run(plain(config), outline.data, outline.encoder, launched is not None, may_prepare)
     check_monitors(outline.callbacks, prepared.names("dev"))
     reading = DataModule(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
@@ -229,7 +229,7 @@ def _accepted_changes(plan: Plan, folder: Path) -> list[str]:
     checkpoint = newest_good_checkpoint(folder)
     if checkpoint is not None and checkpoint.data["fingerprint"] != plan.prepared.fingerprint:
         found.append(f"data: {checkpoint.data['fingerprint']} in the run, {plan.prepared.fingerprint} now")
-    for change in refuse_changes(found, bool(plan.config["resume_anyway"])):
+    for change in refuse_changes(found, bool(plan.config["allow_changes"])):
         console.print(f"changed since the run was started: {change}", soft_wrap=True)
     return found
 

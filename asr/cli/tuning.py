@@ -77,7 +77,7 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
     """Return who takes part, each with the learning rates to begin with.
 
     Args:
-        sweep: ``optimizers`` (lr, usual schedule), ``schedules`` (overrides, warm-ups), ``common_schedule``, ``arms``,
+        sweep: ``optimizers`` (lr, usual schedule), ``schedules`` (overrides, warm-ups), ``common_schedule``, ``schedule_modes``,
             ``only``.
 
     Raises:
@@ -91,7 +91,9 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
     found = []
     for name in only:
         usual = optimizers[name]["usual"]
-        for schedule in dict.fromkeys(_schedule(arm, sweep["common_schedule"], usual) for arm in sweep["arms"]):
+        for schedule in dict.fromkeys(
+            _schedule(arm, sweep["common_schedule"], usual) for arm in sweep["schedule_modes"]
+        ):
             if schedule not in schedules:
                 raise ConfigError(
                     f"sweep: no schedule {schedule!r} in sweep.schedules; there are {', '.join(schedules)}"
@@ -106,7 +108,7 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
 
 def _schedule(arm: str, common: str, usual: str) -> str:
     if arm not in ("common", "usual"):
-        raise ConfigError(f"sweep.arms may hold common and usual, given {arm!r}")
+        raise ConfigError(f"sweep.schedule_modes may hold common and usual, given {arm!r}")
     return common if arm == "common" else usual
 
 

@@ -123,7 +123,7 @@ def when_training(batch: Batch | None) -> str:
     padded = len(seconds) * max(seconds, default=0.0)
     advice = (
         "Lower data.batch.max_duration_s; if only batches of long utterances fail, set "
-        "data.batch.quadratic_duration_s=20 so that they count more. asr-train calibrate=true measures what fits; "
+        "data.batch.quadratic_duration_s=20 so that they count more. asr-train find_batch_size=true measures what fits; "
         "trainer.accumulate_grad_batches keeps the size of an update."
     )
     if len(batch) == 1:

@@ -123,7 +123,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ),
         ("optimizer=adamw\u00a0:", ["it holds the character NO-BREAK SPACE"]),
         ("~weights", ["weights is missing", "cannot be removed"]),
-        ("calibrate=maybe", ["calibrate must be true or false, given 'maybe'"]),
+        ("find_batch_size=maybe", ["find_batch_size must be true or false, given 'maybe'"]),
         ("run_dir='~nobody-knows/x'", ["'~nobody-knows/x': no user is called 'nobody-knows'"]),
         ("data.dir='~nobody-knows/x'", ["no user is called 'nobody-knows'"]),
         ("+trainer.strategy=ddp_notebook", ["trainer.strategy must be one of auto, ddp", "'ddp_notebook'"]),

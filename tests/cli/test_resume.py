@@ -109,7 +109,7 @@ def test_the_death_of_one_process_ends_the_others_and_is_said(trained, tmp_path)
 def test_what_has_changed_is_said_and_refused(place):
     printed = place.run("train", "resume=alone", "optimizer.lr=0.003", code=2)
     assert "optimizer.lr: 0.0015 in the run, 0.003 now" in printed
-    assert "resume_anyway=true" in printed
+    assert "allow_changes=true" in printed
 
 
 def test_a_run_that_is_training_is_not_touched_by_a_second_process(trained, tmp_path):
@@ -126,7 +126,7 @@ def test_another_number_of_processes_goes_on_at_the_next_epoch(trained, tmp_path
     place = Workplace(tmp_path)
     options = (*OPTIONS, "run_dir=run", f"data.dir={data(trained)}", "trainer.max_steps=6")
     place.run("train", *options, "data.prepare.num_train=60")
-    printed = place.run("train", "resume=run", TWO, "trainer.max_steps=9", "resume_anyway=true")
+    printed = place.run("train", "resume=run", TWO, "trainer.max_steps=9", "allow_changes=true")
     assert "resuming from the next epoch" in printed
     epochs = [line for line in (tmp_path / "run" / "metrics.csv").read_text().splitlines() if "train/epoch" in line]
     assert [line.split(",")[2] for line in epochs[5:7]] == ["0.0", "1.0"]

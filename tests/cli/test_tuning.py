@@ -16,7 +16,7 @@ from tests.cli.test_sweeps import QUICK
 
 SWEEP = {
     "only": None,
-    "arms": ["common", "usual"],
+    "schedule_modes": ["common", "usual"],
     "common_schedule": "warmup_cosine",
     "optimizers": {
         "adamw": {"lr": [0.001, 0.003, 0.009], "usual": "warmup_cosine"},
@@ -63,14 +63,14 @@ def test_each_optimizer_takes_part_with_the_common_and_with_its_usual_schedule()
     found = systems(SWEEP)
     assert [c.name for c, _ in found] == ["adamw warmup_cosine", "eve warmup_cosine", "eve eden"]
     assert found[2][0].overrides == ("optimizer=eve", "schedule=eden", "schedule.lr_batches=500")
-    assert [c.name for c, _ in systems({**SWEEP, "only": ["eve"], "arms": ["usual"]})] == ["eve eden"]
+    assert [c.name for c, _ in systems({**SWEEP, "only": ["eve"], "schedule_modes": ["usual"]})] == ["eve eden"]
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"only": ["sgd"]}, "no range is known of 'sgd'; there are adamw, eve"),
-        ({"arms": ["best"]}, "may hold common and usual, given 'best'"),
+        ({"schedule_modes": ["best"]}, "may hold common and usual, given 'best'"),
         ({"common_schedule": "wsd"}, "no schedule 'wsd'"),
         ({"only": []}, "at least one lr"),
         ({"optimizers": {**SWEEP["optimizers"], "cain": {"lr": [0.1], "usual": "eden"}}}, "cain eden: 1 and 2"),
@@ -83,7 +83,14 @@ def test_what_would_be_unfair_or_unknown_is_refused(changed, message):
 
 def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_path):
     words = (
-        *("-m", "sweep=optimizers", "sweep.name=tuned", "sweep.only=[adamw]", "sweep.seeds=[3]", "sweep.arms=[common]"),
+        *(
+            "-m",
+            "sweep=optimizers",
+            "sweep.name=tuned",
+            "sweep.only=[adamw]",
+            "sweep.seeds=[3]",
+            "sweep.schedule_modes=[common]",
+        ),
         *("sweep.optimizers.adamw.lr=[0.001]", "sweep.schedules.warmup_cosine.warmups=['schedule.warmup_steps=1']"),
         *("sweep.max_extra_trials=1", *QUICK, f"data.dir={data(trained)}"),
     )

@@ -71,7 +71,7 @@ def test_a_run_that_a_callback_has_stopped_says_so_at_its_end(small_run, tmp_pat
 def test_a_resumed_run_without_time_left_has_failed_until_it_gets_some(small_run, tmp_path):
     run_dir = small_run.interrupted(tmp_path / "run")
     timer = f"+callbacks.stop={{{LIGHTNING}.Timer, duration: {{seconds: 0}}}}"
-    ended = small_run.run("train", f"resume={run_dir}", timer, "resume_anyway=true")
+    ended = small_run.run("train", f"resume={run_dir}", timer, "allow_changes=true")
     assert ended.code == 1, ended.printed
     assert "made no update: stopped at update 3 of 6: the duration 0:00:00" in ended.last_line
     ended = small_run.run("train", f"resume={run_dir}")
@@ -81,5 +81,5 @@ def test_a_resumed_run_without_time_left_has_failed_until_it_gets_some(small_run
 def test_a_finished_run_with_a_timer_is_reported_again(small_run, tmp_path):
     run_dir = small_run.copy(tmp_path / "run")
     timer = f"+callbacks.stop={{{LIGHTNING}.Timer, duration: {{seconds: 0}}}}"
-    ended = small_run.run("train", f"resume={run_dir}", timer, "resume_anyway=true")
+    ended = small_run.run("train", f"resume={run_dir}", timer, "allow_changes=true")
     assert (ended.code, "stopped" in ended.printed) == (0, False), ended.printed

@@ -51,7 +51,7 @@ WORDS = [
     "+trainer.plugins._target_=lightning.pytorch.core.saving.save_hparams_to_yaml",
     "data.dir=hacked",
     "logger.wandb.entity=stranger",
-    "++resume_anyway=true",
+    "++allow_changes=true",
     "recipes_dir=.",
     "run_dir=hacked",
     "optimizer.lr=${oc.env:HOME}",
@@ -118,7 +118,7 @@ CONFIGS = {
         "there is no",
     ),
     "callback: another class": (changed(callbacks__x={"_target_": "asr.training.module.TrainingModule"}), NOT_ALLOWED),
-    "callback: private": (changed(callbacks__x={"_target_": "asr.training.calibrate._Probe"}), NOT_ALLOWED),
+    "callback: private": (changed(callbacks__x={"_target_": "asr.training.batch_size_search._Probe"}), NOT_ALLOWED),
     "callback: folder of its own": (changed(callbacks__checkpoints__run_dir="/tmp"), "run_dir cannot be given"),
     "plugin: writes a file": (
         changed(trainer__plugins={"_target_": "lightning.pytorch.core.saving.save_hparams_to_yaml"}),
@@ -276,7 +276,7 @@ def test_the_users_own_word_decides_where_numbers_go(programs, config, tmp_path)
     assert "logger.wandb.project=ours; type that too" in ended.last_line
 
 
-OTHER_SEED = ("resume=run", "seed=7", "resume_anyway=true", "logger=csv")
+OTHER_SEED = ("resume=run", "seed=7", "allow_changes=true", "logger=csv")
 
 
 def test_a_run_that_another_process_writes_to_is_not_changed(programs, config, trained, tmp_path):
@@ -299,7 +299,7 @@ def test_a_disk_without_room_for_a_config_leaves_the_one_that_was(programs, trai
     assert (folder / "config.yaml").read_text() == before
 
 
-@pytest.mark.parametrize("anyway", [(), ("resume_anyway=true",)])
+@pytest.mark.parametrize("anyway", [(), ("allow_changes=true",)])
 def test_a_config_is_bounded_by_the_weights_of_its_checkpoints(programs, trained, tmp_path, anyway):
     folder = shutil.copytree(trained.run_dir, tmp_path / "run")
     made = changed(encoder__num_layers=500, encoder__d_feedforward=3000)(read_yaml(folder / "config.yaml"))

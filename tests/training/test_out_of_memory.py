@@ -62,7 +62,7 @@ def test_the_utterances_are_named_and_the_training_ends(where):
         fit(tiny_trainer(9, [metrics]), module, batches, [])
     said = str(raised.value)
     assert "2 utterances, 1.8 s of audio, 2.4 s with padding: long (1.2 s), short (0.6 s)" in said
-    for advice in ("data.batch.max_duration_s", "quadratic_duration_s", "calibrate=true"):
+    for advice in ("data.batch.max_duration_s", "quadratic_duration_s", "find_batch_size=true"):
         assert advice in said
     assert "allocate" in said
     assert len(metrics.seen) == (0 if where is in_step else 1)
@@ -93,7 +93,7 @@ def test_other_errors_stay_what_they_are():
 def test_an_utterance_that_fails_alone_gets_other_advice():
     said = when_training(replace(batch_of(120), audio_s=1.2))
     assert "data.limits.max_duration_s" in said
-    assert "calibrate" not in said
+    assert "find_batch_size" not in said
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class BatchSizeSearch:
     """All measurements on a device.
 
     Attributes:
@@ -120,13 +120,13 @@ class _Probe(pl.Callback):
         self.seconds.append(time.perf_counter() - self.begin)
 
 
-def calibrate(
+def search_batch_size(
     module: TrainingModule,
     dataset: SpeechDataset,
     order: DurationBucketSampler,
     make_trainer: TrainerFactory,
     reserved: int = 0,
-) -> Calibration:
+) -> BatchSizeSearch:
     """Measure updates on the largest micro-batch of every bucket; weights and random state stay unchanged.
 
     Args:
@@ -141,7 +141,7 @@ def calibrate(
         buckets = [
             _measure(module, dataset, order, numbers, make_trainer, memory) for numbers in order.largest_per_bucket()
         ]
-    return Calibration(memory.name, memory.available, reserved, tuple(buckets))
+    return BatchSizeSearch(memory.name, memory.available, reserved, tuple(buckets))
 
 
 def _measure(
@@ -159,7 +159,9 @@ def _measure(
     batches = [dataset[(0, order.cut_set(numbers[:num]))] for num in nums]
     for batch in batches:
         if batch.skipped:
-            raise ValueError(f"calibrate: {batch.skipped[0][0]} cannot be read: {batch.skipped[0][1]}; put it back")
+            raise ValueError(
+                f"find_batch_size: {batch.skipped[0][0]} cannot be read: {batch.skipped[0][1]}; put it back"
+            )
     probe = _run(copy.deepcopy(module), batches, make_trainer, memory)  # updates would change the weights
     found = [_at(order, numbers, num, probe, [i for i, n in enumerate(nums) if n == num and i > 0]) for num in sizes]
     num_fitting = sum(size.peak is not None for size in found)

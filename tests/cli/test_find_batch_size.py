@@ -1,11 +1,11 @@
-"""``asr-train calibrate=true``: a table, a proposal, and and nothing else."""
+"""``asr-train find_batch_size=true``: a table, a proposal, and and nothing else."""
 
 import re
 
 import pytest
 
-from asr.cli.calibrate import _conclusion
-from asr.training.calibrate import Bucket, Calibration, Measured
+from asr.cli.find_batch_size import _conclusion
+from asr.training.batch_size_search import BatchSizeSearch, Bucket, Measured
 from tests.cli.conftest import TINY
 
 
@@ -15,7 +15,7 @@ def test_it_measures_proposes_and_leaves_without_a_run(trained):
 
     before = files()
     options = ("augment=speed_specaugment", "trainer.accumulate_grad_batches=3", "data.batch.num_buckets=2")
-    printed = trained.run("train", *TINY, "calibrate=true", *options)
+    printed = trained.run("train", *TINY, "find_batch_size=true", *options)
     assert files() == before
     assert re.search(r"utterances.*longest s.*counted s.*peak MB.*s per update", printed)
     assert len(re.findall(r"^ +\d+ │ +\d+\.\d │ +\d+\.\d │ +\d+ │ +\d+\.\d+ *$", printed, re.M)) == 2
@@ -33,11 +33,11 @@ def test_it_measures_proposes_and_leaves_without_a_run(trained):
         (1000, 800, ["max_duration_s=7.2 (now 10)"]),
         (1000, 400, ["max_duration_s=3.6 (now 10)", "count 5.0 s each", "data.limits.max_duration_s"]),
         (1000, 0, ["not even the smallest", "smaller encoder", "data.limits.max_duration_s"]),
-        (0, 1000, ["did not grow", "calibrate again"]),
+        (0, 1000, ["did not grow", "search again"]),
     ],
 )
 def test_the_conclusion_says_what_to_do(peak, available, said):
-    found = Calibration("fake", available, 0, (Bucket(0, (Measured(2, 5.0, 10.0, peak),)),))
+    found = BatchSizeSearch("fake", available, 0, (Bucket(0, (Measured(2, 5.0, 10.0, peak),)),))
     text = "\n".join(_conclusion(found, 10.0))
     assert all(part in text for part in said), text
     for advice in ("far beyond", "another learning rate", "data.limits.max_duration_s"):

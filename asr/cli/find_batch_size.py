@@ -1,4 +1,4 @@
-"""``asr-train calibrate=true``: measures how many seconds of audio fit into memory, instead of training."""
+"""``asr-train find_batch_size=true``: measures how many seconds of audio fit into memory, instead of training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
 from asr.subprocesses import is_first_process
-from asr.training.calibrate import USABLE, Calibration, calibrate
+from asr.training.batch_size_search import USABLE, BatchSizeSearch, search_batch_size
 from asr.training.module import TrainingModule
 
 FAR = 2.0  # a proposal of more than this times what was measured must be measured itself
@@ -33,7 +33,7 @@ ALONE: dict[str, Any] = {
 console = PlainConsole(quiet=not is_first_process())
 
 
-def calibrate_batches(
+def find_batch_size(
     config: Mapping[str, Any],
     prepared: PreparedData,
     reading: DataModule,
@@ -57,13 +57,13 @@ def calibrate_batches(
     # DDP keeps a second copy of the gradients in its buckets
     copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad) if world_size > 1 else 0
     console.print("measuring updates on the largest micro-batch of every duration bucket", soft_wrap=True)
-    found = calibrate(module, dataset, order, make_trainer, copies)
+    found = search_batch_size(module, dataset, order, make_trainer, copies)
     console.print(_table(found))
     for line in _conclusion(found, reading.batch.max_duration_s):
         console.print(line, soft_wrap=True)
 
 
-def _table(found: Calibration) -> Table:
+def _table(found: BatchSizeSearch) -> Table:
     table = Table(show_edge=False, pad_edge=False)
     for column in ("utterances", "longest s", "counted s", "peak MB", "s per update"):
         table.add_column(column, justify="right")
@@ -75,7 +75,7 @@ def _table(found: Calibration) -> Table:
     return table
 
 
-def _conclusion(found: Calibration, now_s: float) -> list[str]:
+def _conclusion(found: BatchSizeSearch, now_s: float) -> list[str]:
     """Return the conclusions from the table, as sentences."""
     base = max(bucket.base for bucket in found.buckets) / 2**20
     lines = [
@@ -84,7 +84,7 @@ def _conclusion(found: Calibration, now_s: float) -> list[str]:
     ]
     proposed = found.proposed_s
     if proposed == math.inf:
-        again = f"memory did not grow measurably: raise data.batch.max_duration_s (now {now_s:g}) and calibrate again"
+        again = f"memory did not grow measurably: raise data.batch.max_duration_s (now {now_s:g}) and search again"
         return [*lines, again]
     if proposed == 0:
         smaller = "choose a smaller encoder, or lower data.limits.max_duration_s"
@@ -95,7 +95,7 @@ def _conclusion(found: Calibration, now_s: float) -> list[str]:
         limit = "lower data.limits.max_duration_s"
         lines.append(f"the longest utterances count {longest:.1f} s each, and do not fit: {limit}")
     if proposed > FAR * max(size.counted_s for bucket in found.buckets for size in bucket.sizes):
-        lines.append("that is far beyond what was measured: calibrate again with it before you train with it")
+        lines.append("that is far beyond what was measured: search again with it before you train with it")
     if proposed > now_s:
         lines.append("larger micro-batches make larger, and fewer, updates: another learning rate may suit them")
     return lines

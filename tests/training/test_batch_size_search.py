@@ -7,8 +7,8 @@ import torch
 from lhotse import CutSet, MonoCut
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
-from asr.training import calibrate as calibrate_module
-from asr.training.calibrate import Bucket, Calibration, Measured, calibrate
+from asr.training import batch_size_search
+from asr.training.batch_size_search import BatchSizeSearch, Bucket, Measured
 from asr.training.memory import memory_of
 from tests.training.tiny import batch_of, tiny_module, tiny_trainer
 
@@ -46,7 +46,7 @@ class Setup:
 
     def __init__(self, monkeypatch, most: float = math.inf) -> None:
         self.memory, self.trainers, self.module = FakeMemory(), [], tiny_module()
-        monkeypatch.setattr(calibrate_module, "memory_of", lambda device: self.memory)
+        monkeypatch.setattr(batch_size_search, "memory_of", lambda device: self.memory)
 
         def see(_, args) -> None:
             self.memory.frames = args[0].shape[0] * args[0].shape[1]
@@ -61,8 +61,8 @@ class Setup:
         self.trainers.append(tiny_trainer(num_updates, callbacks))
         return self.trainers[-1]
 
-    def run(self, **options) -> Calibration:
-        return calibrate(self.module, Dataset(), self.order, self.make_trainer, **options)
+    def run(self, **options) -> BatchSizeSearch:
+        return search_batch_size(self.module, Dataset(), self.order, self.make_trainer, **options)
 
 
 def test_the_largest_micro_batch_of_every_bucket_and_its_parts_are_measured(monkeypatch):
@@ -135,16 +135,16 @@ def test_the_line_through_the_base_is_never_below_what_activations_take():
 
 
 def test_the_tightest_bucket_decides_and_nothing_is_promised_where_nothing_fits():
-    def calibration(*slopes: float, base: int = 0) -> Calibration:
+    def search(*slopes: float, base: int = 0) -> BatchSizeSearch:
         buckets = tuple(Bucket(base, (Measured(1, 1.0, 10.0, base + int(10 * slope)),)) for slope in slopes)
-        return Calibration("fake", 1000, 0, buckets)
+        return BatchSizeSearch("fake", 1000, 0, buckets)
 
-    assert calibration(1, 9, 3).proposed_s == 100
+    assert search(1, 9, 3).proposed_s == 100
     # rounded down: to tenths where a second is much
-    assert calibration(170).proposed_s == 5.2
-    assert calibration(7).proposed_s == 128
-    assert calibration(1, base=2000).proposed_s == 0
-    assert calibration(0).proposed_s == math.inf
+    assert search(170).proposed_s == 5.2
+    assert search(7).proposed_s == 128
+    assert search(1, base=2000).proposed_s == 0
+    assert search(0).proposed_s == math.inf
 
 
 def test_memory_of_a_process_sees_what_is_held_for_a_moment():
