@@ -77,8 +77,8 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
     """Return who takes part, each with the learning rates to begin with.
 
     Args:
-        sweep: ``optimizers`` (lr, usual schedule), ``schedules`` (overrides, warm-ups), ``common_schedule``, ``schedule_modes``,
-            ``only``.
+        sweep: ``optimizers`` (lr, usual schedule), ``schedules`` (overrides, warm-ups), ``common_schedule``,
+            ``schedule_modes``, ``only``.
 
     Raises:
         ConfigError: a name is unknown, or an optimizer would get another number of trials than others.
@@ -92,7 +92,7 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
     for name in only:
         usual = optimizers[name]["usual"]
         for schedule in dict.fromkeys(
-            _schedule(arm, sweep["common_schedule"], usual) for arm in sweep["schedule_modes"]
+            _schedule(mode, sweep["common_schedule"], usual) for mode in sweep["schedule_modes"]
         ):
             if schedule not in schedules:
                 raise ConfigError(
@@ -106,10 +106,10 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
     return found
 
 
-def _schedule(arm: str, common: str, usual: str) -> str:
-    if arm not in ("common", "usual"):
-        raise ConfigError(f"sweep.schedule_modes may hold common and usual, given {arm!r}")
-    return common if arm == "common" else usual
+def _schedule(mode: str, common: str, usual: str) -> str:
+    if mode not in ("common", "usual"):
+        raise ConfigError(f"sweep.schedule_modes may hold common and usual, given {mode!r}")
+    return common if mode == "common" else usual
 
 
 def _check_equal_trials(found: Sequence[tuple[TunedSystem, list[float]]]) -> None:

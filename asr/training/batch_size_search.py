@@ -159,9 +159,8 @@ def _measure(
     batches = [dataset[(0, order.cut_set(numbers[:num]))] for num in nums]
     for batch in batches:
         if batch.skipped:
-            raise ValueError(
-                f"find_batch_size: {batch.skipped[0][0]} cannot be read: {batch.skipped[0][1]}; put it back"
-            )
+            name, reason = batch.skipped[0]
+            raise ValueError(f"find_batch_size: {name} cannot be read: {reason}; put it back")
     probe = _run(copy.deepcopy(module), batches, make_trainer, memory)  # updates would change the weights
     found = [_at(order, numbers, num, probe, [i for i, n in enumerate(nums) if n == num and i > 0]) for num in sizes]
     num_fitting = sum(size.peak is not None for size in found)

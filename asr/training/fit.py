@@ -123,8 +123,8 @@ def when_training(batch: Batch | None) -> str:
     padded = len(seconds) * max(seconds, default=0.0)
     advice = (
         "Lower data.batch.max_duration_s; if only batches of long utterances fail, set "
-        "data.batch.quadratic_duration_s=20 so that they count more. asr-train find_batch_size=true measures what fits; "
-        "trainer.accumulate_grad_batches keeps the size of an update."
+        "data.batch.quadratic_duration_s=20 so that they count more. asr-train find_batch_size=true measures what "
+        "fits; trainer.accumulate_grad_batches keeps the size of an update."
     )
     if len(batch) == 1:
         advice = "One utterance alone is too long: lower data.limits.max_duration_s, or choose a smaller encoder."
