@@ -150,6 +150,7 @@ def build_module(
     except ConfigError as error:
         raise error if checkpoint is None else ConfigError(f"resume: {checkpoint.path}: {error}") from error
     data = {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder), "notes": list(prepared.notes)}
+    num_cuts = int(prepared.splits["train"]["num_utterances"])
     return TrainingModule(
         recognizer,
         prepared.tokenizer,
@@ -164,9 +165,7 @@ def build_module(
             "tokenizer": prepared.tokenizer.state(),
             "data": data,
         },
-        max_unreadable=max_unreadable(
-            config["data"].get("max_unreadable", 0), int(prepared.splits["train"]["num_utterances"])
-        ),
+        max_unreadable=max_unreadable(config["data"].get("max_unreadable", 0), num_cuts),
     )
 
 

@@ -37,8 +37,8 @@ def run(options: DictConfig) -> None:
     if options.output_dir is not None:
         output = claim_run_folder(options.output_dir, "output_dir")
     else:
-        parent = checkpoint.path.parent
-        run_dir = parent.parent if parent.name == "checkpoints" else parent
+        run_dir = checkpoint.path.parent
+        run_dir = run_dir.parent if run_dir.name == "checkpoints" else run_dir
         output = create_run_folder(run_dir / "decode", within=run_dir)
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
     notes = [*notes, checkpoint.decoding_note()]

@@ -81,7 +81,7 @@ def _table(found: SetComparison) -> wandb.Table:
     for row in found.rows:
         own = (row.system, len(row.seeds), row.wer_mean, row.wer_sd, row.low, row.high, row.scope)
         values = (*own, *_cells(row.to_best), *_cells(row.to_baseline))
-        # wandb's tables have no NaN or infinity
+        # JSON has no NaN or infinity
         rows.append([None if isinstance(value, float) and not math.isfinite(value) else value for value in values])
     return wandb.Table(columns=list(COLUMNS), data=rows, allow_mixed_types=True)
 

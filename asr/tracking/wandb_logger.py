@@ -79,7 +79,7 @@ class WandbTracking(WandbLogger):
             config=dict(config),
             settings=wandb.Settings(silent=True, console="off"),
         )
-        # Lightning (2.6) always passes this option, and wandb warns that it is deprecated
+        # Lightning (2.6) always passes this option, and wandb warns about it
         self._wandb_init.pop("anonymous", None)
         try:
             # starts the run now: a server that cannot be reached should end the command before training, not after

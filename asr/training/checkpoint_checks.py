@@ -171,7 +171,7 @@ def count_at(node: Mapping[str, Any], key: str) -> int:
         ValueError: it is missing, or something else.
     """
     found = node.get(key)
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 2**63:
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 2**63:  # True is an int
         raise ValueError(f"{key} must be a number of at least 0, and is {found!r:.80}")
     return found
 

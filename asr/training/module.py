@@ -247,7 +247,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counts."""
-        check_resumable(checkpoint)
+        check_resumable(checkpoint)  # before Lightning restores optimizers and loops
         if "guard" in checkpoint:
             self.guard.load_state_dict(checkpoint["guard"])
         if "unreadable" in checkpoint:

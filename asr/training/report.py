@@ -117,8 +117,7 @@ def _log_summary(loggers: Sequence[Any], test: Mapping[str, Mapping[str, Any]]) 
 
 def _print_places(run_dir: Path, checkpoint: Path, training: Mapping[str, float], decoded: bool) -> None:
     minutes, cpu_minutes = training["seconds"] / 60, training["cpu_seconds"] / 60
-    resumed = "resumed_after" in training
-    since = f" since it was resumed after update {training['resumed_after']}" if resumed else ""
+    since = f" since it was resumed after update {training['resumed_after']}" if "resumed_after" in training else ""
     for line in (
         f"trained in {minutes:.1f} minutes ({cpu_minutes:.1f} CPU minutes){since}",
         f"report:      {run_dir / 'report'}",

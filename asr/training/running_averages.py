@@ -74,7 +74,7 @@ class RunningAverages:
             num_updates: that these weights stand for.
         """
         for name, total in self.sum.items():
-            total.add_(weights[name])  # a float32 sum would lose small updates after some thousand
+            total.add_(weights[name])  # into float64: a float32 sum loses more digits with every update
         self.num_averaged, self.update = self.num_averaged + 1, update
         if update - self.marks[-1].update >= SPAN * update:
             mean = {name: (total / self.num_averaged).float() for name, total in self.sum.items()}
@@ -87,7 +87,7 @@ class RunningAverages:
             return
         if self.ema is None:
             self.ema = {name: weights[name].detach().float().clone() for name in self.sum}
-        # a constant decay of 0.9999 would keep the initial weights for ten thousand updates
+        # with a constant 0.9999 a third of the average would be the initial weights after ten thousand updates
         decay = min(decay, (1 + self.ema_updates) / (10 + self.ema_updates)) ** num_updates
         get_ema_multi_avg_fn(decay)(list(self.ema.values()), [weights[name].detach().float() for name in self.ema], 0)
         self.ema_updates += num_updates

@@ -27,7 +27,7 @@ def check_monitors(callbacks: Iterable[pl.Callback], dev_names: Sequence[str]) -
                 f"callbacks: EarlyStopping cannot monitor {callback.monitor!r:.80}; allowed: {', '.join(known)}"
             )
         # an epoch may end before the first validation
-        if callback._check_on_train_epoch_end:
+        if callback._check_on_train_epoch_end:  # Lightning (2.6) has no public name for it
             raise ValueError(
                 "callbacks: EarlyStopping with check_on_train_epoch_end=true would look for a metric too early: "
                 "validations are counted in updates; leave it out"
@@ -61,7 +61,7 @@ def why_early(trainer: pl.Trainer) -> str:
 def _reasons(trainer: pl.Trainer) -> Iterator[str]:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Timer):
-            left = callback.time_remaining()
+            left = callback.time_remaining()  # None without a duration
             if left is not None and left <= 0:
                 duration = datetime.timedelta(seconds=callback.time_elapsed() + left)
                 yield f"the duration {duration} of the callback Timer is over"

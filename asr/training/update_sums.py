@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
-ZERO = torch.zeros(())
+ZERO = torch.zeros(())  # a 0-dim CPU tensor can be added to one of a GPU, and takes its device
 
 
 class UpdateSums(NamedTuple):

@@ -78,7 +78,7 @@ def _mean(path: Path, averages: RunningAverages, since: int | None) -> tuple[dic
     if since is None or (since == mark.update and since not in others):
         return averages.mean_since(mark), mark.update
     if since == averages.start_update:
-        return averages.mean_since(Mark(since, 0, {})), since
+        return averages.mean_since(Mark(since, 0, {})), since  # over the whole run
     if since not in others:
         found = {averages.start_update, mark.update, *others}
         allowed = sorted(update for update in found if averages.start_update <= update < averages.update)

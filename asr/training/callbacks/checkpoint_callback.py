@@ -59,7 +59,7 @@ class CheckpointCallback(Checkpoint):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Replace Lightning's writer, and remove what a killed process left."""
-        trainer.strategy.checkpoint_io = DurableCheckpointIO()
+        trainer.strategy.checkpoint_io = DurableCheckpointIO()  # on every rank: all take part in saving
         if trainer.is_global_zero:
             with explaining_failed_writes(self.folder.parent):
                 self.folder.mkdir(parents=True, exist_ok=True)
