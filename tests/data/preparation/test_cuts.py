@@ -26,7 +26,7 @@ def test_audio_is_looked_at_once_however_many_cuts_lie_in_it(tmp_path, monkeypat
     assert looked_at == ["talk"]
 
 
-def test_transcripts_are_normalised_and_the_rest_of_a_supervision_is_kept(tmp_path):
+def test_transcripts_are_normalized_and_the_rest_of_a_supervision_is_kept(tmp_path):
     recording, segment = utterance(tmp_path, "a", text="  Hello,\tWORLD ")
     segment.speaker, segment.language, segment.custom = "anna", "en", {"accent": "x"}
     cuts = supervised_cuts(manifests((recording, segment)))
