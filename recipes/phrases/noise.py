@@ -1,4 +1,4 @@
-"""Generated noise: colored noise, mains hum, and babble of other voices."""
+"""Generated noise: coloured noise, mains hum, and babble of other voices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-KINDS = ("colored", "hum", "babble")
+KINDS = ("coloured", "hum", "babble")  # frozen: part of the fingerprint of the corpus
 MIN_SNR_DB, MAX_SNR_DB = 10.0, 30.0
 NUM_TALKERS = 5
 

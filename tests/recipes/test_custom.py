@@ -99,7 +99,7 @@ def test_bad_items_are_dropped_with_their_reason(tmp_path):
         ([], "lacks audio and text"),
         (["audio\ttext", "audio 0.wav\thi\tthere"], "line 2: 3 fields, the header has 2"),
         (["audio\ttext", "audio 0.wav\thi", "audio 1.wav"], "line 3: 1 fields"),
-        (["audio\ttext", "audio 0.wav\thi", "", "audio 0.wav\thi"], "line 4: the id 'audio 0' is that of line 2"),
+        (["audio\ttext", "audio 0.wav\thi", "", "audio 0.wav\thi"], "line 4: the id 'audio 0' occurs in line 2"),
         (["audio\ttext\tsplit", "audio 0.wav\thi\ttarin"], "line 2: there is no split 'tarin'; allowed are train"),
         (["audio\ttext", "\thi"], "line 2: no audio is named"),
         (["audio\ttext\ttext", "audio 0.wav\thi\tho"], "'text' occurs more than once"),

@@ -235,7 +235,7 @@ SOURCES = {
     "a packed table that repeats a column": (packed_rows("audio\ttext\tid\tid"), "column 'id' occurs more than once"),
     "a packed table that repeats an id": (
         packed_rows("audio\ttext\tid", "x.wav\ta\tx", "y.wav\ta\tx"),
-        "line 3: the id 'x' is that of line 2 too",
+        "line 3: the id 'x' occurs in line 2 too",
     ),
     "a command": (manifests({"sources": [COMMAND]}), "audio of type 'command'"),
     "a command as impulse response": (

@@ -8,7 +8,7 @@ from lhotse import CutSet, MonoCut
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.training import batch_size_search
-from asr.training.batch_size_search import BatchSizeSearch, Bucket, Measured
+from asr.training.batch_size_search import BatchSizeSearch, Bucket, Measured, search_batch_size
 from asr.training.memory import memory_of
 from tests.training.tiny import batch_of, tiny_module, tiny_trainer
 

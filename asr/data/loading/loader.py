@@ -69,6 +69,7 @@ def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> It
         num_workers=workers.num_workers,
         prefetch_factor=workers.prefetch if workers.num_workers else None,
         worker_init_fn=partial(obey_parent_alone, os.getpid()),
+        # fork: a spawned worker would import torch and lhotse again, in every epoch
         multiprocessing_context="fork" if workers.num_workers else None,
         pin_memory=torch.cuda.is_available(),
     )

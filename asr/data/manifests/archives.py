@@ -190,7 +190,9 @@ def _extract_zip(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
             is_encrypted = bool(member.flag_bits & 1)
             if member.compress_type == zipfile.ZIP_LZMA:
                 # zipfile cannot limit its memory
-                raise ValueError(f"{archive} is refused: it is packed by LZMA. Unpack it yourself and give the folder.")
+                raise ValueError(
+                    f"{archive} is refused: it is compressed by LZMA. Unpack it yourself and give the folder."
+                )
             limits.check(member.filename, member.file_size, not (is_link or is_encrypted))
         for member in track(members, f"unpacking {archive.name}", transient=True):
             zipped.extract(member, folder)
@@ -214,7 +216,7 @@ def download(url: str, path: Path, sha256: str | None = None) -> Path:
     try:
         digest = _fetch(url, work)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        raise ValueError(f"{url} could not be fetched ({error}); with a copy of your own: data.source=PATH") from error
+        raise ValueError(f"{url} could not be downloaded ({error}); if you have a copy: data.source=PATH") from error
     if sha256 is not None and digest != sha256:
         raise ValueError(f"{url} is not what was expected: its SHA-256 is {digest}, not {sha256}")
     work.rename(path)
@@ -252,4 +254,4 @@ class SecureRedirects(urllib.request.HTTPRedirectHandler):
 def _refuse_insecure(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
-        raise ValueError(f"{url} is not fetched: only https is")
+        raise ValueError(f"{url} is refused: only https is allowed")

@@ -75,10 +75,8 @@ class Manifests:
 
     def save(self, folder: Path, split: str) -> None:
         """Write the manifests of a split as lhotse's files."""
-        if self.features is None:
-            self.recordings.to_file(folder / f"recordings_{split}.jsonl.gz")
-        else:
-            self.features.to_file(folder / f"features_{split}.jsonl.gz")
+        kind, sources = ("recordings", self.recordings) if self.features is None else ("features", self.features)
+        sources.to_file(folder / f"{kind}_{split}.jsonl.gz")
         self.supervisions.to_file(folder / f"supervisions_{split}.jsonl.gz")
 
 

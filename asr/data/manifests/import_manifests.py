@@ -62,11 +62,10 @@ def import_manifests(path: Path) -> ImportedManifests:
     for split, manifests in imported.splits.items():
         imported.splits[split] = _within_recordings(split, manifests, imported.dropped)
     _refuse_repeated(path, imported)
-    several = sum(r.num_channels > 1 for manifests in imported.splits.values() for r in manifests.recordings)
-    if several:
+    if several := sum(r.num_channels > 1 for manifests in imported.splits.values() for r in manifests.recordings):
         imported.notes.append(
-            f"recordings with several channels: {several}; used is the channel that a supervision names, the first "
-            "where it names several or none"
+            f"recordings with several channels: {several}; the channel of the supervision is used, or the first if it "
+            "names several or none"
         )
     return imported
 
@@ -119,7 +118,7 @@ def _read_folder(folder: Path, imported: ImportedManifests) -> None:
         imported.splits[split] = Manifests.of(found, read_supervisions(supervisions[split]))
     for other in ("features", "cuts"):
         if sources and files[other] and other != kind:
-            imported.notes.append(f"manifests of {other} were passed over; {kind} and supervisions lie beside them")
+            imported.notes.append(f"manifests of {other} were ignored; {kind} and supervisions are used")
     for split, file in cuts.items() if not sources else ():
         _read_cuts(file, split, imported)
     if not sources and not cuts:

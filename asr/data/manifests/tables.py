@@ -91,7 +91,7 @@ def _columns(path: Path, header: list[str]) -> tuple[list[str], list[str]]:
     if missing:
         raise ValueError(
             f"{path}, line 1: the header lacks {' and '.join(missing)}; it reads {str(header)[:200]}. The first line "
-            f"names the columns, parted by tabs: {', '.join(REQUIRED)}, and if you like {', '.join(OPTIONAL)}."
+            f"names the columns, separated by tabs: {', '.join(REQUIRED)}, optionally {', '.join(OPTIONAL)}."
         )
     repeated = sorted({name for name in columns if columns.count(name) > 1})
     if repeated:
@@ -142,14 +142,14 @@ def _distinct(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
     for row in rows:
         if ids.setdefault(row.id, row.line) != row.line:
             raise ValueError(
-                f"{path}, line {row.line}: the id {row.id!r} is that of line {ids[row.id]} too; "
+                f"{path}, line {row.line}: the id {row.id!r} occurs in line {ids[row.id]} too; "
                 "name each recording once, or add a column id with names of your own"
             )
         # a recording with two names could be in both train and test
         file = _real(str(row.audio.parent), row.audio.name)
         if files.setdefault(file, row.line) != row.line:
             raise ValueError(
-                f"{path}, line {row.line}: the audio {str(row.audio)!r} is that of line {files[file]} too; "
+                f"{path}, line {row.line}: the audio {str(row.audio)!r} occurs in line {files[file]} too; "
                 "name each recording once"
             )
         yield row

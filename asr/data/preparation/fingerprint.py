@@ -1,4 +1,4 @@
-"""Short names for what data was made from, so that changed options or sources never meet stale data."""
+"""Short names of options and sources, so that changed ones never find stale data."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MAX_HASHED_BYTES = 2**28
 def fingerprint(value: Any) -> str:
     """Return ten hexadecimal digits that depend on a JSON-able value."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    # names of files that are no UTF-8 hold lone surrogates
+    # file names need not be UTF-8; Python decodes other bytes to lone surrogates
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:10]
 
 
 def describe_source(source: str | None, source_files: SourceFiles = visible_files) -> dict[str, Any] | None:
-    """Return what identifies the content of a source: hashes of the files that are read.
+    """Return hashes of the files of a source that are read.
 
     Args:
         source: a file or a folder.
-        source_files: folder → the files of it that are read.
+        source_files: folder → its files that are read.
 
     Raises:
-        ValueError: there is nothing at that path, or no regular file or folder.
+        ValueError: the path does not exist, or is no regular file or folder.
     """
     if source is None:
         return None
@@ -42,6 +42,7 @@ def describe_source(source: str | None, source_files: SourceFiles = visible_file
 
 def _content(path: Path) -> dict[str, Any]:
     status = path.stat()
+    # hashing large archives would delay every start of a run
     if status.st_size > MAX_HASHED_BYTES:
         return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
     with path.open("rb") as file:

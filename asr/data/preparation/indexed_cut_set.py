@@ -42,10 +42,8 @@ class IndexedCutSet(Sequence[Cut]):
     def _check_index(self, size: int) -> None:
         ordered = self.offsets.ndim == 1 and (np.diff(self.offsets) > 0).all()
         inside = ordered and (len(self.offsets) == 0 or (self.offsets[0] == 0 and self.offsets[-1] < size))
-        usable = (
-            self.durations.shape == self.offsets.shape and (np.isfinite(self.durations) & (self.durations > 0)).all()
-        )
-        if not inside or not usable:
+        paired = self.durations.shape == self.offsets.shape
+        if not inside or not paired or not (np.isfinite(self.durations) & (self.durations > 0)).all():
             raise ValueError(f"{self.path}.npz does not fit {self.lines.name}, or its durations are not positive")
 
     @classmethod

@@ -196,6 +196,6 @@ def test_only_secure_addresses_are_fetched(tmp_path, url):
 
 
 def test_redirections_are_followed_to_secure_addresses_only(address, tmp_path):
-    with pytest.raises(ValueError, match=r"http://192\.0\.2\.1/a\.tar is not fetched"):
+    with pytest.raises(ValueError, match=r"http://192\.0\.2\.1/a\.tar is refused"):
         download(f"{address}/to/http://192.0.2.1/a.tar", tmp_path / "a.bin")
     assert download(f"{address}/to/{address}/a.bin", tmp_path / "a.bin").read_bytes() == b"content"

@@ -136,13 +136,13 @@ def test_recordings_come_before_features_and_features_before_cuts(tmp_path):
     pair = stored_utterance(tmp_path, "a")
     folder = write_folder(tmp_path, pair)
     CutSet.from_manifests(features=[pair[0]]).to_file(tmp_path / "cuts.jsonl.gz")
-    brought = import_manifests(folder)
-    assert [len(m.features) for m in brought.splits.values()] == [1]
-    assert brought.notes == ["manifests of cuts were passed over; features and supervisions lie beside them"]
+    imported = import_manifests(folder)
+    assert [len(m.features) for m in imported.splits.values()] == [1]
+    assert imported.notes == ["manifests of cuts were ignored; features and supervisions are used"]
     RecordingSet.from_recordings([utterance(tmp_path, "a")[0]]).to_file(tmp_path / "recordings.jsonl.gz")
-    brought = import_manifests(folder)
-    assert [(m.features, len(m.recordings)) for m in brought.splits.values()] == [(None, 1)]
-    assert "manifests of features were passed over; recordings and supervisions lie beside them" in brought.notes
+    imported = import_manifests(folder)
+    assert [(m.features, len(m.recordings)) for m in imported.splits.values()] == [(None, 1)]
+    assert "manifests of features were ignored; recordings and supervisions are used" in imported.notes
 
 
 def test_features_without_supervisions_are_refused(tmp_path):

@@ -71,16 +71,16 @@ def test_a_recording_under_two_names_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     for name in ("b.wav", "folder/../a.wav", str(tmp_path / "a.wav")):
         rows = ("audio\ttext\tid\tsplit", "a.wav\thi\tone\ttrain", f"{name}\thi\ttwo\ttest")
-        with pytest.raises(ValueError, match=r"line 3: the audio '.*' is that of line 2 too"):
+        with pytest.raises(ValueError, match=r"line 3: the audio '.*' occurs in line 2 too"):
             read_table(table(tmp_path, *rows))
 
 
 def test_other_words_for_splits_are_understood_in_names_of_manifests(manifests):
     for kind in ("recordings", "supervisions"):
         (manifests / f"{kind}.jsonl.gz").rename(manifests / f"{kind}_valid.jsonl.gz")
-    brought = import_manifests(manifests)
-    assert list(brought.splits) == ["dev"]
-    assert brought.notes == ["split 'valid' was read as 'dev'"]
+    imported = import_manifests(manifests)
+    assert list(imported.splits) == ["dev"]
+    assert imported.notes == ["split 'valid' was read as 'dev'"]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_folder_of_unclear_manifests_is_refused(manifests, name, message):
 
 def test_cuts_beside_recordings_are_passed_over_and_it_is_said(manifests):
     (manifests / "cuts.jsonl").write_text("")
-    assert any("cuts were passed over" in note for note in import_manifests(manifests).notes)
+    assert any("cuts were ignored" in note for note in import_manifests(manifests).notes)
 
 
 def test_one_id_may_name_different_audio_in_different_splits(tmp_path):
