@@ -31,7 +31,7 @@ from asr.cli.help import command_help
 from asr.cli.hydra_guard import check_hydra, typed_overrides
 from asr.cli.options import PLACE, check_options
 from asr.cli.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_value
-from asr.cli.words import SEARCHPATH, check_bounds, check_words, name_sweep, searchpath, typed_places
+from asr.cli.words import SEARCHPATH, check_bounds, check_words, flags_first, name_sweep, searchpath, typed_places
 from asr.console import printable
 from asr.error_text import caused_by_memory, first_line, is_out_of_memory
 from asr.errors import RunFailed, silence_freed_workers
@@ -62,6 +62,7 @@ def run_app(config_name: str, task: Callable[[DictConfig], object] | None = None
     same can be started again, else with what a shell counts for it.
     """
     quieten()
+    flags_first(sys.argv)
     if config_name == "train":
         name_sweep(sys.argv)
     with restored_handlers():

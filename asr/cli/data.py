@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,6 +79,9 @@ def prepare_data(config: Mapping[str, Any], parts: DataParts, may_prepare: bool 
     check_share(data.get("max_unreadable", 0))
     if not isinstance(data.get("source"), str | None):
         raise ConfigError(f"data.source must be a path, or null, given {data['source']!r}")
+    # a config of somebody else's must not lead out of the folder of data
+    if not re.fullmatch(r"\w[\w.+-]*", str(data.get("corpus"))):
+        raise ConfigError(f"data.corpus must be a name of letters, digits and . _ + -, given {data.get('corpus')!r}")
     folder = usable_folder(data.get("dir"), "data.dir")
     spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer)
     spec_name = fingerprint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from asr.cli.errors import ConfigError
 from asr.cli.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
 from asr.cli.trainer import build_trainer
 from asr.run_folder import free_folder, usable_folder
+from asr.subprocesses import RANK_VARIABLES, is_first_process
 from asr.training.processes import is_started_as_rank
 from asr.training.weights import check_kind
 
@@ -59,6 +61,14 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
     """
     num_threads(config.get("torch_threads"), 0)
     trainer = build_trainer(config, loggers=[], callbacks=[])
+    ranks = {name: os.environ[name] for name in RANK_VARIABLES if name in os.environ}
+    alone = trainer.world_size == 1 or not is_started_as_rank(trainer)
+    if not all(rank.isdecimal() for rank in ranks.values()) or (alone and not is_first_process()):
+        found = " ".join(f"{name}={rank}" for name, rank in ranks.items())
+        raise ConfigError(
+            f"{found}: by these variables this is one of several processes, but the trainer does not know of others; "
+            "unset them, or start all processes with torchrun or srun, as the README shows"
+        )
     if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):
         raise ConfigError(
             f"trainer.num_nodes={trainer.num_nodes}: on several machines start one process per device with torchrun or "

@@ -126,7 +126,7 @@ def check_values(target: Any, values: Mapping[str, Any], key: str) -> dict[str, 
         _refuse_infinite(value, f"{key}.{name}")
     function = target.__init__ if inspect.isclass(target) else target
     try:
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         return dict(values)
     return {name: _checked(value, hints.get(name, Any), f"{key}.{name}") for name, value in values.items()}

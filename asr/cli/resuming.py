@@ -97,6 +97,8 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
     typed = {override_key(word) for word in words}
     if "recipe" in typed:
         raise ConfigError("recipe: a resumed run keeps its recipe; start a new run for another one")
+    if "run_dir" in typed:
+        raise ConfigError("run_dir: a resumed run continues in its own folder; leave out run_dir, or resume")
     whole = saved_config(folder)
     unknown = whole.keys() - own.keys() - set(groups)
     if unknown:

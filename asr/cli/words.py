@@ -20,6 +20,11 @@ MAX_WORD = 50_000  # characters; a list of some hundred files has as many
 MAX_KEY = 200
 MAX_NESTED = 50  # Hydra's parser calls itself for each
 MAX_SWEPT = 10_000  # values of one key
+# flags of Hydra that a value follows
+WITH_VALUE = (
+    *("-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"),
+    "--experimental-rerun",
+)
 SEARCHPATH = "hydra.searchpath="
 ADDED = ("command-line", "hydra.searchpath in command-line")  # how Hydra names who has added a folder of configs
 
@@ -48,6 +53,20 @@ def check_bounds(words: Sequence[str]) -> None:
 def override_key(word: str) -> str:
     """Return the key of an override as it was typed."""
     return word.lstrip("+~").partition("=")[0]
+
+
+def flags_first(argv: list[str]) -> None:
+    """Move flags, and their values, in front of overrides: argparse reads overrides from one piece of the line only."""
+    flags, words = [], []
+    rest = iter(argv[1:])
+    for word in rest:
+        if word.startswith("-"):
+            flags.append(word)
+            if word in WITH_VALUE or any(len(word) > 3 and flag.startswith(word) for flag in WITH_VALUE):
+                flags += [value for value in [next(rest, None)] if value is not None]
+        else:
+            words.append(word)
+    argv[1:] = [*flags, *words]
 
 
 def name_sweep(argv: list[str]) -> None:

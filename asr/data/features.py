@@ -10,10 +10,13 @@ from typing import Protocol
 
 import numpy as np
 from lhotse import Fbank, FbankConfig
+from lhotse.augmentation import torchaudio as resampling
 from lhotse.cut import Cut
 
 from asr.data.manifests.feature_storage import refuse_foreign_storage
 from asr.data.manifests.numpy_files import check_npy
+
+MAX_FILTERS = 64  # of at most 4 MB each, see audio_checks
 
 
 class Features(Protocol):
@@ -34,6 +37,9 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
     Raises:
         ValueError: they cannot be read, or are not finite.
     """
+    # lhotse (1.33) keeps every resampling filter that it has used; manifests may need thousands
+    if len(resampling._precompiled_resamplers) > MAX_FILTERS:
+        resampling._precompiled_resamplers.clear()
     try:
         matrix = features(cut)
     except Exception as error:  # a decoder may raise anything on a broken file
@@ -46,7 +52,7 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
 def cause(error: BaseException) -> str:
     """Return the first error of a chain."""
     # lhotse wraps a decoder's error several times, and the outer messages do not repeat its text
-    while error.__context__ is not None:
+    while error.__context__ is not None and not error.__suppress_context__:
         error = error.__context__
     return f"{type(error).__name__}: {error}"
 

@@ -29,7 +29,7 @@ def depthwise_conv1d(
         (B, T + 2 · padding − W + 1, D).
     """
     if x.is_cuda if as_conv1d is None else as_conv1d:
-        return F.conv1d(x.transpose(1, 2), weight, None, padding=padding, groups=x.shape[2]).transpose(1, 2)
+        return F.conv1d(x.transpose(1, 2), weight, bias, padding=padding, groups=x.shape[2]).transpose(1, 2)
     convolved: Tensor = _DepthwiseConv1d.apply(x, weight, bias, padding)
     return convolved
 

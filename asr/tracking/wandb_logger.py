@@ -7,15 +7,17 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import wandb
 from lightning.pytorch.loggers import WandbLogger
+from pydantic import StringConstraints
 
 from asr.evaluation.wer import ScoredUtterance
 from asr.safe_io import MAX_BYTES, check_regular_file, open_inside, write_whole
 from asr.tracking.wandb_access import Mode, chosen_mode, reason
 
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]  # by wandb's own limit
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -59,7 +61,7 @@ class WandbTracking(WandbLogger):
         project: str = "werdict",
         entity: str | None = None,
         group: str | None = None,
-        tags: Sequence[str] = (),
+        tags: Sequence[Tag] = (),
         mode: Mode = "auto",
     ) -> None:
         mode = chosen_mode(mode)

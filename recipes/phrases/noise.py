@@ -31,7 +31,7 @@ def mix(speech: Audio, item: dict[str, Any], talkers: Sequence[Audio], rate_hz: 
     rng = np.random.default_rng(item["mix_seed"])
     num_samples = len(speech)
     match item["noise"]:
-        case "colored":
+        case "coloured":
             noise = colored(num_samples, item["slope"], rate_hz, rng)
         case "hum":
             noise = hum(num_samples, item["mains_hz"], rate_hz, rng)

@@ -103,6 +103,24 @@ def test_a_folder_that_is_removed_while_training_is_named(small_run, tmp_path, f
     assert ("resume" in line) == (folder == "data")
 
 
+RANKS = {
+    "of torchrun": {"RANK": "1"},
+    "of SLURM": {"SLURM_PROCID": "3"},
+    "of nothing": {"WORLD_SIZE": "banana", "RANK": "x", "LOCAL_RANK": "0"},
+}
+
+
+@pytest.mark.parametrize("variables", RANKS.values(), ids=RANKS)
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_rank_that_is_left_in_the_environment_is_named(small_run, tmp_path, variables, devices):
+    words = (*TINY, f"trainer.devices={devices}", f"run_dir={tmp_path / 'run'}")
+    ended = small_run.run("train", *words, environment=variables)
+    assert ended.code == 2, ended.printed
+    name, value = next(item for item in variables.items() if item[0] != "WORLD_SIZE")
+    assert f"{name}={value}" in ended.last_line
+    assert not (tmp_path / "run").exists()
+
+
 REFUSED = {
     "a name of the run's own sets": (
         "evaluate",

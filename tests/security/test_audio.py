@@ -101,6 +101,7 @@ TRANSFORMS = {
     "a usual rate": ([Resample(44_100, 8000)], None),
     "a usual speed": ([Speed(0.9)], None),
     "a prime rate": ([Resample(383_987, 8000)], "resampling from 383987 to 8000 Hz takes a filter"),
+    "a filter of ten million numbers": ([Resample(16_000, 3203)], "takes a filter of more than 1048576 numbers"),
     "a rate of a million": ([Resample(8000, 1_000_003), Resample(1_000_003, 8000)], "to 1000003 Hz, allowed are"),
     "a rate of 0": ([Resample(0, 8000)], "resampling from 0 to 8000 Hz, allowed are"),
     "a negative speed": ([Speed(-1.0)], "resampling from -8000 to 8000 Hz, allowed are"),

@@ -122,6 +122,10 @@ FOREIGN = {
     "a callback": ("hydra: {callbacks: {x: {_target_: os.mkdir, path: hacked}}}", HYDRA),
     "where data are made": ("data: {dir: elsewhere}", "a yaml of another folder changes data.dir"),
     "where a sweep is written": ("sweep: {name: ../x}", "a yaml of another folder changes sweep.name"),
+    "a corpus elsewhere": (
+        "defaults: [digits/transformer_ctc]\ndata: {corpus: ../../escaped}",
+        "data.corpus must be a name of letters, digits",
+    ),
     "an account": ("logger: {wandb: {entity: evil}}", "a yaml of another folder changes logger"),
     "a secret": ("seed: ${oc.env:HOME}", "'${oc.env:HOME}' is not allowed"),
     "a secret with an escape": ('seed: "\\x24{oc.env:HOME}"', "'${oc.env:HOME}' is not allowed"),
@@ -287,6 +291,20 @@ def test_a_yaml_that_cannot_be_read_is_named_with_its_line(programs, recipes, tm
 
 # command, words, parts of the last line; RUN stands for the folder of a finished run
 NONSENSE = {
+    "a flag between overrides": ("train", ["seed=1", "--config-dir", ".", "optimizer.lrr=2"], ["no key 'lrr'"]),
+    "another folder for a resumed run": ("train", ["resume=RUN", "run_dir=x"], ["run_dir: a resumed run continues in"]),
+    "a speed that takes a huge filter": (
+        "train",
+        ["augment=speed_specaugment", "augment.audio.factors=[1.0001]"],
+        ["at most two decimals", "[1.0001]"],
+    ),
+    "a part of a validation": ("train", ["+trainer.limit_val_batches=0.01"], ["a whole number of batches", "0.01"]),
+    "devices of a CPU as a list": ("train", ["trainer.devices=[0,1]"], ["trainer.devices must be", "[0, 1]"]),
+    "a long tag": (
+        "train",
+        ["logger=wandb", f"logger.wandb.tags=[{'x' * 65}]"],
+        ["logger.wandb.tags", "64"],
+    ),
     "several folders of recipes": ("train", ["recipes_dir=a,b"], ["recipes_dir=a,b", "the name of one folder"]),
     "a list of folders of recipes": ("train", ["recipes_dir=[a]"], ["recipes_dir=[a]", "the name of one folder"]),
     "no folder of recipes": ("train", ["recipes_dir="], ["recipes_dir=", "the name of one folder"]),

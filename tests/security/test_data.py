@@ -51,6 +51,15 @@ def text(name: str, content: str | bytes) -> Make:
     return source
 
 
+def cut_gz(name: str) -> Make:
+    def source(folder: Path) -> str:
+        packed = gzip.compress(b"audio\ttext\n" + os.urandom(2000).hex().encode())
+        (folder / name).write_bytes(packed[:-100])
+        return name
+
+    return source
+
+
 def sparse(folder: Path) -> str:
     with (folder / "huge.tsv").open("wb") as file:
         file.truncate(2**40)
@@ -142,6 +151,11 @@ SOURCES = {
     "escape sequences": (text("a.tsv", "audio\x1b[31m\ttext\n"), "the header lacks audio"),
     "a gz bomb of spaces": (text("cuts.jsonl.gz", b" " * 2**27), "a line has more than"),
     "a gz bomb of lines": (text("cuts.jsonl.gz", b"\n" * 2**26), "lines in a row are blank"),
+    "a table cut short": (cut_gz("a.tsv.gz"), "line 2: it cannot be decompressed: Compressed file ended"),
+    "a table that is no gz": (
+        lambda folder: (folder / "a.tsv.gz").write_text("audio\ttext\n") and "a.tsv.gz",
+        "line 1: it cannot be decompressed: Not a gzipped file",
+    ),
     "a gz cut short": (text("cuts.jsonl.gz", b""), "can be used"),
     "no gz": (lambda folder: (folder / "c.jsonl.gz").write_text("{}") and "c.jsonl.gz", "no jsonl manifest"),
     "brackets without end": (text("cuts.jsonl", "[" * 10**6), "no jsonl manifest"),

@@ -33,7 +33,7 @@ MAX_CHANNELS = 1024  # of libsndfile
 MAX_TRANSFORMS = 20
 # taps of a resampling filter: the product of both rates without their common factors, 441 × 160 from 44.1 to 16 kHz,
 # but 10^9 between two prime rates
-MAX_FILTER = 2**24
+MAX_FILTER = 2**20
 # libsndfile's log of a chunk whose header claims more bytes than follow; programs that write to a pipe do not know the
 # number, and claim one of the others
 CLAIM = re.compile(r"^ *(?:data|SSND|Data Size) *: *(\d+) \(should be (\d+)\)", re.MULTILINE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -70,12 +71,17 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     check_regular_file(path, MAX_MANIFEST_BYTES)
     opener: Any = gzip.open if path.name.endswith(".gz") else open
     # a strict decoder fails a buffer ahead of the line that is read, so that the message would name the wrong line
-    with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline="") as file:
-        for line in _bounded(path, file):
-            if not line.isascii() and (wrong := SURROGATE.search(line)):
-                byte = ord(wrong[0]) - 0xDC00
-                raise ValueError(f"not UTF-8 text: byte 0x{byte:x} at character {wrong.start() + 1}; save it as UTF-8")
-            yield line
+    try:
+        with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline="") as file:
+            for line in _bounded(path, file):
+                if not line.isascii() and (wrong := SURROGATE.search(line)):
+                    raise ValueError(
+                        f"not UTF-8 text: byte 0x{ord(wrong[0]) - 0xDC00:x} at character {wrong.start() + 1}; save it "
+                        "as UTF-8"
+                    )
+                yield line
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"it cannot be decompressed: {error}; copy or download it again") from error
 
 
 def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
