@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from asr.data.manifests.archives import extract
-from tests.data.corpora import STORED, Pair, Recipe, ids, run
+from tests.data.corpora import PRECOMPUTED, Pair, Recipe, ids, run
 from tests.faults.spoken_corpus import TINY, write_corpus
 
 Arrange = Callable[[Path], None]
@@ -149,10 +149,10 @@ def test_an_interrupt_while_preparing_leaves_nothing_half_made(tmp_path, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(places.get(where, "asr.text.character.CharacterTokenizerTrainer.train"), interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, Recipe(), STORED)
+            run(tmp_path, Recipe(), PRECOMPUTED)
     assert not list(tmp_path.rglob("*.partial"))
     assert not list(tmp_path.rglob("prepared.json"))
-    assert ids(run(tmp_path, Recipe(), STORED), "train") == ["train-0", "train-1", "train-2"]
+    assert ids(run(tmp_path, Recipe(), PRECOMPUTED), "train") == ["train-0", "train-1", "train-2"]
 
 
 def test_a_full_disk_is_not_taken_for_unreadable_audio(tmp_path, monkeypatch):
@@ -163,9 +163,9 @@ def test_a_full_disk_is_not_taken_for_unreadable_audio(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_bytes", full)
         with pytest.raises(OSError, match="No space left") as error:
-            run(tmp_path, recipe, STORED)
+            run(tmp_path, recipe, PRECOMPUTED)
     assert str(error.value.filename).endswith(".npy")
-    prepared = run(tmp_path, Recipe(), STORED)
+    prepared = run(tmp_path, Recipe(), PRECOMPUTED)
     assert prepared.splits["train"]["num_dropped"] == 0
 
 
@@ -174,7 +174,7 @@ def test_audio_that_cannot_be_decoded_is_dropped_and_not_taken_for_a_full_disk(t
         path = Path(splits["train"][0][0].sources[0].source)
         path.write_bytes(path.read_bytes()[:100])
 
-    assert ids(run(tmp_path, Recipe(spoil), STORED), "train") == ["train-1", "train-2"]
+    assert ids(run(tmp_path, Recipe(spoil), PRECOMPUTED), "train") == ["train-1", "train-2"]
 
 
 def test_a_full_disk_while_unpacking_names_the_folder_and_leaves_nothing(tmp_path, monkeypatch):
