@@ -191,7 +191,7 @@ def _extract_zip(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
             if member.compress_type == zipfile.ZIP_LZMA:
                 # zipfile cannot limit its memory
                 raise ValueError(
-                    f"{archive} is refused: it is compressed by LZMA. Unpack it yourself and give the folder."
+                    f"{archive} is refused: it is packed by LZMA. Unpack it yourself and give the folder."
                 )
             limits.check(member.filename, member.file_size, not (is_link or is_encrypted))
         for member in track(members, f"unpacking {archive.name}", transient=True):
