@@ -52,8 +52,8 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
 def cause(error: BaseException) -> str:
     """Return the first error of a chain."""
     # lhotse wraps a decoder's error several times, and the outer messages do not repeat its text
-    while error.__context__ is not None and not error.__suppress_context__:
-        error = error.__context__
+    while inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
+        error = inner
     return f"{type(error).__name__}: {error}"
 
 

@@ -190,9 +190,7 @@ def _extract_zip(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
             is_encrypted = bool(member.flag_bits & 1)
             if member.compress_type == zipfile.ZIP_LZMA:
                 # zipfile cannot limit its memory
-                raise ValueError(
-                    f"{archive} is refused: it is compressed by LZMA. Unpack it yourself and give the folder."
-                )
+                raise ValueError(f"{archive} is refused: it is packed by LZMA. Unpack it yourself and give the folder.")
             limits.check(member.filename, member.file_size, not (is_link or is_encrypted))
         for member in track(members, f"unpacking {archive.name}", transient=True):
             zipped.extract(member, folder)
