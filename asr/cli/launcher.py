@@ -44,7 +44,12 @@ def launch(command: str, overrides: Sequence[str], num_processes: int, environme
         subprocess.Popen(words, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=die_with_this)
         for rank in range(num_processes)
     ]
-    listen(lambda received, _: [process.send_signal(received) for process in ranks if process.poll() is None])
+
+    def forward(received: int, _: object) -> None:
+        for process in ranks:
+            process.send_signal(received)  # does nothing to one that has ended
+
+    listen(forward)
     try:
         return _wait(ranks)
     finally:
