@@ -45,12 +45,11 @@ def launch(command: str, overrides: Sequence[str], num_processes: int, environme
         for rank in range(num_processes)
     ]
 
-    def hand_on(received: int, _: object) -> None:
+    def forward(received: int, _: object) -> None:
         for process in ranks:
-            if process.poll() is None:
-                process.send_signal(received)
+            process.send_signal(received)  # does nothing to one that has ended
 
-    listen(hand_on)
+    listen(forward)
     try:
         return _wait(ranks)
     finally:

@@ -32,14 +32,7 @@ from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.errors import RunFailed
-from asr.run_folder import (
-    backup_existing,
-    backup_path,
-    claim_run_folder,
-    create_run_folder,
-    lock_run_dir,
-    point_latest,
-)
+from asr.run_folder import backup_existing, backup_path, claim_run_folder, create_run_folder, lock_run_dir, point_latest
 from asr.safe_io import write_whole
 from asr.signals import Terminated
 from asr.subprocesses import is_first_process
