@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 from asr.cli.errors import ConfigError
-from asr.cli.tuning import TunedSystem, systems
+from asr.cli.sweeps.tuning import TunedSystem, systems
 from asr.console import PlainConsole
 from asr.safe_io import write_whole
 

@@ -153,7 +153,7 @@ def serve(jobs: Iterator[str]) -> None:
 
     from hydra import compose, initialize_config_dir
 
-    from asr.cli.explanations import config_folder
+    from asr.cli.config.explanations import config_folder
 
     tasks = {name: importlib.import_module(f"asr.cli.{name}") for name in COMMANDS}
     with initialize_config_dir(str(config_folder("train")), version_base="1.3"):

@@ -25,13 +25,21 @@ from omegaconf.errors import OmegaConfBaseException
 
 import asr.recipes
 from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, advice_at_start, ended_code, importing
+from asr.cli.config.explanations import config_folder, explain, explain_os_error
+from asr.cli.config.help import command_help
+from asr.cli.config.hydra_guard import check_hydra, typed_overrides
+from asr.cli.config.options import PLACE, check_options
+from asr.cli.config.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_value
+from asr.cli.config.words import (
+    SEARCHPATH,
+    check_bounds,
+    check_words,
+    flags_first,
+    name_sweep,
+    searchpath,
+    typed_places,
+)
 from asr.cli.errors import ConfigError
-from asr.cli.explanations import config_folder, explain, explain_os_error
-from asr.cli.help import command_help
-from asr.cli.hydra_guard import check_hydra, typed_overrides
-from asr.cli.options import PLACE, check_options
-from asr.cli.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_value
-from asr.cli.words import SEARCHPATH, check_bounds, check_words, flags_first, name_sweep, searchpath, typed_places
 from asr.console import printable
 from asr.error_text import caused_by_memory, first_line, is_out_of_memory
 from asr.errors import RunFailed, silence_freed_workers

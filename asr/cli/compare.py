@@ -11,8 +11,8 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.app import run_app
+from asr.cli.config.resuming import FREE
 from asr.cli.errors import ConfigError, did_you_mean
-from asr.cli.resuming import FREE
 from asr.console import PlainConsole
 from asr.evaluation.comparison.compare import compare
 from asr.evaluation.comparison.inputs.run_folders import read_runs

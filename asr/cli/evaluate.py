@@ -8,8 +8,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from asr.cli.app import run_app
+from asr.cli.builders.restore import Restored, restore
 from asr.cli.errors import ConfigError
-from asr.cli.restore import Restored, restore
 from asr.console import PlainConsole
 from asr.data.preparation.cuts import evaluation_cuts
 from asr.errors import RunFailed

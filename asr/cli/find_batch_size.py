@@ -10,8 +10,8 @@ import lightning.pytorch as pl
 import torch
 from rich.table import Table
 
-from asr.cli.build import num_threads
-from asr.cli.trainer import build_trainer
+from asr.cli.builders.parts import num_threads
+from asr.cli.builders.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData

@@ -5,8 +5,8 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from asr.cli.app import run_app
-from asr.cli.build import plain
-from asr.cli.data import data_for_run
+from asr.cli.builders.data import data_for_run
+from asr.cli.builders.parts import plain
 
 
 def main() -> None:

@@ -18,16 +18,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.__main__ import RUN_DIR_VARIABLE
 from asr.cli.app import run_app
-from asr.cli.build import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
-from asr.cli.data import data_for_run
-from asr.cli.dry_run import dry_run
+from asr.cli.builders.data import data_for_run
+from asr.cli.builders.dry_run import dry_run
+from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
+from asr.cli.builders.trainer import build_trainer
+from asr.cli.config.resuming import changes, recorded_overrides, refuse_changes, run_folder, saved_config
+from asr.cli.config.words import override_key, words_for_jobs
 from asr.cli.errors import ConfigError
 from asr.cli.find_batch_size import find_batch_size
 from asr.cli.launcher import launch
-from asr.cli.resuming import changes, recorded_overrides, refuse_changes, run_folder, saved_config
-from asr.cli.sweep_jobs import run_job
-from asr.cli.trainer import build_trainer
-from asr.cli.words import override_key, words_for_jobs
+from asr.cli.sweeps.jobs import run_job
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import INDEX, PreparedData

@@ -11,8 +11,8 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig
 
 from asr.cli.app import run_app
+from asr.cli.builders.restore import restore
 from asr.cli.errors import ConfigError, shortened
-from asr.cli.restore import restore
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import audio_cuts, find_audio
 from asr.errors import RunFailed

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from asr.cli import compare as command
-from asr.cli.explanations import CONFIGS
+from asr.cli.config.explanations import CONFIGS
 from tests.cli.conftest import Workplace
 from tests.cli.wandb_file import read_wandb
 from tests.evaluation.comparison.run_folders import write_run, write_sweep

@@ -9,10 +9,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from asr.cli import train as train_module
-from asr.cli.build import plain
-from asr.cli.explanations import CONFIGS
-from asr.cli.help import choices
-from asr.cli.instantiate import check_values
+from asr.cli.builders.instantiate import check_values
+from asr.cli.builders.parts import plain
+from asr.cli.config.explanations import CONFIGS
+from asr.cli.config.help import choices
 
 ROOT = Path(__file__).parents[2]
 NO_GROUPS = ("hydra", "compare")
@@ -95,7 +95,7 @@ def test_the_schedule_follows_the_budget():
 
 
 def test_configured_weights_depend_on_the_seed_alone():
-    from asr.cli.build import build_recognizer
+    from asr.cli.builders.parts import build_recognizer
 
     def weights(*overrides: str) -> list[torch.Tensor]:
         torch.rand(3)

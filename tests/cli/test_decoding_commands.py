@@ -12,7 +12,7 @@ from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
 from lhotse.cut import CutSet
 from omegaconf import DictConfig, OmegaConf
 
-from asr.cli.restore import restore
+from asr.cli.builders.restore import restore
 from asr.training.checkpoints import load_checkpoint
 from asr.training.weights import choose_weights
 

@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 
-from asr.cli.build import build_data_parts, build_recognizer, plain
-from asr.cli.data import data_for_run
-from asr.cli.explanations import CONFIGS
-from asr.cli.help import choices
+from asr.cli.builders.data import data_for_run
+from asr.cli.builders.parts import build_data_parts, build_recognizer, plain
+from asr.cli.config.explanations import CONFIGS
+from asr.cli.config.help import choices
 from asr.data.loading.data_module import DataModule
 from tests.cli.conftest import TINY
 from tests.cli.test_configs import composed

@@ -7,8 +7,8 @@ import csv
 import pytest
 import torch
 
-from asr.cli.build import plain
-from asr.cli.dry_run import dry_run
+from asr.cli.builders.dry_run import dry_run
+from asr.cli.builders.parts import plain
 from asr.cli.errors import ConfigError
 from tests.cli.conftest import TINY
 from tests.cli.test_configs import composed

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
+from asr.cli.config.explanations import PLUGINS
+from asr.cli.config.words import name_sweep
 from asr.cli.errors import ConfigError
-from asr.cli.explanations import PLUGINS
-from asr.cli.gpus import VARIABLE, claimed_gpus
-from asr.cli.sweep_jobs import check_sweep_name, job_name
-from asr.cli.words import name_sweep
+from asr.cli.sweeps.gpus import VARIABLE, claimed_gpus
+from asr.cli.sweeps.jobs import check_sweep_name, job_name
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 
@@ -52,7 +52,7 @@ def test_a_name_that_is_no_folder_name_is_refused(name):
 @pytest.fixture
 def two_gpus(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, "3,GPU-a/b")
-    monkeypatch.setattr("asr.cli.gpus.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("asr.cli.sweeps.gpus.tempfile.gettempdir", lambda: str(tmp_path))
 
 
 def test_jobs_at_the_same_time_get_gpus_of_their_own_and_wait_for_them(two_gpus):

@@ -8,8 +8,8 @@ import math
 import pytest
 
 from asr.cli.errors import ConfigError
-from asr.cli.sweep_jobs import records
-from asr.cli.tuning import TunedSystem, systems
+from asr.cli.sweeps.jobs import records
+from asr.cli.sweeps.tuning import TunedSystem, systems
 from tests.cli.conftest import Workplace
 from tests.cli.test_resume import data
 from tests.cli.test_sweeps import QUICK

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.cli.restore import recognizer_of
+from asr.cli.builders.restore import recognizer_of
 from asr.models.recognizer import Recognizer
 from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from tests.cli.conftest import TINY, Workplace

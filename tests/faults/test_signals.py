@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.cli.sweep_jobs import records
+from asr.cli.sweeps.jobs import records
 from asr.signals import TRY_AGAIN
 from tests.cli.test_resume import wait_for_update
 from tests.faults.test_interrupts import start, wait_for_cpu

@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 import optim
+from asr.cli.builders.instantiate import instantiate
 from asr.cli.errors import ConfigError
-from asr.cli.instantiate import instantiate
 from optim.combined import Combined
 from optim.engine.chain import Chain
 from optim.schedules.closed_form import ClosedFormSchedule

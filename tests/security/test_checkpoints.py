@@ -15,7 +15,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from asr.cli.explanations import CONFIGS
+from asr.cli.config.explanations import CONFIGS
 from asr.training.checkpoint_files import point_link, update_file
 from asr.training.checkpoints import load_checkpoint
 from asr.training.resume_checks import check_schedule

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from asr.cli.explanations import config_folder
-from asr.cli.options import KINDS
+from asr.cli.config.explanations import config_folder
+from asr.cli.config.options import KINDS
 from asr.tracking.wandb_access import chosen_mode
 from tests.security.hostile_pickle import write_hostile_pickle
 
@@ -63,7 +63,7 @@ defaults:
 YAMLS = {
     "a callback of Hydra": ("hydra:\n  callbacks:\n    x: {_target_: os.mkdir, path: hacked}", HYDRA),
     "our table as callback": (
-        "hydra:\n  callbacks:\n    x: {_target_: asr.cli.sweep_table.SweepTable}",
+        "hydra:\n  callbacks:\n    x: {_target_: asr.cli.sweeps.table.SweepTable}",
         "changes hydra.callbacks",
     ),
     "the environment": (

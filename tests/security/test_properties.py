@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from asr.cli.app import run_app
-from asr.cli.build import build_recognizer
-from asr.cli.build import plain as plain_config
-from asr.cli.dry_run import dry_run
-from asr.cli.explanations import CONFIGS
-from asr.cli.restore import recognizer_of
+from asr.cli.builders.dry_run import dry_run
+from asr.cli.builders.parts import build_recognizer
+from asr.cli.builders.parts import plain as plain_config
+from asr.cli.builders.restore import recognizer_of
+from asr.cli.config.explanations import CONFIGS
 from asr.data.manifests.tables import OPTIONAL, REQUIRED
 from asr.training.checkpoints import FORMAT, load_checkpoint
 from asr.training.weights import KINDS, choose_weights

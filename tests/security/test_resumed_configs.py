@@ -255,7 +255,7 @@ def test_a_config_is_read_as_it_was_written(tmp_path):
 
 @pytest.mark.parametrize("content", ["!!python/object/apply:os.mkdir [hacked]", "{a: 1}", "[1, 2]", BOMB, "text"])
 def test_overrides_that_are_no_list_of_words_are_refused_before_they_are_recorded(tmp_path, content):
-    from asr.cli.resuming import recorded_overrides
+    from asr.cli.config.resuming import recorded_overrides
 
     (tmp_path / "overrides.yaml").write_text(content)
     with pytest.raises(ValueError, match=r"overrides.yaml is not"):

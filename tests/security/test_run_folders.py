@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from asr.cli.errors import ConfigError
-from asr.cli.gpus import VARIABLE, claimed_gpus
-from asr.cli.sweep_jobs import JobRecord, best_dev_wer, records, run_job
-from asr.cli.sweep_table import job_table
+from asr.cli.sweeps.gpus import VARIABLE, claimed_gpus
+from asr.cli.sweeps.jobs import JobRecord, best_dev_wer, records, run_job
+from asr.cli.sweeps.table import job_table
 from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.metrics_csv import read_metrics
@@ -247,7 +247,7 @@ def test_records_of_jobs_are_not_written_through_links(victim, tmp_path, name):
 
 
 def test_a_job_of_a_sweep_that_is_a_link_is_not_run(victim, tmp_path, monkeypatch):
-    monkeypatch.setattr("asr.cli.sweep_jobs.job_name", lambda *_: "j")
+    monkeypatch.setattr("asr.cli.sweeps.jobs.job_name", lambda *_: "j")
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "j").symlink_to(victim)
     with pytest.raises(ValueError, match=OUT):
@@ -377,7 +377,7 @@ def test_gpus_are_not_claimed_through_what_others_left_in_the_temporary_folder(v
     (tmp_path / "temporary").mkdir()
     prepare(tmp_path / "temporary" / f"werdict-gpus-{os.getuid()}", victim)
     monkeypatch.setenv(VARIABLE, "0")
-    monkeypatch.setattr("asr.cli.gpus.tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
+    monkeypatch.setattr("asr.cli.sweeps.gpus.tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
     with (
         pytest.raises((ConfigError, ValueError), match=r"not a folder of yours|symbolic link|regular"),
         claimed_gpus(1),

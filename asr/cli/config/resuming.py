@@ -15,8 +15,8 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
-from asr.cli.words import override_key
 from asr.nested import at, flatten
 from asr.run_folder import check_run_folder
 from asr.safe_io import check_plain, named_path, read_yaml

@@ -9,8 +9,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 
+from asr.cli.builders.instantiate import instantiate
 from asr.cli.errors import ConfigError
-from asr.cli.instantiate import instantiate
 
 MOST_UPDATES = 2**63 - 1  # the largest count of Lightning and torch
 MOST_MICRO_BATCHES = 10_000  # of an update

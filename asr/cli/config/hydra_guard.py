@@ -19,9 +19,9 @@ from hydra.core.override_parser.types import Glob, Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from asr.cli.config.options import resolved
+from asr.cli.config.words import SEARCHPATH, leads_to_recipes, searchpath, typed_places
 from asr.cli.errors import ConfigError
-from asr.cli.options import resolved
-from asr.cli.words import SEARCHPATH, leads_to_recipes, searchpath, typed_places
 from asr.safe_io import checked_scalars
 
 # of Hydra, of its plugins, and of ours; optuna is what Hydra's sweeper of that name is configured with
@@ -30,7 +30,7 @@ TARGETS = (
     r"hydra\.experimental\.callbacks\.LogJobReturnCallback",
     r"hydra_plugins(\.\w+)+\.[A-Z]\w*",
     r"optuna\.samplers\.[A-Z]\w*",
-    r"asr\.cli\.sweep_table\.SweepTable",
+    r"asr\.cli\.sweeps\.table\.SweepTable",
 )
 # logging of the standard library builds anything that "()" or "class" names, and opens files
 LOGGING = ("job_logging", "hydra_logging")

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from asr.cli.errors import ConfigError
-from asr.cli.sweep_jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, records
+from asr.cli.sweeps.jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, records
 from asr.console import PlainConsole, printable
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at

@@ -11,15 +11,15 @@ from pathlib import Path
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
+from asr.cli.config.help import choices, known_keys
 from asr.cli.errors import did_you_mean
-from asr.cli.help import choices, known_keys
 
 # configs that Hydra's plugins bring along
 PLUGINS = {
     f"hydra/launcher/{name}": f"hydra/launcher: the plugin for {name} is not installed: pip install 'werdict[{extra}]'"
     for name, extra in (("joblib", "joblib"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm"), ("ray", "ray"))
 }
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def config_folder(config_name: str) -> Path:
@@ -119,7 +119,7 @@ def _explain_key(key: str, config_name: str) -> str:
         # imported here, because it takes seconds, and other keys need none of it
         from lightning.pytorch import Trainer
 
-        from asr.cli.trainer import REFUSED
+        from asr.cli.builders.trainer import REFUSED
 
         if name in REFUSED:
             return f"{key} cannot be given: {REFUSED[name]}"

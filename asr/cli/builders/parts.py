@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from asr.cli.builders.instantiate import Configured, instantiate
+from asr.cli.builders.model_size import no_more_parameters_than
 from asr.cli.errors import ConfigError
-from asr.cli.instantiate import Configured, instantiate
-from asr.cli.model_size import no_more_parameters_than
 from asr.data.features import Features
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig

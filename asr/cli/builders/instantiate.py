@@ -15,8 +15,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from asr.cli.builders.targets import locate, may_be_partial
 from asr.cli.errors import ConfigError, did_you_mean
-from asr.cli.targets import locate, may_be_partial
 from asr.error_text import is_out_of_memory
 from asr.errors import RunFailed
 

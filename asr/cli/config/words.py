@@ -12,8 +12,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 
 import asr.recipes
+from asr.cli.config.explanations import explain_choice
 from asr.cli.errors import ConfigError
-from asr.cli.explanations import explain_choice
 
 MAX_WORDS = 2000
 MAX_WORD = 50_000  # characters; a list of some hundred files has as many

@@ -11,8 +11,8 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 from torch import nn
 
-from asr.cli.bounds import MAX_CPU_S, bounded
-from asr.cli.build import (
+from asr.cli.builders.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
+from asr.cli.builders.parts import (
     DataParts,
     build_callbacks,
     build_data_parts,
@@ -22,9 +22,9 @@ from asr.cli.build import (
     outline_recognizer,
     part,
 )
+from asr.cli.builders.trainer import build_trainer
+from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.errors import ConfigError
-from asr.cli.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
-from asr.cli.trainer import build_trainer
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import RANK_VARIABLES, is_first_process
 from asr.training.processes import is_started_as_rank

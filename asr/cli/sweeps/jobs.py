@@ -19,10 +19,10 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from asr.cli.config.resuming import FREE
+from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
-from asr.cli.gpus import claimed_gpus
-from asr.cli.resuming import FREE
-from asr.cli.words import override_key
+from asr.cli.sweeps.gpus import claimed_gpus
 from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import flatten

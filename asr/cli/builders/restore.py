@@ -12,9 +12,9 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from asr.cli.build import build_recognizer, num_threads, part
+from asr.cli.builders.model_size import no_more_parameters_than, refuse_huge_numbers
+from asr.cli.builders.parts import build_recognizer, num_threads, part
 from asr.cli.errors import ConfigError, shortened
-from asr.cli.model_size import no_more_parameters_than, refuse_huge_numbers
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig

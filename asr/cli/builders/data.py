@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from asr.cli.build import DataParts, build_data_parts, build_encoder, part
+from asr.cli.builders.parts import DataParts, build_data_parts, build_encoder, part
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.manifests.source_files import visible_files

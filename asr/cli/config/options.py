@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import Container, DictConfig, OmegaConf
 
-from asr.cli.bounds import bounded
+from asr.cli.config.bounds import bounded
 from asr.cli.errors import ConfigError
 
 MAX_RESOLVED_BYTES = 2**29
