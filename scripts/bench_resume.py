@@ -3,7 +3,7 @@
     python scripts/bench_resume.py [--num-cuts 1000000] [--skip 100000]
 
 Writes a manifest of generated cuts (metadata, no audio), opens it as a resumed training does, and measures the time
-until the first micro-batch behind those that were already processed.
+until the first micro-batch after those that were already processed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> int:
         f"{options.num_cuts:,} cuts, {num_batches:,} micro-batches of {MAX_DURATION_S:g} s; opened in {counted:.1f} s"
     )
     print(
-        f"the next {len(cuts)} cuts found in {found:.2f} s behind {options.skip:,} micro-batches, "
+        f"the next {len(cuts)} cuts found in {found:.2f} s after {options.skip:,} micro-batches, "
         f"peak memory +{peak_mb() - before_mb:.0f} MB"
     )
     return 0 if found < 60 else 1

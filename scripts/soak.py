@@ -107,7 +107,7 @@ def wait_for(phase: str, run_dir: Path, process: subprocess.Popen[bytes], draw: 
     if phase == "start":
         return ended_within(process, draw.uniform(0.1, 8.0)) is None
     before, marks = num_logged(run_dir), checkpoint_marks(run_dir)
-    # behind a kill the log is cut back to the checkpoint first
+    # after a kill the log is cut back to the checkpoint first
     ahead = before // INTERVAL * INTERVAL + (INTERVAL if phase == "validation" else draw.randint(1, INTERVAL - 1))
     seen_shorter = before % INTERVAL == 0
     while process.poll() is None:

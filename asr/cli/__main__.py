@@ -97,7 +97,7 @@ def ended_code(command: str, number: int) -> int:
 
 
 def advice_at_start(command: str) -> str:
-    """Return what the line about a signal goes on with, before there is any work that could be lost."""
+    """Return how the line about a signal ends before any work has begun."""
     if command != "train":
         return ""
     run_dir = os.environ.get(RUN_DIR_VARIABLE)

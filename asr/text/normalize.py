@@ -118,6 +118,6 @@ class TextNormalizer:
 
 
 def _hangs_on(character: str) -> bool:
-    """Whether a character only makes sense behind another: it goes where that one goes."""
+    """Whether a character only makes sense after another one: both are kept or dropped together."""
     is_mark = unicodedata.category(character)[0] == "M"
     return is_mark or character == _EMOJI_JOINER or character in _EMOJI_TAGS

@@ -145,7 +145,7 @@ HOSTILE = {
     "attributes of gigabytes": (long_name(tarfile.XHDTYPE), "announces a name or attributes"),
     "attributes of all, of gigabytes": (long_name(tarfile.XGLTYPE), "announces a name or attributes"),
     "attributes of Solaris, of gigabytes": (long_name(tarfile.SOLARIS_XHDTYPE), "announces a name or attributes"),
-    "a name of gigabytes behind a good member": (
+    "a name of gigabytes after a good member": (
         gz(header("good", 512), bytes(512), header("x", 6 * GIB, tarfile.GNUTYPE_LONGNAME), lambda: zeros(2**28)),
         "announces a name",
     ),

@@ -314,7 +314,7 @@ def test_a_corpus_whose_list_of_dropped_items_is_a_bomb_is_made_again(tmp_path, 
 
 OFFSETS = {
     "offsets that fall": ([5, 0], [1.0, 1.0]),
-    "offsets behind the end": ([0, 10**9], [1.0, 1.0]),
+    "offsets after the end": ([0, 10**9], [1.0, 1.0]),
     "negative offsets": ([-5, 0], [1.0, 1.0]),
     "offsets in a matrix": ([[0, 5]], [[1.0, 1.0]]),
     "too few durations": ([0, 5], [1.0]),

@@ -208,8 +208,8 @@ def refuse_changes(found: list[str], anyway: bool) -> list[str]:
     """
     if found and not anyway:
         raise ConfigError(
-            "resume: this is not the training that was interrupted:\n  "
+            "resume: the config or the data have changed since the run was started:\n  "
             + "\n  ".join(found)
-            + "\nTake the changes back, or say allow_changes=true to go on with them."
+            + "\nUndo the changes, or accept them with allow_changes=true."
         )
     return found

@@ -147,7 +147,7 @@ def run_job(
     to_file: bool = False,
     places: Sequence[str] = (),
 ) -> float:
-    """Run a job, go on with it where it was interrupted, or leave it alone where it is finished.
+    """Run a job: start it, resume it if it was interrupted, or leave it alone if it is finished.
 
     A job that fails does not stop the others: it is recorded as failed. A signal that asks this process for an end is
     handed on to the job, which is waited for.
@@ -176,7 +176,7 @@ def run_job(
         JobRecord(name, list(overrides), "finished before").save(sweep_dir)
         print(f"{name}: finished before, left alone", flush=True)
         return best_dev_wer(folder)
-    print(f"{name}: {'going on' if begun(folder) else 'starting'}", flush=True)
+    print(f"{name}: {'resuming' if begun(folder) else 'starting'}", flush=True)
     JobRecord(name, list(overrides), "running").save(sweep_dir)
     # what a run's folder may not say: where numbers go, and whose code is run
     typed = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]

@@ -86,7 +86,7 @@ def last_line(sweep_dir: Path, found: list[JobRecord]) -> str:
     line = f"{len(found)} jobs: {len(found) - len(failed)} finished" + (f" ({before} of them before)" if before else "")
     if failed:
         logs = f" (logs in {sweep_dir / RECORDS})" if any((sweep_dir / RECORDS).glob("*.log")) else ""
-        return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}; the same command again goes on with them"
+        return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}; the same command again resumes them"
     return f"{line}. To compare them: asr-compare sweep={sweep_dir.name}"
 
 
