@@ -22,12 +22,11 @@ from asr.evaluation.wer import Score, Utterance, score
 from asr.inference.decode import Decoder, decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
-from asr.training.nominal_audio import NominalAudio
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
 from asr.training.resume_checks import check_resumable
 from asr.training.unreadable import UnreadableCuts
-from asr.training.update_sums import UpdateSums
+from asr.training.update_sums import NominalAudio, UpdateSums
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
