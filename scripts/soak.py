@@ -65,7 +65,7 @@ class Outcome:
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     """Start ``asr-train`` in a session of its own, its output appended to log.txt."""
     with (folder / "log.txt").open("ab") as log:
-        command = [sys.executable, "-m", "asr.cli.train", *words]
+        command = [sys.executable, "-m", "asr.cli", "train", *words]
         return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
 
 

@@ -69,7 +69,8 @@ def run_app(config_name: str, task: Callable[[DictConfig], object] | None = None
     training cannot continue, with 130 when interrupted, and after a signal that asks for an end with 75 where the
     same can be started again, else with what a shell counts for it.
     """
-    quieten()
+    if task is not None:
+        quieten()
     flags_first(sys.argv)
     if config_name == "train":
         name_sweep(sys.argv)
@@ -130,6 +131,7 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
 def _own_task(command: str) -> Callable[[DictConfig], object]:
     with importing(command, clear=_links.close):
         own: Callable[[DictConfig], object] = importlib.import_module(f"asr.cli.{command}").run
+    quieten()  # not before, because Lightning sets the levels of its loggers when it is imported
     return own
 
 

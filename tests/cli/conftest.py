@@ -33,7 +33,7 @@ class Workplace:
     def run(self, command: str, *words: str, code: int = 0, **environment: str) -> str:
         """Run ``asr-<command>``; return all that it printed."""
         done = subprocess.run(
-            [sys.executable, "-m", f"asr.cli.{command}", *words],
+            [sys.executable, "-m", "asr.cli", command, *words],
             cwd=self.folder,
             env={**os.environ, "WANDB_MODE": "offline", "COLUMNS": "200", **environment},
             stdin=subprocess.DEVNULL,
@@ -43,6 +43,7 @@ class Workplace:
             timeout=600,
         )
         assert done.returncode == code, f"exit code {done.returncode}, expected {code}:\n{done.stdout}"
+        assert "GPU available" not in done.stdout, "Lightning speaks"
         return done.stdout
 
 

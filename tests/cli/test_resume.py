@@ -22,7 +22,7 @@ TWO = "trainer.devices=2"
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     """Start a run in a session of its own, so that all of it can be killed."""
-    command = [sys.executable, "-m", "asr.cli.train", *words]
+    command = [sys.executable, "-m", "asr.cli", "train", *words]
     with (folder / "log.txt").open("w") as log:
         return subprocess.Popen(
             command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True

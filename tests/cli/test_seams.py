@@ -87,7 +87,7 @@ def test_mixed_precision_trains(trained):
 
 
 def test_two_processes_prepare_once(tmp_path):
-    command = [sys.executable, "-m", "asr.cli.prepare", *TINY]
+    command = [sys.executable, "-m", "asr.cli", "prepare", *TINY]
     both = [
         subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for _ in range(2)
