@@ -28,8 +28,8 @@ def test_bad_options_are_refused_by_the_constructor_and_in_a_group(case):
 def test_unknown_options_are_refused_with_what_is_allowed(case):
     with pytest.raises(TypeError, match="learning_rate"):
         case.factory(make_parameters(), learning_rate=0.1)
-    with pytest.raises(ValueError, match=r"unknown option 'maximize' \(did you mean 'maximize'\?\); allowed are"):
-        case.factory([{"params": make_parameters(), "maximize": True}])
+    with pytest.raises(ValueError, match=r"unknown option 'maximise' \(did you mean 'maximize'\?\); allowed are"):
+        case.factory([{"params": make_parameters(), "maximise": True}])
 
 
 def test_a_group_may_have_a_name_for_the_logs(case):

@@ -158,7 +158,7 @@ def test_pictures_tables_and_page_can_be_read_aloud(page):
     assert len(boxes) == len(page.all("table"))
     for box in boxes:
         assert box.attributes["tabindex"] == "0"
-        assert box.attributes["aria-labeledby"] == box.all("caption")[0].attributes["id"]
+        assert box.attributes["aria-labelledby"] == box.all("caption")[0].attributes["id"]
 
 
 def test_both_schemes_have_all_colors(source):
