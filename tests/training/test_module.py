@@ -1,14 +1,17 @@
 """What an update is: nats per token whatever the accumulation."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from asr.data.loading.batch import Batch
 from asr.training.module import TrainingModule
+from optim import Eden
 from tests.training import runs
-from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
+from tests.training.heads import share_of
+from tests.training.tiny import Metrics, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
 
 def half(batch: Batch, rows: slice) -> Batch:
@@ -16,13 +19,11 @@ def half(batch: Batch, rows: slice) -> Batch:
     return replace(batch, **{name: getattr(batch, name)[rows] for name in tensors}, audio_s=batch.audio_s / 2)
 
 
-def sgd(named) -> torch.optim.Optimizer:
-    return torch.optim.SGD([p for _, p in named], lr=0.05)
-
-
-def train(batches: list[Batch], accumulate: int = 1, clip: float | None = None) -> tuple[list[torch.Tensor], Metrics]:
+def train(
+    batches: list[Batch], accumulate: int = 1, clip: float | None = None, lr: float = 0.05
+) -> tuple[list[torch.Tensor], Metrics]:
     """Train in double precision with SGD: Adam turns the rounding of a gradient near zero into a whole step."""
-    module, metrics = tiny_module(sgd).double(), Metrics()
+    module, metrics = tiny_module(partial(sgd, lr=lr)).double(), Metrics()
     batches = [replace(batch, features=batch.features.double()) for batch in batches]
     options = {"accumulate_grad_batches": accumulate, "gradient_clip_val": clip}
     trainer = tiny_trainer(len(batches) // accumulate, [metrics], **options)
@@ -58,6 +59,52 @@ def test_the_loss_is_per_token_and_impossible_transcripts_do_not_count():
     together, seen_together = train([impossible])
     assert seen_together.seen[0]["train/loss"] == pytest.approx(seen.seen[0]["train/loss"], rel=1e-6)
     assert largest_difference(alone, together) < 1e-12
+
+
+def plain_gradient(batches: list[Batch]) -> list[torch.Tensor]:
+    """Return the gradient of the summed loss of the batches divided by their tokens, without a trainer."""
+    module = tiny_module().double()
+    losses = [module.recogniser.losses(b.features.double(), b.num_frames, b.tokens, b.num_tokens) for b in batches]
+    torch.cat(losses).sum().backward()
+    # divided after backward: heads compute in single precision, which rounds a divided loss
+    num_tokens = sum(int(b.num_tokens.sum()) for b in batches)
+    return [p.grad / num_tokens for p in module.recogniser.parameters() if p.grad is not None]
+
+
+def gradient_applied(weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradient of the one SGD update with lr=1 that left these weights."""
+    return [
+        start.detach() - p for start, p in zip(tiny_module().double().recogniser.parameters(), weights, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_update_is_the_gradient_of_the_summed_loss_divided_by_the_tokens(accumulate):
+    batches = [batch_of(60, 52, 40), batch_of(33, seed=1)][:accumulate]
+    weights, metrics = train(batches, accumulate, lr=1.0)
+    wanted = plain_gradient(batches)
+    assert largest_difference(gradient_applied(weights), wanted) < 1e-12
+    norm = torch.cat([gradient.flatten() for gradient in wanted]).norm()
+    assert metrics.seen[-1]["train/gradient_norm"] == pytest.approx(float(norm), rel=1e-6)
+
+
+def test_an_update_of_two_processes_is_that_of_their_batches_together(ranks):
+    wanted = plain_gradient([batch for rank in range(2) for batch in share_of(rank)[:1]])
+    for rank in ranks:
+        assert largest_difference(gradient_applied(rank.left["with_one_sgd_update"]), wanted) < 1e-12
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_edens_rate_follows_the_updates_and_the_epochs(accumulate):
+    module, metrics = tiny_module(), Metrics()
+    module.schedule_factory = lambda optimizer: Eden(optimizer, lr_batches=3, lr_epochs=1.5)
+    batches = [batch_of(60, 52, seed=seed) for seed in range(2 * accumulate)]
+    trainer = tiny_trainer(8, [metrics], accumulate_grad_batches=accumulate)
+    trainer.fit(module, train_dataloaders=batches_loader(batches))
+    logged = [seen["train/lr"] for seen in metrics.seen[accumulate - 1 :: accumulate]]
+    # two updates per epoch
+    rates = [0.01 * (1 + (b / 3) ** 2) ** -0.25 * (1 + (b // 2 / 1.5) ** 2) ** -0.25 for b in range(8)]
+    assert logged == pytest.approx(rates, rel=1e-6)
 
 
 class Listener(torch.nn.Module):
