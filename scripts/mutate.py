@@ -43,7 +43,7 @@ SWAPS: dict[type[ast.AST], Any] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div, ast.Mod: ast.Mult,
     ast.Pow: ast.Mult, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
-DELETED = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Raise | ast.Continue | ast.Break
+DELETED = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Delete | ast.Raise | ast.Continue | ast.Break
 
 
 class Mutant(NamedTuple):

@@ -310,7 +310,8 @@ FACTORS = [
     (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 85, 0.1 + 0.9 * 0.5),
     (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 100, 0.1),
     (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 1000, 0.1),
-    (lambda o: WarmupStableDecay(o, 100, 10, 0), 100, 1.0),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0, 0.1), 100, 1.0),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0, 0.1), 101, 0.1),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from asr.data.loading.batch import Batch
 from asr.training.module import TrainingModule
 from optim import Eden
 from tests.training import runs
-from tests.training.heads import share_of
+from tests.training.heads import module_with, share_of
 from tests.training.tiny import Metrics, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
 
@@ -20,12 +21,12 @@ def half(batch: Batch, rows: slice) -> Batch:
 
 
 def train(
-    batches: list[Batch], accumulate: int = 1, clip: float | None = None, lr: float = 0.05
+    batches: list[Batch], accumulate: int = 1, clip: float | None = None, lr: float = 0.05, **options: Any
 ) -> tuple[list[torch.Tensor], Metrics]:
     """Train in double precision with SGD: Adam turns the rounding of a gradient near zero into a whole step."""
     module, metrics = tiny_module(partial(sgd, lr=lr)).double(), Metrics()
     batches = [replace(batch, features=batch.features.double()) for batch in batches]
-    options = {"accumulate_grad_batches": accumulate, "gradient_clip_val": clip}
+    options |= {"accumulate_grad_batches": accumulate, "gradient_clip_val": clip}
     trainer = tiny_trainer(len(batches) // accumulate, [metrics], **options)
     trainer.fit(module, train_dataloaders=batches_loader(batches))
     return [p.detach() for p in module.recogniser.parameters()], metrics
@@ -61,37 +62,78 @@ def test_the_loss_is_per_token_and_impossible_transcripts_do_not_count():
     assert largest_difference(alone, together) < 1e-12
 
 
-def plain_gradient(batches: list[Batch]) -> list[torch.Tensor]:
-    """Return the gradient of the summed loss of the batches divided by their tokens, without a trainer."""
+def plain_gradient(batches: list[Batch]) -> tuple[list[torch.Tensor], float]:
+    """Return gradient and value of the summed loss of the batches divided by their tokens, without a trainer."""
     module = tiny_module().double()
     losses = [module.recogniser.losses(b.features.double(), b.num_frames, b.tokens, b.num_tokens) for b in batches]
-    torch.cat(losses).sum().backward()
+    loss = torch.cat(losses).sum()
+    loss.backward()
     # divided after backward: heads compute in single precision, which rounds a divided loss
     num_tokens = sum(int(b.num_tokens.sum()) for b in batches)
-    return [p.grad / num_tokens for p in module.recogniser.parameters() if p.grad is not None]
+    gradient = [p.grad / num_tokens for p in module.recogniser.parameters() if p.grad is not None]
+    return gradient, float(loss) / num_tokens
+
+
+def norm_of(tensors: list[torch.Tensor]) -> float:
+    return float(torch.cat([tensor.flatten() for tensor in tensors]).norm())
 
 
 def gradient_applied(weights: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the gradient of the one SGD update with lr=1 that left these weights."""
-    return [
-        start.detach() - p for start, p in zip(tiny_module().double().recogniser.parameters(), weights, strict=True)
-    ]
+    starts = tiny_module().double().recogniser.parameters()
+    return [start.detach() - weight for start, weight in zip(starts, weights, strict=True)]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_an_update_is_the_gradient_of_the_summed_loss_divided_by_the_tokens(accumulate):
-    batches = [batch_of(60, 52, 40), batch_of(33, seed=1)][:accumulate]
+    # the first has a single token
+    batches = [batch_of(33, seed=1), batch_of(60, 52, 40)][:accumulate]
     weights, metrics = train(batches, accumulate, lr=1.0)
-    wanted = plain_gradient(batches)
-    assert largest_difference(gradient_applied(weights), wanted) < 1e-12
-    norm = torch.cat([gradient.flatten() for gradient in wanted]).norm()
-    assert metrics.seen[-1]["train/gradient_norm"] == pytest.approx(float(norm), rel=1e-6)
+    gradient, loss = plain_gradient(batches)
+    assert largest_difference(gradient_applied(weights), gradient) < 1e-12
+    logged = metrics.seen[-1]
+    assert logged["train/gradient_norm"] == pytest.approx(norm_of(gradient), rel=1e-6)
+    assert logged["train/loss"] == pytest.approx(loss, rel=1e-6)
+    assert logged["train/lr"] == 1.0
+    assert logged["train/audio_s"] == pytest.approx(sum(batch.audio_s for batch in batches))
 
 
 def test_an_update_of_two_processes_is_that_of_their_batches_together(ranks):
-    wanted = plain_gradient([batch for rank in range(2) for batch in share_of(rank)[:1]])
+    gradient, _ = plain_gradient([batch for rank in range(2) for batch in share_of(rank)[:1]])
     for rank in ranks:
-        assert largest_difference(gradient_applied(rank.left["with_one_sgd_update"]), wanted) < 1e-12
+        assert largest_difference(gradient_applied(rank.left["with_one_sgd_update"]), gradient) < 1e-12
+
+
+def test_clipping_by_norm_or_value_acts_on_the_gradient_per_token():
+    batch = batch_of(60, 52, 40)
+    gradient, _ = plain_gradient([batch])
+    by_norm, metrics = train([batch], clip=0.5, lr=1.0)
+    # torch adds 1e-6 to the norm
+    assert norm_of(gradient_applied(by_norm)) == pytest.approx(0.5, rel=1e-5)
+    assert metrics.seen[-1]["train/gradient_norm"] == pytest.approx(norm_of(gradient), rel=1e-6)
+    by_value, _ = train([batch], clip=0.01, lr=1.0, gradient_clip_algorithm="value")
+    assert largest_difference(gradient_applied(by_value), [g.clamp(-0.01, 0.01) for g in gradient]) < 1e-12
+
+
+def test_masks_depend_on_the_batch_alone():
+    batch = batch_of(60, 52, seed=1)
+    weights = []
+    for seed, given in ((1, batch), (2, batch), (2, replace(batch, seed=2))):
+        module = module_with("two views", dropout=0.2)
+        torch.manual_seed(seed)
+        tiny_trainer(1).fit(module, train_dataloaders=batches_loader([given]))
+        weights.append([p.detach() for p in module.recogniser.parameters()])
+    assert largest_difference(weights[0], weights[1]) == 0
+    assert largest_difference(weights[0], weights[2]) > 0
+
+
+def test_checkpoints_hold_what_decoding_needs(tmp_path):
+    module = tiny_module()
+    module.extra_state = {"format": 1, "tokenizer": {"kind": "character"}}
+    trainer = tiny_trainer(1)
+    trainer.fit(module, train_dataloaders=batches_loader([batch_of(60)]))
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["werdict"] == module.extra_state
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -101,10 +143,11 @@ def test_edens_rate_follows_the_updates_and_the_epochs(accumulate):
     batches = [batch_of(60, 52, seed=seed) for seed in range(2 * accumulate)]
     trainer = tiny_trainer(8, [metrics], accumulate_grad_batches=accumulate)
     trainer.fit(module, train_dataloaders=batches_loader(batches))
-    logged = [seen["train/lr"] for seen in metrics.seen[accumulate - 1 :: accumulate]]
+    updates = metrics.seen[accumulate - 1 :: accumulate]
     # two updates per epoch
+    assert [logged["train/epoch"] for logged in updates] == [0, 0, 1, 1, 2, 2, 3, 3]
     rates = [0.01 * (1 + (b / 3) ** 2) ** -0.25 * (1 + (b // 2 / 1.5) ** 2) ** -0.25 for b in range(8)]
-    assert logged == pytest.approx(rates, rel=1e-6)
+    assert [logged["train/lr"] for logged in updates] == pytest.approx(rates, rel=1e-6)
 
 
 class Listener(torch.nn.Module):
