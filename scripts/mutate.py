@@ -94,7 +94,7 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Constant(int() | float() as value):
             yield ast.Constant(value + 1)
         case ast.Constant(str() as value):
-            yield ast.Constant(value + "x")
+            yield ast.Constant("x" + value)
         case ast.Return(ast.expr()):
             yield ast.Return(ast.Constant(None))
     if isinstance(node, DELETED):

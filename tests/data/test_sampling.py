@@ -196,6 +196,8 @@ def test_short_cuts_fill_a_micro_batch():
     short = CutSet.from_cuts(MonoCut(f"c{i}", 0, 0.5, 0) for i in range(9))
     order = DurationBucketSampler(short, BucketingConfig(2.0), shuffle=False)
     assert [len(part) for part in order.plan(0)] == [4, 4, 1]
+    alone = DurationBucketSampler(short.subset(first=1), BucketingConfig(2.0))
+    assert [part.tolist() for part in alone.largest_per_bucket()] == [[0]]
 
 
 def test_no_cuts_and_impossible_sizes_are_refused():
