@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.loading.batch import Batch
 from asr.training.module import TrainingModule
 from optim import Eden
 from tests.training import runs
 from tests.training.heads import module_with, share_of
+from tests.training.test_unreadable import unread
 from tests.training.tiny import Metrics, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
 
@@ -170,6 +173,20 @@ def test_an_encoder_is_told_how_much_audio_the_updates_so_far_may_have_held():
     trainer = tiny_trainer(3, accumulate_grad_batches=2)
     trainer.fit(module, train_dataloaders=batches_loader([batch_of(60, 52, seed=seed) for seed in range(6)]))
     assert listener.told == [0.0, 0.0, 20.0, 20.0, 40.0, 40.0]
+
+
+def test_an_update_holds_the_audio_of_all_micro_batches_of_all_processes():
+    module = tiny_module()
+    module.trainer = SimpleNamespace(accumulate_grad_batches=2, world_size=3)
+    assert module.update_s() == 60.0
+
+
+def test_an_empty_first_update_can_be_clipped_and_scaled():
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    module, plugin = tiny_module(), MixedPrecision("16-mixed", "cpu", scaler)
+    trainer = tiny_trainer(2, plugins=[plugin], gradient_clip_val=1.0)
+    trainer.fit(module, train_dataloaders=batches_loader([unread("lost"), batch_of(60)]))
+    assert module.guard.counts["skipped_updates"] == 1
 
 
 def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have_held(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from asr.data.loading.batch import Batch
 from asr.errors import RunFailed
 from asr.training.module import TrainingModule
+from tests.training import runs
 from tests.training.test_unreadable import unread
 from tests.training.tiny import TOKENIZER, batch_of, batches_loader, tiny_module, tiny_trainer
 
@@ -58,3 +59,9 @@ def test_a_set_of_which_nothing_can_be_read_is_refused(capsys):
     with pytest.raises(RunFailed, match="none of the 3 utterances of b could be read"):
         validate(hears("abc"), [spoken("abc")], [unread("x", "y"), unread("z")])
     assert "left out x: missing audio" in capsys.readouterr().out
+
+
+def test_the_last_update_is_validated_too(tmp_path):
+    validated = runs.Validated()
+    runs.run(tmp_path, 4, [validated])
+    assert validated.updates == [3, 4]
