@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from optim import Adafactor, Cain, Eve, grouped
+from optim import Adafactor, Cain, Eve, T5XAdafactor, grouped
 
 EVE = partial(Eve, lr=0.1)
 NO_DECAY = [{"pattern": r"norm\.|bias$", "weight_decay": 0.0}, {"pattern": ".*"}]
@@ -173,6 +173,13 @@ def test_no_decay_may_be_asked_of_an_optimizer_that_never_decays():
     rules[0]["weight_decay"] = 0.1
     with pytest.raises(ValueError, match="unknown option 'weight_decay'"):
         grouped(partial(Cain, lr=0.1), rules)(named)
+
+
+def test_no_decay_is_refused_if_the_optimizer_decays_by_another_name():
+    rules, t5x = [{"pattern": "bias$", "weight_decay": 0.0}, {"pattern": ".*"}], partial(T5XAdafactor, lr=0.1)
+    assert len(build(*rules, optimizer=t5x).param_groups) == 2
+    with pytest.raises(ValueError, match=r"unknown option 'weight_decay'.*'weight_decay_rate'"):
+        build(*rules, optimizer=partial(t5x, weight_decay_rate=0.1))
 
 
 def test_a_rule_may_give_its_parameters_to_another_optimizer():

@@ -246,10 +246,18 @@ BAD = [
     (lambda o: WarmupCosine(o, None, 10), "max_steps must be a number in [1, inf), given None"),
     (lambda o: Constant(o, -1), "warmup_steps must be"),
     (lambda o: Eden2(o, 0), "lr_batches must be a number in (0, inf), given 0"),
+    (lambda o: Eden2(o, 5000, -1), "warmup_batches must be"),
+    (lambda o: Eden2(o, 5000, 500, 1.5), "warmup_start must be a number in [0, 1], given 1.5"),
     (lambda o: Noam(o, 0, 5), "d_model must be"),
     (lambda o: Noam(o, 16, 0), "warmup_steps must be"),
     (lambda o: WarmupLinear(o, 100, 100), "warmup_steps must be less than max_steps"),
+    (lambda o: WarmupLinear(o, 0, 0), "max_steps must be a number in [1, inf), given 0"),
+    (lambda o: WarmupLinear(o, 100, 10, 1.1), "min_lr_ratio must be"),
     (lambda o: WarmupInverseSquareRoot(o, -1), "warmup_steps must be"),
+    (lambda o: WarmupStableDecay(o, 0, 0), "max_steps must be a number in [1, inf), given 0"),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 1.1), "min_lr_ratio must be"),
+    (lambda o: WarmupStableDecay(o, 100, -1), "warmup_steps must be"),
+    (lambda o: WarmupStableDecay(o, 100, 10, -1), "decay_steps must be"),
     (lambda o: WarmupStableDecay(o, 100, 0.5, 0.5), "must leave something of max_steps"),
     (lambda o: WarmupStableDecay(o, 100, 0, 1.0 + 99), "decay_steps must be less than max_steps"),
     (lambda o: Constant(o).step_batch(-1), "batch counts updates and must be at least 0, given -1"),
@@ -276,6 +284,10 @@ def test_an_optimizer_without_lr_is_refused():
         Constant(RelativeStep([nn.Parameter(torch.ones(2))]))
 
 
+def test_a_warmup_of_one_is_one_update():
+    assert WarmupCosine(make_optimizer(), max_steps=200, warmup_steps=1).warmup_steps == 1
+
+
 def test_a_warmup_below_one_is_a_share_of_the_training():
     shares = WarmupCosine(Eve([torch.zeros(1, requires_grad=True)], lr=1.0), max_steps=200, warmup_steps=0.25)
     steps = WarmupCosine(Eve([torch.zeros(1, requires_grad=True)], lr=1.0), max_steps=200, warmup_steps=50)
@@ -298,7 +310,21 @@ FACTORS = [
     (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 85, 0.1 + 0.9 * 0.5),
     (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 100, 0.1),
     (lambda o: WarmupStableDecay(o, 100, 10, 0.2, 0.1), 1000, 0.1),
-    (lambda o: WarmupStableDecay(o, 100, 10, 0), 100, 1.0),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0, 0.1), 100, 1.0),
+    (lambda o: WarmupStableDecay(o, 100, 10, 0, 0.1), 101, 0.1),
+]
+
+
+FACTORS += [  # with the default options
+    (lambda o: Constant(o), 0, 1.0),
+    (lambda o: Eden(o, 3, 1), 4, (25 / 9) ** -0.25),
+    (lambda o: Eden(o, 3, 1, 4), 0, 0.5),
+    (lambda o: Eden2(o, 500), 0, 0.5),
+    (lambda o: Eden2(o, 500), 250, 1.25**-0.5 * 0.75),
+    (lambda o: WarmupCosine(o, 100, 10), 100, 0.0),
+    (lambda o: WarmupLinear(o, 100, 10), 100, 0.0),
+    (lambda o: WarmupStableDecay(o, 100, 10), 85, 0.5),
+    (lambda o: WarmupStableDecay(o, 100, 10), 100, 0.0),
 ]
 
 

@@ -306,6 +306,8 @@ def seal(data: Path) -> None:
     for name in index["files"]:
         content = (data / name).read_bytes()
         index["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    index.pop("sha256")
+    index["sha256"] = hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
     (data / "prepared.json").write_text(json.dumps(index))
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.training import runs
 from tests.training.heads import module_with, share_of
 from tests.training.test_unreadable import unread
 from tests.training.test_zipformer import module_with_zipformer
-from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
+from tests.training.tiny import batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
 RANK = int(os.environ["RANK"])
 
@@ -65,6 +66,13 @@ def with_unread_batches(folder: Path) -> dict[str, Any]:
     }
 
 
+def with_one_sgd_update(folder: Path) -> list[torch.Tensor]:
+    """Make one update in double precision, each process with a batch of another size."""
+    module = tiny_module(partial(sgd, lr=1.0)).double()
+    train(module, [replace(batch, features=batch.features.double()) for batch in share_of(RANK)[:1]])
+    return [p.detach() for p in module.recogniser.parameters()]
+
+
 def with_two_views_of_two_layers(folder: Path) -> dict[str, Any]:
     module = module_with("two views of two layers", dropout=0.2)
     train(module, share_of(RANK))
@@ -87,5 +95,11 @@ def with_a_zipformer(folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    trainings = (with_a_bad_batch, with_unread_batches, with_two_views_of_two_layers, with_a_zipformer)
+    trainings = (
+        with_a_bad_batch,
+        with_unread_batches,
+        with_one_sgd_update,
+        with_two_views_of_two_layers,
+        with_a_zipformer,
+    )
     torch.save({training.__name__: training(folder) for training in trainings}, folder / f"{RANK}.pt")

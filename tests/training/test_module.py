@@ -1,14 +1,21 @@
 """What an update is: nats per token whatever the accumulation."""
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.loading.batch import Batch
 from asr.training.module import TrainingModule
+from optim import Eden
 from tests.training import runs
-from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
+from tests.training.heads import module_with, share_of
+from tests.training.test_unreadable import unread
+from tests.training.tiny import Metrics, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
 
 def half(batch: Batch, rows: slice) -> Batch:
@@ -16,15 +23,13 @@ def half(batch: Batch, rows: slice) -> Batch:
     return replace(batch, **{name: getattr(batch, name)[rows] for name in tensors}, audio_s=batch.audio_s / 2)
 
 
-def sgd(named) -> torch.optim.Optimizer:
-    return torch.optim.SGD([p for _, p in named], lr=0.05)
-
-
-def train(batches: list[Batch], accumulate: int = 1, clip: float | None = None) -> tuple[list[torch.Tensor], Metrics]:
+def train(
+    batches: list[Batch], accumulate: int = 1, clip: float | None = None, lr: float = 0.05, **options: Any
+) -> tuple[list[torch.Tensor], Metrics]:
     """Train in double precision with SGD: Adam turns the rounding of a gradient near zero into a whole step."""
-    module, metrics = tiny_module(sgd).double(), Metrics()
+    module, metrics = tiny_module(partial(sgd, lr=lr)).double(), Metrics()
     batches = [replace(batch, features=batch.features.double()) for batch in batches]
-    options = {"accumulate_grad_batches": accumulate, "gradient_clip_val": clip}
+    options |= {"accumulate_grad_batches": accumulate, "gradient_clip_val": clip}
     trainer = tiny_trainer(len(batches) // accumulate, [metrics], **options)
     trainer.fit(module, train_dataloaders=batches_loader(batches))
     return [p.detach() for p in module.recognizer.parameters()], metrics
@@ -60,6 +65,94 @@ def test_the_loss_is_per_token_and_impossible_transcripts_do_not_count():
     assert largest_difference(alone, together) < 1e-12
 
 
+def plain_gradient(batches: list[Batch]) -> tuple[list[torch.Tensor], float]:
+    """Return gradient and value of the summed loss of the batches divided by their tokens, without a trainer."""
+    module = tiny_module().double()
+    losses = [module.recogniser.losses(b.features.double(), b.num_frames, b.tokens, b.num_tokens) for b in batches]
+    loss = torch.cat(losses).sum()
+    loss.backward()
+    # divided after backward: heads compute in single precision, which rounds a divided loss
+    num_tokens = sum(int(b.num_tokens.sum()) for b in batches)
+    gradient = [p.grad / num_tokens for p in module.recogniser.parameters() if p.grad is not None]
+    return gradient, float(loss) / num_tokens
+
+
+def norm_of(tensors: list[torch.Tensor]) -> float:
+    return float(torch.cat([tensor.flatten() for tensor in tensors]).norm())
+
+
+def gradient_applied(weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradient of the one SGD update with lr=1 that left these weights."""
+    starts = tiny_module().double().recogniser.parameters()
+    return [start.detach() - weight for start, weight in zip(starts, weights, strict=True)]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_update_is_the_gradient_of_the_summed_loss_divided_by_the_tokens(accumulate):
+    # the first has a single token
+    batches = [batch_of(33, seed=1), batch_of(60, 52, 40)][:accumulate]
+    weights, metrics = train(batches, accumulate, lr=1.0)
+    gradient, loss = plain_gradient(batches)
+    assert largest_difference(gradient_applied(weights), gradient) < 1e-12
+    logged = metrics.seen[-1]
+    assert logged["train/gradient_norm"] == pytest.approx(norm_of(gradient), rel=1e-6)
+    assert logged["train/loss"] == pytest.approx(loss, rel=1e-6)
+    assert logged["train/lr"] == 1.0
+    assert logged["train/audio_s"] == pytest.approx(sum(batch.audio_s for batch in batches))
+
+
+def test_an_update_of_two_processes_is_that_of_their_batches_together(ranks):
+    gradient, _ = plain_gradient([batch for rank in range(2) for batch in share_of(rank)[:1]])
+    for rank in ranks:
+        assert largest_difference(gradient_applied(rank.left["with_one_sgd_update"]), gradient) < 1e-12
+
+
+def test_clipping_by_norm_or_value_acts_on_the_gradient_per_token():
+    batch = batch_of(60, 52, 40)
+    gradient, _ = plain_gradient([batch])
+    by_norm, metrics = train([batch], clip=0.5, lr=1.0)
+    # torch adds 1e-6 to the norm
+    assert norm_of(gradient_applied(by_norm)) == pytest.approx(0.5, rel=1e-5)
+    assert metrics.seen[-1]["train/gradient_norm"] == pytest.approx(norm_of(gradient), rel=1e-6)
+    by_value, _ = train([batch], clip=0.01, lr=1.0, gradient_clip_algorithm="value")
+    assert largest_difference(gradient_applied(by_value), [g.clamp(-0.01, 0.01) for g in gradient]) < 1e-12
+
+
+def test_masks_depend_on_the_batch_alone():
+    batch = batch_of(60, 52, seed=1)
+    weights = []
+    for seed, given in ((1, batch), (2, batch), (2, replace(batch, seed=2))):
+        module = module_with("two views", dropout=0.2)
+        torch.manual_seed(seed)
+        tiny_trainer(1).fit(module, train_dataloaders=batches_loader([given]))
+        weights.append([p.detach() for p in module.recogniser.parameters()])
+    assert largest_difference(weights[0], weights[1]) == 0
+    assert largest_difference(weights[0], weights[2]) > 0
+
+
+def test_checkpoints_hold_what_decoding_needs(tmp_path):
+    module = tiny_module()
+    module.extra_state = {"format": 1, "tokenizer": {"kind": "character"}}
+    trainer = tiny_trainer(1)
+    trainer.fit(module, train_dataloaders=batches_loader([batch_of(60)]))
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["werdict"] == module.extra_state
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_edens_rate_follows_the_updates_and_the_epochs(accumulate):
+    module, metrics = tiny_module(), Metrics()
+    module.schedule_factory = lambda optimizer: Eden(optimizer, lr_batches=3, lr_epochs=1.5)
+    batches = [batch_of(60, 52, seed=seed) for seed in range(2 * accumulate)]
+    trainer = tiny_trainer(8, [metrics], accumulate_grad_batches=accumulate)
+    trainer.fit(module, train_dataloaders=batches_loader(batches))
+    updates = metrics.seen[accumulate - 1 :: accumulate]
+    # two updates per epoch
+    assert [logged["train/epoch"] for logged in updates] == [0, 0, 1, 1, 2, 2, 3, 3]
+    rates = [0.01 * (1 + (b / 3) ** 2) ** -0.25 * (1 + (b // 2 / 1.5) ** 2) ** -0.25 for b in range(8)]
+    assert [logged["train/lr"] for logged in updates] == pytest.approx(rates, rel=1e-6)
+
+
 class Listener(torch.nn.Module):
     """An encoder that keeps what it was told about the course of training."""
 
@@ -80,6 +173,20 @@ def test_an_encoder_is_told_how_much_audio_the_updates_so_far_may_have_held():
     trainer = tiny_trainer(3, accumulate_grad_batches=2)
     trainer.fit(module, train_dataloaders=batches_loader([batch_of(60, 52, seed=seed) for seed in range(6)]))
     assert listener.told == [0.0, 0.0, 20.0, 20.0, 40.0, 40.0]
+
+
+def test_an_update_holds_the_audio_of_all_micro_batches_of_all_processes():
+    module = tiny_module()
+    module.trainer = SimpleNamespace(accumulate_grad_batches=2, world_size=3)
+    assert module.update_s() == 60.0
+
+
+def test_an_empty_first_update_can_be_clipped_and_scaled():
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    module, plugin = tiny_module(), MixedPrecision("16-mixed", "cpu", scaler)
+    trainer = tiny_trainer(2, plugins=[plugin], gradient_clip_val=1.0)
+    trainer.fit(module, train_dataloaders=batches_loader([unread("lost"), batch_of(60)]))
+    assert module.guard.counts["skipped_updates"] == 1
 
 
 def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have_held(tmp_path, monkeypatch):

@@ -53,6 +53,10 @@ def adamw(named) -> torch.optim.Optimizer:
     return torch.optim.AdamW([p for _, p in named], lr=0.01)
 
 
+def sgd(named, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for _, p in named], lr=lr)
+
+
 def tiny_module(optimizer_factory: Callable[[Any], torch.optim.Optimizer] = adamw) -> TrainingModule:
     torch.manual_seed(0)
     encoder = TransformerEncoder(NUM_FEATURES, 12, 1, 2, 16, dropout=0.0, subsampling_channels=2)

@@ -107,7 +107,7 @@ def test_a_skipped_cut_is_named_with_what_its_decoder_said(cuts, tokenizer, feat
     (tmp_path / "2.wav").write_bytes(b"not audio")
     (tmp_path / "4.wav").unlink()
     batch = SpeechDataset(features, tokenizer)[(0, cuts)]
-    assert "Format not recognized" in batch.skipped[0][1]
+    assert "Format not recognised" in batch.skipped[0][1]
     assert "4.wav" in batch.skipped[1][1]
 
 

@@ -92,6 +92,29 @@ def test_the_order_without_shuffling_never_changes():
     assert first == second
 
 
+def test_without_shuffling_every_epoch_begins_with_the_shortest():
+    order = DurationBucketSampler(cuts_of(60), BucketingConfig(10.0), shuffle=False)
+    first, later = (np.concatenate(order.plan(epoch)).tolist() for epoch in (0, 3))
+    assert first == later
+    assert sorted(first, key=lambda number: (order.durations[number], number)) == first
+
+
+def test_the_cuts_of_a_micro_batch_come_from_one_bucket(order):
+    assert len(order.duration_bins) == 3
+    for part in order.plan(0):
+        assert len(set(np.searchsorted(order.duration_bins, order.durations[part], side="right"))) == 1
+
+
+def test_by_default_ten_buckets_are_shuffled_with_seed_0():
+    cuts, size = cuts_of(60), BucketingConfig(10.0)
+    assert size == BucketingConfig(10.0, num_buckets=10, quadratic_duration_s=None)
+    default = DurationBucketSampler(iter(cuts), size)
+    explicit = DurationBucketSampler(cuts, size, seed=0, shuffle=True)
+    assert ids(default.epoch(0)) == ids(explicit.epoch(0))
+    largest = [part.tolist() for part in default.largest_per_bucket()]
+    assert largest == [part.tolist() for part in explicit.largest_per_bucket(epoch=0)]
+
+
 def test_shuffling_reaches_the_whole_corpus():
     cuts = CutSet.from_cuts(MonoCut(f"{i}", 0, 1.0 + i % 3, 0) for i in range(400))
     found = [
@@ -131,6 +154,7 @@ def test_an_order_that_was_drawn_once_stays():
     # Philox's raw numbers: a training that is resumed with another numpy must find the same order
     order = DurationBucketSampler(cuts_of(12), BucketingConfig(8.0, num_buckets=2), seed=1)
     assert [part.tolist() for part in order.plan(0)] == [[1, 6], [8, 10], [11, 3], [0, 4, 2], [7], [9, 5]]
+    assert [seed for seed, _ in order.epoch(0)][:2] == [6276790605548128671, 5280777427722355430]
 
 
 def test_cuts_on_disk_are_drawn_like_cuts_in_memory(tmp_path):
@@ -140,6 +164,9 @@ def test_cuts_on_disk_are_drawn_like_cuts_in_memory(tmp_path):
     assert list(table) == list(cuts_of(60))
     stored, listed = (DurationBucketSampler(cuts, BucketingConfig(10.0, 4), seed=3) for cuts in (table, cuts_of(60)))
     assert ids(stored.epoch(1)) == ids(listed.epoch(1))
+    # neither cuts nor durations were read into memory
+    assert stored.cuts is table
+    assert stored.durations is table.durations
     again = pickle.loads(pickle.dumps(table))
     assert again[7] == table[7]
 
@@ -160,9 +187,25 @@ def test_bins_divide_the_audio_evenly():
     assert all(0.2 < share < 0.45 for share in shares)
 
 
+def test_bins_lie_between_the_shortest_and_the_longest_cut():
+    assert duration_bins(np.array([3.0, 1.0, 2.0]), 3) == [2.0]
+    assert duration_bins(np.array([1.0] * 50 + [2.0] * 10), 4) == []
+
+
+def test_short_cuts_fill_a_micro_batch():
+    short = CutSet.from_cuts(MonoCut(f"c{i}", 0, 0.5, 0) for i in range(9))
+    order = DurationBucketSampler(short, BucketingConfig(2.0), shuffle=False)
+    assert [len(part) for part in order.plan(0)] == [4, 4, 1]
+    alone = DurationBucketSampler(short.subset(first=1), BucketingConfig(2.0))
+    assert [part.tolist() for part in alone.largest_per_bucket()] == [[0]]
+
+
 def test_no_cuts_and_impossible_sizes_are_refused():
     with pytest.raises(ValueError, match="no cuts"):
         DurationBucketSampler(CutSet.from_cuts([]), BucketingConfig(10.0))
+    assert BucketingConfig(1.0, num_buckets=1000, quadratic_duration_s=0.5).num_buckets == 1000
+    with pytest.raises(ValueError, match="num_buckets must be at most 1000, given 1001"):
+        BucketingConfig(1.0, num_buckets=1001)
     for options in (
         {"max_duration_s": 0},
         {"max_duration_s": 1, "num_buckets": 0},

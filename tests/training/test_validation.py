@@ -1,0 +1,67 @@
+"""What a validation logs: error rates of every development set, and their mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from asr.data.loading.batch import Batch
+from asr.errors import RunFailed
+from asr.training.module import TrainingModule
+from tests.training import runs
+from tests.training.test_unreadable import unread
+from tests.training.tiny import TOKENIZER, batch_of, batches_loader, tiny_module, tiny_trainer
+
+
+def spoken(*texts: str, first: int = 0) -> Batch:
+    """Return a batch with these transcripts, whose utterances are numbered from ``first``."""
+    ids = tuple(f"cut{first + i}" for i in range(len(texts)))
+    return replace(batch_of(*[50] * len(texts)), texts=texts, ids=ids)
+
+
+def hears(text: str) -> TrainingModule:
+    """Return a module of two development sets that recognizes the same text in every utterance."""
+    module = tiny_module()
+    module.dev_names = ["a", "b"]
+    module.decoder = lambda log_probs, lengths: [TOKENIZER.encode(text)] * len(lengths)
+    return module
+
+
+def validate(module: TrainingModule, *sets: list[Batch]) -> dict[str, float]:
+    trainer = tiny_trainer(1)
+    trainer.validate(module, [batches_loader(batches) for batches in sets], verbose=False)
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def test_every_set_has_its_rates_and_their_mean_selects_the_checkpoint():
+    logged = validate(hears("abc"), [spoken("abc", "abc b"), spoken("abc", first=2)], [spoken("b")])
+    wanted = {"val/a/wer": 1 / 4, "val/a/cer": 2 / 11, "val/b/wer": 1.0, "val/b/cer": 2.0, "val/wer": 5 / 8}
+    assert logged == pytest.approx(wanted)
+
+
+def test_a_validation_forgets_the_one_before():
+    module = hears("abc")
+    assert validate(module, [spoken("abc")], [spoken("b")])["val/wer"] == 0.5
+    module.decoder = hears("b").decoder
+    assert validate(module, [spoken("abc")], [spoken("b")])["val/wer"] == 0.5
+    assert [module.scores[name].wer for name in "ab"] == [1.0, 0.0]
+    with pytest.raises(RunFailed, match="none of the 1 utterances of a could be read"):
+        validate(module, [unread("lost")], [spoken("b")])
+
+
+def test_utterances_that_cannot_be_read_are_left_out():
+    logged = validate(hears("abc"), [unread("lost"), spoken("abc")], [spoken("b"), unread("gone", "away")])
+    assert (logged["val/a/wer"], logged["val/b/wer"]) == (0.0, 1.0)
+
+
+def test_a_set_of_which_nothing_can_be_read_is_refused(capsys):
+    with pytest.raises(RunFailed, match="none of the 3 utterances of b could be read"):
+        validate(hears("abc"), [spoken("abc")], [unread("x", "y"), unread("z")])
+    assert "left out x: missing audio" in capsys.readouterr().out
+
+
+def test_the_last_update_is_validated_too(tmp_path):
+    validated = runs.Validated()
+    runs.run(tmp_path, 4, [validated])
+    assert validated.updates == [3, 4]
