@@ -41,7 +41,13 @@ def data_is(make: Callable[[Path], object]) -> Arrange:
 # what is arranged, further words, limits, exit code, a part of the last line
 FAULTS = {
     "no room for the cuts": (nothing, (), {"RLIMIT_FSIZE": 1500}, 1, "data/"),
-    "no room for stored features": (nothing, ("features=log_mel_stored",), {"RLIMIT_FSIZE": 8000}, 1, "File too large"),
+    "no room for stored features": (
+        nothing,
+        ("features=log_mel_precomputed",),
+        {"RLIMIT_FSIZE": 8000},
+        1,
+        "File too large",
+    ),
     "data.dir is a file": (data_is(lambda data: data.write_text("")), (), {}, 2, "is not a folder"),
     "data.dir is a pipe": (data_is(os.mkfifo), (), {}, 2, "is not a folder"),
     "data.dir lies in a file": (
@@ -143,8 +149,8 @@ def test_an_interrupt_while_preparing_leaves_nothing_half_made(tmp_path, monkeyp
         raise KeyboardInterrupt
 
     places = {
-        "features": "asr.data.preparation.prepare.read_features",
-        "check": "asr.data.preparation.prepare.check_cuts",
+        "features": "asr.data.preparation.build.read_features",
+        "check": "asr.data.preparation.build.check_cuts",
     }
     with monkeypatch.context() as patched:
         patched.setattr(places.get(where, "asr.text.character.CharacterTokenizerTrainer.train"), interrupted)
