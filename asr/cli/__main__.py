@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 from asr.error_text import first_line, is_out_of_memory
@@ -60,7 +61,9 @@ def importing(command: str, clear: Callable[[], object] = lambda: None) -> Itera
         os._exit(code)
 
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # shells let background jobs ignore it
+    # shells let background jobs ignore it, and only the main thread may set it: a launcher may use another one
+    interruptible = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if interruptible:
         signal.signal(signal.SIGINT, leave)
     with restored_handlers():
         listen(leave)
@@ -73,7 +76,8 @@ def importing(command: str, clear: Callable[[], object] = lambda: None) -> Itera
             print(f"asr-{command}: {told}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)", file=sys.stderr)
             raise SystemExit(code) from None
         finally:
-            signal.signal(signal.SIGINT, before)
+            if interruptible:
+                signal.signal(signal.SIGINT, before)
 
 
 def explain_import(error: Exception) -> tuple[str, int]:
