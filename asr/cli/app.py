@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import math
@@ -128,6 +129,7 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
         _leave(config_name, "interrupted" + (f"; {error}" if str(error) else ""), INTERRUPTED)
 
 
+@functools.cache  # the jobs of a sweep ask again
 def _own_task(command: str) -> Callable[[DictConfig], object]:
     with importing(command, clear=_links.close):
         own: Callable[[DictConfig], object] = importlib.import_module(f"asr.cli.{command}").run
