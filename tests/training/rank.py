@@ -70,7 +70,7 @@ def with_one_sgd_update(folder: Path) -> list[torch.Tensor]:
     """Make one update in double precision, each process with a batch of another size."""
     module = tiny_module(partial(sgd, lr=1.0)).double()
     train(module, [replace(batch, features=batch.features.double()) for batch in share_of(RANK)[:1]])
-    return [p.detach() for p in module.recogniser.parameters()]
+    return [p.detach() for p in module.recognizer.parameters()]
 
 
 def with_two_views_of_two_layers(folder: Path) -> dict[str, Any]:

@@ -68,12 +68,12 @@ def test_the_loss_is_per_token_and_impossible_transcripts_do_not_count():
 def plain_gradient(batches: list[Batch]) -> tuple[list[torch.Tensor], float]:
     """Return gradient and value of the summed loss of the batches divided by their tokens, without a trainer."""
     module = tiny_module().double()
-    losses = [module.recogniser.losses(b.features.double(), b.num_frames, b.tokens, b.num_tokens) for b in batches]
+    losses = [module.recognizer.losses(b.features.double(), b.num_frames, b.tokens, b.num_tokens) for b in batches]
     loss = torch.cat(losses).sum()
     loss.backward()
     # divided after backward: heads compute in single precision, which rounds a divided loss
     num_tokens = sum(int(b.num_tokens.sum()) for b in batches)
-    gradient = [p.grad / num_tokens for p in module.recogniser.parameters() if p.grad is not None]
+    gradient = [p.grad / num_tokens for p in module.recognizer.parameters() if p.grad is not None]
     return gradient, float(loss) / num_tokens
 
 
@@ -83,7 +83,7 @@ def norm_of(tensors: list[torch.Tensor]) -> float:
 
 def gradient_applied(weights: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the gradient of the one SGD update with lr=1 that left these weights."""
-    starts = tiny_module().double().recogniser.parameters()
+    starts = tiny_module().double().recognizer.parameters()
     return [start.detach() - weight for start, weight in zip(starts, weights, strict=True)]
 
 
@@ -125,7 +125,7 @@ def test_masks_depend_on_the_batch_alone():
         module = module_with("two views", dropout=0.2)
         torch.manual_seed(seed)
         tiny_trainer(1).fit(module, train_dataloaders=batches_loader([given]))
-        weights.append([p.detach() for p in module.recogniser.parameters()])
+        weights.append([p.detach() for p in module.recognizer.parameters()])
     assert largest_difference(weights[0], weights[1]) == 0
     assert largest_difference(weights[0], weights[2]) > 0
 
