@@ -14,6 +14,7 @@ OUT_OF_MEMORY = (
     "could not create a primitive",
     "can't start new thread",
     "failed to map segment from shared object",
+    "error return without exception set",  # of Python itself, where no error could be made
 )
 
 
@@ -27,7 +28,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     text = str(error)
-    if not isinstance(error, RuntimeError | ImportError | OSError) or "DataLoader worker" in text:
+    if not isinstance(error, RuntimeError | ImportError | OSError | SystemError) or "DataLoader worker" in text:
         return False
     return any(sign in text for sign in OUT_OF_MEMORY)
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from asr.error_text import first_line, is_out_of_memory
-from asr.signals import TRY_AGAIN, listen, restored_handlers
+from asr.signals import TRY_AGAIN, listen
 
 INTERRUPTED = 130  # what a shell counts for SIGINT
 RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
@@ -30,12 +30,17 @@ def start(command: str) -> None:
         raise SystemExit(2) from None
     with importing(command):
         app = importlib.import_module("asr.cli.app")
-    app.run_app(command)
+    try:
+        # listens for signals itself; until then those of the import are heard
+        app.run_app(command)
+    except KeyboardInterrupt:
+        print(f"asr-{command}: interrupted", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
 
 
 @contextlib.contextmanager
 def importing(command: str, clear: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Leave in one line if a library cannot be imported, or a signal arrives meanwhile.
+    """Leave in one line if a library cannot be imported, or a signal arrives meanwhile; keeps listening to signals.
 
     Importing torch takes seconds, and a KeyboardInterrupt in them is a traceback, or is lost: some modules catch
     whatever their own imports raise.
@@ -65,19 +70,18 @@ def importing(command: str, clear: Callable[[], object] = lambda: None) -> Itera
     interruptible = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
     if interruptible:
         signal.signal(signal.SIGINT, leave)
-    with restored_handlers():
-        listen(leave)
-        try:
-            yield
-        except Exception as error:
-            if "HYDRA_FULL_ERROR" in os.environ:
-                raise
-            told, code = explain_import(error)
-            print(f"asr-{command}: {told}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)", file=sys.stderr)
-            raise SystemExit(code) from None
-        finally:
-            if interruptible:
-                signal.signal(signal.SIGINT, before)
+    listen(leave)
+    try:
+        yield
+    except Exception as error:
+        if "HYDRA_FULL_ERROR" in os.environ:
+            raise
+        told, code = explain_import(error)
+        print(f"asr-{command}: {told}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)", file=sys.stderr)
+        raise SystemExit(code) from None
+    finally:
+        if interruptible:
+            signal.signal(signal.SIGINT, before)
 
 
 def explain_import(error: Exception) -> tuple[str, int]:

@@ -131,7 +131,7 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
 
 @functools.cache  # the jobs of a sweep ask again
 def _own_task(command: str) -> Callable[[DictConfig], object]:
-    with importing(command, clear=_links.close):
+    with restored_handlers(), importing(command, clear=_links.close):
         own: Callable[[DictConfig], object] = importlib.import_module(f"asr.cli.{command}").run
     quieten()  # not before, because Lightning sets the levels of its loggers when it is imported
     return own

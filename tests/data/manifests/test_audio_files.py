@@ -47,5 +47,5 @@ def test_unreadable_files_are_listed_with_their_reason_and_the_others_are_cuts(f
     assert [cut.duration for cut in cuts] == [0.1] * 5
     reasons = dict(unreadable)
     assert set(reasons) == {"text.wav", "empty.wav", "nothing.wav"}
-    assert "Format not recognized" in reasons["text.wav"]
+    assert "Format not recognised" in reasons["text.wav"]
     assert "empty audio" in reasons["nothing.wav"]
