@@ -1,8 +1,10 @@
 """Optimizers and learning-rate schedules for PyTorch, each checked against its reference."""
 
 from optim.adafactor import Adafactor, AdafactorSchedule
+from optim.adamw import AdamW
 from optim.cain import Cain
 from optim.combined import Combined
+from optim.composable import CommonOptions, Composable
 from optim.engine.batch import ParamBatch, Update
 from optim.engine.chain import Chain, chain
 from optim.engine.transform import FusedTransform, Transform
@@ -26,9 +28,12 @@ from optim.t5x_adafactor.optimizer import T5XAdafactor
 __all__ = [
     "Adafactor",
     "AdafactorSchedule",
+    "AdamW",
     "Cain",
     "Chain",
     "Combined",
+    "CommonOptions",
+    "Composable",
     "Constant",
     "Eden",
     "Eden2",

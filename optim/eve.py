@@ -9,13 +9,14 @@ from torch import Tensor
 from optim.engine.batch import ParamBatch, Update
 from optim.engine.chain import Chain
 from optim.engine.transform import Transform
-from optim.transforms.adam import FusedAdam
+from optim.transforms.adam import Adam
+from optim.transforms.learning_rate import LearningRate
 
 
 class Eve(Chain):
     """Adam whose weight decay stops once a tensor's RMS has come down to ``target_rms``.
 
-    Made for networks that hardly depend on the scale of their matrices: `ShrinkAbove`, then `FusedAdam`. The decay is
+    Made for networks that hardly depend on the scale of their matrices: `ShrinkAbove`, then `Adam`. The decay is
     not multiplied by lr, so a schedule does not anneal it.
 
     State: Adam's averages (``exp_avg``, ``exp_avg_sq``).
@@ -50,7 +51,7 @@ class Eve(Chain):
         maximize: bool = False,
         skip_nonfinite: bool = False,
     ) -> None:
-        transforms = [ShrinkAbove(weight_decay, target_rms), FusedAdam(betas, eps)]
+        transforms = [ShrinkAbove(weight_decay, target_rms), Adam(betas, eps), LearningRate()]
         super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
 
 

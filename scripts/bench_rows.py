@@ -62,6 +62,7 @@ ROWS = (
     Row("Cain", "optim", "Cain", max_ratio=5),
     Row("ScaledAdam", "optim", "ScaledAdam", {"clipping_scale": 2.0}, period=4, max_ratio=2.8),
     Row("LearnedGradient", "optim", "LearnedGradient", period=10, max_ratio=35),
+    Row("AdamW", "optim", "AdamW", max_ratio=1.1),
 )
 
 

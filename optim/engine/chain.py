@@ -77,13 +77,19 @@ class Chain(Optimizer):
         check_options({"skip_nonfinite": skip_nonfinite}, {"skip_nonfinite": SWITCH})
         # before super().__init__, which already calls add_param_group
         self.transforms, self.skip_nonfinite = tuple(transforms), skip_nonfinite
+        self._after_step = [transform for transform in self.transforms if transform.acts_after_step]
         # while `Health` measures: the group of every batch, and what clipping transforms noted about the batch
         self.limited: list[tuple[Group, list[tuple[Scalar, int]]]] | None = None
         super().__init__(params, {"lr": lr, **merged_options(self.transforms), "maximize": maximize})
 
     def __getstate__(self) -> dict[str, Any]:
         # torch's Optimizer.__getstate__ returns defaults, state and groups only
-        own = {"transforms": self.transforms, "skip_nonfinite": self.skip_nonfinite, "limited": None}
+        own = {
+            "transforms": self.transforms,
+            "_after_step": self._after_step,
+            "skip_nonfinite": self.skip_nonfinite,
+            "limited": None,
+        }
         return {**super().__getstate__(), **own}
 
     @property
@@ -147,38 +153,35 @@ class Chain(Optimizer):
             yield ParamEntry(param, grad, state, key)
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
-        last = self.transforms[-1]
+        active = [transform for transform in self.transforms if not transform.idle(transform.own(group))]
+        place = _place_of_fused(active)
+        ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
-        for batch in batches(group, entries):
+        # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
+        for batch in batches(group, entries, stack_small=place != 0):
             if self.limited is not None:
                 batch.limited = []
                 self.limited.append((group, batch.limited))
-            if isinstance(last, FusedTransform):
-                waiting.append((self.transform(batch).value(), batch))
-            else:
-                # the update has no name here: its memory is free, and still in the cache, for the next batch
-                self.transform(batch).subtract_from(batch.param)
+            update = _transformed(ahead, batch) if ahead else Update(batch.grad)
+            if place is None:
+                update.subtract_from(batch.param)
+                # its memory is free, and still in the cache, for the next batch
+                del update
                 self._finish(batch)
-        if isinstance(last, FusedTransform) and waiting:
+            else:
+                waiting.append((update.value(), batch))
+        if place is not None and waiting:
+            fused, later = active[place], active[place + 1 :]
+            assert isinstance(fused, FusedTransform)
             # one launch for the whole group, as torch's fused kernels take lists of tensors
-            last.move([update for update, _ in waiting], [last.view(batch) for _, batch in waiting])
+            fused.move([update for update, _ in waiting], [fused.view(batch) for _, batch in waiting], later)
             for _, batch in waiting:
                 self._finish(batch)
 
     def _finish(self, batch: ParamBatch) -> None:
-        for transform in self.transforms:
-            if transform.acts_after_step:
-                transform.after_step(transform.view(batch))
+        for transform in self._after_step:
+            transform.after_step(transform.view(batch))
         write_back(batch)
-
-    def transform(self, batch: ParamBatch) -> Update:
-        """Return what the transforms make of a batch's gradient."""
-        update = Update(batch.grad)
-        for transform in self.transforms:
-            # no call of `view` for plain names: this loop runs once per transform and batch
-            result = transform(update, transform.view(batch) if transform.prefix else batch)
-            update = result if isinstance(result, Update) else Update(result)
-        return update
 
     def _fresh_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         # a Python number: torch keeps a tensor, but reading it for a bias correction would wait for the device
@@ -285,3 +288,21 @@ class Chain(Optimizer):
         finally:
             first.remove()
             last.remove()
+
+
+def _place_of_fused(active: Sequence[Transform]) -> int | None:
+    """Return which transform moves the parameters by itself, and does the work of all later ones; None if none does."""
+    for place, transform in enumerate(active):
+        if isinstance(transform, FusedTransform) and transform.fuses(active[place + 1 :]):
+            return place
+    return None
+
+
+def _transformed(transforms: Sequence[Transform], batch: ParamBatch) -> Update:
+    """Return what the transforms make of a batch's gradient."""
+    update = Update(batch.grad)
+    for transform in transforms:
+        # no call of `view` for plain names: this loop runs once per transform and batch
+        result = transform(update, transform.view(batch) if transform.prefix else batch)
+        update = result if isinstance(result, Update) else Update(result)
+    return update

@@ -18,12 +18,12 @@ STACK_NUMEL = 1 << 18  # elements of a stack on a CPU, so that it stays in the c
 LOOP_STATE = ("step", "rounding_error")
 
 
-def batches(group: Group, entries: Sequence[ParamEntry]) -> Iterator[ParamBatch]:
+def batches(group: Group, entries: Sequence[ParamEntry], *, stack_small: bool = True) -> Iterator[ParamBatch]:
     """Yield the batches of a group and count their steps; give each to `write_back` once after its step."""
     small: dict[tuple[object, ...], list[ParamEntry]] = {}
     for entry in entries:
         param = entry.param
-        if param.numel() < STACK_BELOW_NUMEL.get(param.device.type, STACK_BELOW_NUMEL_ELSEWHERE):
+        if stack_small and param.numel() < STACK_BELOW_NUMEL.get(param.device.type, STACK_BELOW_NUMEL_ELSEWHERE):
             # one batch has one step count, since bias corrections are Python numbers
             key = (param.shape, param.dtype, param.device, entry.state["step"], entry.stacking_key)
             small.setdefault(key, []).append(entry)

@@ -63,6 +63,10 @@ class Transform(ABC):
     def after_step(self, batch: ParamBatch) -> None:  # noqa: B027
         """Look at the parameters after they have moved; may change ``batch.param`` in place."""
 
+    def idle(self, group: Group) -> bool:
+        """Return whether the options of a group switch this transform off; it is then not called."""
+        return False
+
     def check(self, group: Group) -> None:  # noqa: B027
         """Refuse combinations of options; each option alone has been checked against ``allowed``."""
 
@@ -82,28 +86,34 @@ class Transform(ABC):
 
 
 class FusedTransform(Transform):
-    """A last transform that moves the parameters of a whole group by itself, as torch's fused kernels do."""
+    """A transform that can also move the parameters of a whole group by itself, as torch's fused kernels do.
 
-    def __call__(self, update: Update, batch: ParamBatch) -> Update:
-        """Return the update unchanged; `move` uses it."""
-        return update
+    The engine calls `move` instead of this transform and the later ones if `fuses` says that it does their work too.
+    """
 
     @abstractmethod
-    def move(self, updates: Sequence[Tensor], batches: Sequence[ParamBatch]) -> None:
-        """Change ``param`` and ``state`` of every batch in place; all belong to one group."""
+    def fuses(self, later: Sequence[Transform]) -> bool:
+        """Return whether `move` also does the work of all later transforms that are not idle."""
+
+    @abstractmethod
+    def move(self, updates: Sequence[Tensor], batches: Sequence[ParamBatch], later: Sequence[Transform]) -> None:
+        """Change ``param`` and ``state`` of every batch in place, as this and the ``later`` transforms would.
+
+        Args:
+            updates: one per batch, which must not be modified.
+            batches: all of one group.
+            later: what `fuses` agreed to.
+        """
 
 
 def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:
     """Return the defaults of all transforms of a chain, as the groups name them.
 
     Raises:
-        ValueError: there is no transform, two disagree about a shared option, or a fused one is not the last.
+        ValueError: there is no transform, or two disagree about a shared option.
     """
     if not transforms:
         raise ValueError("a chain needs at least one transform, given none")
-    for transform in transforms[:-1]:
-        if isinstance(transform, FusedTransform):
-            raise ValueError(f"{type(transform).__name__} moves the parameters itself; it must be the last transform")
     options: dict[str, Any] = {}
     for transform in transforms:
         for key, value in ((transform.prefix + key, value) for key, value in transform.options.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
@@ -11,16 +12,20 @@ from torch.optim.adamw import adamw
 
 from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
+from optim.transforms.learning_rate import LearningRate, learning_rate
+from optim.transforms.weight_decay import DecoupledDecay
 
 BETAS = ("[0, 1)", "[0, 1)")
 FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 
 
-class Adam(Transform):
+class Adam(FusedTransform):
     """The direction of Adam; a later transform scales it.
 
         m ← β₁ m + (1 − β₁) u,   v ← β₂ v + (1 − β₂) u²
         u = m/(1 − β₁ᵗ) / (√v/√(1 − β₂ᵗ) + eps)
+
+    If only `DecoupledDecay` and `LearningRate` follow, torch's kernel does all in one pass over memory.
 
     State: m (``exp_avg``) and v (``exp_avg_sq``).
 
@@ -30,7 +35,7 @@ class Adam(Transform):
         name: see `Transform`.
 
     Reference:
-        Kingma and Ba 2015, "Adam", arXiv:1412.6980, algorithm 1.
+        Kingma and Ba 2015, "Adam", arXiv:1412.6980, algorithm 1; torch.optim.adamw.adamw with fused=True.
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
@@ -44,53 +49,44 @@ class Adam(Transform):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the averaged update over the root of its averaged square."""
-        return adam_direction(update.value(), batch)
+        u = update.value()
+        (beta1, beta2), t = batch.group["betas"], batch.step
+        # lerp_ instead of mul_ and add_: one pass over m
+        m = batch.state["exp_avg"].lerp_(u, 1 - beta1)
+        v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
+        # m/(√v/c + eps) = c m/(√v + c eps) saves a pass over the elements
+        c = (1 - beta2**t) ** 0.5
+        return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**t), free=True)
 
+    def fuses(self, later: Sequence[Transform]) -> bool:
+        """Return whether the learning rate follows, and at most the decay of weights before it."""
+        *decays, last = later or [self]
+        # the kernel decays before it moves, and reads the options under their plain names
+        known = isinstance(last, LearningRate) and all(isinstance(decay, DecoupledDecay) for decay in decays)
+        return known and len(decays) <= 1 and not any(transform.prefix for transform in later)
 
-def adam_direction(u: Tensor, batch: ParamBatch) -> Update:
-    """Update the averages with u, and return Adam's direction."""
-    (beta1, beta2), t = batch.group["betas"], batch.step
-    # lerp_ instead of mul_ and add_: one pass over m
-    m = batch.state["exp_avg"].lerp_(u, 1 - beta1)
-    v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
-    # m/(√v/c + eps) = c m/(√v + c eps) saves a pass over the elements
-    c = (1 - beta2**t) ** 0.5
-    return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**t), free=True)
-
-
-class FusedAdam(FusedTransform):
-    """`Adam` and the step by lr in one pass over memory, by torch's own kernel.
-
-    State and options as in `Adam`.
-
-    Reference:
-        torch.optim.adamw.adamw with fused=True.
-    """
-
-    allowed: ClassVar = Adam.allowed
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas, eps=eps)
-
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
-        """Return the averages m and v, both zero."""
-        return {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
-
-    def move(self, updates: Sequence[Tensor], batches: Sequence[ParamBatch]) -> None:
-        """Apply Adam's equations and subtract lr times the result."""
-        fused = []
+    def move(self, updates: Sequence[Tensor], batches: Sequence[ParamBatch], later: Sequence[Transform]) -> None:
+        """Decay the weights if a later transform does, apply Adam's equations, and subtract lr times the result."""
+        # not the option alone: Eve has a weight_decay too, which an earlier transform of its own applies
+        weight_decay = batches[0].group["weight_decay"] if len(later) > 1 else 0.0
+        warmup_steps = batches[0].group.get("warmup_steps", 0)
+        fused: dict[int, list[tuple[Tensor, ParamBatch]]] = defaultdict(list)
         for u, batch in zip(updates, batches, strict=True):
+            param, layout = batch.param, batch.state["exp_avg"].stride()
             # the kernel walks through memory, which must be laid out alike
-            if batch.param.device.type in FUSED_ON and batch.param.stride() == batch.state["exp_avg"].stride():
-                same_layout = u if u.stride() == batch.param.stride() else torch.empty_like(batch.param).copy_(u)
-                fused.append((same_layout, batch))
+            if param.device.type in FUSED_ON and param.stride() == layout:
+                same_layout = u if u.stride() == layout else torch.empty_like(param).copy_(u)
+                # the kernel takes one lr for all tensors, and during warm-up the lr depends on the step
+                fused[min(batch.step, warmup_steps)].append((same_layout, batch))
             else:
-                adam_direction(u, batch).times(batch.group["lr"]).subtract_from(batch.param)
-        if fused:
-            _fused_step(fused)
+                lr = learning_rate(batch)
+                param.mul_(1 - lr * weight_decay)
+                self(Update(u), batch).times(lr).subtract_from(param)
+        for pairs in fused.values():
+            _fused_step(pairs, weight_decay)
 
 
-def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]]) -> None:
+def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float) -> None:
     batches = [batch for _, batch in pairs]
     group, device = batches[0].group, batches[0].param.device
     # the kernel wants one count per tensor, of the steps before this one, on the tensor's device; a plain copy
@@ -107,8 +103,8 @@ def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]]) -> None:
         amsgrad=False,
         beta1=group["betas"][0],
         beta2=group["betas"][1],
-        lr=group["lr"],
-        weight_decay=0.0,  # a transform decays, so that any rule of decay goes with the kernel
+        lr=learning_rate(batches[0]),
+        weight_decay=weight_decay,
         eps=group["eps"],
         maximize=False,  # the engine has negated the gradient
     )

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from optim.engine.batch import ParamBatch, Update
+from typing import ClassVar
+
+from optim.engine.batch import ParamBatch, Scalar, Update
+from optim.engine.options import WHOLE
 from optim.engine.transform import Transform
 
 
 class LearningRate(Transform):
-    """Multiplies the update by the group's ``lr``."""
+    """Multiplies the update by `learning_rate`."""
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return lr times the update."""
         # before momentum, a changed lr acts with the momentum's delay; after it, at once
-        return update.times(batch.group["lr"])
+        return update.times(learning_rate(batch))
+
+
+class WarmupLearningRate(LearningRate):
+    """`LearningRate` with a linear warm-up over a parameter's own first steps.
+
+    Args:
+        warmup_steps: steps until the full rate; 0 for no warm-up.
+        name: see `Transform`.
+    """
+
+    allowed: ClassVar = {"warmup_steps": "[0, inf)" + WHOLE}
+
+    def __init__(self, warmup_steps: int = 0, *, name: str = "") -> None:
+        super().__init__(name=name, warmup_steps=warmup_steps)
+
+
+def learning_rate(batch: ParamBatch) -> Scalar:
+    """Return the rate of this step: the group's ``lr``, times t/warmup_steps at the steps t before ``warmup_steps``."""
+    lr: Scalar = batch.group["lr"]
+    warmup_steps: int = batch.group.get("warmup_steps", 0)
+    return lr * (batch.step / warmup_steps) if batch.step < warmup_steps else lr

@@ -7,6 +7,7 @@ from typing import ClassVar
 from optim.engine.batch import Group, ParamBatch, Update
 from optim.engine.options import OR_NONE
 from optim.engine.transform import Transform
+from optim.transforms.learning_rate import learning_rate
 
 
 class DecoupledDecay(Transform):
@@ -27,11 +28,13 @@ class DecoupledDecay(Transform):
     def __init__(self, weight_decay: float = 0.01, *, name: str = "") -> None:
         super().__init__(name=name, weight_decay=weight_decay)
 
+    def idle(self, group: Group) -> bool:
+        """Return whether there is nothing to take off: a factor of 1 would still cost a pass over the elements."""
+        return bool(group["weight_decay"] == 0)
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Shrink the parameters."""
-        # a factor of exactly 1 would still cost a pass over the elements
-        if batch.group["weight_decay"] != 0:
-            batch.param.mul_(1 - batch.group["lr"] * batch.group["weight_decay"])
+        batch.param.mul_(1 - learning_rate(batch) * batch.group["weight_decay"])
         return update
 
 

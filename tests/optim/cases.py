@@ -9,6 +9,8 @@ from typing import Any
 
 import optim
 from optim.engine.chain import Chain
+from tests.optim.oracles.adamw import adamw
+from tests.optim.oracles.common import Rule
 
 Options = dict[str, Any]
 
@@ -24,11 +26,13 @@ class OptimizerCase:
         no_decay: options under which lr alone moves a parameter.
         other_group: options that differ from the defaults, for a second parameter group.
         bad_options: values to be refused, each in a dict of its own, with a piece of the message.
-        golden: the optimizer's name in the reference trajectories.
+        golden: the optimizer's name in the reference trajectories; None if it is compared with an oracle instead.
         options: what every test but those on configs gives the class beside its own defaults.
         golden_options: turns the references' arguments into this class's.
         couplings: option of the reference -> why parameters that are given it depend on each other; its trajectories
             are followed with all parameters in one optimizer only.
+        oracle: the rule as a slow NumPy form.
+        oracle_runs: options under which the oracle is followed.
         exceptions: name of a test -> why it cannot hold for this optimizer; shown when it is skipped.
     """
 
@@ -38,10 +42,12 @@ class OptimizerCase:
     no_decay: Options
     other_group: Options
     bad_options: tuple[tuple[Options, str], ...]
-    golden: str
+    golden: str | None
     golden_options: Callable[[Options], Options] = dict
     options: Options = field(default_factory=dict)
     couplings: Mapping[str, str] = field(default_factory=dict)
+    oracle: Rule | None = None
+    oracle_runs: tuple[Options, ...] = ()
     exceptions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -290,5 +296,23 @@ CASES = [
             ({"identity_mix": 1.0}, "identity_mix must be"),
         ),
         golden="LearnedGradient",
+    ),
+    # the HeavyBall family: `CommonOptions` around a rule
+    OptimizerCase(
+        optimizer=optim.AdamW,
+        state_bytes=8,
+        quadratic={"lr": 0.05},
+        no_decay={},
+        other_group={"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.05, "warmup_steps": 3},
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"betas": (0.9, 1.0)}, r"betas\[1\] must be a number in \[0, 1\)"),
+            ({"eps": -1e-8}, "eps must be"),
+            ({"weight_decay": -0.1}, "weight_decay must be"),
+            ({"warmup_steps": 1.5}, r"warmup_steps must be a number in \[0, inf\) of whole numbers"),
+        ),
+        golden=None,
+        oracle=adamw,
+        oracle_runs=({}, {"betas": (0.8, 0.7), "eps": 0.1}, {"weight_decay": 0.3, "warmup_steps": 7}),
     ),
 ]

@@ -10,7 +10,7 @@ import inspect
 import math
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -68,7 +68,7 @@ class Configured:
 
     def with_known(self, arguments: Mapping[str, Any]) -> Any:
         """Call the target with those of ``arguments`` that it has."""
-        parameters = inspect.signature(self.func).parameters
+        parameters = parameters_of(self.func)
         return self(**{name: value for name, value in arguments.items() if name in parameters})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,9 +101,32 @@ def _plain_hint(hint: Any) -> Any:
     return hint
 
 
+def parameters_of(target: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a class or function; ``**options: Unpack[SomeTypedDict]`` counts as the dict's keys."""
+    parameters = dict(inspect.signature(target).parameters)
+    for name, options in _unpacked(target).items():
+        del parameters[name]
+        parameters |= {key: inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in options}
+    return parameters
+
+
+def _unpacked(target: Any) -> dict[str, dict[str, Any]]:
+    """Return the annotations that each ``**options: Unpack[SomeTypedDict]`` stands for."""
+    dicts = {name: get_args(hint)[0] for name, hint in _hints(target).items() if get_origin(hint) is Unpack}
+    return {name: get_type_hints(options, include_extras=True) for name, options in dicts.items()}
+
+
+def _hints(target: Any) -> dict[str, Any]:
+    """Return the annotations of a constructor or function; nothing if they name what cannot be found."""
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+    except (NameError, TypeError):
+        return {}
+
+
 def check_keys(target: Any, values: Mapping[str, Any], key: str, partial: bool) -> None:
     """Refuse keys that the target does not have, and miss those that it needs."""
-    parameters = inspect.signature(target).parameters
+    parameters = parameters_of(target)
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     for name in values:
@@ -124,11 +147,9 @@ def check_values(target: Any, values: Mapping[str, Any], key: str) -> dict[str, 
     """Return the values converted to the annotated types; refuse those that do not fit."""
     for name, value in values.items():
         _refuse_infinite(value, f"{key}.{name}")
-    function = target.__init__ if inspect.isclass(target) else target
-    try:
-        hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):
-        return dict(values)
+    hints = _hints(target)
+    for options in _unpacked(target).values():
+        hints |= options
     return {name: _checked(value, hints.get(name, Any), f"{key}.{name}") for name, value in values.items()}
 
 

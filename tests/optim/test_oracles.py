@@ -1,0 +1,49 @@
+"""Every rule of the HeavyBall family equals a slow form in NumPy, written from its paper."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.optim.cases import CASES
+from tests.optim.oracles.common import step
+from tests.optim.training import make_gradient, make_parameters
+
+STEPS = 25
+RUNS = [
+    pytest.param(case, options, id="-".join([case.name, *(f"{name}={value}" for name, value in options.items())]))
+    for case in CASES
+    for options in case.oracle_runs
+]
+
+
+@pytest.mark.parametrize("copies", [1, 2], ids=["alone", "stacked"])
+@pytest.mark.parametrize(("row", "options"), RUNS)
+def test_the_slow_form_is_followed(row, options, copies):
+    params = [param for _ in range(copies) for param in make_parameters(torch.float64)]
+    optimizer = row.factory(params, **options)
+    slow = [param.detach().numpy().copy() for param in params]
+    states = [{} for _ in params]
+    for t in range(1, STEPS + 1):
+        for place, param in enumerate(params):
+            param.grad = make_gradient(param, t, place)
+            slow[place] = step(row.oracle, slow[place], param.grad.numpy(), states[place], t, optimizer.defaults)
+        optimizer.step()
+    for param, expected in zip(params, slow, strict=True):
+        np.testing.assert_allclose(param.detach().numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_every_rule_is_compared_with_something(case):
+    assert (case.golden is None) == (case.oracle is not None) == bool(case.oracle_runs)
+
+
+def test_a_wrong_rule_is_noticed():
+    row = next(case for case in CASES if case.oracle)
+    param = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    param.grad = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    optimizer = row.factory([param])
+    wrong = step(row.oracle, np.ones(3), 2 - param.grad.numpy(), {}, 1, optimizer.defaults)
+    optimizer.step()
+    assert not np.allclose(param.detach().numpy(), wrong, rtol=1e-10)
