@@ -114,7 +114,10 @@ def _run_job(config: DictConfig, job: Any) -> float:
 
 def _plan(config: DictConfig, job: Any) -> Plan:
     """Check everything, then prepare the data."""
-    launched = _launched_for()
+    # set if our launcher has started this process as one of several
+    launched = os.environ.get(RUN_DIR_VARIABLE)
+    if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
+        raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is only for this program itself; unset it")
     resumed = None if config.resume is None else run_folder(config.resume)
     outline = dry_run(plain(config), new_folder=resumed is None and launched is None)
     # the folder of a stranger's run could say where data are written, and how much of them
@@ -123,19 +126,8 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     check_monitors(outline.callbacks, prepared.names("dev"))
     reading = DataModule(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
     set_budget(config, prepared, reading, outline.trainer.world_size)
-    return Plan(plain(config), job, outline.data, prepared, reading, outline.trainer, resumed, launched)
-
-
-def _launched_for() -> Path | None:
-    """Return the run's folder if our launcher has started this process as one of several.
-
-    Raises:
-        ConfigError: the environment names a folder, but the parent process has not set it.
-    """
-    launched = os.environ.get(RUN_DIR_VARIABLE)
-    if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
-        raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is only for this program itself; unset it")
-    return None if launched is None else Path(launched)
+    run_dir = None if launched is None else Path(launched)
+    return Plan(plain(config), job, outline.data, prepared, reading, outline.trainer, resumed, run_dir)
 
 
 def set_budget(config: DictConfig, prepared: PreparedData, reading: DataModule, world_size: int) -> None:

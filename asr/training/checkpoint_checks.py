@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from asr.error_text import first_line, is_out_of_memory
-from asr.safe_io import MAX_DEPTH, check_plain, check_regular_file
+from asr.plain_data import MAX_DEPTH, check_plain
+from asr.safe_io import check_regular_file
 from asr.training.running_averages import NUMBERS
 
 MAX_READ = 2**23  # bytes read at once: the list of parts; our files have some hundred

@@ -45,7 +45,9 @@ def bounded(message: str, max_bytes: int | None = None) -> Iterator[None]:
     # CPU time, because a busy machine is no reason; again each second, because a finalizer swallows what it raises
     signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_S, 1)
     if max_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (_at_most(limits[0], _address_space() + max_bytes), limits[1]))
+        in_use = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        limit = in_use + max_bytes if limits[0] == resource.RLIM_INFINITY else min(limits[0], in_use + max_bytes)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limits[1]))
     try:
         yield
     except _Exceeded:
@@ -59,11 +61,3 @@ def bounded(message: str, max_bytes: int | None = None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         resource.setrlimit(resource.RLIMIT_AS, limits)
         signal.signal(signal.SIGVTALRM, handler)
-
-
-def _at_most(limit: int, wanted: int) -> int:
-    return wanted if limit == resource.RLIM_INFINITY else min(limit, wanted)
-
-
-def _address_space() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

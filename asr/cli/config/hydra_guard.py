@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from asr.cli.config.options import resolved
 from asr.cli.config.words import SEARCHPATH, leads_to_recipes, searchpath, typed_places
 from asr.cli.errors import ConfigError
-from asr.safe_io import checked_scalars
+from asr.plain_data import checked_scalars
 
 # of Hydra, of its plugins, and of ours; optuna is what Hydra's sweeper of that name is configured with
 TARGETS = (
@@ -162,7 +162,10 @@ def _own_words(parsed: Sequence[Override], folder: Path) -> list[str]:
         and (key := override.key_or_group) != "hydra.searchpath"
         # a choice of a group is ours, or it is a file of the other folder
         and (key.startswith(("hydra.", "logger.")) or key in DESTINATIONS or key in ("sweep", "logger"))
-        and (not (folder / key).is_dir() or _is_ours(folder / key, str(override.value())))
+        and (
+            not (folder / key).is_dir()
+            or (re.fullmatch(r"\w+", name := str(override.value())) and (folder / key / f"{name}.yaml").is_file())
+        )
     ]
 
 
@@ -183,10 +186,6 @@ def _refuse_changes(own: Mapping[str, Any], composed: Mapping[str, Any], prefix:
                 f"{which}a yaml of another folder changes {prefix}{key}, which only a command line may"
                 + ("" if prefix else ", or recipes_dir=…, for configs that you trust")
             )
-
-
-def _is_ours(group: Path, name: str) -> bool:
-    return re.fullmatch(r"\w+", name) is not None and (group / f"{name}.yaml").is_file()
 
 
 def _swept_choices(parsed: Sequence[Override], folder: Path) -> Iterator[tuple[str]]:

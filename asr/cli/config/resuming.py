@@ -18,8 +18,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.nested import at, flatten
+from asr.plain_data import check_plain, read_yaml
 from asr.run_folder import check_run_folder
-from asr.safe_io import check_plain, named_path, read_yaml
+from asr.safe_io import named_path
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
 FREE = (

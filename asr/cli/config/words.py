@@ -102,15 +102,14 @@ def check_words(words: Sequence[str], folder: Path) -> None:
             continue
         value = override.value()
         names = value if isinstance(value, list) else [value]
-        if not all(isinstance(name, str) and _is_choice(name) for name in names):
+        # none may lead out of the folders of configs
+        if not all(
+            isinstance(name, str) and len(name) <= MAX_KEY and name[:1] != "/" and ".." not in name.split("/")
+            for name in names
+        ):
             explained = explain_choice(override.key_or_group, str(value), folder)
             if explained:
                 raise ConfigError(explained)
-
-
-def _is_choice(name: str) -> bool:
-    """Return whether a name can be that of a choice: none leads out of the folders of configs."""
-    return len(name) <= MAX_KEY and not name.startswith("/") and ".." not in name.split("/")
 
 
 def _check_sweep(override: Override) -> None:

@@ -26,8 +26,9 @@ from asr.cli.sweeps.gpus import claimed_gpus
 from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import flatten
+from asr.plain_data import read_json
 from asr.run_folder import check_run_folder
-from asr.safe_io import check_inside, open_inside, read_json, write_whole
+from asr.safe_io import check_inside, open_inside, write_whole
 from asr.signals import TRY_AGAIN, Terminated
 from asr.subprocesses import die_with_parent
 
@@ -123,16 +124,13 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
         overrides: of the job.
         config: composed, unresolved.
     """
-    label = "_".join(_label(word) for word in overrides if not _is_free(override_key(word)))[:LONGEST_LABEL]
+    # lr-0.01 of optimizer.lr=0.01, without special characters of Hydra's grammar: folders are typed as resume=…
+    words = (word.partition("=") for word in overrides if not _is_free(override_key(word)))
+    texts = (re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in words)
+    label = "_".join(texts)[:LONGEST_LABEL]
     trained = {key: value for key, value in flatten(config).items() if not _is_free(key)}
     digest = hashlib.sha256(json.dumps(trained, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{label or 'default'}-{digest}"
-
-
-def _label(override: str) -> str:
-    """Return ``lr-0.01`` of ``optimizer.lr=0.01``, without what Hydra's grammar knows: folders are typed as resume=…"""
-    key, _, value = override.partition("=")
-    return re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-")
 
 
 def _is_free(key: str) -> bool:
@@ -187,16 +185,12 @@ def run_job(
         with _output(sweep_dir / RECORDS / f"{name}.log" if to_file else None) as output:
             code = _run(command, words, config.get("sweep", {}).get("gpus_per_job"), output)
     finally:
-        status = _status(code, folder)
+        status = "interrupted" if code in (None, TRY_AGAIN) else "failed"
+        if not code and is_finished(folder):
+            status = "finished"
         JobRecord(name, list(overrides), status, code, round(time.monotonic() - start, 1)).save(sweep_dir)
     print(f"{name}: {status}" + (f" with exit code {code}" if code else ""), flush=True)
     return best_dev_wer(folder)
-
-
-def _status(code: int | None, folder: Path) -> str:
-    if not code and is_finished(folder):
-        return "finished"
-    return "interrupted" if code in (None, TRY_AGAIN) else "failed"
 
 
 def _run(command: str, words: Sequence[str], num_gpus: int | None, output: IO[str] | None) -> int:

@@ -16,7 +16,7 @@ from asr.cli.sweeps.jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_na
 from asr.console import PlainConsole, printable
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
-from asr.safe_io import read_json
+from asr.plain_data import read_json
 from asr.signals import end_by_default, end_with
 
 console = PlainConsole()
@@ -70,7 +70,7 @@ def job_table(sweep_dir: Path, found: list[JobRecord]) -> Table:
         words = [word for word in record.overrides if word not in shared]
         table.add_row(
             " ".join(words) or record.name,
-            _status(record),
+            record.status + (f" (exit code {record.exit_code})" if record.exit_code else ""),
             percent(wers[0]),
             " / ".join(map(percent, wers[1:])),
             minutes,
@@ -97,10 +97,6 @@ def resume_line(sweep_dir: Path) -> str:
     ended = ", ".join(record.name for record in found if not record.failed) or "none"
     others = ", ".join(record.name for record in found if record.failed) or "none"
     return f"; {again}; finished jobs: {ended}; not finished: {others}"
-
-
-def _status(record: JobRecord) -> str:
-    return record.status + (f" (exit code {record.exit_code})" if record.exit_code else "")
 
 
 def _test_wers(folder: Path) -> list[float]:

@@ -88,12 +88,13 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
     for name in only:
         if name not in optimizers:
             raise ConfigError(f"sweep.only: no range is known of {name!r}; there are {', '.join(optimizers)}")
+    for mode in sweep["schedule_modes"]:
+        if mode not in ("common", "usual"):
+            raise ConfigError(f"sweep.schedule_modes may hold common and usual, given {mode!r}")
     found = []
     for name in only:
-        usual = optimizers[name]["usual"]
-        for schedule in dict.fromkeys(
-            _schedule(mode, sweep["common_schedule"], usual) for mode in sweep["schedule_modes"]
-        ):
+        by_mode = {"common": sweep["common_schedule"], "usual": optimizers[name]["usual"]}
+        for schedule in dict.fromkeys(by_mode[mode] for mode in sweep["schedule_modes"]):
             if schedule not in schedules:
                 raise ConfigError(
                     f"sweep: no schedule {schedule!r} in sweep.schedules; there are {', '.join(schedules)}"
@@ -104,12 +105,6 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
             found.append((TunedSystem(f"{name} {schedule}", words, tuple(options["warmups"])), lrs))
     _check_equal_trials(found)
     return found
-
-
-def _schedule(mode: str, common: str, usual: str) -> str:
-    if mode not in ("common", "usual"):
-        raise ConfigError(f"sweep.schedule_modes may hold common and usual, given {mode!r}")
-    return common if mode == "common" else usual
 
 
 def _check_equal_trials(found: Sequence[tuple[TunedSystem, list[float]]]) -> None:

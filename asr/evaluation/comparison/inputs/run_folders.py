@@ -14,7 +14,7 @@ from asr.evaluation.comparison.inputs.runs import Cost, Curve, Run, SetErrors
 from asr.evaluation.formatting import count, shortlist
 from asr.evaluation.report import check_set_name
 from asr.nested import at, number_at
-from asr.safe_io import read_json, read_yaml
+from asr.plain_data import read_json, read_yaml
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from asr.evaluation.comparison.inputs.runs import Cost
 from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.report import write_report
 from asr.evaluation.wer import Utterance, score
-from asr.safe_io import MAX_BYTES, read_yaml
+from asr.plain_data import MAX_BYTES, read_yaml
 from tests.evaluation.comparison.run_folders import write_metrics, write_run
 
 FREE = ("run_dir", "sweep")
