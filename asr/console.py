@@ -46,12 +46,12 @@ class PlainConsole(Console):
         super().__init__(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False, **options)
 
     def on_broken_pipe(self) -> None:
-        """Say that nobody reads standard output any more, where rich would end the program without a word.
+        """Raise an error if nobody reads standard output any more; rich would exit without a message.
 
         Raises:
             BrokenPipeError: always.
         """
-        # so that Python does not fail once more when it flushes at its end
+        # so that Python does not fail again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 

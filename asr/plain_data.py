@@ -12,7 +12,7 @@ import yaml
 from asr.error_text import first_line
 from asr.safe_io import check_regular_file
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where PyYAML was built with libyaml
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, if PyYAML was built with libyaml
 MAX_BYTES = 2**20  # of a config or a summary; ours have some ten thousand
 MAX_NODES = 100_000  # of nested data; a config has some hundred
 MAX_DEPTH = 50
@@ -20,23 +20,23 @@ MAX_DIGITS = 100  # characters of a number in YAML: those of base 60 take quadra
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the plain data of a YAML file without tags, and without aliases, with which a short file grows endless.
+    """Return the plain data of a YAML file without tags and aliases: with these a short file can grow without limit.
 
     Raises:
-        ValueError: there is none, or it cannot be read.
+        ValueError: the file does not exist, or cannot be read.
     """
     check_regular_file(path, MAX_BYTES)
     try:
         text = path.read_text(encoding="utf-8")
         for event in _bounded_events(text):
-            # configs that a program has written have none
+            # a program writes none into a config
             tag = getattr(event, "tag", None)
             if tag is not None:
                 raise yaml.YAMLError(f"it has the tag {tag!r:.80}; only untagged values are allowed")
         return yaml.load(text, LOADER)
     except MemoryError:
         raise
-    # PyYAML's constructors raise whatever Python does with values that only look right, such as a 99th month
+    # PyYAML's constructors raise any error of Python for values that only look right, such as a 99th month
     except Exception as error:
         raise ValueError(f"{path} is not plain YAML: {_where_and_why(error, path)}") from None
 
@@ -56,7 +56,7 @@ def checked_scalars(path: Path) -> list[str]:
 
 
 def _where_and_why(error: Exception, path: Path) -> str:
-    """Return in one line what a YAML text breaks, with the number of its line as far as it is known."""
+    """Return in one line why a text is not YAML, with the number of the line if it is known."""
     line = None
     if isinstance(error, UnicodeDecodeError):
         line, reason = path.read_bytes()[: error.start].count(b"\n"), f"it is not UTF-8 ({error.reason})"
@@ -91,7 +91,7 @@ def _refusal(event: Any, problem: str) -> yaml.MarkedYAMLError:
 
 
 def read_json(path: Path, max_bytes: int = MAX_BYTES, max_values: int = 2 * MAX_NODES) -> Any:
-    """Return the data of a JSON file, of which an empty mapping takes three bytes, and in memory sixty times as much.
+    """Return the data of a JSON file; an empty mapping takes three bytes of the file, but sixty times that in memory.
 
     Args:
         path: of the file.
@@ -99,7 +99,7 @@ def read_json(path: Path, max_bytes: int = MAX_BYTES, max_values: int = 2 * MAX_
         max_values: brackets and commas that it may have, those in texts included.
 
     Raises:
-        ValueError: there is none, or it cannot be read.
+        ValueError: the file does not exist, or cannot be read.
     """
     check_regular_file(path, max_bytes)
     try:

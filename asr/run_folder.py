@@ -19,7 +19,7 @@ WANDB_LOGS = "wandb/*/logs/debug-core.log"
 
 
 def check_run_folder(folder: Path) -> None:
-    """Refuse an existing run folder, maybe a stranger's, through which writing could change files elsewhere.
+    """Refuse an existing run folder, maybe a stranger's, if writing to it could change files elsewhere.
 
     Raises:
         ValueError: a link leads out of it, or a file or folder of a run is something else.

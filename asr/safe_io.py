@@ -28,10 +28,10 @@ def named_path(given: object) -> Path:
 
 
 def check_regular_file(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> None:
-    """Refuse what is no regular file, or too large a one; a pipe or a device would be read without end.
+    """Refuse a file that is not regular, or too large; a pipe or a device could be read forever.
 
     Raises:
-        ValueError: it is.
+        ValueError: it is refused, or does not exist.
     """
     try:
         status = path.stat()
@@ -51,7 +51,7 @@ def open_inside(path: Path, mode: str) -> IO[str]:
         mode: ``r``, ``w`` or ``a``.
 
     Raises:
-        ValueError: the name is a link, which could lead to any file of the user's.
+        ValueError: the name is a link, which could lead to any file of the user.
         OSError: it cannot be opened.
     """
 
@@ -71,7 +71,7 @@ def refuse_links_outside(folder: Path, except_for: str = "") -> None:
 
     Args:
         folder: with all that is below it.
-        except_for: pattern of links, seen from the folder, that nothing is written through.
+        except_for: pattern of links, relative to the folder, that nothing is written through.
 
     Raises:
         ValueError: names the link and where it leads.
@@ -84,10 +84,10 @@ def refuse_links_outside(folder: Path, except_for: str = "") -> None:
 
 
 def check_inside(path: Path, folder: Path) -> None:
-    """Refuse a path that links lead out of the folder in which it stands.
+    """Refuse a path that leads out of its folder through links.
 
     Raises:
-        ValueError: they do; or they lead to each other without end.
+        ValueError: it does, or the links form a loop.
     """
     target = Path(os.path.realpath(path))
     if not target.is_relative_to(folder.resolve()):
@@ -95,7 +95,7 @@ def check_inside(path: Path, folder: Path) -> None:
 
 
 def replace_by(path: Path, make: Callable[[Path], object]) -> None:
-    """Put at ``path`` what ``make`` leaves at a temporary name beside it, in one step that survives a power cut.
+    """Move to ``path`` what ``make`` writes under a temporary name, in one step that survives a power cut.
 
     Raises:
         OSError: it cannot be written; what was there before is as it was.
@@ -114,7 +114,7 @@ def replace_by(path: Path, make: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let errors of the disk that name no file, as a full one does while writing, name this one."""
+    """Add this file's name to errors of the disk that name no file, such as a full disk while writing."""
     try:
         yield
     except OSError as error:
@@ -146,10 +146,10 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def refuse_existing(path: Path) -> None:
-    """Say so if there is anything at ``path``, be it a link that leads nowhere.
+    """Refuse a path that exists, even as a link to nothing.
 
     Raises:
-        FileExistsError: there is.
+        FileExistsError: it exists.
     """
     if os.path.lexists(path):
         raise FileExistsError(
@@ -161,7 +161,7 @@ def write_new(path: Path, content: str | bytes) -> None:
     """Write a file in a folder that exists; text as UTF-8.
 
     Raises:
-        FileExistsError: there is one already; it stays as it is.
+        FileExistsError: the file exists; it is not changed.
     """
     data = content if isinstance(content, bytes) else content.encode()
     # not named after the file, whose name may be as long as names can be

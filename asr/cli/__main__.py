@@ -47,7 +47,7 @@ def importing(command: str, clear: Callable[[], object] = lambda: None) -> Itera
 
     Args:
         command: that is starting.
-        clear: removes what was made before; called if a signal arrives.
+        clear: cleans up; called if a signal arrives.
 
     Raises:
         SystemExit: a library cannot be imported.
@@ -59,7 +59,7 @@ def importing(command: str, clear: Callable[[], object] = lambda: None) -> Itera
             line = f"ended by {signal.Signals(number).name}{advice_at_start(command)}"
             code = ended_code(command, number)
         clear()
-        # of several processes the first one speaks; a closed terminal can be told nothing
+        # only the first of several processes prints; its terminal may be closed
         if os.environ.get("LOCAL_RANK", "0") == "0":
             with contextlib.suppress(OSError):
                 os.write(2, f"asr-{command}: {line}\n".encode())

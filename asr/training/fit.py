@@ -62,7 +62,7 @@ def fit(
 
 
 class _RestoreChecks(pl.Callback):
-    """Checks what is restored from a checkpoint, and notes how far the run has come since."""
+    """Checks what is restored from a checkpoint, and records whether an update has succeeded since."""
 
     def __init__(self) -> None:
         self.started = self.updated = False

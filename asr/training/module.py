@@ -147,7 +147,7 @@ class TrainingModule(pl.LightningModule):
         """Scale summed gradients to nats per token, and skip an update that is not finite."""
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         norm = get_total_norm(gradients)
-        # all ranks should have the same gradients; they must decide the same, or DDP would wait for ever
+        # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
         sums = local.over_ranks(self.trainer.strategy, norm.device)
         self.unreadable.end_update(self.current_epoch, int(sums.num_unreadable), int(sums.num_utterances))

@@ -79,7 +79,7 @@ class Configured:
             raise
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{self.key}: {error}") from error
-        # what a constructor of torch or Lightning raises where it cannot work with its arguments can be anything
+        # constructors of torch and Lightning may raise anything for arguments that they cannot use
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -87,7 +87,7 @@ class Configured:
 
 
 def _plain_hint(hint: Any) -> Any:
-    """Return the part of an annotation that plain values can be checked against; None where there is none."""
+    """Return the part of an annotation that plain values can be checked against; None if it has no such part."""
     if isinstance(hint, types.UnionType) or get_origin(hint) is Union:
         kept = [part for part in get_args(hint) if part is type(None) or _plain_hint(part) is not None]
         return Union[tuple(kept)] if kept else None  # noqa: UP007

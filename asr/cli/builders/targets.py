@@ -181,7 +181,7 @@ def locate(name: object, key: str) -> Any:
     """Return the class or function that ``_target_`` names, if its place in the config may hold it.
 
     Raises:
-        ConfigError: it may not, or there is none of that name.
+        ConfigError: it may not, or no such class or function exists.
     """
     if not isinstance(name, str):
         raise ConfigError(f"{key}._target_ must be the name of a class, given {name!r}")

@@ -42,7 +42,7 @@ def bounded(message: str, max_bytes: int | None = None) -> Iterator[None]:
 
     handler = signal.signal(signal.SIGVTALRM, stop)
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    # CPU time, because a busy machine is no reason; again each second, because a finalizer swallows what it raises
+    # CPU time, because the machine may be busy; again each second, because exceptions in a finalizer are lost
     signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_S, 1)
     if max_bytes is not None:
         in_use = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -53,7 +53,7 @@ def bounded(message: str, max_bytes: int | None = None) -> Iterator[None]:
     except _Exceeded:
         raise ConfigError(message) from None
     except Exception as error:
-        # OmegaConf (2.3) puts an error of its own in the place of any, and names that one in its text
+        # OmegaConf (2.3) replaces any error by its own, which has the name of the first in its text
         if isinstance(error, MemoryError) or "MemoryError" in str(error):
             raise ConfigError(message) from None
         raise

@@ -72,8 +72,8 @@ def typed_overrides(argv: Sequence[str], may_sweep: bool) -> list[str]:
 def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
     """Compose, and refuse what Hydra would build or run beyond its own.
 
-    Nothing is composed where all configs are our own, and no word says anything to Hydra.
-    Where configs come from other folders too, every choice of a sweep is composed: Hydra sets logging and environment
+    Nothing is composed if all configs are our own and no override is for Hydra.
+    If configs come from other folders too, every choice of a sweep is composed: Hydra sets logging and environment
     variables of a job before the job can look at them.
 
     Args:

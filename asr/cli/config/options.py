@@ -83,7 +83,7 @@ TRAINING = {
     "weights": NAME,
     "best_lr": RATES,
 }
-GROUPS = ("decoder", "logger")  # of which nothing may be chosen
+GROUPS = ("decoder", "logger")  # a config may choose nothing from these
 KINDS: dict[str, dict[str, Kind]] = {
     "train": TRAINING,
     "prepare": TRAINING,
@@ -129,7 +129,7 @@ def check_options(command: str, config: DictConfig) -> None:
 
 
 def resolved(config: Container) -> Any:
-    """Return a config as plain values, within bounds: few lines may refer to each other a thousand million times.
+    """Return a config as plain values, within bounds: a few lines may refer to each other a billion times.
 
     Raises:
         ConfigError: they do.

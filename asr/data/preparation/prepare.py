@@ -70,7 +70,7 @@ def prepare(
 
 
 def _existing(folder: Path, spec: PrepareSpec, quiet: bool = False) -> PreparedData | None:
-    """Return the data of an earlier call; None if there are none, or if they are damaged, which is printed."""
+    """Return the data of an earlier call; None if they do not exist, or are damaged, which is printed."""
     if not os.path.lexists(folder / INDEX):
         return None
     try:
