@@ -55,6 +55,12 @@ def test_utterances_that_cannot_be_read_are_left_out():
     assert (logged["val/a/wer"], logged["val/b/wer"]) == (0.0, 1.0)
 
 
+def test_a_process_without_a_batch_of_its_own_does_not_stop_the_others(ranks):
+    first, second = (rank.left["with_one_development_batch"] for rank in ranks)
+    assert first == second
+    assert {"val/wer", "val/dev/wer", "val/dev/cer"} <= set(first)
+
+
 def test_a_set_of_which_nothing_can_be_read_is_refused(capsys):
     with pytest.raises(RunFailed, match="none of the 3 utterances of b could be read"):
         validate(hears("abc"), [spoken("abc")], [unread("x", "y"), unread("z")])
