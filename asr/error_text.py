@@ -13,6 +13,7 @@ OUT_OF_MEMORY = (
     "bad_alloc",
     "could not create a primitive",
     "can't start new thread",
+    "malloc () failed",  # of libsndfile
     "failed to map segment from shared object",
     "error return without exception set",  # of Python itself, where no error could be made
 )
