@@ -16,7 +16,10 @@ from asr.signals import TRY_AGAIN, listen
 
 INTERRUPTED = 130  # what a shell counts for SIGINT
 RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
-READ_BY_LIBRARIES = ("MPL", "TORCH", "PYTORCH", "KMP_", "OMP_", "CUDA_", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_")
+READ_BY_LIBRARIES = (
+    *("MPL", "TORCH", "PYTORCH", "KMP_", "OMP_", "CUDA_"),
+    *("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "JSM_"),
+)
 MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
 
 

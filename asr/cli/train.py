@@ -46,6 +46,7 @@ from asr.training.resumable_loader import ResumableLoader
 from asr.training.run_summary import Stopwatch
 from asr.training.stopping import check_monitors, why_early
 
+LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # process id of the launcher that has set RUN_DIR_VARIABLE
 
 console = PlainConsole(quiet=not is_first_process())
@@ -178,6 +179,8 @@ def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[Non
     try:
         yield
     except KeyboardInterrupt:
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise
         raise KeyboardInterrupt(f"to resume from its last checkpoint: asr-train resume={run_dir}") from None
     except (OSError, ValueError, RunFailed) as error:
         if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
@@ -188,6 +191,8 @@ def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[Non
             "again and continues after the last checkpoint"
         ) from error
     except Terminated as ended:
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise  # nothing to resume yet
         raise Terminated(ended.signal, lambda: f"; to resume: asr-train resume={run_dir}") from None
 
 
@@ -202,7 +207,7 @@ def _record_start(plan: Plan, folder: Path) -> None:
         if not _accepted_changes(plan, plan.resumed):
             return
         words = recorded_overrides(plan.resumed, words)
-    for name, content in (("config.yaml", dict(plan.config)), ("overrides.yaml", words)):
+    for name, content in (("config.yaml", dict(plan.config)), (LAST_RECORDED, words)):
         if (folder / name).exists():
             # copied, not renamed: a full disk must not leave the folder without the file
             write_whole(backup_path(folder / name), (folder / name).read_bytes())

@@ -21,6 +21,7 @@ from asr.error_text import is_out_of_memory
 from asr.errors import RunFailed
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
+MAX_INT = 2**53  # more is not exact in a float, and more than 2^63 overflows in libraries
 NUMBER_LISTS = {int: Sequence[int], float: Sequence[float]}
 
 
@@ -152,6 +153,8 @@ def _refuse_infinite(value: Any, key: str) -> None:
     """Refuse NaN and infinity, which no option has a use for, but which comparisons in constructors may let pass."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key} must be a finite number, given {value}")
+    if isinstance(value, int) and abs(value) > MAX_INT:
+        raise ConfigError(f"{key} must be at most {MAX_INT}, given {str(value)[:60]}")
     if isinstance(value, list):
         for i, item in enumerate(value):
             _refuse_infinite(item, f"{key}.{i}")

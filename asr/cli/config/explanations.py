@@ -109,6 +109,8 @@ def explain_choice(group: str, choice: str, folder: Path) -> str:
 
 
 def _explain_key(key: str, config_name: str) -> str:
+    if "@" in key:
+        return f"{key}: '@' puts a group at another place, which only the defaults of a recipe may do; remove it"
     parent, _, name = key.rpartition(".")
     if key.startswith("hydra."):
         return f"{key}: Hydra has no such setting; --cfg hydra shows all"

@@ -44,6 +44,11 @@ def test_a_run_is_read_whole(tmp_path):
     assert (found.problems, found.notes) == ([], ["synthetic speech"])
 
 
+def test_notes_that_are_no_list_are_left_out(tmp_path):
+    folders = [write_run(tmp_path / str(i), summary={"notes": notes}) for i, notes in enumerate((5, "text", ["a", 3]))]
+    assert read_runs(folders, FREE).notes == ["a"]
+
+
 def test_cpu_seconds_of_a_resumed_run_are_unknown_since_killed_processes_took_some_too(tmp_path):
     training = {"seconds": 30.0, "cpu_seconds": 35.0, "resumed_after": 50}
     (run,) = read_runs([write_run(tmp_path / "a", summary={"training": training})], FREE).runs
