@@ -148,5 +148,5 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(tmp_path, monke
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("asr.training.checkpoint_checks.io.FileIO", refuse)
-    with pytest.raises(PermissionError, match="last.ckpt"):
+    with pytest.raises(PermissionError, match=r"last\.ckpt"):
         load_checkpoint(path)
