@@ -30,8 +30,8 @@ TESTS = {
     "asr/evaluation/wer.py": "evaluation/test_wer",
     "asr/training/module.py": "training/test_module training/test_validation training/test_nonfinite_guard "
     "training/test_unreadable training/test_out_of_memory",
-    "optim/engine/chain.py": "optim/test_chain optim/test_options optim/test_contracts optim/test_skip_nonfinite "
-    "optim/test_checkpoints",
+    "optim/engine/chain.py": "optim/test_chain optim/test_options optim/test_health optim/test_contracts "
+    "optim/test_skip_nonfinite optim/test_checkpoints",
     "optim/parameter_groups.py": "optim/test_parameter_groups",
     **{f"optim/schedules/{path.name}": "optim/test_schedules" for path in ROOT.glob("optim/schedules/[a-z]*.py")},
 }

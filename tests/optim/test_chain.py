@@ -241,3 +241,13 @@ def test_a_subclass_learns_the_names_of_parameters():
     asked.clear()
     run(Asking(params, [LearningRate()], lr=0.1), params, range(1))
     assert set(asked) == {""}
+
+
+def test_a_group_added_later_has_the_counts_of_the_first():
+    params, more = make_parameters(), make_parameters(seed=1)
+    optimizer = adamw()(params, skip_nonfinite=True)
+    run(optimizer, params, range(2))
+    params[0].grad.fill_(float("nan"))
+    optimizer.step()
+    optimizer.add_param_group({"params": more})
+    assert [group["shared_state"] for group in optimizer.param_groups] == [{"steps": 2, "skipped_steps": 1}] * 2
