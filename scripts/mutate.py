@@ -26,7 +26,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TESTS = {
-    "asr/data/loading/sampling.py": "data/test_sampling",
+    "asr/data/loading/sampling.py": "data/loading/test_sampling",
     "asr/evaluation/wer.py": "evaluation/test_wer",
     "asr/training/module.py": "training/test_module training/test_validation training/test_nonfinite_guard "
     "training/test_unreadable training/test_out_of_memory",
