@@ -1,4 +1,4 @@
-"""What every command shares: a Hydra application whose errors are messages and which writes nothing by itself."""
+"""What all commands share: a Hydra application that reports errors as messages and writes no files itself."""
 
 from __future__ import annotations
 

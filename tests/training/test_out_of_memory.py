@@ -74,6 +74,14 @@ def test_the_utterances_are_named_and_the_training_ends(where):
     assert len(metrics.seen) == (0 if where is in_step else 1)
 
 
+def test_memory_may_run_out_before_the_first_micro_batch():
+    def full(named):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    with pytest.raises(OutOfMemory, match=r"before the first micro-batch: lower data\.workers"):
+        fit(tiny_trainer(1), tiny_module(full), Batches([SMALL]), [])
+
+
 def test_a_validation_is_explained_too():
     module = tiny_module(adamw)
     module.dev_names = ["dev"]

@@ -67,6 +67,13 @@ def test_a_set_of_which_nothing_can_be_read_is_refused(capsys):
     assert "left out x: missing audio" in capsys.readouterr().out
 
 
+def test_a_process_without_a_share_of_a_set_adds_nothing(monkeypatch):
+    monkeypatch.setattr("asr.training.module.gather", lambda own: [own, ({}, {})])
+    assert validate(hears("abc"), [spoken("abc")], [spoken("b")])["val/wer"] == 0.5
+    with pytest.raises(RunFailed, match="none of the 1 utterances of a could be read"):
+        validate(hears("abc"), [unread("lost")], [spoken("b")])
+
+
 def test_the_last_update_is_validated_too(tmp_path):
     validated = runs.Validated()
     runs.run(tmp_path, 4, [validated])

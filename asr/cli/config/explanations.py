@@ -23,7 +23,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def config_folder(config_name: str) -> Path:
-    """Return the folder with a command's config and groups; one of its own where a key has the name of a group."""
+    """Return the folder with the config and the groups of a command; it has its own if a key is named like a group."""
     own = CONFIGS / config_name
     return own if own.is_dir() else CONFIGS
 

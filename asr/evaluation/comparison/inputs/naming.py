@@ -38,7 +38,7 @@ class Systems:
         self.typed = [self._overrides(words) for words in typed]
         shared = set.intersection(*(set(words.items()) for words in self.typed)) if typed else set()
         plain = [_name(words, shared, config) for words, config in zip(self.typed, configs, strict=True)]
-        self.groups: dict[str, list[int]] = defaultdict(list)  # by what identifies the training
+        self.groups: dict[str, list[int]] = defaultdict(list)  # by what is trained
         for run, trained in enumerate(self.configs):
             self.groups[json.dumps([trained, self.typed[run].get(BUDGET)], sort_keys=True, default=str)].append(run)
         self.names, self.problems = [""] * len(typed), list[str]()
