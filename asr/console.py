@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import rich.progress
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.text import Text
 
 T = TypeVar("T")
@@ -46,14 +47,19 @@ class PlainConsole(Console):
         super().__init__(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False, **options)
 
     def on_broken_pipe(self) -> None:
-        """Say that nobody reads standard output any more, where rich would end the program without a word.
+        """Raise an error if nobody reads standard output any more; rich would exit without a message.
 
         Raises:
             BrokenPipeError: always.
         """
-        # so that Python does not fail once more when it flushes at its end
+        # so that Python does not fail again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield what is printed; also rich's own ``Text`` keeps most control characters."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return what a string looks like; rich calls this for every string, cells of tables included."""

@@ -1,10 +1,10 @@
-"""What the errors of Python and of libraries say; known without torch, whose import may be what fails."""
+"""What the errors of Python and of libraries say; needs no torch, whose import may be what fails."""
 
 from __future__ import annotations
 
 MAX_CHARACTERS = 300
 
-# what a process hears that gets no memory: from torch, oneDNN, C++, Python's threads, and the loader of libraries
+# messages if memory cannot be allocated: from torch, oneDNN, C++, Python's threads, and the loader of libraries
 OUT_OF_MEMORY = (
     "can't allocate memory",
     "Cannot allocate memory",
@@ -13,18 +13,19 @@ OUT_OF_MEMORY = (
     "bad_alloc",
     "could not create a primitive",
     "can't start new thread",
+    "malloc () failed",  # of libsndfile
     "failed to map segment from shared object",
     "error return without exception set",  # of Python itself, where no error could be made
 )
 
 
 def first_line(error: BaseException, max_characters: int = MAX_CHARACTERS) -> str:
-    """Return the first line of an error, or its type where it says nothing; some explain themselves at length."""
+    """Return the first line of an error, or its type if it has no text; some messages have many lines."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:max_characters]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out in this process; a loader's worker speaks for itself."""
+    """Return whether an error says that memory ran out in this process; a loader's worker reports its own."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     text = str(error)

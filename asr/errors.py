@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-from asr.error_text import first_line, is_out_of_memory
+from asr.error_text import caused_by_memory, first_line, is_out_of_memory
 
 # what torch's DataLoader reports about a dead worker, and what the parent sees when it fetches a batch
 WORKER_SIGNS = (
@@ -19,6 +19,7 @@ WORKER_SIGNS = (
 WORKER_ADVICE = {
     "Killed": "The kernel does this when memory runs out: lower {keys}",
     "shared memory": "Make room in /dev/shm, or lower {keys}",
+    "out of memory": "Free some memory, or lower {keys}",
     "bus error": "Make room in /dev/shm, or lower {keys}",
     "": "Raise the limits of the shell (ulimit -n, the number of open files), make room in /dev/shm, or lower {keys}",
 }
@@ -53,6 +54,25 @@ def explaining_out_of_memory(explain: Callable[[], str]) -> Iterator[None]:
         if isinstance(error, RunFailed) or not is_out_of_memory(error):
             raise
         raise OutOfMemory(f"out of memory {explain()} ({first_line(error)})") from error
+
+
+def refuse_lack_of_memory(error: BaseException, place: str) -> None:
+    """Raise an error if memory ran out, so that nothing is dropped from the data that is not broken itself.
+
+    Args:
+        error: why an utterance or file could not be read.
+        place: what was read.
+
+    Raises:
+        OutOfMemory: this process lacks memory; the same data can be read later.
+    """
+    if isinstance(error, OutOfMemory):
+        raise error
+    if caused_by_memory(error):
+        raise OutOfMemory(
+            f"out of memory while reading {place} ({first_line(error)}); free some memory, or raise its limit "
+            "(ulimit -v), then run the same command again"
+        ) from error
 
 
 @contextlib.contextmanager

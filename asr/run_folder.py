@@ -13,13 +13,14 @@ from pathlib import Path
 from asr.safe_io import check_inside, named_path, open_inside, refuse_links_outside
 
 FILES = (".lock", "config.yaml", "overrides.yaml", "metrics.csv", "wandb_id")
+UNSTARTED = {".lock", "config.yaml"}
 FOLDERS = ("checkpoints", "decode", "report", "wandb")
 # wandb leaves a link to its log in the user's cache, and never opens it again
 WANDB_LOGS = "wandb/*/logs/debug-core.log"
 
 
 def check_run_folder(folder: Path) -> None:
-    """Refuse an existing run folder, maybe a stranger's, through which writing could change files elsewhere.
+    """Refuse an existing run folder, maybe a stranger's, if writing to it could change files elsewhere.
 
     Raises:
         ValueError: a link leads out of it, or a file or folder of a run is something else.
@@ -91,11 +92,14 @@ def usable_folder(given: object, key: str) -> Path:
 def free_folder(given: object, key: str) -> Path:
     """Return the absolute folder that ``key`` names, without creating it; refuse one that is not empty."""
     folder = usable_folder(given, key)
-    if folder.exists() and any(folder.iterdir()):
-        if (folder / ".lock").is_file():
-            # fails if a run is active there: its folder must not be removed
-            with lock_run_dir(folder):
-                pass
+    names = set(os.listdir(folder)) if folder.exists() else set()
+    if ".lock" in names:
+        # fails if a run is active there: its folder must not be removed
+        with lock_run_dir(folder):
+            pass
+        # all there is if a run was ended before it had recorded its start
+        names -= UNSTARTED if names <= UNSTARTED else set()
+    if names:
         raise ValueError(f"{key}: {folder} exists and is not empty; name another folder, or remove it")
     return folder
 

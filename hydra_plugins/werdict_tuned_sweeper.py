@@ -83,7 +83,7 @@ class TunedSweeper(Sweeper):
         return self._launch(what, [[*words, *extra] for words in jobs])
 
     def _launch(self, what: str, jobs: Sequence[list[str]]) -> list[float]:
-        """Say what is next, run jobs, and return their WERs on the development sets; infinity where one has none."""
+        """Print what is next, run jobs, and return their WERs on the development sets; infinity if one has none."""
         if not jobs:
             return []
         batch = [[*words, *self.common, f"sweep.name={self.sweep_name}"] for words in jobs]

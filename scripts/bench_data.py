@@ -36,31 +36,31 @@ def cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def loader_alone(reading: DataModule, prepared: PreparedData, perturb: Any) -> None:
+def loader_alone(data_module: DataModule, prepared: PreparedData, perturb: Any) -> None:
     """Print audio seconds per CPU second of whole epochs."""
-    dataset, order = reading.training_data(prepared.cuts("train"), 1, perturb)
+    dataset, order = data_module.training_data(prepared.cuts("train"), 1, perturb)
     rates = []
     for epoch in range(NUM_REPEATS):
         start_cpu, start = cpu_seconds(), time.monotonic()
-        audio_s = sum(batch.audio_s for batch in load_batches(dataset, order.epoch(epoch), reading.workers))
+        audio_s = sum(batch.audio_s for batch in load_batches(dataset, order.epoch(epoch), data_module.workers))
         cpu, wall = cpu_seconds() - start_cpu, time.monotonic() - start
         rates.append(audio_s / cpu)
         print(f"loader alone: {audio_s:.0f} s of audio in {cpu:.1f} CPU s, {wall:.1f} s: {rates[-1]:.0f} per CPU s")
     print(f"loader alone, median of {NUM_REPEATS}: {statistics.median(rates):.0f} audio seconds per CPU second")
 
 
-def endless(dataset: Any, order: Any, reading: DataModule) -> Iterator[Any]:
+def endless(dataset: Any, order: Any, data_module: DataModule) -> Iterator[Any]:
     """Yield batches of one epoch after another."""
     for epoch in range(1_000):
-        yield from load_batches(dataset, order.epoch(epoch), reading.workers)
+        yield from load_batches(dataset, order.epoch(epoch), data_module.workers)
 
 
-def waiting(config: dict[str, Any], reading: DataModule, prepared: PreparedData, perturb: Any) -> None:
+def waiting(config: dict[str, Any], data_module: DataModule, prepared: PreparedData, perturb: Any) -> None:
     """Print which share of the time of training steps goes into waiting for batches."""
     torch.set_num_threads(num_threads(config["torch_threads"], config["data"]["workers"]["num_workers"]))
     recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     optimizer = build_update_parts(config).optimizer_factory(recognizer.named_parameters())
-    batches = endless(*reading.training_data(prepared.cuts("train"), 1, perturb), reading)
+    batches = endless(*data_module.training_data(prepared.cuts("train"), 1, perturb), data_module)
     next(batches)  # starting the workers is not waiting
     waited, start = 0.0, time.monotonic()
     for _ in range(NUM_UPDATES):
@@ -82,9 +82,9 @@ def main(overrides: list[str]) -> None:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = plain(compose("train", overrides=overrides))
     prepared, parts = data_for_run(config), build_data_parts(config)
-    reading = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
-    loader_alone(reading, prepared, parts.perturb)
-    waiting(config, reading, prepared, parts.perturb)
+    data_module = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+    loader_alone(data_module, prepared, parts.perturb)
+    waiting(config, data_module, prepared, parts.perturb)
 
 
 if __name__ == "__main__":

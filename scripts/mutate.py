@@ -26,11 +26,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TESTS = {
-    "asr/data/loading/sampling.py": "data/test_sampling",
+    "asr/data/loading/sampling.py": "data/loading/test_sampling",
     "asr/evaluation/wer.py": "evaluation/test_wer",
     "asr/training/module.py": "training/test_module training/test_validation training/test_nonfinite_guard "
     "training/test_unreadable training/test_out_of_memory",
-    "optim/engine/chain.py": "optim/test_chain optim/test_skip_nonfinite optim/test_checkpoints",
+    "optim/engine/chain.py": "optim/test_chain optim/test_options optim/test_health optim/test_contracts "
+    "optim/test_skip_nonfinite optim/test_checkpoints",
     "optim/parameter_groups.py": "optim/test_parameter_groups",
     **{f"optim/schedules/{path.name}": "optim/test_schedules" for path in ROOT.glob("optim/schedules/[a-z]*.py")},
 }
@@ -95,7 +96,7 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Constant(value + 1)
         case ast.Constant(str() as value):
             yield ast.Constant(f"x{value}x")
-        case ast.Return(ast.expr()):
+        case ast.Return(ast.expr() as value) if ast.unparse(value) != "None":
             yield ast.Return(ast.Constant(None))
     if isinstance(node, DELETED):
         yield ast.Pass()

@@ -69,7 +69,7 @@ def fingerprint():
 
 def read(path):
     # type: (str) -> str
-    """Return a text file, or nothing where there is none."""
+    """Return a text file, or an empty text if it does not exist."""
     try:
         with open(path) as file:
             return file.read()

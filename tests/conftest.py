@@ -1,6 +1,7 @@
 """What tests of every package share."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ from tests.small_runs import SmallRun, make_small_run
 if "PYTEST_XDIST_WORKER" in os.environ:
     # several workers share the cores; torch reads this when it is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # shells start background jobs so; commands that are tested would ignore a Ctrl-C too, as they should
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DATA = Path(os.environ.get("WERDICT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

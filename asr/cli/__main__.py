@@ -16,7 +16,10 @@ from asr.signals import TRY_AGAIN, listen
 
 INTERRUPTED = 130  # what a shell counts for SIGINT
 RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
-READ_BY_LIBRARIES = ("MPL", "TORCH", "PYTORCH", "KMP_", "OMP_", "CUDA_", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_")
+READ_BY_LIBRARIES = (
+    *("MPL", "TORCH", "PYTORCH", "KMP_", "OMP_", "CUDA_"),
+    *("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "JSM_"),
+)
 MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
 
 
@@ -47,7 +50,7 @@ def importing(command: str, clear: Callable[[], object] = lambda: None) -> Itera
 
     Args:
         command: that is starting.
-        clear: removes what was made before; called if a signal arrives.
+        clear: cleans up; called if a signal arrives.
 
     Raises:
         SystemExit: a library cannot be imported.
@@ -59,7 +62,7 @@ def importing(command: str, clear: Callable[[], object] = lambda: None) -> Itera
             line = f"ended by {signal.Signals(number).name}{advice_at_start(command)}"
             code = ended_code(command, number)
         clear()
-        # of several processes the first one speaks; a closed terminal can be told nothing
+        # only the first of several processes prints; its terminal may be closed
         if os.environ.get("LOCAL_RANK", "0") == "0":
             with contextlib.suppress(OSError):
                 os.write(2, f"asr-{command}: {line}\n".encode())

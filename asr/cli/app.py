@@ -1,4 +1,4 @@
-"""What every command shares: a Hydra application whose errors are messages and which writes nothing by itself."""
+"""What all commands share: a Hydra application that reports errors as messages and writes no files itself."""
 
 from __future__ import annotations
 
@@ -63,12 +63,11 @@ _links = contextlib.ExitStack()  # closes by removing the folder that leads to r
 def run_app(config_name: str, task: Callable[[DictConfig], object] | None = None) -> None:
     """Compose the config named ``config_name`` with the command line, and call ``task`` with it.
 
-    Without a task, the command of that name is imported, but not before its command line is known to be right: its
-    libraries take seconds.
+    Without a task, the command of that name is imported after its command line was checked: its libraries take seconds.
 
     Exits with 2 and a message if the command line or a file is wrong, with 1 and a message if the machine or the
-    training cannot continue, with 130 when interrupted, and after a signal that asks for an end with 75 where the
-    same can be started again, else with what a shell counts for it.
+    training cannot continue, and with 130 after Ctrl-C. After another signal that ends the process: with 75 if the same
+    command can be run again, else with 128 + the signal's number.
     """
     if task is not None:
         quieten()
@@ -119,10 +118,10 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
             _leave(config_name, *_told(error, config_name))
         if begun:
             raise
-        # what Hydra raises where an override reaches into a list, or its own settings are nonsense, can be anything
+        # Hydra may raise anything if an override indexes a list, or if its own settings are invalid
         _leave(config_name, f"what was typed cannot be composed: {first_line(error)}; see --cfg all")
     except KeyboardInterrupt as error:
-        # a second Ctrl-C would interrupt the clearing away
+        # a second Ctrl-C would interrupt the clean-up
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if "LOCAL_RANK" in os.environ:
             raise SystemExit(INTERRUPTED) from None  # the process that started this one says it
@@ -133,7 +132,7 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
 def _own_task(command: str) -> Callable[[DictConfig], object]:
     with restored_handlers(), importing(command, clear=_links.close):
         own: Callable[[DictConfig], object] = importlib.import_module(f"asr.cli.{command}").run
-    quieten()  # not before, because Lightning sets the levels of its loggers when it is imported
+    quieten()  # only now, because Lightning sets the levels of its loggers when it is imported
     return own
 
 
@@ -188,7 +187,7 @@ def _told(error: Exception, config_name: str) -> tuple[str, int]:
 def _leave(config_name: str, message: str, code: int = 2) -> NoReturn:
     # standard error may be closed, or a pipe that nobody reads any more
     with contextlib.suppress(OSError):
-        # a word without end says no more than its beginning
+        # the beginning of a word of thousands of characters says enough
         message = re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:200]}…{word[0][-50:]}", message)
         shown = message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}… ({len(message)} characters)"
         print(f"asr-{config_name}: {printable(shown)}", file=sys.stderr, flush=True)
@@ -196,7 +195,7 @@ def _leave(config_name: str, message: str, code: int = 2) -> NoReturn:
 
 
 def quieten() -> None:
-    """Silence what libraries say about choices made on purpose, and what the last line says; wait less for wandb."""
+    """Silence warnings of libraries about deliberate choices, and what our last line repeats; wait less for wandb."""
     silence_freed_workers()
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -205,12 +204,12 @@ def quieten() -> None:
     # every process logs the same numbers: they were gathered before
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
     os.environ.setdefault("WANDB_SILENT", "true")
-    os.environ.setdefault("WANDB_INIT_TIMEOUT", "30")  # seconds; a server that is away is said before training
+    os.environ.setdefault("WANDB_INIT_TIMEOUT", "30")  # seconds; an unreachable server is reported before training
 
 
 @contextlib.contextmanager
 def _raw_errors() -> Iterator[None]:
-    """Let Hydra hand its exceptions on, instead of printing them and leaving."""
+    """Let Hydra raise its exceptions, instead of printing them and exiting."""
     before = os.environ.get(FULL_ERROR)
     os.environ[FULL_ERROR] = "1"
     try:
@@ -243,9 +242,9 @@ def _external_recipes(argv: list[str]) -> Iterator[None]:
     with _links:
         folder = _links.enter_context(tempfile.TemporaryDirectory())
         (Path(folder) / "recipe").symlink_to(path)
-        # Hydra obeys one list of places alone
+        # Hydra uses only one list of places
         places = [folder, *typed_places(argv[1:])]
         argv[1:] = [word for word in argv[1:] if not word.startswith(SEARCHPATH)]
-        # beside another override, because argparse takes those in one piece alone
+        # next to another override, because argparse reads overrides from one piece of the line only
         argv.insert(argv.index(words[-1]), searchpath(places))
         yield

@@ -38,7 +38,11 @@ def run(options: DictConfig) -> None:
     """Compare runs, print the result and write it to a new folder."""
     config = cast(dict[str, Any], OmegaConf.to_container(options, resolve=True))
     sweep, folders = _run_folders(config)
-    _check_output(config["out"], sweep)
+    # before the work, so that its result can be written after it
+    if config["out"] is not None:
+        free_folder(config["out"], "out")
+    else:
+        usable_folder((sweep or RUNS) / "comparison", "out")
     found = read_runs(folders, free=("sweep", *FREE))
     comparison = compare(
         found.runs,
@@ -98,14 +102,6 @@ def _number(config: Mapping[str, Any], key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{key} must be a number, given {value!r}")
     return value
-
-
-def _check_output(out: Any, sweep: Path | None) -> None:
-    """Fail before the work if the result could not be written after it."""
-    if out is not None:
-        free_folder(out, "out")
-    else:
-        usable_folder((sweep or RUNS) / "comparison", "out")
 
 
 def _output_folder(out: Any, sweep: Path | None) -> Path:

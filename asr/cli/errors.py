@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: shown as a message, without a traceback."""
+"""Errors that the user can correct: shown as a message, without a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ConfigError(ValueError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'lr'?``, or nothing where no known word is near."""
+    """Return `` Did you mean 'lr'?``, or an empty text if no known word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
 

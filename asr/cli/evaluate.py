@@ -42,7 +42,7 @@ def run(options: DictConfig) -> None:
         output = create_run_folder(run_dir / "decode", within=run_dir)
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
     notes = [*notes, checkpoint.decoding_note()]
-    _, failures = evaluate_sets(restored.recognizer, restored.decoder, restored.reading, sets, notes, output)
+    _, failures = evaluate_sets(restored.recognizer, restored.decoder, restored.data_module, sets, notes, output)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)
     if failures:
         raise RunFailed(failures[0])
@@ -53,7 +53,7 @@ def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list
         prepared = restored.prepared()
         return {name: prepared.cuts(name) for name in prepared.names("test")}, list(prepared.notes)
     path = named_path(options.manifest)
-    cuts, dropped = evaluation_cuts(path, restored.text, restored.reading.features)
+    cuts, dropped = evaluation_cuts(path, restored.text, restored.data_module.features)
     for item in dropped[:NUM_LEFT_OUT]:
         console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)
     if len(dropped) > NUM_LEFT_OUT:

@@ -36,7 +36,7 @@ console = PlainConsole(quiet=not is_first_process())
 def find_batch_size(
     config: Mapping[str, Any],
     prepared: PreparedData,
-    reading: DataModule,
+    data_module: DataModule,
     perturb: Any,
     module: TrainingModule,
     world_size: int,
@@ -49,7 +49,7 @@ def find_batch_size(
         return
     torch.set_num_threads(num_threads(config.get("torch_threads"), config["data"]["workers"]["num_workers"]))
     slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb
-    dataset, order = reading.training_data(prepared.cuts("train"), config["seed"], slowest)
+    dataset, order = data_module.training_data(prepared.cuts("train"), config["seed"], slowest)
 
     def make_trainer(callbacks: list[pl.Callback], num_updates: int) -> pl.Trainer:
         return build_trainer(config, [], callbacks, **ALONE, max_steps=num_updates)
@@ -59,7 +59,7 @@ def find_batch_size(
     console.print("measuring updates on the largest micro-batch of every duration bucket", soft_wrap=True)
     found = search_batch_size(module, dataset, order, make_trainer, copies)
     console.print(_table(found))
-    for line in _conclusion(found, reading.batch.max_duration_s):
+    for line in _conclusion(found, data_module.batch.max_duration_s):
         console.print(line, soft_wrap=True)
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from asr.signals import listen
+from asr.signals import TRY_AGAIN, Terminated, listen
 from asr.subprocesses import die_with_parent
 
 POLL_S = 0.1
@@ -45,38 +45,50 @@ def launch(command: str, overrides: Sequence[str], num_processes: int, environme
         for rank in range(num_processes)
     ]
 
+    forwarded: set[int] = set()
+
     def forward(received: int, _: object) -> None:
+        forwarded.add(received)
         for process in ranks:
             process.send_signal(received)  # does nothing to one that has ended
 
     listen(forward)
     try:
-        return _wait(ranks)
+        return _wait(ranks, forwarded)
     finally:
         for process in ranks:
             process.kill()
             process.wait()
 
 
-def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
+def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: set[int]) -> int:
     while True:
         running = any(process.poll() is None for process in ranks)
         failed = [rank for rank, process in enumerate(ranks) if process.returncode]
         if failed:
             # a killed process (negative code) makes others fail, never the other way round
-            return _end(ranks, min(failed, key=lambda rank: ranks[rank].returncode > 0))
+            return _end(ranks, min(failed, key=lambda rank: ranks[rank].returncode > 0), forwarded)
         if not running:
             return 0
         time.sleep(POLL_S)
 
 
-def _end(ranks: Sequence[subprocess.Popen[bytes]], failed: int) -> int:
-    """Print which process failed; before, give the others some seconds to end by themselves."""
+def _end(ranks: Sequence[subprocess.Popen[bytes]], failed: int, forwarded: set[int]) -> int:
+    """Print which process failed; before, give the others some seconds to end by themselves.
+
+    Raises:
+        Terminated: a forwarded signal has ended them, and no process has said so.
+    """
     code = ranks[failed].returncode
     deadline = time.monotonic() + GRACE_S
     while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
         time.sleep(POLL_S)
-    if all(process.returncode == code for process in ranks):
+    codes = {process.returncode for process in ranks}
+    if -code in forwarded and codes <= {0, TRY_AGAIN, code}:
+        if TRY_AGAIN in codes:
+            return TRY_AGAIN  # a process that still had work to do has printed how to resume
+        raise Terminated(-code, lambda: "")
+    if codes == {code}:
         return _as_shell(code)  # the processes themselves have printed why
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     print(f"asr-train: process {failed} of {len(ranks)} {how}; the others were ended", file=sys.stderr)

@@ -46,6 +46,7 @@ from asr.training.resumable_loader import ResumableLoader
 from asr.training.run_summary import Stopwatch
 from asr.training.stopping import check_monitors, why_early
 
+LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # process id of the launcher that has set RUN_DIR_VARIABLE
 
 console = PlainConsole(quiet=not is_first_process())
@@ -60,7 +61,7 @@ class Plan:
         job: Hydra's node about the command line.
         data: parts of the data side.
         prepared: the data.
-        reading: how their cuts are read.
+        data_module: reads the cuts.
         trainer: knows the processes; without loggers and callbacks.
         resumed: folder of the run to resume.
         launched: folder of the run if our launcher has started this process.
@@ -70,7 +71,7 @@ class Plan:
     job: Any
     data: DataParts
     prepared: PreparedData
-    reading: DataModule
+    data_module: DataModule
     trainer: Trainer
     resumed: Path | None
     launched: Path | None
@@ -87,14 +88,16 @@ def main() -> None:
 
 
 def run(config: DictConfig) -> float | None:
-    """Prepare missing data, train, decode the test sets; of a sweep, run one job and return its WER on dev."""
+    """Prepare missing data, train, decode the test sets; in a sweep, run one job and return its WER on dev."""
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:
         return _run_job(config, job)
     plan = _plan(config, job)
     if plan.config["find_batch_size"]:
         module = build_module(plan.config, plan.data, plan.prepared)
-        find_batch_size(plan.config, plan.prepared, plan.reading, plan.data.perturb, module, plan.trainer.world_size)
+        find_batch_size(
+            plan.config, plan.prepared, plan.data_module, plan.data.perturb, module, plan.trainer.world_size
+        )
     else:
         with _open_run_folder(plan) as run_dir:
             if plan.needs_launcher:
@@ -114,31 +117,23 @@ def _run_job(config: DictConfig, job: Any) -> float:
 
 def _plan(config: DictConfig, job: Any) -> Plan:
     """Check everything, then prepare the data."""
-    launched = _launched_for()
+    # set if our launcher has started this process as one of several
+    launched = os.environ.get(RUN_DIR_VARIABLE)
+    if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
+        raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is only for this program itself; unset it")
     resumed = None if config.resume is None else run_folder(config.resume)
     outline = dry_run(plain(config), new_folder=resumed is None and launched is None)
     # the folder of a stranger's run could say where data are written, and how much of them
     may_prepare = resumed is None or config.allow_changes or "data.dir" in map(override_key, job.overrides.task)
     prepared = data_for_run(plain(config), outline.data, outline.encoder, launched is not None, may_prepare)
     check_monitors(outline.callbacks, prepared.names("dev"))
-    reading = DataModule(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
-    set_budget(config, prepared, reading, outline.trainer.world_size)
-    return Plan(plain(config), job, outline.data, prepared, reading, outline.trainer, resumed, launched)
+    data_module = DataModule(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
+    set_budget(config, prepared, data_module, outline.trainer.world_size)
+    run_dir = None if launched is None else Path(launched)
+    return Plan(plain(config), job, outline.data, prepared, data_module, outline.trainer, resumed, run_dir)
 
 
-def _launched_for() -> Path | None:
-    """Return the run's folder if our launcher has started this process as one of several.
-
-    Raises:
-        ConfigError: the environment names a folder, but the parent process has not set it.
-    """
-    launched = os.environ.get(RUN_DIR_VARIABLE)
-    if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
-        raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is only for this program itself; unset it")
-    return None if launched is None else Path(launched)
-
-
-def set_budget(config: DictConfig, prepared: PreparedData, reading: DataModule, world_size: int) -> None:
+def set_budget(config: DictConfig, prepared: PreparedData, data_module: DataModule, world_size: int) -> None:
     """Replace ``trainer.max_epochs`` by ``trainer.max_steps``, with updates counted from metadata.
 
     The budget of a run is its number of updates: schedules take their length from there.
@@ -146,7 +141,7 @@ def set_budget(config: DictConfig, prepared: PreparedData, reading: DataModule, 
     epochs = config.trainer.get("max_epochs")
     if epochs in (None, -1):
         return
-    _, order = reading.training_data(prepared.cuts("train"), config.seed, None)
+    _, order = data_module.training_data(prepared.cuts("train"), config.seed, None)
     per_update = config.trainer.accumulate_grad_batches * world_size
     config.trainer.max_steps = sum(order.count_updates(epoch, per_update) for epoch in range(epochs))
     config.trainer.max_epochs = -1
@@ -184,6 +179,8 @@ def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[Non
     try:
         yield
     except KeyboardInterrupt:
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise
         raise KeyboardInterrupt(f"to resume from its last checkpoint: asr-train resume={run_dir}") from None
     except (OSError, ValueError, RunFailed) as error:
         if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
@@ -194,6 +191,8 @@ def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[Non
             "again and continues after the last checkpoint"
         ) from error
     except Terminated as ended:
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise  # nothing to resume yet
         raise Terminated(ended.signal, lambda: f"; to resume: asr-train resume={run_dir}") from None
 
 
@@ -208,7 +207,7 @@ def _record_start(plan: Plan, folder: Path) -> None:
         if not _accepted_changes(plan, plan.resumed):
             return
         words = recorded_overrides(plan.resumed, words)
-    for name, content in (("config.yaml", dict(plan.config)), ("overrides.yaml", words)):
+    for name, content in (("config.yaml", dict(plan.config)), (LAST_RECORDED, words)):
         if (folder / name).exists():
             # copied, not renamed: a full disk must not leave the folder without the file
             write_whole(backup_path(folder / name), (folder / name).read_bytes())
@@ -243,16 +242,16 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         num_workers = config["data"]["workers"]["num_workers"]
         torch.set_num_threads(num_threads(config.get("torch_threads"), num_workers, trainer.num_devices))
         cuts = plan.prepared.cuts("train")
-        dataset, order = plan.reading.training_data(cuts, config["seed"], plan.data.perturb)
-        dev = [plan.reading.evaluation_loader(plan.prepared.cuts(name)) for name in module.dev_names]
-        loader = ResumableLoader(dataset, order, plan.reading.workers)
+        dataset, order = plan.data_module.training_data(cuts, config["seed"], plan.data.perturb)
+        dev = [plan.data_module.evaluation_loader(plan.prepared.cuts(name)) for name in module.dev_names]
+        loader = ResumableLoader(dataset, order, plan.data_module.workers)
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
         early = why_early(trainer)
         if is_first_process():
             backup_existing(run_dir, ("decode", "report"))
             report_run(
                 module,
-                plan.reading,
+                plan.data_module,
                 plan.prepared,
                 run_dir,
                 loggers,

@@ -33,7 +33,7 @@ def run(options: DictConfig) -> None:
     output = _output_file(options.output)
     files = find_audio(patterns)
     restored = restore(options)
-    features = restored.reading.features
+    features = restored.data_module.features
     if not features.from_audio:
         raise ConfigError(
             f"run: it was trained on features without audio, {features.num_features} per frame, and cannot read audio; "
@@ -42,8 +42,8 @@ def run(options: DictConfig) -> None:
     cuts, unreadable = audio_cuts(files, getattr(features, "sampling_rate_hz", 0))
     texts: dict[str, str] = {}
     if len(cuts):
-        loader = restored.reading.evaluation_loader(cuts)
-        tokenizer = restored.reading.tokenizer
+        loader = restored.data_module.evaluation_loader(cuts)
+        tokenizer = restored.data_module.tokenizer
         decoded = decode_all(restored.recognizer, restored.decoder, tokenizer, loader, "audio", len(cuts))
         unreadable += decoded.unread
         texts = {utterance.id: utterance.hypothesis for utterance in decoded.utterances}
@@ -95,7 +95,7 @@ def _print(lines: str) -> None:
     if sys.stdout is None:
         raise RunFailed("the transcripts could not be printed: standard output is closed; say output=FILE")
     try:
-        # names of files may hold control sequences, which a terminal would execute
+        # file names may hold control sequences, which a terminal would execute
         sys.stdout.write(printable(lines) if sys.stdout.isatty() else lines)
         sys.stdout.flush()
     except OSError as error:

@@ -15,6 +15,7 @@ from lhotse.cut import Cut
 
 from asr.data.manifests.feature_storage import refuse_foreign_storage
 from asr.data.manifests.numpy_files import check_npy
+from asr.errors import refuse_lack_of_memory
 
 MAX_FILTERS = 64  # of at most 4 MB each, see audio_checks
 
@@ -36,6 +37,7 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
 
     Raises:
         ValueError: they cannot be read, or are not finite.
+        OutOfMemory: memory ran out.
     """
     # lhotse (1.33) keeps every resampling filter that it has used; manifests may need thousands
     if len(resampling._precompiled_resamplers) > MAX_FILTERS:
@@ -43,6 +45,7 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
     try:
         matrix = features(cut)
     except Exception as error:  # a decoder may raise anything on a broken file
+        refuse_lack_of_memory(error, cut.id)
         raise ValueError(cause(error)) from error
     if not np.isfinite(matrix).all():
         raise ValueError("features are not finite; they, or their audio, hold NaN or infinity")

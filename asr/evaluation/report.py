@@ -96,9 +96,12 @@ def write_report(
     for path in files:
         refuse_existing(path)
     folder.mkdir(parents=True, exist_ok=True)
-    write_new(files.hypotheses, _hypotheses_text(score))
-    write_new(files.alignments, _alignments_text(score))
-    write_new(files.errors, _errors_text(score))
+    ordered = sorted(score.utterances, key=lambda item: item.utterance.id)
+    hypotheses = (f"{item.utterance.id}\t{' '.join(item.utterance.hypothesis.split())}\n" for item in ordered)
+    write_new(files.hypotheses, "".join(hypotheses))
+    alignments = (f"{_utterance_line(item)}\n{aligned_view(item.alignment)}\n" for item in ordered)
+    write_new(files.alignments, "\n".join(alignments))
+    write_new(files.errors, _errors_text(ordered))
     write_new(files.wer, _wer_text(score, interval, notes))
     return files
 
@@ -113,19 +116,9 @@ def _interval_text(interval: Interval) -> str:
     return f"{ends} ({level} bootstrap over {units})"
 
 
-def _hypotheses_text(score: Score) -> str:
-    ordered = sorted((item.utterance for item in score.utterances), key=lambda utterance: utterance.id)
-    return "".join(f"{utterance.id}\t{' '.join(utterance.hypothesis.split())}\n" for utterance in ordered)
-
-
-def _alignments_text(score: Score) -> str:
-    ordered = sorted(score.utterances, key=lambda item: item.utterance.id)
-    return "\n".join(f"{_utterance_line(item)}\n{aligned_view(item.alignment)}\n" for item in ordered)
-
-
-def _errors_text(score: Score) -> str:
+def _errors_text(utterances: Sequence[ScoredUtterance]) -> str:
     rows = ["\t".join(ERROR_COLUMNS)]
-    for item in sorted(score.utterances, key=lambda item: item.utterance.id):
+    for item in utterances:
         words, speaker = item.words, " ".join((item.utterance.speaker or "").split())
         counts = (words.num_reference, words.substitutions, words.deletions, words.insertions)
         rows.append("\t".join((item.utterance.id, speaker, *map(str, counts))))
@@ -137,21 +130,16 @@ def _wer_text(score: Score, interval: Interval, notes: Sequence[str]) -> str:
     if score.num_duplicates:
         left_out = count(score.num_duplicates, "utterance")
         lines.append(f"note: {left_out} left out: an earlier one has the same id")
-    lines += ["", "Utterances with the most errors", "", *(_worst(score) or ["none has any", ""])]
-    lines += ["Most frequent errors", "", *(_frequent_errors(score) or ["none"])]
-    return "\n".join(lines) + "\n"
-
-
-def _worst(score: Score) -> list[str]:
+    lines += ["", "Utterances with the most errors", ""]
     wrong = [item for item in score.utterances if item.words.errors]
-    ordered = sorted(wrong, key=lambda item: (-item.words.errors, item.utterance.id))
-    return [line for item in ordered[:NUM_WORST] for line in (_utterance_line(item), aligned_view(item.alignment), "")]
-
-
-def _frequent_errors(score: Score) -> list[str]:
-    counted = confusions(item.alignment for item in score.utterances)
-    ordered = sorted(counted.items(), key=lambda entry: (-entry[1], error_name(entry[0]), _arrow(entry[0])))
-    return [f"{times:6d}  {error_name(pair):<12}  {_arrow(pair)}" for pair, times in ordered[:NUM_CONFUSIONS]]
+    worst = sorted(wrong, key=lambda item: (-item.words.errors, item.utterance.id))[:NUM_WORST]
+    for item in worst:
+        lines += [_utterance_line(item), aligned_view(item.alignment), ""]
+    lines += ([] if worst else ["none has any", ""]) + ["Most frequent errors", ""]
+    counted = confusions(item.alignment for item in score.utterances).items()
+    frequent = sorted(counted, key=lambda entry: (-entry[1], error_name(entry[0]), _arrow(entry[0])))[:NUM_CONFUSIONS]
+    lines += [f"{times:6d}  {error_name(pair):<12}  {_arrow(pair)}" for pair, times in frequent] or ["none"]
+    return "\n".join(lines) + "\n"
 
 
 def _arrow(pair: AlignedWord) -> str:

@@ -88,8 +88,8 @@ def decode_all(
     decoded, start = Decoded(), time.monotonic()
     # on standard error, because standard output is for results
     bar = Progress(console=PlainConsole(stderr=True), transient=True)
-    reading = f"when decoding {name}: lower {LIMIT}, or cut long audio into parts."
-    with explaining_out_of_memory(lambda: reading), explaining_lost_workers(), bar as progress:
+    advice = f"when decoding {name}: lower {LIMIT}, or cut long audio into parts."
+    with explaining_out_of_memory(lambda: advice), explaining_lost_workers(), bar as progress:
         task = progress.add_task(bar_title(f"decoding {name}"), total=num_utterances)
         for batch in batches:
             decoded.unread.extend(batch.skipped)

@@ -30,7 +30,7 @@ class Evaluated(NamedTuple):
 def evaluate_sets(
     recognizer: Recognizer,
     decoder: Decoder,
-    reading: DataModule,
+    data_module: DataModule,
     sets: Mapping[str, Any],
     notes: Sequence[str],
     folder: Path,
@@ -40,7 +40,7 @@ def evaluate_sets(
     Args:
         recognizer: features → log-probabilities.
         decoder: log-probabilities → tokens.
-        reading: how cuts are read.
+        data_module: reads the cuts.
         sets: cuts by the name of their set.
         notes: on the conditions, for the files and the terminal.
         folder: of the files.
@@ -51,7 +51,9 @@ def evaluate_sets(
     results: dict[str, Evaluated] = {}
     failures: list[str] = []
     for name, cuts in sets.items():
-        decoded = decode_all(recognizer, decoder, reading.tokenizer, reading.evaluation_loader(cuts), name, len(cuts))
+        decoded = decode_all(
+            recognizer, decoder, data_module.tokenizer, data_module.evaluation_loader(cuts), name, len(cuts)
+        )
         for cut, reason in decoded.unread:
             console.print(f"{name}: could not read {cut}: {reason}", soft_wrap=True)
         if decoded.unread and not decoded.utterances:

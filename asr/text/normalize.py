@@ -109,15 +109,13 @@ class TextNormalizer:
         kept: list[str] = []
         run = 0  # stripped characters since the last kept one; a word break counts as two
         for character in text:
-            if character not in self.keep_characters and unicodedata.category(character)[0] in "PS":
+            category = unicodedata.category(character)[0]
+            if character not in self.keep_characters and category in "PS":
                 run += 2 if character in _WORD_BREAKS else 1
-            elif not (run and _hangs_on(character)):
+                continue
+            # these only make sense after another character: both are kept or dropped together
+            follows = category == "M" or character == _EMOJI_JOINER or character in _EMOJI_TAGS
+            if not (run and follows):
                 kept.append(" " + character if run > 1 else character)
                 run = 0
         return "".join(kept)
-
-
-def _hangs_on(character: str) -> bool:
-    """Whether a character only makes sense after another one: both are kept or dropped together."""
-    is_mark = unicodedata.category(character)[0] == "M"
-    return is_mark or character == _EMOJI_JOINER or character in _EMOJI_TAGS

@@ -33,7 +33,7 @@ RESERVED = "\u2585"  # sentencepiece drops training lines that hold this charact
 
 
 def _spell_out(line: str) -> str:
-    """Part the names of special pieces, whose characters sentencepiece would not learn from."""
+    """Split the names of special pieces with a space: sentencepiece would not learn from their characters."""
     for name in SPECIAL_PIECES:
         line = line.replace(name, f"{name[0]} {name[1:]}")
     return line
@@ -196,7 +196,7 @@ class SentencePieceTrainer:
         return tokenizer
 
     def _fit(self, lines: list[str], vocab_size: int) -> SubwordTokenizer:
-        """Train; the result is smaller than asked where the text has no more pieces."""
+        """Train; the vocabulary is smaller than asked if the text has fewer pieces."""
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=map(_spell_out, lines),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,14 @@ class MetricsCsv(Logger):
         check_regular_file(self.path)
         # a line at a time: tables of long runs may be larger than the memory
         with open_inside(self.path, "r") as file, explaining_failed_writes(self.path.parent):
-            kept = rows_before(self.path, file, update)
-            replace_by(self.path, lambda temporary: _write_rows(temporary, kept))
+
+            def write(temporary: Path) -> None:
+                with open(temporary, "x", encoding="utf-8", newline="") as kept:
+                    csv.writer(kept).writerows(rows_before(self.path, file, update))
+                    kept.flush()
+                    os.fsync(kept.fileno())
+
+            replace_by(self.path, write)
 
     @property
     def name(self) -> str:
@@ -66,10 +71,3 @@ class MetricsCsv(Logger):
         rows = [(step, name, repr(float(value))) for name, value in metrics.items() if name != "epoch"]
         with explaining_failed_writes(self.path.parent), naming(self.path), open_inside(self.path, "a") as file:
             csv.writer(file).writerows([HEADER, *rows] if new else rows)
-
-
-def _write_rows(path: Path, rows: Iterable[Sequence[str]]) -> None:
-    with open(path, "x", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(rows)
-        file.flush()
-        os.fsync(file.fileno())

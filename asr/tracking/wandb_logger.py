@@ -14,7 +14,8 @@ from lightning.pytorch.loggers import WandbLogger
 from pydantic import StringConstraints
 
 from asr.evaluation.wer import ScoredUtterance
-from asr.safe_io import MAX_BYTES, check_regular_file, open_inside, write_whole
+from asr.plain_data import MAX_BYTES
+from asr.safe_io import check_regular_file, open_inside, write_whole
 from asr.tracking.wandb_access import Mode, chosen_mode, reason
 
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]  # by wandb's own limit

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from asr.error_text import first_line, is_out_of_memory
-from asr.safe_io import MAX_DEPTH, check_plain, check_regular_file
+from asr.plain_data import MAX_DEPTH, check_plain
+from asr.safe_io import check_regular_file
 from asr.training.running_averages import NUMBERS
 
 MAX_READ = 2**23  # bytes read at once: the list of parts; our files have some hundred
@@ -50,6 +51,9 @@ def damage(path: Path) -> str:
 
     Also wrong is what could take more memory than the file has bytes: parts that are compressed or overlap, and pickle
     steps that call anything except constructors of tensors.
+
+    Raises:
+        PermissionError: the file may not be read.
     """
     try:
         check_regular_file(path, sys.maxsize)
@@ -60,7 +64,7 @@ def damage(path: Path) -> str:
                 _check_pickle(archive)
     # a flipped bit can raise anything: it may claim encryption, an unknown compression, or a position after the end
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or isinstance(error, PermissionError):
             raise
         size = f"{path.stat().st_size} bytes" if path.exists() else "no file"
         return f"{why_unreadable(error)} ({size})"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,12 @@ def fit(
     # first, so that what is restored is checked before other callbacks use it
     trainer.callbacks.insert(0, checks)  # type: ignore[attr-defined]
     out_of_memory = explaining_out_of_memory(lambda: when_training(module.current_batch))
-    with out_of_memory, _naming_checkpoint(checks, checkpoint), explaining_lost_workers():
+    with (
+        _heeding_interrupts(checks),
+        out_of_memory,
+        _naming_checkpoint(checks, checkpoint),
+        explaining_lost_workers(),
+    ):
         try:
             # weights_only: a stranger's checkpoint must not run code when Lightning reads it once more
             trainer.fit(
@@ -62,10 +69,10 @@ def fit(
 
 
 class _RestoreChecks(pl.Callback):
-    """Checks what is restored from a checkpoint, and notes how far the run has come since."""
+    """Checks what is restored from a checkpoint, and records whether an update has succeeded since."""
 
     def __init__(self) -> None:
-        self.started = self.updated = False
+        self.started = self.updated = self.interrupted = False
         self.first_update = 0
         self.schedules: Sequence[Any] = ()
 
@@ -84,9 +91,40 @@ class _RestoreChecks(pl.Callback):
             check_optimizer(optimizer)
         self.started = True
 
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Leave after a Ctrl-C that was lost: Python ignores what is raised while an object is deleted."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Note that the restored states were good for an update."""
         self.updated = True
+
+
+@contextlib.contextmanager
+def _heeding_interrupts(checks: _RestoreChecks) -> Iterator[None]:
+    """Raise KeyboardInterrupt after a Ctrl-C, also if it was lost, or has made Lightning fail while it cleaned up."""
+
+    def interrupt(*_: Any) -> None:
+        checks.interrupted = True
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    # background jobs of shells ignore it, and only the main thread may set it
+    heeded = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if heeded:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception:
+        if checks.interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        if heeded:
+            signal.signal(signal.SIGINT, before)
+    if checks.interrupted:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

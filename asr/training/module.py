@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -147,7 +148,7 @@ class TrainingModule(pl.LightningModule):
         """Scale summed gradients to nats per token, and skip an update that is not finite."""
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         norm = get_total_norm(gradients)
-        # all ranks should have the same gradients; they must decide the same, or DDP would wait for ever
+        # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
         sums = local.over_ranks(self.trainer.strategy, norm.device)
         self.unreadable.end_update(self.current_epoch, int(sums.num_unreadable), int(sums.num_utterances))
@@ -232,6 +233,10 @@ class TrainingModule(pl.LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Drop the hypotheses of the last validation."""
         self.hypotheses, self.num_unread = {}, {}
+        if isinstance(self.trainer.model, DistributedDataParallel):
+            # DDP (torch 2.13) sends buffers to all ranks at the first forward after training, and would wait forever
+            # for a rank without a batch of its own; the buffers of training have no effect on decoding
+            self.trainer.model.require_forward_param_sync = False
 
     def on_train_end(self) -> None:
         """Fail if no utterance of the whole run could be read."""

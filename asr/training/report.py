@@ -28,7 +28,7 @@ console = PlainConsole()
 
 def report_run(
     module: TrainingModule,
-    reading: DataModule,
+    data_module: DataModule,
     prepared: PreparedData,
     run_dir: Path,
     loggers: Sequence[Any],
@@ -42,7 +42,7 @@ def report_run(
 
     Args:
         module: what was trained.
-        reading: how cuts are read.
+        data_module: reads the cuts.
         prepared: the data.
         run_dir: the run's folder.
         loggers: of the run.
@@ -58,12 +58,12 @@ def report_run(
     watch = Stopwatch()
     with explaining_failed_writes(run_dir):
         best, fallback = _best(run_dir, weights)
-        module.recognizer.load_state_dict(best.weights)  # instead of those of the last update
+        module.recognizer.load_state_dict(best.weights)  # instead of the weights of the last update
         notes = [*prepared.notes, *notes, *fallback]
         sets = {name: prepared.cuts(name) for name in test_names}
         decoded_notes = [*notes, best.decoding_note()]
         results, failures = evaluate_sets(
-            module.recognizer, module.decoder, reading, sets, decoded_notes, run_dir / "decode"
+            module.recognizer, module.decoder, data_module, sets, decoded_notes, run_dir / "decode"
         )
         test = {
             name: {**summary(found.score, found.interval), "real_time_factor": found.real_time_factor}

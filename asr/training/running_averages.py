@@ -24,7 +24,7 @@ class Mark:
     Attributes:
         update: the average starts after this one.
         num_averaged: how many weights were added until then.
-        mean: of those, in float32; empty if there are none.
+        mean: of those, in float32; empty if none were added.
     """
 
     update: int

@@ -48,12 +48,21 @@ def prepare_custom(
             raise ValueError(f"data.prepare.{name} must be between 0 and 0.5, given {fraction}")
     imported = import_manifests(named_path(source))
     _refuse_useless(source, imported)
-    segments = {split: list(manifests.supervisions) for split, manifests in imported.splits.items()}
+    segments = {split: list(found.supervisions) for split, found in imported.splits.items()}
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)
+    speakers = {name: {segment.speaker for segment in found} - {None} for name, found in splits.items()}
+    manifests = {}
+    for name in sorted(splits):
+        sources = _sources(imported, name)
+        used = {segment.recording_id: sources[segment.recording_id] for segment in splits[name]}
+        manifests[name] = Manifests.of(used.values(), splits[name])
+        num_shared = len(speakers[name] & speakers["train"])
+        if num_shared and name in imported.splits and name != "train":
+            notes.append(f"speakers of {name} that are in train too: {num_shared}")
     return Corpus(
-        {name: _manifests(splits[name], _sources(imported, name)) for name in sorted(splits)},
+        manifests,
         [Dropped("train" if d.split == UNSPLIT else d.split, d.item, d.reason) for d in imported.dropped],
-        (*imported.notes, *notes, *_shared_voices(splits, imported)),
+        (*imported.notes, *notes),
     )
 
 
@@ -64,14 +73,6 @@ def _refuse_useless(source: str, imported: ImportedManifests) -> None:
             reasons = [item.reason for item in imported.dropped if item.split == split][:3]
             what = "nothing in it" if split == UNSPLIT else f"nothing of split {split!r}"
             raise ValueError(f"{source}: {what} can be used; the first reasons: {reasons or 'it is empty'}")
-
-
-def _shared_voices(splits: Mapping[str, list[SupervisionSegment]], imported: ImportedManifests) -> list[str]:
-    """Return notes on the training speakers in splits of the source."""
-    speakers = {name: {segment.speaker for segment in found} - {None} for name, found in splits.items()}
-    given = sorted(name for name in splits if name in imported.splits and name != "train")
-    shared = {name: len(speakers[name] & speakers["train"]) for name in given}
-    return [f"speakers of {name} that are in train too: {count}" for name, count in shared.items() if count]
 
 
 def _sources(imported: ImportedManifests, split: str) -> dict[str, Source]:
@@ -151,8 +152,3 @@ def _choose(
             chosen.append(name)
             num_chosen += len(units[name])
     return sorted(chosen) or [min(order, key=lambda name: len(units[name]))]
-
-
-def _manifests(segments: list[SupervisionSegment], sources: Mapping[str, Source]) -> Manifests:
-    used = {segment.recording_id: sources[segment.recording_id] for segment in segments}
-    return Manifests.of(used.values(), segments)

@@ -47,7 +47,10 @@ def prepare_phrases(
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
     check_request("phrases", source, sizes, num_jobs)
     audio = output_dir / "audio"
-    finish = partial(_add_noise, talkers=_talkers(audio, seed, num_jobs))
+    plan = [draw(seed, "talkers", index) for index in range(NUM_TALKERS)]
+    speak(plan, audio, seed=seed, num_jobs=num_jobs)
+    talkers = [soundfile.read(audio / item["shard"] / f"{item['id']}.flac")[0] for item in plan]
+    finish = partial(_add_noise, talkers=talkers)
     return speak_corpus(draw, sizes, audio, seed=seed, num_jobs=num_jobs, finish=finish)
 
 
@@ -72,12 +75,6 @@ def _brisk(rng: np.random.Generator) -> Item:
         "lead_s": float(rng.uniform(0.05, 0.15)),
         "tail_s": float(rng.uniform(0.05, 0.15)),
     }
-
-
-def _talkers(audio: Path, seed: int, num_jobs: int) -> list[Audio]:
-    plan = [draw(seed, "talkers", index) for index in range(NUM_TALKERS)]
-    speak(plan, audio, seed=seed, num_jobs=num_jobs)
-    return [soundfile.read(audio / item["shard"] / f"{item['id']}.flac")[0] for item in plan]
 
 
 def _add_noise(folder: Path, plan: Plan, talkers: list[Audio]) -> None:

@@ -84,13 +84,9 @@ RULES: dict[str, dict[str, float]] = {
 }
 
 
-def _read_classes(text: str) -> dict[str, list[str]]:
-    """Return the words under each ``[class]``, the most frequent first."""
-    parts = re.split(r"^\[(\w+)\]$", text, flags=re.MULTILINE)
-    return {name: listed.split() for name, listed in zip(parts[1::2], parts[2::2], strict=True)}
-
-
-CLASSES = _read_classes(Path(__file__).with_name("words.txt").read_text(encoding="utf-8"))
+# the words under each ``[class]``, the most frequent first
+_PARTS = re.split(r"^\[(\w+)\]$", Path(__file__).with_name("words.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+CLASSES = {name: listed.split() for name, listed in zip(_PARTS[1::2], _PARTS[2::2], strict=True)}
 
 VOCABULARY = frozenset(
     word
@@ -102,7 +98,8 @@ VOCABULARY = frozenset(
 def sentence(rng: np.random.Generator, split: str) -> str:
     """Return a random sentence of a split."""
     while True:
-        text = _with_articles(_expand("sentence", rng))
+        # "an" before a vowel
+        text = re.sub(r"\ba (?=[aeiou])(?!uni|use|eu)", "an ", _expand("sentence", rng))
         fits = MIN_WORDS <= len(text.split()) <= MAX_WORDS and not re.search(r"\b(\w+) (and|but) \1\b", text)
         if fits and seed_for(text) % 10 in PARTS[split]:
             return text
@@ -125,8 +122,3 @@ def _frequencies(num_words: int) -> list[float]:
 
 def _draw(choices: list[str], weights: list[float], rng: np.random.Generator) -> str:
     return choices[int(np.searchsorted(np.cumsum(weights), rng.random() * sum(weights), side="right"))]
-
-
-def _with_articles(text: str) -> str:
-    """Write "an" before a vowel."""
-    return re.sub(r"\ba (?=[aeiou])(?!uni|use|eu)", "an ", text)

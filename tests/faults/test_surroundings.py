@@ -103,6 +103,16 @@ def test_a_folder_that_is_removed_while_training_is_named(small_run, tmp_path, f
     assert ("resume" in line) == (folder == "data")
 
 
+def test_a_folder_in_which_nothing_was_recorded_yet_can_be_used(small_run, tmp_path):
+    (tmp_path / "run").mkdir()
+    for name in (".lock", "config.yaml"):  # all that a signal at the wrong moment leaves
+        (tmp_path / "run" / name).touch()
+    ended = small_run.run("train", *TINY, f"run_dir={tmp_path / 'run'}")
+    assert ended.code == 0, ended.printed
+    again = small_run.run("train", *TINY, f"run_dir={tmp_path / 'run'}")
+    assert (again.code, "exists and is not empty" in again.last_line) == (2, True)
+
+
 RANKS = {
     "of torchrun": {"RANK": "1"},
     "of SLURM": {"SLURM_PROCID": "3"},
@@ -121,7 +131,26 @@ def test_a_rank_that_is_left_in_the_environment_is_named(small_run, tmp_path, va
     assert not (tmp_path / "run").exists()
 
 
+def test_a_rank_that_a_library_cannot_read_is_named(tmp_path):
+    environment = {**os.environ, "SLURM_JOB_ID": "1", "SLURM_NTASKS": "2", "SLURM_PROCID": "x"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-m", "asr.cli", "train", "recipe=digits/transformer_ctc"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "SLURM_PROCID" in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 REFUSED = {
+    "a number without end": (
+        "train",
+        (*TINY, "trainer.num_sanity_val_steps=999999999999999999999"),
+        "trainer.num_sanity_val_steps must be at most 9007199254740992, given 999999999999999999999",
+    ),
+    "a group at another place": (
+        "train",
+        (*TINY, "encoder@foo=transformer_xs"),
+        "encoder@foo: '@' puts a group at another place",
+    ),
     "a name of the run's own sets": (
         "evaluate",
         ("name=mine",),

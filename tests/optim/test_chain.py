@@ -12,6 +12,7 @@ from torch import nn
 from optim import Chain, Transform, Update, chain, grouped
 from optim.cain import AxisSizes
 from optim.transforms.adam import Adam
+from optim.transforms.clip_by_global_norm import ClipByGlobalNorm
 from optim.transforms.clip_by_rms import ClipByRms
 from optim.transforms.learning_rate import LearningRate, WarmupLearningRate
 from optim.transforms.momentum import Momentum
@@ -83,6 +84,22 @@ def test_transforms_act_in_their_order():
 
     assert rms_after(ClipByRms(2.0), LearningRate()) == pytest.approx(1.0)
     assert rms_after(LearningRate(), ClipByRms(2.0)) == pytest.approx(2.0)
+
+
+def test_a_norm_over_all_groups_is_measured_before_the_first_parameter_moves():
+    params, twins = make_parameters(), make_parameters()
+    groups = [{"params": params[:3]}, {"params": params[3:]}]
+    optimizer = chain(ClipByGlobalNorm(0.5), Momentum(0.9), LearningRate(), lr=0.1)(groups)
+    unclipped = torch.optim.SGD(twins, lr=0.0)
+    averages = [torch.zeros_like(twin) for twin in twins]
+    for step in range(3):
+        run(optimizer, params, [step])
+        run(unclipped, twins, [step])
+        nn.utils.clip_grad_norm_(twins, 0.5)
+        for twin, average in zip(twins, averages, strict=True):
+            twin.data.sub_(average.lerp_(twin.grad, 0.1), alpha=0.1)
+    for param, twin in zip(params, twins, strict=True):
+        torch.testing.assert_close(param, twin)
 
 
 def test_every_option_can_differ_by_group_and_is_checked():
@@ -171,4 +188,76 @@ def test_an_update_is_a_direction_times_a_scale():
 
 def test_a_chain_is_a_class_too():
     optimizer = partial(Chain, transforms=[LearningRate()], lr=1.0)([nn.Parameter(torch.ones(2))])
-    assert optimizer.defaults["lr"] == 1.0
+    assert optimizer.defaults == {"lr": 1.0, "maximize": False}
+    assert optimizer.skip_nonfinite is False
+
+
+def test_groups_of_a_scheduled_optimizer_can_be_given_to_another():
+    first = adamw()([{"params": make_parameters(), "name": "encoder", "lr": 0.5}])
+    torch.optim.lr_scheduler.LambdaLR(first, lambda step: 0.1)
+    groups = [dict(group) for group in first.param_groups]
+    assert {"name", "initial_lr", "shared_state"} <= set(groups[0])
+    again = adamw()(groups)
+    assert [again.param_groups[0][key] for key in ("name", "initial_lr", "lr")] == ["encoder", 0.5, 0.05]
+
+
+class Nonnegative(Transform):
+    """Keeps parameters at 0 or above."""
+
+    acts_after_step = True
+
+    def __call__(self, update, batch):
+        return update
+
+    def after_step(self, batch):
+        batch.param.clamp_(min=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("last", [LearningRate, FusedAdam])
+def test_a_transform_may_change_parameters_after_their_update(last, dtype):
+    params = [param for _ in range(2) for param in make_parameters(dtype)]
+    optimizer = chain(Nonnegative(), last(), lr=0.01)(params)
+    for step in range(2):
+        run(optimizer, params, [step])
+        elements = torch.cat([param.detach().flatten() for param in params])
+        assert elements.min() == 0
+        assert elements.max() > 0
+
+
+@pytest.mark.parametrize("last", [LearningRate, FusedAdam])
+def test_a_group_without_gradients_is_left_alone(last):
+    params = make_parameters()
+    optimizer = chain(last(), lr=0.1)([{"params": params[:3]}, {"params": params[3:]}])
+    before = values(params)
+    run(optimizer, params[:3], range(1))
+    assert same(params[3:], before[3:])
+    assert not any(torch.equal(param, start) for param, start in zip(params[:3], before[:3], strict=True))
+
+
+def test_a_subclass_learns_the_names_of_parameters():
+    asked = []
+
+    class Asking(Chain):
+        def stacking_key(self, name, param, group):
+            asked.append(name)
+            return name
+
+    params = make_parameters()
+    names = [f"layer.{i}" for i in range(len(params))]
+    run(Asking(zip(names, params, strict=True), [LearningRate()], lr=0.1), params, range(1))
+    # the first one is asked for when its group is added
+    assert asked == [names[0], *names]
+    asked.clear()
+    run(Asking(params, [LearningRate()], lr=0.1), params, range(1))
+    assert set(asked) == {""}
+
+
+def test_a_group_added_later_has_the_counts_of_the_first():
+    params, more = make_parameters(), make_parameters(seed=1)
+    optimizer = adamw()(params, skip_nonfinite=True)
+    run(optimizer, params, range(2))
+    params[0].grad.fill_(float("nan"))
+    optimizer.step()
+    optimizer.add_param_group({"params": more})
+    assert [group["shared_state"] for group in optimizer.param_groups] == [{"steps": 2, "skipped_steps": 1}] * 2

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.console import Group
+from rich.panel import Panel
+from rich.text import Text
 
 from asr.cli import transcribe
 from asr.console import PlainConsole, printable
@@ -38,6 +41,14 @@ def test_what_reorders_or_hides_is_shown_as_an_escape(given, shown):
     file = io.StringIO()
     PlainConsole(file=file, width=200).print(given, soft_wrap=True)
     assert file.getvalue().expandtabs() == f"{shown}\n".expandtabs()
+
+
+@pytest.mark.parametrize("wrap", [Text, lambda text: Group(Text(text)), lambda text: Panel(Text(text))])
+def test_what_rich_draws_has_no_controls_either(wrap):
+    file = io.StringIO()
+    PlainConsole(file=file, width=80).print(wrap("a\x1b[2J\x1b]0;title\x07b"))
+    assert "a\\x1b[2J" in file.getvalue()
+    assert "\x1b" not in file.getvalue()
 
 
 def test_reports_replace_what_reorders():

@@ -182,6 +182,18 @@ SOURCES = {
         manifest_of(CUT | {"supervisions": [SEGMENT | {"channel": list(range(10**6))}]}),
         "line 1: the supervision has more than 1024 channels",
     ),
+    "a supervision whose channels are no numbers": (
+        manifest_of(CUT | {"supervisions": [SEGMENT | {"channel": [{}]}]}),
+        "line 1: field 'channel' must hold whole numbers, given [{}]",
+    ),
+    "a recording without sources": (
+        manifests({"sources": []}),
+        "recordings.jsonl, line 1: field 'sources' must name the file and the channels of the audio, given neither",
+    ),
+    "a recording without channels": (
+        manifests({"sources": [FILE | {"channels": []}]}),
+        "recordings.jsonl, line 1: field 'sources' must name",
+    ),
     "a transcript of 60,000 words": (
         text("a.tsv", "audio\ttext\na.wav\ta\nb.wav\t" + "a " * 60_000),
         "a.tsv, line 3: the transcript has 120000 characters",

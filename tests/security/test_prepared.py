@@ -298,7 +298,7 @@ def test_an_index_of_cuts_takes_no_more_memory_than_its_file_has_bytes(tmp_path,
     "text", ["[" + "{}," * 300_000 + "{}]", "[" + "[]," * 300_000 + "1]", "[" + "1," * 300_000 + "1]"]
 )
 def test_json_of_empty_values_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch, text):
-    monkeypatch.setattr("asr.safe_io.json.loads", None)
+    monkeypatch.setattr("asr.plain_data.json.loads", None)
     (tmp_path / "prepared.json").write_text(text)
     with pytest.raises(ValueError, match=r"prepared\.json is not JSON: it has more than 200000 brackets and commas"):
         PreparedData.load(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from asr.safe_io import read_yaml
+from asr.plain_data import read_yaml
 from tests.security.hostile_pickle import write_hostile_pickle
 
 LAST = "trainer.max_steps must be a whole number of at least 1, given 0"  # after composing, before any work

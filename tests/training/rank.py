@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -92,6 +92,26 @@ def with_a_zipformer(folder: Path) -> dict[str, Any]:
     return {"whole": whole, "resumed": weights_after("parts", 6)}
 
 
+class Unsized:
+    """Batches without a length, like those of `EvaluationLoader`: Lightning skips a validation of length 0."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)
+
+
+def with_one_development_batch(folder: Path) -> dict[str, float]:
+    """Validate after each of two updates, with a development set of which the second process gets nothing."""
+    module, trainer = tiny_module(), tiny_trainer(2, (), **both(), val_check_interval=1)
+    assert list(module.buffers()), "DDP would have nothing to send before a validation"
+    module.dev_names = ["dev"]
+    train = batches_loader([batch_of(60, 40, seed=seed) for seed in (RANK, 2 + RANK)])
+    trainer.fit(module, train, Unsized([batch_of(50, seed=1)] if RANK == 0 else []))
+    return {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
@@ -100,6 +120,7 @@ if __name__ == "__main__":
         with_unread_batches,
         with_one_sgd_update,
         with_two_views_of_two_layers,
+        with_one_development_batch,
         with_a_zipformer,
     )
     torch.save({training.__name__: training(folder) for training in trainings}, folder / f"{RANK}.pt")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import lightning.pytorch as pl
 import pytest
 
+from asr.errors import RunFailed
 from asr.training import checkpoint_files
 from asr.training.callbacks import checkpoint_callback
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
@@ -31,6 +33,21 @@ def test_there_is_one_at_each_validation_and_at_the_end_and_the_last_two_are_kep
     assert names(tmp_path) == ["best.ckpt", "last.ckpt", "update-000006.ckpt", "update-000008.ckpt"]
     assert (tmp_path / "checkpoints" / "last.ckpt").resolve().name == "update-000008.ckpt"
     assert state(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 8
+
+
+class Diverges(pl.Callback):
+    """Makes a weight infinite after an update."""
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        if trainer.global_step == 5:
+            next(pl_module.parameters()).data.fill_(float("inf"))
+
+
+def test_a_model_that_has_diverged_is_not_saved_over_one_that_has_not(tmp_path):
+    with pytest.raises(RunFailed, match=r"has diverged: after update 6 its weights hold numbers that are not finite"):
+        run(tmp_path, 9, [Diverges()])
+    assert names(tmp_path) == ["best.ckpt", "last.ckpt", "update-000003.ckpt"]
+    assert newest_good_checkpoint(tmp_path).update == 3
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -138,3 +138,15 @@ def test_a_run_is_decoded_with_its_best(run_dir):
     assert checkpoint_file(str(run_dir)).name == "last.ckpt"
     with pytest.raises(ValueError, match="neither a checkpoint nor a run folder"):
         checkpoint_file(str(run_dir / "elsewhere"))
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch):
+    path = tmp_path / "last.ckpt"
+    path.touch()
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("asr.training.checkpoint_checks.io.FileIO", refuse)
+    with pytest.raises(PermissionError, match=r"last\.ckpt"):
+        load_checkpoint(path)

@@ -1,5 +1,6 @@
 """What an update is: nats per token whatever the accumulation."""
 
+import copy
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.loading.batch import Batch
+from asr.data.seeding import seed_for
 from asr.training.module import TrainingModule
 from optim import Eden
 from tests.training import runs
@@ -130,6 +132,22 @@ def test_masks_depend_on_the_batch_alone():
     assert largest_difference(weights[0], weights[2]) > 0
 
 
+def test_dropout_and_augmentation_have_seeds_of_their_own():
+    batch, module, metrics = batch_of(60, 52, seed=1), module_with("two views", dropout=0.2), Metrics()
+    untrained = copy.deepcopy(module.recognizer).train()
+    tiny_trainer(1, [metrics]).fit(module, train_dataloaders=batches_loader([batch]))
+    torch.manual_seed(seed_for("dropout", 1))
+    generator = torch.Generator().manual_seed(seed_for("augment", 1))
+    losses = untrained.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator).detach()
+    loss = float(losses.sum() / batch.num_tokens.sum())
+    assert metrics.seen[0]["train/loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_checkpoint_that_would_be_resumed_elsewhere_is_refused():
+    with pytest.raises(ValueError, match="optimizer_states must be a list of one mapping"):
+        tiny_module().on_load_checkpoint({"optimizer_states": []})
+
+
 def test_checkpoints_hold_what_decoding_needs(tmp_path):
     module = tiny_module()
     module.extra_state = {"format": 1, "tokenizer": {"kind": "character"}}
@@ -187,6 +205,15 @@ def test_an_empty_first_update_can_be_clipped_and_scaled():
     trainer = tiny_trainer(2, plugins=[plugin], gradient_clip_val=1.0)
     trainer.fit(module, train_dataloaders=batches_loader([unread("lost"), batch_of(60)]))
     assert module.guard.counts["skipped_updates"] == 1
+
+
+def test_an_empty_update_under_a_gradient_scaler_moves_nothing():
+    weights = []
+    for batches in ([batch_of(60)], [batch_of(60), unread("lost")]):
+        module, plugin = tiny_module(), MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=8.0))
+        tiny_trainer(len(batches), plugins=[plugin]).fit(module, train_dataloaders=batches_loader(batches))
+        weights.append([p.detach() for p in module.recognizer.parameters()])
+    assert largest_difference(*weights) == 0
 
 
 def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have_held(tmp_path, monkeypatch):

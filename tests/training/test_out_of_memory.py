@@ -4,10 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from lhotse import CutSet
 
-from asr.errors import OutOfMemory
+from asr.data.features import LogMel
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.loader import Workers, load_batches
+from asr.errors import OutOfMemory, RunFailed, explaining_lost_workers
 from asr.inference.decode import decode_all
 from asr.training.fit import fit, when_training
+from tests.data.corpora import Recipe, dropped
+from tests.data.corpora import run as prepare_small
 from tests.training.tiny import Metrics, adamw, batch_of, tiny_module, tiny_trainer
 
 
@@ -68,6 +74,14 @@ def test_the_utterances_are_named_and_the_training_ends(where):
     assert len(metrics.seen) == (0 if where is in_step else 1)
 
 
+def test_memory_may_run_out_before_the_first_micro_batch():
+    def full(named):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    with pytest.raises(OutOfMemory, match=r"before the first micro-batch: lower data\.workers"):
+        fit(tiny_trainer(1), tiny_module(full), Batches([SMALL]), [])
+
+
 def test_a_validation_is_explained_too():
     module = tiny_module(adamw)
     module.dev_names = ["dev"]
@@ -88,6 +102,36 @@ def test_other_errors_stay_what_they_are():
         with pytest.raises(RuntimeError) as raised:
             fit(tiny_trainer(1), module, Batches([SMALL]), [])
         assert raised.value is error
+
+
+class Fails:
+    """Features, or an extractor, for which there is no memory."""
+
+    precomputed, sampling_rate_hz = False, 8000
+
+    def __call__(self, *_):
+        try:
+            raise MemoryError
+        except MemoryError as error:
+            raise ValueError("a library says something else") from error
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_utterance_that_cannot_be_read_for_lack_of_memory_is_not_skipped(tmp_path, num_workers):
+    prepared = prepare_small(tmp_path, Recipe())
+    dataset = SpeechDataset(Fails(), prepared.tokenizer)
+    cuts = CutSet.from_cuts(prepared.cuts("train")[:1])
+    with pytest.raises(RunFailed, match="out of memory while reading train-0"), explaining_lost_workers():
+        list(load_batches(dataset, [(1, cuts)], Workers(num_workers)))
+
+
+def test_a_preparation_that_lacks_memory_keeps_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(LogMel, "__call__", Fails.__call__)
+    with pytest.raises(OutOfMemory, match=r"out of memory while reading train-\d .*then run the same command again"):
+        prepare_small(tmp_path, Recipe())
+    assert not list(tmp_path.rglob("prepared.json"))
+    monkeypatch.undo()
+    assert dropped(prepare_small(tmp_path, Recipe())) == {}
 
 
 def test_an_utterance_that_fails_alone_gets_other_advice():

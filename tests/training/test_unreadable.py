@@ -41,6 +41,13 @@ def test_an_empty_micro_batch_adds_nothing_to_its_update():
         assert seen[-1]["train/utterances"] == 2
 
 
+def test_an_empty_micro_batch_gives_every_parameter_a_gradient():
+    module = tiny_module()
+    # without one, DDP's other processes would wait for it forever
+    module.training_step(unread("a"), 0).backward()
+    assert all(p.grad is not None and not p.grad.any() for p in module.parameters())
+
+
 def test_an_empty_update_moves_neither_weights_nor_optimizer(capsys):
     goods = [batch_of(60, 40, seed=seed) for seed in (1, 2)]
     _, trainer, _ = train(goods)

@@ -55,10 +55,23 @@ def test_utterances_that_cannot_be_read_are_left_out():
     assert (logged["val/a/wer"], logged["val/b/wer"]) == (0.0, 1.0)
 
 
+def test_a_process_without_a_batch_of_its_own_does_not_stop_the_others(ranks):
+    first, second = (rank.left["with_one_development_batch"] for rank in ranks)
+    assert first == second
+    assert {"val/wer", "val/dev/wer", "val/dev/cer"} <= set(first)
+
+
 def test_a_set_of_which_nothing_can_be_read_is_refused(capsys):
     with pytest.raises(RunFailed, match="none of the 3 utterances of b could be read"):
         validate(hears("abc"), [spoken("abc")], [unread("x", "y"), unread("z")])
     assert "left out x: missing audio" in capsys.readouterr().out
+
+
+def test_a_process_without_a_share_of_a_set_adds_nothing(monkeypatch):
+    monkeypatch.setattr("asr.training.module.gather", lambda own: [own, ({}, {})])
+    assert validate(hears("abc"), [spoken("abc")], [spoken("b")])["val/wer"] == 0.5
+    with pytest.raises(RunFailed, match="none of the 1 utterances of a could be read"):
+        validate(hears("abc"), [unread("lost")], [spoken("b")])
 
 
 def test_the_last_update_is_validated_too(tmp_path):

@@ -104,4 +104,6 @@ def _check_weights(config: Mapping[str, Any]) -> None:
     if kind != "raw" and averaging is None:
         raise ConfigError(f"weights={kind}: with callbacks.averaging=null there are only raw weights")
     if kind == "ema" and averaging["ema_decay"] is None:
-        raise ConfigError("weights=ema: with callbacks.averaging.ema_decay=null there is none; allowed: raw, average")
+        raise ConfigError(
+            "weights=ema: with callbacks.averaging.ema_decay=null there are no EMA weights; allowed: raw, average"
+        )

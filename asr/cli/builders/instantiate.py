@@ -21,6 +21,7 @@ from asr.error_text import is_out_of_memory
 from asr.errors import RunFailed
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
+MAX_INT = 2**53  # more is not exact in a float, and more than 2^63 overflows in libraries
 NUMBER_LISTS = {int: Sequence[int], float: Sequence[float]}
 
 
@@ -79,7 +80,7 @@ class Configured:
             raise
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{self.key}: {error}") from error
-        # what a constructor of torch or Lightning raises where it cannot work with its arguments can be anything
+        # constructors of torch and Lightning may raise anything for arguments that they cannot use
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -87,7 +88,7 @@ class Configured:
 
 
 def _plain_hint(hint: Any) -> Any:
-    """Return the part of an annotation that plain values can be checked against; None where there is none."""
+    """Return the part of an annotation that plain values can be checked against; None if it has no such part."""
     if isinstance(hint, types.UnionType) or get_origin(hint) is Union:
         kept = [part for part in get_args(hint) if part is type(None) or _plain_hint(part) is not None]
         return Union[tuple(kept)] if kept else None  # noqa: UP007
@@ -173,6 +174,8 @@ def _refuse_infinite(value: Any, key: str) -> None:
     """Refuse NaN and infinity, which no option has a use for, but which comparisons in constructors may let pass."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key} must be a finite number, given {value}")
+    if isinstance(value, int) and abs(value) > MAX_INT:
+        raise ConfigError(f"{key} must be at most {MAX_INT}, given {str(value)[:60]}")
     if isinstance(value, list):
         for i, item in enumerate(value):
             _refuse_infinite(item, f"{key}.{i}")

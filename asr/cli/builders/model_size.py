@@ -35,9 +35,9 @@ def _refuse_huge_numbers(node: Any, key: str = "") -> None:
     if isinstance(node, Mapping | list):
         for name, value in node.items() if isinstance(node, Mapping) else enumerate(node):
             _refuse_huge_numbers(value, f"{key}.{name}" if key else str(name))
-    # what is infinite the parts refuse themselves
+    # the parts themselves refuse infinite numbers
     elif isinstance(node, int | float) and MAX_NUMBER < abs(node) < math.inf:
-        # of thousands of digits Python prints none
+        # Python refuses to print integers of thousands of digits
         number = f"{node:.3g}" if isinstance(node, float) or abs(node) < 10**300 else "a number of more than 300 digits"
         raise ConfigError(f"{key}={number} is more than {MAX_NUMBER}, which no recognizer needs")
 
@@ -72,7 +72,7 @@ def no_more_than_this_machine_holds() -> Iterator[None]:
     Raises:
         ConfigError: it is.
     """
-    # gradients, or the weights of a checkpoint that is read, take as much once more
+    # gradients, or the weights of a checkpoint that is read, take the same amount again
     most_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
     def check(seen: int, seen_bytes: int) -> None:

@@ -37,7 +37,7 @@ class Restored:
     recognizer: Recognizer
     decoder: Decoder
     text: TextNormalizer
-    reading: DataModule
+    data_module: DataModule
 
     def prepared(self) -> PreparedData:
         """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
@@ -48,7 +48,7 @@ class Restored:
         folder = Path(str(self.checkpoint.data.get("folder")))
         try:
             found = (folder / INDEX).is_file()
-        except OSError:  # the name is too long, or nobody may look there
+        except OSError:  # the name is too long, or its folder may not be read
             found = False
         if not found:
             raise ConfigError(
@@ -93,7 +93,7 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
-    # what a stranger's config makes the parts raise can be anything
+    # a stranger's config may make the parts raise anything
     except Exception as error:
         if is_out_of_memory(error):
             raise

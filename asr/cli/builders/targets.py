@@ -36,7 +36,8 @@ class Subclasses:
 
     def accepts(self, found: Any, module: str) -> bool:
         """Return whether what was found is such a class."""
-        base = _attribute(self.base)
+        package, _, name = self.base.rpartition(".")
+        base = getattr(importlib.import_module(package), name)
         in_package = f"{getattr(found, '__module__', '')}.".startswith(f"{self.package}.")
         return inspect.isclass(found) and issubclass(found, base) and found is not base and in_package
 
@@ -180,7 +181,7 @@ def locate(name: object, key: str) -> Any:
     """Return the class or function that ``_target_`` names, if its place in the config may hold it.
 
     Raises:
-        ConfigError: it may not, or there is none of that name.
+        ConfigError: it may not, or no such class or function exists.
     """
     if not isinstance(name, str):
         raise ConfigError(f"{key}._target_ must be the name of a class, given {name!r}")
@@ -202,8 +203,3 @@ def locate(name: object, key: str) -> Any:
     if not any(kind.accepts(found, module) for kind in fitting):
         raise ConfigError(f"{key}._target_: {name!r} is not allowed here. Allowed: {names}.")
     return found
-
-
-def _attribute(name: str) -> Any:
-    module, _, attribute = name.rpartition(".")
-    return getattr(importlib.import_module(module), attribute)

@@ -72,20 +72,16 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     limit = node.get("limit_val_batches")
     if isinstance(limit, float) and limit != 1:
         raise ConfigError(f"trainer.limit_val_batches must be a whole number of batches, given {limit}")
-    if node["accelerator"] == "cpu" and (isinstance(node["devices"], bool) or not _is_positive(node["devices"])):
-        raise ConfigError(
-            f"trainer.devices must be a whole number of at least 1 on a CPU, or auto, given {node['devices']!r}"
-        )
+    devices = node["devices"]
+    is_count = isinstance(devices, int) and not isinstance(devices, bool) and devices >= 1
+    if node["accelerator"] == "cpu" and devices != "auto" and not is_count:
+        raise ConfigError(f"trainer.devices must be a whole number of at least 1 on a CPU, or auto, given {devices!r}")
     trainer: Trainer = instantiate(node, "trainer", logger=loggers, callbacks=callbacks)
     # clipping to a negative norm would reverse every gradient
     if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
         raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
     _check_processes(trainer)
     return trainer
-
-
-def _is_positive(devices: Any) -> bool:
-    return devices == "auto" or (isinstance(devices, int) and devices >= 1)
 
 
 def _check_strategy(given: Any) -> None:

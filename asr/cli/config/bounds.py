@@ -42,16 +42,18 @@ def bounded(message: str, max_bytes: int | None = None) -> Iterator[None]:
 
     handler = signal.signal(signal.SIGVTALRM, stop)
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    # CPU time, because a busy machine is no reason; again each second, because a finalizer swallows what it raises
+    # CPU time, because the machine may be busy; again each second, because exceptions in a finalizer are lost
     signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_S, 1)
     if max_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (_at_most(limits[0], _address_space() + max_bytes), limits[1]))
+        in_use = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        limit = in_use + max_bytes if limits[0] == resource.RLIM_INFINITY else min(limits[0], in_use + max_bytes)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limits[1]))
     try:
         yield
     except _Exceeded:
         raise ConfigError(message) from None
     except Exception as error:
-        # OmegaConf (2.3) puts an error of its own in the place of any, and names that one in its text
+        # OmegaConf (2.3) replaces any error by its own, which has the name of the first in its text
         if isinstance(error, MemoryError) or "MemoryError" in str(error):
             raise ConfigError(message) from None
         raise
@@ -59,11 +61,3 @@ def bounded(message: str, max_bytes: int | None = None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         resource.setrlimit(resource.RLIMIT_AS, limits)
         signal.signal(signal.SIGVTALRM, handler)
-
-
-def _at_most(limit: int, wanted: int) -> int:
-    return wanted if limit == resource.RLIM_INFINITY else min(limit, wanted)
-
-
-def _address_space() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

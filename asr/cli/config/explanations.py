@@ -23,7 +23,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def config_folder(config_name: str) -> Path:
-    """Return the folder with a command's config and groups; one of its own where a key has the name of a group."""
+    """Return the folder with the config and the groups of a command; it has its own if a key is named like a group."""
     own = CONFIGS / config_name
     return own if own.is_dir() else CONFIGS
 
@@ -31,7 +31,7 @@ def config_folder(config_name: str) -> Path:
 def explain_os_error(error: OSError) -> tuple[str, int]:
     """Return what the operating system refused, in a line, and the exit code.
 
-    1 where the machine's state is to blame, 2 where another name on the command line would help.
+    1 if the machine's state is the reason, 2 if another name on the command line would help.
     """
     where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     told = f"{error.strerror or error}" + (f": {where}" if where else "")
@@ -101,7 +101,7 @@ def _in_one_line(text: str) -> str:
 
 
 def explain_choice(group: str, choice: str, folder: Path) -> str:
-    """Return that a group has no such choice, and what there is; nothing where there is no such group."""
+    """Return that a group has no such choice, and its choices; empty if the group does not exist."""
     known = list(choices(folder, group)) if "/" in group or (folder / group).is_dir() else []
     if not known:
         return ""
@@ -109,6 +109,8 @@ def explain_choice(group: str, choice: str, folder: Path) -> str:
 
 
 def _explain_key(key: str, config_name: str) -> str:
+    if "@" in key:
+        return f"{key}: '@' puts a group at another place, which only the defaults of a recipe may do; remove it"
     parent, _, name = key.rpartition(".")
     if key.startswith("hydra."):
         return f"{key}: Hydra has no such setting; --cfg hydra shows all"

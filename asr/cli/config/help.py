@@ -51,7 +51,7 @@ def command_help(config_name: str, configs: Path) -> str:
 
 
 def known_keys(config_name: str, configs: Path, parent: str) -> list[str] | None:
-    """Return the keys below a dotted key of the composed config; None where there is nothing like it.
+    """Return the keys below a dotted key of the composed config; None if that key does not exist.
 
     Group choices of the command line are honored, so that the keys of the chosen optimizer are listed.
     """

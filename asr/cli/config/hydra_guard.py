@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from asr.cli.config.options import resolved
 from asr.cli.config.words import SEARCHPATH, leads_to_recipes, searchpath, typed_places
 from asr.cli.errors import ConfigError
-from asr.safe_io import checked_scalars
+from asr.plain_data import checked_scalars
 
 # of Hydra, of its plugins, and of ours; optuna is what Hydra's sweeper of that name is configured with
 TARGETS = (
@@ -72,8 +72,8 @@ def typed_overrides(argv: Sequence[str], may_sweep: bool) -> list[str]:
 def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
     """Compose, and refuse what Hydra would build or run beyond its own.
 
-    Nothing is composed where all configs are our own, and no word says anything to Hydra.
-    Where configs come from other folders too, every choice of a sweep is composed: Hydra sets logging and environment
+    Nothing is composed if all configs are our own and no override is for Hydra.
+    If configs come from other folders too, every choice of a sweep is composed: Hydra sets logging and environment
     variables of a job before the job can look at them.
 
     Args:
@@ -162,7 +162,10 @@ def _own_words(parsed: Sequence[Override], folder: Path) -> list[str]:
         and (key := override.key_or_group) != "hydra.searchpath"
         # a choice of a group is ours, or it is a file of the other folder
         and (key.startswith(("hydra.", "logger.")) or key in DESTINATIONS or key in ("sweep", "logger"))
-        and (not (folder / key).is_dir() or _is_ours(folder / key, str(override.value())))
+        and (
+            not (folder / key).is_dir()
+            or (re.fullmatch(r"\w+", name := str(override.value())) and (folder / key / f"{name}.yaml").is_file())
+        )
     ]
 
 
@@ -183,10 +186,6 @@ def _refuse_changes(own: Mapping[str, Any], composed: Mapping[str, Any], prefix:
                 f"{which}a yaml of another folder changes {prefix}{key}, which only a command line may"
                 + ("" if prefix else ", or recipes_dir=…, for configs that you trust")
             )
-
-
-def _is_ours(group: Path, name: str) -> bool:
-    return re.fullmatch(r"\w+", name) is not None and (group / f"{name}.yaml").is_file()
 
 
 def _swept_choices(parsed: Sequence[Override], folder: Path) -> Iterator[tuple[str]]:

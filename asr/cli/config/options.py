@@ -42,10 +42,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_seed(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_SEED
-
-
 YES_OR_NO = Kind("true or false", lambda value: isinstance(value, bool))
 NAME = Kind("a name", lambda value: isinstance(value, str) and value.strip() != "")
 FILE_NAME = Kind(
@@ -58,6 +54,7 @@ PLACES = Kind(
 )
 NUMBER = Kind("a finite number", _is_number)
 COUNT = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+SEED = Kind(f"a whole number of at least 0 and at most {MOST_SEED}", lambda v: COUNT.fits(v) and 0 <= v <= MOST_SEED)
 OPTIONS = Kind("a choice of its group", lambda value: isinstance(value, Mapping))
 LOGGERS = Kind(
     "a choice of its group, with options for each",
@@ -75,7 +72,7 @@ DECODING = {
     "decoder": OPTIONS.or_null(),
 }
 TRAINING = {
-    "seed": Kind(f"a whole number of at least 0 and at most {MOST_SEED}", _is_seed),
+    "seed": SEED,
     "run_dir": PLACE.or_null(),
     "resume": PLACE.or_null(),
     "allow_changes": YES_OR_NO,
@@ -86,7 +83,7 @@ TRAINING = {
     "weights": NAME,
     "best_lr": RATES,
 }
-GROUPS = ("decoder", "logger")  # of which nothing may be chosen
+GROUPS = ("decoder", "logger")  # a config may choose nothing from these
 KINDS: dict[str, dict[str, Kind]] = {
     "train": TRAINING,
     "prepare": TRAINING,
@@ -132,7 +129,7 @@ def check_options(command: str, config: DictConfig) -> None:
 
 
 def resolved(config: Container) -> Any:
-    """Return a config as plain values, within bounds: few lines may refer to each other a thousand million times.
+    """Return a config as plain values, within bounds: a few lines may refer to each other a billion times.
 
     Raises:
         ConfigError: they do.

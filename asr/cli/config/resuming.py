@@ -18,8 +18,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.nested import at, flatten
+from asr.plain_data import check_plain, read_yaml
 from asr.run_folder import check_run_folder
-from asr.safe_io import check_plain, named_path, read_yaml
+from asr.safe_io import named_path
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
 FREE = (
@@ -61,7 +62,7 @@ def resumed_folder(words: Sequence[str]) -> Path | None:
 
 
 def typed_value(words: Sequence[str], key: str) -> object:
-    """Return what the command line says for a key; None where it says nothing."""
+    """Return what the command line says for a key; None if it does not name the key."""
     found = [word for word in words if word.startswith(f"{key}=")]
     return OverridesParser.create().parse_overrides(found)[-1].value() if found else None
 
@@ -70,7 +71,7 @@ def run_folder(given: object) -> Path:
     """Return the folder that ``resume=`` names.
 
     Raises:
-        ConfigError: it is none, or no run is in it, or a symbolic link in it leads out of it.
+        ConfigError: it is not a folder, holds no run, or a symbolic link in it leads out of it.
     """
     folder = named_path(given).resolve()
     if not (folder / "overrides.yaml").is_file() or not (folder / "config.yaml").is_file():
@@ -183,7 +184,7 @@ def saved_overrides(folder: Path) -> list[str]:
 
 
 def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
-    """Return what was typed for a run so far, with what is typed now in the place of earlier words."""
+    """Return what was typed for a run so far, with what is typed now instead of earlier words."""
     now = [word for word in words if override_key(word) not in TYPED_ONLY]
     typed = {override_key(word) for word in now}
     return [*(word for word in saved_overrides(folder) if override_key(word) not in typed), *now]
@@ -204,7 +205,7 @@ def refuse_changes(found: list[str], anyway: bool) -> list[str]:
     """Return the changes, to be printed, if they were asked for.
 
     Raises:
-        ConfigError: something has changed, and nobody said ``allow_changes=true``.
+        ConfigError: something has changed, without ``allow_changes=true``.
     """
     if found and not anyway:
         raise ConfigError(

@@ -30,7 +30,7 @@ ADDED = ("command-line", "hydra.searchpath in command-line")  # how Hydra names 
 
 
 def check_bounds(words: Sequence[str]) -> None:
-    """Refuse words that parsing would take minutes for, or all of the stack.
+    """Refuse words that would take minutes to parse, or overflow the stack.
 
     Raises:
         ConfigError: names the word, shortened, and the bound.
@@ -70,7 +70,7 @@ def flags_first(argv: list[str]) -> None:
 
 
 def name_sweep(argv: list[str]) -> None:
-    """Name a multirun by its time where nobody has named it, so that all its processes know it by one name.
+    """Name a multirun by its time unless the user has named it, so that all its processes know it by one name.
 
     Puts ``-m`` first too: Hydra does not understand it between overrides.
     """
@@ -102,15 +102,14 @@ def check_words(words: Sequence[str], folder: Path) -> None:
             continue
         value = override.value()
         names = value if isinstance(value, list) else [value]
-        if not all(isinstance(name, str) and _is_choice(name) for name in names):
+        # none may lead out of the folders of configs
+        if not all(
+            isinstance(name, str) and len(name) <= MAX_KEY and name[:1] != "/" and ".." not in name.split("/")
+            for name in names
+        ):
             explained = explain_choice(override.key_or_group, str(value), folder)
             if explained:
                 raise ConfigError(explained)
-
-
-def _is_choice(name: str) -> bool:
-    """Return whether a name can be that of a choice: none leads out of the folders of configs."""
-    return len(name) <= MAX_KEY and not name.startswith("/") and ".." not in name.split("/")
 
 
 def _check_sweep(override: Override) -> None:
@@ -130,7 +129,7 @@ def typed_places(words: Sequence[str]) -> list[str]:
     """Return the folders of configs that ``hydra.searchpath=`` names.
 
     Raises:
-        ConfigError: it is given twice, of which Hydra would obey one, or names something else.
+        ConfigError: it is given twice (Hydra would use only one), or names something else.
     """
     typed = [word for word in words if word.startswith(SEARCHPATH)]
     if len(typed) > 1:
@@ -155,7 +154,7 @@ def searchpath(folders: Sequence[str]) -> str:
 
 
 def _escape(found: re.Match[str]) -> str:
-    # in Hydra's grammar a backslash is special in front of a quote alone
+    # in Hydra's grammar a backslash is special only in front of a quote
     return 2 * found[1] + (f"\\{found[2]}" if found[2] else "")
 
 

@@ -1,4 +1,4 @@
-"""One job of a sweep: a fresh process, which nothing leaks into; finished ones are left alone, others gone on with."""
+"""One job of a sweep: a fresh process, which shares no state; finished jobs are skipped, others are resumed."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from asr.cli.sweeps.gpus import claimed_gpus
 from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import flatten
+from asr.plain_data import read_json
 from asr.run_folder import check_run_folder
-from asr.safe_io import check_inside, open_inside, read_json, write_whole
+from asr.safe_io import check_inside, open_inside, write_whole
 from asr.signals import TRY_AGAIN, Terminated
 from asr.subprocesses import die_with_parent
 
 NAME = re.compile(r"\w[\w.+-]*")
 RECORDS = "jobs"  # folder of a sweep with what is known of each job
 LONGEST_LABEL = 80
-# what may differ between a run and its resumption, but makes another training of a job
+# what may differ between a run and its resumption, but makes a job a different one
 TELLING = ("callbacks", "trainer.devices", "trainer.num_nodes", "trainer.strategy")
 
 console = PlainConsole()
@@ -48,7 +49,7 @@ class JobRecord:
         name: of its folder.
         overrides: of the job.
         status: how it stands.
-        exit_code: of its process; None while it runs, and where it had been finished before.
+        exit_code: of its process; None while it runs, and if it was finished before.
         seconds: that the last process took.
     """
 
@@ -79,7 +80,7 @@ class JobRecord:
         """Read the record of a job.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the file is not a record of a job.
         """
         data = read_json(path)
         if not isinstance(data, dict):
@@ -117,22 +118,19 @@ def check_sweep_name(name: object) -> None:
 
 
 def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
-    """Return the name of a job's folder: what was typed, in short, and a hash of what is trained.
+    """Return the name of a job's folder: the overrides, shortened, and a hash of what is trained.
 
     Args:
         overrides: of the job.
         config: composed, unresolved.
     """
-    label = "_".join(_label(word) for word in overrides if not _is_free(override_key(word)))[:LONGEST_LABEL]
+    # lr-0.01 of optimizer.lr=0.01, without special characters of Hydra's grammar: folders are typed as resume=…
+    words = (word.partition("=") for word in overrides if not _is_free(override_key(word)))
+    texts = (re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in words)
+    label = "_".join(texts)[:LONGEST_LABEL]
     trained = {key: value for key, value in flatten(config).items() if not _is_free(key)}
     digest = hashlib.sha256(json.dumps(trained, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{label or 'default'}-{digest}"
-
-
-def _label(override: str) -> str:
-    """Return ``lr-0.01`` of ``optimizer.lr=0.01``, without what Hydra's grammar knows: folders are typed as resume=…"""
-    key, _, value = override.partition("=")
-    return re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-")
 
 
 def _is_free(key: str) -> bool:
@@ -149,8 +147,8 @@ def run_job(
 ) -> float:
     """Run a job: start it, resume it if it was interrupted, or leave it alone if it is finished.
 
-    A job that fails does not stop the others: it is recorded as failed. A signal that asks this process for an end is
-    handed on to the job, which is waited for.
+    A job that fails does not stop the others: it is recorded as failed. If a signal asks
+    this process to end, it forwards the signal to the job and waits for the job's end.
 
     Args:
         command: what to run, such as ``train``.
@@ -161,11 +159,11 @@ def run_job(
         places: words that tell the job where else configs are found.
 
     Returns:
-        The lowest WER on the development sets, which is what sweepers minimize; infinity where there is none.
+        The lowest WER on the development sets, which is what sweepers minimize; infinity if there is none yet.
 
     Raises:
         ValueError: links lead out of the sweep's folder.
-        Terminated: a signal has asked for an end.
+        Terminated: a signal asked this process to end.
     """
     name = job_name(overrides, config)
     check_inside(sweep_dir / name, sweep_dir)
@@ -187,16 +185,12 @@ def run_job(
         with _output(sweep_dir / RECORDS / f"{name}.log" if to_file else None) as output:
             code = _run(command, words, config.get("sweep", {}).get("gpus_per_job"), output)
     finally:
-        status = _status(code, folder)
+        status = "interrupted" if code in (None, TRY_AGAIN) else "failed"
+        if not code and is_finished(folder):
+            status = "finished"
         JobRecord(name, list(overrides), status, code, round(time.monotonic() - start, 1)).save(sweep_dir)
     print(f"{name}: {status}" + (f" with exit code {code}" if code else ""), flush=True)
     return best_dev_wer(folder)
-
-
-def _status(code: int | None, folder: Path) -> str:
-    if not code and is_finished(folder):
-        return "finished"
-    return "interrupted" if code in (None, TRY_AGAIN) else "failed"
 
 
 def _run(command: str, words: Sequence[str], num_gpus: int | None, output: IO[str] | None) -> int:
@@ -212,7 +206,7 @@ def _run(command: str, words: Sequence[str], num_gpus: int | None, output: IO[st
             return process.wait()
         except Terminated as ended:
             process.send_signal(ended.signal)
-            process.wait()  # for its checkpoint: it would die with this process
+            process.wait()  # until its checkpoint is written: it would die with this process
             raise
         finally:
             process.kill()
@@ -230,7 +224,7 @@ def _output(path: Path | None) -> Iterator[IO[str] | None]:
 
 
 def begun(folder: Path) -> bool:
-    """Return whether a run can be gone on with."""
+    """Return whether a run can be resumed."""
     return (folder / "config.yaml").is_file() and (folder / "overrides.yaml").is_file()
 
 
@@ -240,7 +234,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def best_dev_wer(folder: Path) -> float:
-    """Return the lowest WER on the development sets that a run has reached so far; infinity where there is none."""
+    """Return the lowest WER on the development sets that a run has reached so far; infinity if there is none."""
     metrics = folder / "metrics.csv"
     try:
         points = read_metrics(metrics, lambda name: name == "val/wer") if metrics.is_file() else {}

@@ -16,19 +16,19 @@ from asr.cli.sweeps.jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_na
 from asr.console import PlainConsole, printable
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
-from asr.safe_io import read_json
+from asr.plain_data import read_json
 from asr.signals import end_by_default, end_with
 
 console = PlainConsole()
 
 
 class SweepTable(Callback):
-    """Checks a sweep's name before it starts, and says at its end how every job stands."""
+    """Checks a sweep's name before it starts, and prints the status of every job at its end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a name that is none, and folders that jobs get by themselves; listen for signals.
+        """Refuse an invalid name, and folders that jobs get by themselves; listen for signals.
 
-        Hydra turns errors of callbacks into warnings, so that the program is left.
+        Hydra turns errors of callbacks into warnings, so that this exits the program.
         """
         try:
             check_sweep_name(config.sweep.name)
@@ -41,10 +41,10 @@ class SweepTable(Callback):
         if config.hydra.launcher._target_.endswith(".BasicLauncher"):
             end_with(lambda: resume_line(Path(config.hydra.sweep.dir)))
         else:
-            end_by_default()  # the jobs belong to processes that the launcher ends in its own way
+            end_by_default()  # the launcher ends the processes of the jobs in its own way
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Print the table, and leave with 1 where a job is not finished."""
+        """Print the table, and exit with 1 if a job is not finished."""
         sweep_dir = Path(config.hydra.sweep.dir)
         found = records(sweep_dir)
         if not found:
@@ -70,7 +70,7 @@ def job_table(sweep_dir: Path, found: list[JobRecord]) -> Table:
         words = [word for word in record.overrides if word not in shared]
         table.add_row(
             " ".join(words) or record.name,
-            _status(record),
+            record.status + (f" (exit code {record.exit_code})" if record.exit_code else ""),
             percent(wers[0]),
             " / ".join(map(percent, wers[1:])),
             minutes,
@@ -91,16 +91,12 @@ def last_line(sweep_dir: Path, found: list[JobRecord]) -> str:
 
 
 def resume_line(sweep_dir: Path) -> str:
-    """Return how the jobs stand of a sweep that a signal has ended, and how to resume it."""
+    """Return the status of the jobs after a signal has ended the sweep, and how to resume it."""
     found = records(sweep_dir)
     again = f"to resume: the same command again, with sweep.name={sweep_dir.name}"
     ended = ", ".join(record.name for record in found if not record.failed) or "none"
     others = ", ".join(record.name for record in found if record.failed) or "none"
     return f"; {again}; finished jobs: {ended}; not finished: {others}"
-
-
-def _status(record: JobRecord) -> str:
-    return record.status + (f" (exit code {record.exit_code})" if record.exit_code else "")
 
 
 def _test_wers(folder: Path) -> list[float]:

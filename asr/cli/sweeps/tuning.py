@@ -30,7 +30,7 @@ class TunedSystem:
 
     @property
     def best_lr(self) -> float:
-        """The learning rate with the lowest WER, of equals the one nearest to the middle of those tried."""
+        """The learning rate with the lowest WER; in a tie, the one nearest to the middle of those tried."""
         lowest = min(self.trials.values())
         lrs = sorted(self.trials)
         middle = (math.log(lrs[0]) + math.log(lrs[-1])) / 2
@@ -38,7 +38,7 @@ class TunedSystem:
 
     @property
     def best_warmup(self) -> str | None:
-        """The override with the lowest WER; the usual one where it is as good."""
+        """The override with the lowest WER; in a tie, the usual one."""
         return min(self.warmups, key=lambda warmup: self.warmup_trials.get(warmup, math.inf), default=None)
 
     @property
@@ -60,7 +60,7 @@ class TunedSystem:
         return rounded(math.sqrt(lrs[place] * neighbor))
 
     def words(self, lr: float, warmup: str | None) -> list[str]:
-        """Return the overrides of a training."""
+        """Return the overrides of a run."""
         return [*self.overrides, f"optimizer.lr={lr:g}", *([warmup] if warmup else [])]
 
     def chosen(self) -> list[str]:
@@ -74,7 +74,7 @@ def rounded(lr: float) -> float:
 
 
 def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
-    """Return who takes part, each with the learning rates to begin with.
+    """Return the systems that are tuned, each with its first learning rates.
 
     Args:
         sweep: ``optimizers`` (lr, usual schedule), ``schedules`` (overrides, warm-ups), ``common_schedule``,
@@ -88,12 +88,13 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
     for name in only:
         if name not in optimizers:
             raise ConfigError(f"sweep.only: no range is known of {name!r}; there are {', '.join(optimizers)}")
+    for mode in sweep["schedule_modes"]:
+        if mode not in ("common", "usual"):
+            raise ConfigError(f"sweep.schedule_modes may hold common and usual, given {mode!r}")
     found = []
     for name in only:
-        usual = optimizers[name]["usual"]
-        for schedule in dict.fromkeys(
-            _schedule(mode, sweep["common_schedule"], usual) for mode in sweep["schedule_modes"]
-        ):
+        by_mode = {"common": sweep["common_schedule"], "usual": optimizers[name]["usual"]}
+        for schedule in dict.fromkeys(by_mode[mode] for mode in sweep["schedule_modes"]):
             if schedule not in schedules:
                 raise ConfigError(
                     f"sweep: no schedule {schedule!r} in sweep.schedules; there are {', '.join(schedules)}"
@@ -104,12 +105,6 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
             found.append((TunedSystem(f"{name} {schedule}", words, tuple(options["warmups"])), lrs))
     _check_equal_trials(found)
     return found
-
-
-def _schedule(mode: str, common: str, usual: str) -> str:
-    if mode not in ("common", "usual"):
-        raise ConfigError(f"sweep.schedule_modes may hold common and usual, given {mode!r}")
-    return common if mode == "common" else usual
 
 
 def _check_equal_trials(found: Sequence[tuple[TunedSystem, list[float]]]) -> None:

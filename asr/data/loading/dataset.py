@@ -13,12 +13,14 @@ from lhotse import CutSet
 from lhotse.cut import Cut
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from asr.data.features import Features, cause, read_features
 from asr.data.loading.batch import Batch
 from asr.data.manifests.audio_checks import refuse_changed, too_long
 from asr.data.seeding import seed_for
+from asr.error_text import caused_by_memory
+from asr.errors import WorkerLost, refuse_lack_of_memory
 from asr.text.tokenizer import Tokenizer
 
 Perturb = Callable[[Cut, random.Random], Cut]
@@ -46,6 +48,9 @@ class SpeechDataset(Dataset):
             try:
                 read.append((cut, self._features(cut, seed)))
             except Exception as error:  # a decoder may raise anything on a broken file
+                if caused_by_memory(error) and get_worker_info() is not None:
+                    raise WorkerLost(f"out of memory while reading {cut.id}") from error
+                refuse_lack_of_memory(error, cut.id)
                 skipped.append((cut.id, cause(error)))
         return _collate(read, self.tokenizer, seed, tuple(skipped))
 

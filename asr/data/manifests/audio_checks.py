@@ -16,6 +16,8 @@ from lhotse.audio import set_current_audio_backend
 from lhotse.augmentation import Resample, Speed
 from lhotse.cut import Cut
 
+from asr.errors import refuse_lack_of_memory
+
 # lhotse 1.33 tries several backends; some start programs, for *.sph a shell with the file name in its command, so
 # that a name could be a command. libsndfile reads in this process. The environment tells processes started later.
 READER = "LibsndfileBackend"
@@ -93,7 +95,7 @@ def too_long(cut: Cut, target_rate_hz: int = 0) -> str | None:
     if not cut.duration <= MAX_DECODED_S:
         return f"longer than {MAX_DECODED_S} s; cut it into parts"
     # lhotse reads all channels of a file together
-    num_channels = max(len(source.channels) for source in cut.recording.sources)
+    num_channels = max((len(source.channels) for source in cut.recording.sources), default=0)
     try:
         steps = list(_resampling(cut.recording, target_rate_hz))
     except (TypeError, ValueError, OverflowError) as error:  # a manifest may hold a speed of 1e308
@@ -162,6 +164,7 @@ def _file_problem(path: Path, num_channels: int, recording: Recording) -> str | 
         with soundfile.SoundFile(path) as file:
             return _content_problem(file, num_channels, recording)
     except Exception as error:  # a decoder may raise anything: for *.raw it is a TypeError
+        refuse_lack_of_memory(error, str(path))
         return f"unreadable audio: {error}"
 
 

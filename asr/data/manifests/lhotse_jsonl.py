@@ -214,6 +214,8 @@ def _refuse_many(where: str, fields: dict[str, Any]) -> None:
     sources = [source if isinstance(source, dict) else {} for source in fields["sources"]]
     channels = [source["channels"] if isinstance(source.get("channels"), list) else [] for source in sources]
     found = max(len(sources), sum(map(len, channels)), len(fields.get("channel_ids", ())))
+    if not all(channels) or not sources:
+        raise ValueError(f"{where}: field 'sources' must name the file and the channels of the audio, given neither")
     if found > MAX_CHANNELS:
         raise ValueError(f"{where}: the recording has {found} channels; at most {MAX_CHANNELS} are read")
     if len(fields.get("transforms", ())) > MAX_TRANSFORMS:
@@ -236,8 +238,12 @@ def _features(where: str, data: Any) -> Features:
 def _supervision(where: str, data: Any) -> SupervisionSegment:
     fields = _fields(where, data, SUPERVISION, SUPERVISION_OPTIONAL)
     refuse_unspeakable(where, fields.get("text", ""))
-    if isinstance(fields.get("channel"), list) and len(fields["channel"]) > MAX_CHANNELS:
-        raise ValueError(f"{where}: the supervision has more than {MAX_CHANNELS} channels")
+    channels = fields.get("channel")
+    if isinstance(channels, list):
+        if len(channels) > MAX_CHANNELS:
+            raise ValueError(f"{where}: the supervision has more than {MAX_CHANNELS} channels")
+        if not all(isinstance(channel, int) for channel in channels):
+            raise ValueError(f"{where}: field 'channel' must hold whole numbers, given {str(channels)[:60]}")
     # an empty string would count as a speaker
     return SupervisionSegment(**fields | {"speaker": fields.get("speaker", "").strip() or None})
 

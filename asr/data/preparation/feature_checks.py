@@ -26,7 +26,7 @@ def refuse_unfit(manifests: Manifests, features: Features) -> None:
     """Refuse features that a corpus cannot have, before any of its cuts is checked.
 
     Raises:
-        ValueError: the features need audio and there is none, or the reverse; or those of the corpus have another
+        ValueError: the features need audio and the corpus has none, or the reverse; or those of the corpus have another
             width or frame shift.
     """
     given = next(iter(manifests.features or ()), None)

@@ -49,7 +49,7 @@ class IndexedCutSet(Sequence[Cut]):
     @classmethod
     def write(cls, path: Path, cuts: Iterable[Cut]) -> None:
         """Write the two files."""
-        # the format of lhotse's JSONL writer, which does not tell the offsets
+        # the format of lhotse's JSONL writer, which does not return the offsets
         offsets, durations = [], []
         with path.with_name(f"{path.name}.jsonl").open("wb") as file:
             for cut in cuts:

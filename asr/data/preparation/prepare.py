@@ -19,7 +19,8 @@ from asr.data.manifests.lhotse_jsonl import read_saved
 from asr.data.manifests.manifest_checks import contradiction
 from asr.data.preparation.build import PrepareSpec, build_prepared
 from asr.data.preparation.prepared import INDEX, DamagedData, PreparedData
-from asr.safe_io import naming, open_inside, read_json, refuse_links_outside, write_whole
+from asr.plain_data import read_json
+from asr.safe_io import naming, open_inside, refuse_links_outside, write_whole
 
 CORPUS_INDEX = "corpus.json"
 MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES = 2**29, 4_000_000  # it lists every dropped item
@@ -69,7 +70,7 @@ def prepare(
 
 
 def _existing(folder: Path, spec: PrepareSpec, quiet: bool = False) -> PreparedData | None:
-    """Return the data of an earlier call; None if there are none, or if they are damaged, which is printed."""
+    """Return the data of an earlier call; None if they do not exist, or are damaged, which is printed."""
     if not os.path.lexists(folder / INDEX):
         return None
     try:

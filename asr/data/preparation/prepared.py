@@ -13,7 +13,8 @@ from typing import Any
 from asr.data.manifests.corpus import SPLIT, Dropped, write_dropped
 from asr.data.preparation.ctc_lengths import CtcLengths, OutputFrames
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
-from asr.safe_io import check_plain, read_json, write_whole
+from asr.plain_data import check_plain, read_json
+from asr.safe_io import write_whole
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 INDEX = "prepared.json"
@@ -186,7 +187,11 @@ def _checked(index: Any) -> dict[str, Any]:
     for name in ("tokenizer", "splits", "files"):
         if not isinstance(index.get(name), Mapping):
             raise ValueError(f"{name!r} of {INDEX} is {str(index.get(name))[:60]!r}, not a mapping")
-    mean, std = (_numbers(index, name) for name in ("mean", "std"))
+    for name in ("mean", "std"):
+        values = index.get(name)
+        if not isinstance(values, list) or not values or not all(map(_is_finite, values)):
+            raise ValueError(f"{name!r} of {INDEX} is {str(values)[:60]!r}, not a list of finite numbers")
+    mean, std = tuple(index["mean"]), tuple(index["std"])
     if len(mean) != len(std) or min(std) < 1 / MOST_STATISTIC or max(map(abs, mean + std)) > MOST_STATISTIC:
         raise ValueError(f"'mean' and 'std' of {INDEX} differ in length, or hold values that no features have")
     notes = index.get("notes")
@@ -199,13 +204,6 @@ def _checked(index: Any) -> dict[str, Any]:
         raise ValueError(f"'tokenizer' of {INDEX}: {error or type(error).__name__}") from error
     splits = {name: _counts(name, split) for name, split in index["splits"].items()}
     return {"tokenizer": tokenizer, "mean": mean, "std": std, "splits": splits, "notes": tuple(notes)}
-
-
-def _numbers(index: Mapping[str, Any], name: str) -> tuple[float, ...]:
-    values = index.get(name)
-    if not isinstance(values, list) or not values or not all(_is_finite(value) for value in values):
-        raise ValueError(f"{name!r} of {INDEX} is {str(values)[:60]!r}, not a list of finite numbers")
-    return tuple(values)
 
 
 def _counts(name: str, split: Any) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""Which training was better, by how much, and how sure that is."""
+"""Which system was better, by how much, and how sure that is."""

@@ -112,8 +112,8 @@ class LayeredEncoder(nn.Module):
         """
         x, lengths = self.subsampling(features, num_frames)
         frames = torch.arange(x.shape[1], device=x.device)
-        # the first frame is always attended to, even if there is none: a softmax over nothing would be NaN, and NaN
-        # passes through every later mask
+        # the first frame is always attended to, also in an empty utterance: a softmax over nothing would be NaN, and
+        # NaN passes through every later mask
         mask = (frames < lengths.clamp(min=1).unsqueeze(1))[:, None, None, :]
         positions = self.positions(x.shape[1])
         outputs = []

@@ -9,7 +9,9 @@ import lightning.pytorch as pl
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
+from torch.nn.utils import get_total_norm
 
+from asr.errors import RunFailed
 from asr.training.checkpoint_checks import count_at
 from asr.training.checkpoint_files import (
     duplicate,
@@ -97,11 +99,17 @@ class CheckpointCallback(Checkpoint):
             The file.
 
         Raises:
-            RunFailed: it cannot be written; earlier checkpoints are unchanged.
+            RunFailed: it cannot be written, or the model has diverged; earlier checkpoints are unchanged.
         """
         update = trainer.global_step
         path = update_file(self.folder, update)
         if update != self.saved_update:
+            largest = get_total_norm(list(trainer.lightning_module.parameters()), norm_type=float("inf"))
+            if not largest.isfinite():
+                raise RunFailed(
+                    f"the model has diverged: after update {update} its weights hold numbers that are not finite; "
+                    "lower optimizer.lr, or warm up longer, and start anew; earlier checkpoints are unchanged"
+                )
             # before the state is saved: the resumed run must not write this update again
             self.saved_update = None if validation_is_next else update
             self.validation_is_next = validation_is_next

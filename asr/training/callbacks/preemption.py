@@ -1,4 +1,4 @@
-"""Ends a run when its machine is taken away: it saves a checkpoint, and exits with a code that says "start again"."""
+"""Ends a preempted run: saves a checkpoint, and exits with a code that means "start again"."""
 
 from __future__ import annotations
 

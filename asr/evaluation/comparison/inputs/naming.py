@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asr.evaluation.formatting import shortened
 from asr.nested import at, flatten
 
 SEED = "seed"
@@ -27,13 +28,19 @@ class Systems:
         self, typed: Sequence[Sequence[str]], configs: Sequence[Mapping[str, Any]], free: Sequence[str]
     ) -> None:
         self.free = (*free, SEED)
-        self.configs = [self._trained(config) for config in configs]
+        self.configs: list[dict[str, Any]] = []  # of what is trained
+        for config in configs:
+            # converted from epochs, the budget depends on the seed, and so do schedules that end with it
+            budget = at(config, *BUDGET.split("."))
+            flat = {key: value for key, value in flatten(config).items() if not self._is_free(key) and key != BUDGET}
+            horizons = {key for key, value in flat.items() if key.startswith("schedule.") and value == budget}
+            self.configs.append({key: BUDGET if key in horizons else value for key, value in flat.items()})
         self.typed = [self._overrides(words) for words in typed]
         shared = set.intersection(*(set(words.items()) for words in self.typed)) if typed else set()
         plain = [_name(words, shared, config) for words, config in zip(self.typed, configs, strict=True)]
-        self.groups: dict[str, list[int]] = defaultdict(list)  # by what identifies the training
-        for run, config in enumerate(self.configs):
-            self.groups[json.dumps([config, self.typed[run].get(BUDGET)], sort_keys=True, default=str)].append(run)
+        self.groups: dict[str, list[int]] = defaultdict(list)  # by what is trained
+        for run, trained in enumerate(self.configs):
+            self.groups[json.dumps([trained, self.typed[run].get(BUDGET)], sort_keys=True, default=str)].append(run)
         self.names, self.problems = [""] * len(typed), list[str]()
         self._give_names(plain)
 
@@ -56,7 +63,7 @@ class Systems:
         configs = [self.configs[run] for run in runs]
         rows = {key: [config.get(key, "absent") for config in configs] for key in sorted(set().union(*configs))}
         texts = [
-            f"{key}: {' / '.join(_short(str(value)) for value in values)}"
+            f"{key}: {' / '.join(shortened(str(value), 40) for value in values)}"
             for key, values in rows.items()
             if len(set(map(repr, values))) > 1
         ]
@@ -64,13 +71,6 @@ class Systems:
 
     def _is_free(self, key: str) -> bool:
         return any(f"{key}.".startswith(f"{free}.") for free in self.free)
-
-    def _trained(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        # converted from epochs, the budget depends on the seed, and so do schedules that end with it
-        budget = at(config, *BUDGET.split("."))
-        flat = {key: value for key, value in flatten(config).items() if not self._is_free(key) and key != BUDGET}
-        horizons = {key for key, value in flat.items() if key.startswith("schedule.") and value == budget}
-        return {key: BUDGET if key in horizons else value for key, value in flat.items()}
 
     def _overrides(self, words: Sequence[str]) -> dict[str, str]:
         """Return the last override of each key, the optimizer first."""
@@ -91,7 +91,3 @@ def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], config: Ma
         optimizer = overrides.get("optimizer") or str(at(config, "optimizer", "_target_")).rpartition(".")[2]
     options = [f"{key.removeprefix('optimizer.')}={value}" for key, value in own.items()]
     return " ".join([optimizer, *options] if optimizer else options)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."

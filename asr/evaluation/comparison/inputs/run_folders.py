@@ -14,7 +14,7 @@ from asr.evaluation.comparison.inputs.runs import Cost, Curve, Run, SetErrors
 from asr.evaluation.formatting import count, shortlist
 from asr.evaluation.report import check_set_name
 from asr.nested import at, number_at
-from asr.safe_io import read_json, read_yaml
+from asr.plain_data import read_json, read_yaml
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def read_runs(folders: Sequence[Path], free: Sequence[str] = ()) -> ReadRuns:
         problems += files.problems
     systems = Systems([files.typed for files in read], [files.config for files in read], free)
     runs = [_run(files, name) for files, name in zip(read, systems.names, strict=True)]
-    notes = {note: None for files in read for note in at(files.summary, "notes") or [] if isinstance(note, str)}
+    written = [at(files.summary, "notes") for files in read]
+    notes = {note: None for own in written if isinstance(own, list) for note in own if isinstance(note, str)}
     if num_tuning:
         notes[f"left out: {count(num_tuning, 'run')} that chose settings on the development sets"] = None
     return ReadRuns(runs, [*problems, *systems.problems, *_different_data(read)], list(notes))

@@ -81,7 +81,9 @@ def plot_curves(
 
     png, svg = drawing.draw(spec.name, drawing.height_with_legend(names), fill)
     missing = [name for name in styles if name not in drawn]
-    return drawing.Plot(spec.name, _caption(spec, list(drawn.values()), missing), _alt(spec, drawn), png, svg)
+    last = ", ".join(f"{name} {number(spec.scale * curve.mean[-1])}" for name, curve in drawn.items())
+    alt = f"{spec.title}, {spec.label}. Last values: {last}."
+    return drawing.Plot(spec.name, _caption(spec, list(drawn.values()), missing), alt, png, svg)
 
 
 def _add(axes: Axes, spec: CurvePlot, curve: SeedCurves, style: LineStyle, num_systems: int) -> Line2D:
@@ -120,8 +122,3 @@ def _caption(spec: CurvePlot, curves: Sequence[SeedCurves], missing: Sequence[st
     if missing:
         parts.append(f"Not shown, because it was not logged: {shortlist(missing)}.")
     return " ".join(parts)
-
-
-def _alt(spec: CurvePlot, curves: Mapping[str, SeedCurves]) -> str:
-    last = [f"{name} {number(spec.scale * curve.mean[-1])}" for name, curve in curves.items()]
-    return f"{spec.title}, {spec.label}. Last values: {', '.join(last)}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -33,7 +33,9 @@ def plot_wers(found: SetComparison, styles: Mapping[str, LineStyle], level: floa
         _explain(figure, found, level)
 
     png, svg = draw(name, 1.35 + ROW_IN * len(found.rows), fill)
-    return Plot(name, _caption(found, level), _alt(found), png, svg)
+    rows = "; ".join(f"{row.system} {_numbers(row)}" for row in found.rows)
+    alt = f"WER in percent on {found.name}, mean and interval, best first: {rows}."
+    return Plot(name, _caption(found, level), alt, png, svg)
 
 
 def _add(axes: Axes, height: int, row: Row, style: LineStyle) -> None:
@@ -100,8 +102,3 @@ def _caption(found: SetComparison, level: float) -> str:
     if len(found.rows) > 1:
         parts.append("Two systems may differ although their intervals overlap, because they share seeds and speakers.")
     return " ".join(parts)
-
-
-def _alt(found: SetComparison) -> str:
-    rows: Sequence[str] = [f"{row.system} {_numbers(row)}" for row in found.rows]
-    return f"WER in percent on {found.name}, mean and interval, best first: {'; '.join(rows)}."

@@ -9,7 +9,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from asr.evaluation.comparison.plots.draw_plots import Plots
-from asr.evaluation.comparison.plots.drawing import Plot
 from asr.evaluation.comparison.plots.line_styles import COLORS
 from asr.evaluation.comparison.report.inline_svg import inline_svg
 from asr.evaluation.comparison.report.tables import cost_table, explanations, run_table, set_sections, target_table
@@ -38,7 +37,7 @@ def report_page(comparison: Comparison, plots: Plots) -> str:
         costs=cost_table(comparison),
         runs=run_table(comparison),
         explanations=explanations(comparison.level),
-        inline=_inline,
+        inline=lambda plot: Markup(inline_svg(plot.svg, plot.name, printable(plot.alt))),
         breakable=_breakable,
     )
 
@@ -46,10 +45,6 @@ def report_page(comparison: Comparison, plots: Plots) -> str:
 def _printable(value: Any) -> Any:
     """Make text fit for any file; markup stays as it is."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _inline(plot: Plot) -> Markup:
-    return Markup(inline_svg(plot.svg, plot.name, printable(plot.alt)))
 
 
 def _breakable(name: str) -> Markup:

@@ -50,14 +50,7 @@ def _adapt(node: ElementTree.Element, name: str, targets: set[str]) -> None:
         elif key in _MEASURES:
             node.set(key, _NUMBER.sub(lambda found: f"{float(found[0]):.2f}", value))
         elif key != "id":
-            node.set(key, _colored(_REFERENCE.sub(lambda found: _renamed(found[0], name, targets), value)))
-
-
-def _renamed(reference: str, name: str, targets: set[str]) -> str:
-    return f"#{name}-{reference[1:]}" if reference in targets else reference
-
-
-def _colored(style: str) -> str:
-    for color in COLORS:
-        style = style.replace(color.light, f"var(--{color.name})")
-    return style
+            style = _REFERENCE.sub(lambda found: f"#{name}-{found[0][1:]}" if found[0] in targets else found[0], value)
+            for color in COLORS:
+                style = style.replace(color.light, f"var(--{color.name})")
+            node.set(key, style)

@@ -9,6 +9,7 @@ import rich.table
 from rich.console import Group
 from rich.text import Text
 
+from asr.console import printable
 from asr.evaluation.comparison.report.tables import (
     Cell,
     Table,
@@ -49,9 +50,9 @@ def _rendered(table: Table) -> Group:
             lines = textwrap.wrap(name, max(map(len, cells), default=1), break_long_words=False)
             rendered.add_column(Text("\n".join(lines).translate(PLAIN)), justify="right", no_wrap=True)
     for row in table.rows:
-        rendered.add_row(Text(row[0].text), *(Text(_plain(row[place])) for place in shown))
+        rendered.add_row(Text(printable(row[0].text)), *(Text(_plain(row[place])) for place in shown))
     return Group(Text(table.title, style="bold"), rendered, *map(Text, table.notes))
 
 
 def _plain(cell: Cell) -> str:
-    return f"{cell.text} {cell.detail}".rstrip().translate(PLAIN)
+    return printable(f"{cell.text} {cell.detail}".rstrip().translate(PLAIN))

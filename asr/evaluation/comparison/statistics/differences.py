@@ -25,21 +25,19 @@ class Differences:
 
     def __init__(self, counts: SetCounts, baseline: str | None, level: float) -> None:
         self.counts, self.alpha = counts, 1 - level
-        pairs = [pair for pair in itertools.combinations(counts.errors, 2) if counts.seeds(*pair)]
-        self.estimates = {pair: self._estimate(pair) for pair in pairs}
+        self.estimates: dict[Pair, Estimate] = {}
+        for pair in itertools.combinations(counts.errors, 2):
+            if seeds := counts.seeds(*pair):
+                # the same seeds and units for both: what is hard for both systems cancels out
+                first, second = (counts.matrix(name, seeds) for name in pair)
+                self.estimates[pair] = estimate(first - second, counts.words)
         # one seed says nothing about other seeds: no test
-        tested = [pair for pair in pairs if self.estimates[pair].num_seeds > 1]
+        tested = [pair for pair, found in self.estimates.items() if found.num_seeds > 1]
         weights = pair_weights(tested, baseline) if tested else np.ones(0)
         p_values = np.array([float(self.estimates[pair].p_value()) for pair in tested])
         self.weights = dict(zip(tested, weights.tolist(), strict=True))
         self.p_values = dict(zip(tested, p_values.tolist(), strict=True))
         self.adjusted = dict(zip(tested, holm(p_values, weights).tolist(), strict=True))
-
-    def _estimate(self, pair: Pair) -> Estimate:
-        seeds = self.counts.seeds(*pair)
-        # the same seeds and units for both: what is hard for both systems cancels out
-        first, second = (self.counts.matrix(name, seeds) for name in pair)
-        return estimate(first - second, self.counts.words)
 
     def difference(self, system: str, other: str) -> Difference | None:
         """Return the difference of two systems; None if they have no seed in common."""
@@ -51,6 +49,11 @@ class Differences:
         # 0 - x, because -x would print the difference of equal systems as -0.00
         mean, half = float(0 - found.mean if reverse else found.mean), float(found.half_width(self.alpha))
         tested = pair in self.adjusted
+        verdict: Verdict = "better" if mean < 0 else "worse"
+        if not tested:
+            verdict = "one seed: not compared"
+        elif self.adjusted[pair] > self.alpha:
+            verdict = "cannot distinguish"
         return Difference(
             other=other,
             num_seeds=found.num_seeds,
@@ -61,7 +64,7 @@ class Differences:
             p_value=self.p_values[pair] if tested else None,
             p_adjusted=self.adjusted[pair] if tested else None,
             smallest_detectable=float(found.smallest_detectable(self.alpha * self.weights[pair])) if tested else None,
-            verdict=self._verdict(mean, self.adjusted[pair]) if tested else "one seed: not compared",
+            verdict=verdict,
         )
 
     def _probability(self, system: str, other: str) -> float:
@@ -75,8 +78,3 @@ class Differences:
         ours, theirs = (np.array(self.counts.wers(name, seeds)) for name in (system, other))
         below, same = ours[:, None] < theirs, ours[:, None] == theirs
         return float((below + 0.5 * same).mean())
-
-    def _verdict(self, mean: float, p_adjusted: float) -> Verdict:
-        if p_adjusted > self.alpha:
-            return "cannot distinguish"
-        return "better" if mean < 0 else "worse"

@@ -117,12 +117,11 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
             query, pos = with_zero_grad(query, self.linear_pos.weight), None
         else:
             pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))
-        query, key, pos_query = (self._heads(each) for each in (query, key, pos_query))
+        # (B, T, H · K) → (B, H, T, K)
+        query, key, pos_query = (
+            each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in (query, key, pos_query)
+        )
         return attention_weights(query, key, pos_query, pos, attn_mask, penalize)
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """View (B, T, H · K) as (B, H, T, K)."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class SelfAttention(nn.Module):

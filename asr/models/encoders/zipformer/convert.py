@@ -66,7 +66,6 @@ def convert(theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Con
             ours = our_name(name)
             if ours in weights:
                 raise ValueError(f"{name} ({ours}) is there twice, under another name too")
-            _refuse_no_weight(tensor, f"{name} ({ours})")
             weights[ours] = _shaped(tensor, None if ours in buffers else expected.get(ours), f"{name} ({ours})")
     missing = sorted(set(expected) - set(weights) - set(buffers))
     if missing:
@@ -87,14 +86,11 @@ def our_name(name: str) -> str:
     raise ValueError(f"{name} is no tensor of a Zipformer that is known here")
 
 
-def _refuse_no_weight(tensor: Tensor, name: str) -> None:
+def _shaped(tensor: Tensor, expected: Tensor | None, name: str) -> Tensor:
+    """Return a tensor in the shape that is expected: convolutions over one place are linear maps here."""
     dense = tensor.layout is torch.strided and tensor.device.type != "meta"
     if not dense or not tensor.is_floating_point() or not tensor.isfinite().all():
         raise ValueError(f"{name} must hold finite floating-point numbers, as weights do; it is of type {tensor.dtype}")
-
-
-def _shaped(tensor: Tensor, expected: Tensor | None, name: str) -> Tensor:
-    """Return a tensor in the shape that is expected: convolutions over one place are linear maps here."""
     if expected is None:
         raise ValueError(f"{name} is not in the encoder; compare its number of layers, and whether it is causal")
     plain = tensor.flatten(1) if tensor.ndim == 4 and expected.ndim == 2 else tensor

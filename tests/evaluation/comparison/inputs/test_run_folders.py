@@ -12,7 +12,7 @@ from asr.evaluation.comparison.inputs.runs import Cost
 from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.report import write_report
 from asr.evaluation.wer import Utterance, score
-from asr.safe_io import MAX_BYTES, read_yaml
+from asr.plain_data import MAX_BYTES, read_yaml
 from tests.evaluation.comparison.run_folders import write_metrics, write_run
 
 FREE = ("run_dir", "sweep")
@@ -42,6 +42,11 @@ def test_a_run_is_read_whole(tmp_path):
     assert run.curves["val/wer"].seconds == (25.0, 50.0)
     assert len(run.curves["train/loss"].values) == 100
     assert (found.problems, found.notes) == ([], ["synthetic speech"])
+
+
+def test_notes_that_are_no_list_are_left_out(tmp_path):
+    folders = [write_run(tmp_path / str(i), summary={"notes": notes}) for i, notes in enumerate((5, "text", ["a", 3]))]
+    assert read_runs(folders, FREE).notes == ["a"]
 
 
 def test_cpu_seconds_of_a_resumed_run_are_unknown_since_killed_processes_took_some_too(tmp_path):
