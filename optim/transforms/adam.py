@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import ClassVar
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
+from optim.transforms.beta2 import beta2_correction, beta2_of
 from optim.transforms.learning_rate import LearningRate, learning_rate
 from optim.transforms.weight_decay import DecoupledDecay
 
@@ -24,7 +26,7 @@ class Adam(FusedTransform):
     """The direction of Adam; a later transform scales it.
 
         m ← β₁ m + (1 − β₁) u,   v ← β₂ v + (1 − β₂) u²
-        u = m/(1 − β₁ᵗ) / (√v/√(1 − β₂ᵗ) + eps)
+        u = m/(1 − β₁ᵗ) / (√v/√(1 − β₂ᵗ) + eps)                                     β₂ may follow a schedule: `beta2_of`
 
     If only `DecoupledDecay` and `LearningRate` follow, torch's kernel does all in one pass over memory.
 
@@ -51,13 +53,13 @@ class Adam(FusedTransform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the averaged update over the root of its averaged square."""
         u = update.value()
-        (beta1, beta2), t = batch.group["betas"], batch.step
+        beta1, beta2 = batch.group["betas"][0], beta2_of(batch)
         # lerp_ instead of mul_ and add_: one pass over m
         m = batch.state["exp_avg"].lerp_(u, 1 - beta1)
         v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
         # m/(√v/c + eps) = c m/(√v + c eps) saves a pass over the elements
-        c = (1 - beta2**t) ** 0.5
-        return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**t), free=True)
+        c = beta2_correction(batch) ** 0.5
+        return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**batch.step), free=True)
 
     def fuses(self, later: Sequence[Transform]) -> bool:
         """Return whether the learning rate follows, and at most the decay of weights before it."""
@@ -94,9 +96,13 @@ def _same_layout(a: Tensor, b: Tensor) -> bool:
 def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float) -> None:
     batches = [batch for _, batch in pairs]
     first, device = batches[0], batches[0].param.device
-    (beta1, beta2), lr = first.group["betas"], learning_rate(first)
+    beta1, lr, steps = first.group["betas"][0], learning_rate(first), float(first.step)
+    if first.group.get("palm"):
+        # an infinite count turns off both corrections of the kernel: only that of m belongs there, as a part of lr
+        correction, steps = 1 - beta1**first.step, math.inf
+        lr, weight_decay = lr / correction, weight_decay * correction
     # the kernel wants a count of steps per tensor, on its device; a fill waits for no device, where a copy would
-    count = torch.full((), float(first.step), device=device)
+    count = torch.full((), steps, device=device)
     # torch.optim.adamw.adamw calls this too, but sorts the tensors again and adds 1 to the count of each
     torch._fused_adamw_(
         [batch.param for batch in batches],
@@ -107,7 +113,7 @@ def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float)
         [count] * len(batches),
         amsgrad=False,
         beta1=beta1,
-        beta2=beta2,
+        beta2=beta2_of(first),
         # a rate on another GPU is copied as torch's own class does; one on a CPU is read
         lr=lr.to(device, non_blocking=True) if isinstance(lr, Tensor) and lr.device.type != "cpu" else lr,
         weight_decay=weight_decay,
