@@ -44,8 +44,8 @@ class Clipping(Transform):
 
     def _name_of(self, how: str | Clipper | None) -> str | None:
         """Return what groups hold; remember a function under its name."""
-        if how is None or isinstance(how, str):
-            return HEAVYBALL_NAMES.get(how or "", how)
+        if not callable(how):
+            return HEAVYBALL_NAMES.get(how, how) if isinstance(how, str) else how
         label = f"{how.__module__}.{how.__qualname__}" if hasattr(how, "__qualname__") else repr(how)
         if self.functions.setdefault(label, how) is not how:
             raise ValueError(f"{self.option} was given two functions called {label}; give one of them another name")
@@ -54,20 +54,17 @@ class Clipping(Transform):
     def check(self, group: Group) -> None:
         """Turn a function into its name, and refuse unknown names."""
         how = group[self.option]
-        if how is not None and not isinstance(how, str) and not callable(how):
-            raise ValueError(f"{self.option} must be {self._allowed()}, given {how!r}")
         group[self.option] = how = self._name_of(how)
-        known = {*NAMES, *self.functions, None}
-        if how not in known:
-            raise ValueError(f"{self.option} must be {self._allowed()}, given {how!r}{did_you_mean(str(how), NAMES)}")
+        if how not in (*NAMES, *self.functions, None):
+            raise ValueError(
+                f"{self.option} must be one of {', '.join(NAMES)}, a function of a tensor, or None, given {how!r}"
+                f"{did_you_mean(str(how), NAMES)}"
+            )
         if how == GLOBAL_NORM and self.option != "gradient_clipping":
             raise ValueError(
                 f"{self.option}={GLOBAL_NORM!r} would need all updates before the first parameter moves; use "
                 f"gradient_clipping={GLOBAL_NORM!r}, or limit each update by 'l2' or 'rms_norm'"
             )
-
-    def _allowed(self) -> str:
-        return f"one of {', '.join(NAMES)}, a function of a tensor, or None"
 
     def new_shared_state(self, group: Group) -> State:
         """Return a factor of one."""
