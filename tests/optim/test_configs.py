@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -31,9 +32,9 @@ def by_name(group):
 
 def load(file):
     """Return a config as commands see it: plain values, with the trainer's horizon filled in."""
-    config = OmegaConf.merge(
-        {"trainer": {"max_steps": 1000}, "encoder": {"d_model": 144}}, {"node": OmegaConf.load(file)}
-    )
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        node = compose(f"{file.parent.name}/{file.stem}")[file.parent.name]
+    config = OmegaConf.merge({"trainer": {"max_steps": 1000}, "encoder": {"d_model": 144}}, {"node": node})
     return OmegaConf.to_container(config, resolve=True)["node"]
 
 
