@@ -21,6 +21,13 @@ def to_unit_norm(x):
     return x.div_(x.norm())
 
 
+class Halve:
+    """An object in the place of a function."""
+
+    def __call__(self, x):
+        return x / 2
+
+
 def flattened(x):
     return x.reshape(-1)
 
@@ -68,6 +75,11 @@ def test_an_optimizer_with_a_function_can_be_pickled_and_copied():
     for twin, twins in copies:
         run(twin, twins, range(2, 4))
         assert same(params, twins)
+
+
+def test_an_object_is_named_by_its_class():
+    optimizer = optim.RMSprop(make_parameters(), update_clipping=Halve())
+    assert optimizer.param_groups[0]["update_clipping"] == f"{__name__}.Halve"
 
 
 def test_heavyballs_names_are_ours():

@@ -12,7 +12,7 @@ from torch import nn
 import optim
 from optim import aliases
 from optim.composable import CommonOptions, Composable
-from tests.optim.cases import CASES
+from tests.optim.cases import CASES, COMMON_RUNS
 from tests.optim.training import make_parameters, run, same
 
 FAMILY = [pytest.param(case, id=case.name) for case in CASES if issubclass(case.optimizer, Composable)]
@@ -36,6 +36,35 @@ def test_only_a_rule_with_a_second_moment_has_palms_schedule(row):
             row.factory(make_parameters(), **{option: value})
         with pytest.raises(ValueError, match=f"unknown option '{option}'"):
             row.factory([{"params": make_parameters(), option: value}])
+
+
+@pytest.mark.parametrize("row", FAMILY)
+def test_no_common_option_waits_for_the_device(row):
+    """On the meta device there are no values to wait for: reading one raises."""
+    for options in COMMON_RUNS:
+        params = [nn.Parameter(param.to("meta")) for param in make_parameters(torch.bfloat16)]
+        known = row.factory(params).defaults
+        optimizer = row.factory(params, **{key: value for key, value in options.items() if key in known})
+        for _ in range(3):
+            for param in params:
+                param.grad = torch.empty_like(param)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("row", FAMILY)
+def test_half_precision_parameters_take_every_common_option(row):
+    small = make_parameters(torch.bfloat16)
+    wide = [nn.Parameter(param.detach().float()) for param in small]
+    known = row.factory(small).defaults
+    options = {key: value for key, value in COMMON_RUNS[-1].items() if key in known}
+    optimizer, reference = row.factory(small, **options), row.factory(wide, **options)
+    for step in range(20):
+        run(optimizer, small, [step])
+        for param, twin in zip(small, wide, strict=True):
+            twin.grad = param.grad.float()
+        reference.step()
+    for param, twin in zip(small, wide, strict=True):
+        torch.testing.assert_close(param.float(), twin.detach(), rtol=torch.finfo(torch.bfloat16).eps, atol=1e-4)
 
 
 @pytest.mark.parametrize("row", FAMILY)

@@ -255,7 +255,7 @@ def test_jobs_of_a_sweep_find_the_configs_of_added_folders(programs, tmp_path):
     places = ("--config-dir=their optimizer", "hydra.searchpath=['their schedule']")
     words = ("optimizer=mine", "schedule=mine", "seed=1", "logger=none", "sweep.name=x")
     ended = programs.run("train", "-m", *places, *words, cwd=tmp_path, timeout_s=60)
-    assert "asr-train: optimizer: lr must be a number or a 0-dimensional tensor in [0, inf), given -1" in ended.printed, ended.printed
+    assert "asr-train: optimizer: lr must be a number" in ended.printed, ended.printed
     assert "1 jobs: 0 finished" in ended.last_line
 
 
