@@ -2,6 +2,8 @@
 
 from optim.adafactor import Adafactor, AdafactorSchedule
 from optim.adamw import AdamW
+from optim.adopt import ADOPT
+from optim.aliases import ALIASES
 from optim.cain import Cain
 from optim.combined import Combined
 from optim.composable import CommonOptions, Composable
@@ -10,9 +12,12 @@ from optim.engine.chain import Chain, chain
 from optim.engine.transform import FusedTransform, Transform
 from optim.eve import Eve
 from optim.health import Health
+from optim.laprop import LaProp
 from optim.learned_gradient.optimizer import LearnedGradient
+from optim.lion import Lion
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
+from optim.rmsprop import RMSprop
 from optim.scaled_adam import ScaledAdam
 from optim.schedules.constant import Constant
 from optim.schedules.eden import Eden
@@ -26,6 +31,7 @@ from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logi
 from optim.t5x_adafactor.optimizer import T5XAdafactor
 
 __all__ = [
+    "ADOPT",
     "Adafactor",
     "AdafactorSchedule",
     "AdamW",
@@ -42,10 +48,13 @@ __all__ = [
     "FusedTransform",
     "HParamMap",
     "Health",
+    "LaProp",
     "LearnedGradient",
+    "Lion",
     "MaxFactor",
     "Noam",
     "ParamBatch",
+    "RMSprop",
     "ScaledAdam",
     "T5XAdafactor",
     "Transform",
@@ -58,3 +67,10 @@ __all__ = [
     "grouped",
     "standard_logical_factor_rules",
 ]
+
+
+def __getattr__(name: str) -> type[Composable]:
+    """Return the optimizer that HeavyBall calls so; see `optim.aliases`."""
+    if name in ALIASES:
+        return ALIASES[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -63,6 +63,17 @@ ROWS = (
     Row("ScaledAdam", "optim", "ScaledAdam", {"clipping_scale": 2.0}, period=4, max_ratio=2.8),
     Row("LearnedGradient", "optim", "LearnedGradient", period=10, max_ratio=35),
     Row("AdamW", "optim", "AdamW", max_ratio=1.1),
+    Row("RMSprop", "optim", "RMSprop", max_ratio=2.4),
+    Row("LaProp", "optim", "LaProp", max_ratio=2.4),
+    Row("ADOPT", "optim", "ADOPT", max_ratio=2.4),
+    Row("Lion", "optim", "Lion", max_ratio=2.4),
+    Row("AdamW_caution", "optim", "AdamW", {"caution": True}),
+    Row("torch_rmsprop", "torch.optim", "RMSprop"),
+    Row("pytorch_optimizer_laprop", "pytorch_optimizer", "LaProp"),
+    Row("pytorch_optimizer_adopt", "pytorch_optimizer", "ADOPT"),
+    Row("pytorch_optimizer_lion", "pytorch_optimizer", "Lion"),
+    Row("heavyball_rmsprop", "heavyball", "RMSprop"),
+    Row("heavyball_adopt", "heavyball", "ADOPT"),
 )
 
 

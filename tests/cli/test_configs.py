@@ -15,7 +15,7 @@ from asr.cli.config.explanations import CONFIGS
 from asr.cli.config.help import choices
 
 ROOT = Path(__file__).parents[2]
-NO_GROUPS = ("hydra", "compare")
+NO_GROUPS = ("hydra", "compare", "optimizer_options")
 GROUPS = sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir() and folder.name not in NO_GROUPS)
 SINGLE = [(group, name) for group in GROUPS if group != "recipe" for name in choices(CONFIGS, group)]
 RECIPES = list(choices(CONFIGS, "recipe"))
@@ -56,7 +56,8 @@ def test_every_recipe_composes_with_every_optimizer(recipe):
     for optimizer in choices(CONFIGS, "optimizer"):
         config = plain(composed(f"recipe={recipe}", f"optimizer={optimizer}"))
         # a recipe that set optimizer keys would leak them into another optimizer
-        alone = OmegaConf.load(CONFIGS / "optimizer" / f"{optimizer}.yaml")
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            alone = compose(f"optimizer/{optimizer}").optimizer
         alone.lr = config["best_lr"].get(optimizer, alone.lr)
         assert config["optimizer"] == OmegaConf.to_container(alone, resolve=True)
         train_module.dry_run(config)
@@ -72,6 +73,13 @@ def test_a_recipe_has_the_best_rate_of_its_optimizer_and_no_rate_of_others(recip
 @pytest.mark.parametrize("optimizer", choices(CONFIGS, "optimizer"))
 def test_a_recipe_can_give_every_optimizer_a_rate(optimizer):
     assert composed(f"optimizer={optimizer}", f"+best_lr.{optimizer}=0.25").optimizer.lr == 0.25
+
+
+def test_an_option_of_the_heavyball_family_is_typed_without_a_plus():
+    words = ("optimizer=adamw", "optimizer.caution=true", "optimizer.gradient_clipping=l2")
+    config = plain(composed(*words))
+    assert (config["optimizer"]["caution"], config["optimizer"]["gradient_clipping"]) == (True, "l2")
+    train_module.dry_run(config)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

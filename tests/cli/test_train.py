@@ -80,7 +80,7 @@ def test_wandb_gets_numbers_config_samples_and_summary(trained):
 
 def test_one_checkpoint_is_enough_and_is_plain_data(trained):
     loaded = load_checkpoint(trained.run_dir / "checkpoints" / "best.ckpt")
-    assert loaded.config["optimizer"]["_target_"] == "torch.optim.AdamW"
+    assert loaded.config["optimizer"]["_target_"] == "optim.AdamW"
     assert loaded.tokenizer["kind"] == "character"
     assert loaded.update in (6, 12)
 

@@ -10,7 +10,11 @@ from typing import Any
 import optim
 from optim.engine.chain import Chain
 from tests.optim.oracles.adamw import adamw
+from tests.optim.oracles.adopt import adopt
 from tests.optim.oracles.common import Rule
+from tests.optim.oracles.laprop import laprop
+from tests.optim.oracles.lion import lion
+from tests.optim.oracles.rmsprop import rmsprop
 
 Options = dict[str, Any]
 
@@ -315,4 +319,104 @@ CASES = [
         oracle=adamw,
         oracle_runs=({}, {"betas": (0.8, 0.7), "eps": 0.1}, {"weight_decay": 0.3, "warmup_steps": 7}),
     ),
+    OptimizerCase(
+        optimizer=optim.RMSprop,
+        state_bytes=4,
+        quadratic={"lr": 0.02},
+        no_decay={},
+        other_group={"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.05, "caution": True},
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"betas": (0.9, 1.0)}, r"betas\[1\] must be a number in \[0, 1\)"),
+            ({"eps": -1e-8}, "eps must be"),
+            ({"gradient_clipping": "l3"}, "gradient_clipping must be one of l2, rms_norm, .*given 'l3'"),
+        ),
+        golden=None,
+        oracle=rmsprop,
+        oracle_runs=({}, {"betas": (0.9, 0.7), "eps": 0.5}, {"weight_decay": 0.3, "warmup_steps": 7}),
+    ),
+    OptimizerCase(
+        optimizer=optim.LaProp,
+        state_bytes=8,
+        quadratic={"lr": 0.05},
+        no_decay={},
+        other_group={"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.05, "palm": True},
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"betas": (1.0, 0.9)}, r"betas\[0\] must be a number in \[0, 1\)"),
+            ({"eps": -1e-8}, "eps must be"),
+            ({"palm": 1}, "palm must be True or False"),
+            ({"beta2_scale": 0.0}, r"beta2_scale must be a number in \(0, inf\)"),
+        ),
+        golden=None,
+        oracle=laprop,
+        oracle_runs=({}, {"betas": (0.8, 0.7), "eps": 0.1}, {"weight_decay": 0.3, "warmup_steps": 7}),
+    ),
+    OptimizerCase(
+        optimizer=optim.ADOPT,
+        state_bytes=8,
+        quadratic={"lr": 0.05},
+        no_decay={},
+        other_group={"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "clip_exponent": None, "update_clipping": "mu_law"},
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"betas": (1.0, 0.9)}, r"betas\[0\] must be a number in \[0, 1\)"),
+            ({"eps": -1e-8}, "eps must be"),
+            ({"clip_exponent": -1.0}, r"clip_exponent must be a number in \[0, inf\) or None"),
+        ),
+        golden=None,
+        oracle=adopt,
+        oracle_runs=(
+            {},
+            {"betas": (0.8, 0.7), "eps": 0.5},
+            {"clip_exponent": None},
+            {"weight_decay": 0.3, "warmup_steps": 7},
+        ),
+        exceptions={
+            "test_a_parameter_without_gradient_is_untouched_and_keeps_no_state": (
+                "the first step of the rule only begins an average: parameters stand still with a gradient too"
+            ),
+        },
+    ),
+    OptimizerCase(
+        optimizer=optim.Lion,
+        state_bytes=4,
+        quadratic={"lr": 0.02},
+        no_decay={},
+        other_group={"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.05, "cautious_weight_decay": True},
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"betas": (1.0, 0.9)}, r"betas\[0\] must be a number in \[0, 1\)"),
+            ({"caution": 1}, "caution must be True or False"),
+            ({"mars_gamma": -1.0}, "mars_gamma must be"),
+            ({"update_clipping": "global_norm"}, "would need all updates before the first parameter moves"),
+        ),
+        golden=None,
+        oracle=lion,
+        oracle_runs=({}, {"betas": (0.5, 0.7)}, {"weight_decay": 0.3, "warmup_steps": 7}),
+    ),
 ]
+
+# options of `CommonOptions` that every optimizer with an oracle has to take, each run on its own and all together
+CLIPPINGS = ("l2", "rms_norm", "trust_region", "mu_law", "a_law")
+PALM_RUN = {"palm": True, "beta2_scale": 0.6}
+COMMON_RUNS: tuple[Options, ...] = (
+    *({"gradient_clipping": how} for how in (*CLIPPINGS, "global_norm", "identity")),
+    *({"update_clipping": how} for how in (*CLIPPINGS, "identity")),
+    {"caution": True},
+    {"weight_decay": 0.3, "cautious_weight_decay": True},
+    {"mars": True, "mars_gamma": 0.1},
+    {"mars": True, "mars_gamma": 0.1, "gradient_clipping": "global_norm"},
+    PALM_RUN,
+    {
+        **PALM_RUN,
+        "mars": True,
+        "mars_gamma": 0.1,
+        "gradient_clipping": "l2",
+        "update_clipping": "rms_norm",
+        "caution": True,
+        "weight_decay": 0.3,
+        "cautious_weight_decay": True,
+        "warmup_steps": 5,
+    },
+)

@@ -13,7 +13,7 @@ import yaml
 
 from asr.evaluation.report import ERROR_COLUMNS
 
-CLASSES = {"adamw": "torch.optim.AdamW", "eve": "optim.Eve", "cain": "optim.Cain"}
+CLASSES = {"adamw": "optim.AdamW", "eve": "optim.Eve", "cain": "optim.Cain"}
 NUM_UTTERANCES, NUM_SPEAKERS, NUM_WORDS = 24, 6, 10
 
 

@@ -1,0 +1,102 @@
+"""ADOPT with the options of the HeavyBall family."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor
+
+from optim.composable import CommonOptions, Composable
+from optim.engine.batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.options import OR_NONE
+from optim.engine.transform import Transform
+from optim.transforms.adam import BETAS
+from optim.transforms.beta2 import beta2_of
+
+
+class ADOPT(Composable):
+    """Adam that divides by the second moment of earlier gradients, and converges with any beta2: `EarlierMoment`.
+
+    The first step of a parameter only begins the average: its update is zero.
+
+    State: the averages m (``exp_avg``) and v (``exp_avg_sq``).
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        betas: decay of the averages of the divided g and of g², each in [0, 1); the authors' code has (0.9, 0.9999).
+        eps: floor of the root, at least 0; the authors' code has 1e-6.
+        clip_exponent: bounds the elements of the divided g by (t − 1)^clip_exponent; None for no bound.
+        common: see `optim.composable.CommonOptions`.
+
+    Raises:
+        ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Reference:
+        Taniguchi et al. 2024, "ADOPT", arXiv:2411.02853, algorithm 2, with the clipping of its later versions. Differs:
+        weight decay acts at the first step too. HeavyBall has no clipping, and begins m with its first value.
+    """
+
+    has_beta2: ClassVar = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 2.5e-3,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-8,
+        clip_exponent: float | None = 0.25,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        super().__init__(params, [EarlierMoment(betas, eps, clip_exponent)], lr=lr, **common)
+
+
+class EarlierMoment(Transform):
+    """Averages the update after it was divided by the root of the average of earlier squares.
+
+        t = 1:  v ← u²,   u ← 0
+        t > 1:  m ← β₁ m + (1 − β₁) clamp(u/max(√v, eps), ±(t − 1)^clip_exponent)
+                v ← β₂ v + (1 − β₂) u²,   u ← m                                     β₂ may follow a schedule: `beta2_of`
+
+    State: m (``exp_avg``) and v (``exp_avg_sq``).
+
+    Args:
+        betas: decay of the two averages, each in [0, 1).
+        eps: floor of the root, at least 0.
+        clip_exponent: at least 0; None for no clamping.
+        name: see `Transform`.
+    """
+
+    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "clip_exponent": "[0, inf)" + OR_NONE}
+
+    def __init__(
+        self,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-8,
+        clip_exponent: float | None = 0.25,
+        *,
+        name: str = "",
+    ) -> None:
+        super().__init__(name=name, betas=betas, eps=eps, clip_exponent=clip_exponent)
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return the averages m and v, both zero."""
+        return {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the average of the divided updates, or zero at the first step."""
+        u, beta2, exponent = update.value(), beta2_of(batch), batch.group["clip_exponent"]
+        m, v = batch.state["exp_avg"], batch.state["exp_avg_sq"]
+        if batch.step == 1:
+            torch.mul(u, u, out=v)
+            return Update(m)
+        # u · min(1/√v, 1/eps): one pass fewer than u/max(√v, eps)
+        divided = v.rsqrt().clamp_(max=1 / max(batch.group["eps"], torch.finfo(v.dtype).tiny)).mul_(u)
+        if exponent is not None:
+            bound = (batch.step - 1) ** exponent
+            divided.clamp_(-bound, bound)
+        v.mul_(beta2).addcmul_(u, u, value=1 - beta2)
+        # the statistic itself leaves, not marked as free: later transforms must not write to it
+        return Update(m.lerp_(divided, 1 - batch.group["betas"][0]))

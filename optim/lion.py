@@ -1,0 +1,73 @@
+"""Lion with the options of the HeavyBall family."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from optim.composable import CommonOptions, Composable
+from optim.engine.batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.transform import Transform
+from optim.transforms.adam import BETAS
+
+
+class Lion(Composable):
+    """Steps of one size for all elements, in the direction of the sign of an average: `SignOfMomentum`.
+
+    Such steps are larger than Adam's: the authors advise 3 to 10 times less lr than AdamW's, and as many times more
+    weight decay.
+
+    State: the average m (``exp_avg``).
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        betas: weight of m in the direction, and decay of m, each in [0, 1).
+        common: see `optim.composable.CommonOptions`; without ``palm``, as there is no second moment.
+
+    Raises:
+        ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Reference:
+        Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", arXiv:2302.06675, algorithm 2.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        super().__init__(params, [SignOfMomentum(betas)], lr=lr, **common)
+
+
+class SignOfMomentum(Transform):
+    """Replaces an update by the sign of an average in which it weighs more than in the one that is kept.
+
+        u' = sign(β₁ m + (1 − β₁) u),   m ← β₂ m + (1 − β₂) u,   u ← u'
+
+    State: m (``exp_avg``).
+
+    Args:
+        betas: the two weights, each in [0, 1).
+        name: see `Transform`.
+    """
+
+    allowed: ClassVar = {"betas": BETAS}
+
+    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), *, name: str = "") -> None:
+        super().__init__(name=name, betas=betas)
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return an average of zero."""
+        return {"exp_avg": zeros(param)}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the signs."""
+        (beta1, beta2), u, m = batch.group["betas"], update.value(), batch.state["exp_avg"]
+        signs = m.lerp(u, 1 - beta1).sign_()
+        m.lerp_(u, 1 - beta2)
+        return Update(signs, free=True)

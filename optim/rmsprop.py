@@ -1,0 +1,86 @@
+"""RMSprop with the options of the HeavyBall family."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor
+
+from optim.composable import CommonOptions, Composable
+from optim.engine.batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.transform import Transform
+from optim.transforms.adam import BETAS
+from optim.transforms.beta2 import beta2_correction, beta2_of
+
+
+class RMSprop(Composable):
+    """The gradient over the root of its averaged square, without momentum: `RootMeanSquare`.
+
+    State: the average v (``exp_avg_sq``).
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        betas: each in [0, 1): the first is used by ``mars`` alone, the second is the decay of the average of g².
+        eps: floor of the root, at least 0.
+        common: see `optim.composable.CommonOptions`.
+
+    Raises:
+        ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Reference:
+        Tieleman and Hinton 2012, "Neural Networks for Machine Learning", lecture 6.5; HeavyBall's form, with correction
+        of the bias and eps as a floor. torch.optim.RMSprop corrects no bias and adds eps.
+    """
+
+    has_beta2: ClassVar = True
+    refused: ClassVar = {
+        **Composable.refused,
+        "r": "it weights the average of Schedule-Free, and RMSprop averages no parameters",
+        "weight_lr_power": "it weights the average of Schedule-Free, and RMSprop averages no parameters",
+    }
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 2.5e-3,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-6,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        super().__init__(params, [RootMeanSquare(betas, eps)], lr=lr, **common)
+
+
+class RootMeanSquare(Transform):
+    """Divides by the root of the averaged square.
+
+        v ← β₂ v + (1 − β₂) u²
+        u ← u/max(√(v/(1 − β₂ᵗ)), eps)                                              β₂ may follow a schedule: `beta2_of`
+
+    State: v (``exp_avg_sq``).
+
+    Args:
+        betas: the second is the decay of the average, in [0, 1).
+        eps: floor of the root, at least 0.
+        name: see `Transform`.
+    """
+
+    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
+
+    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-6, *, name: str = "") -> None:
+        super().__init__(name=name, betas=betas, eps=eps)
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return an average of zero."""
+        return {"exp_avg_sq": zeros(param)}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update over the root of its averaged square."""
+        u, beta2 = update.value(), beta2_of(batch)
+        v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
+        # u/max(√v/c, eps) = c u · min(1/√v, 1/(c eps)): two passes fewer over the elements
+        c = beta2_correction(batch) ** 0.5
+        largest = 1 / max(c * batch.group["eps"], torch.finfo(v.dtype).tiny)
+        return Update(v.rsqrt().clamp_(max=largest).mul_(u), c, free=True)
