@@ -15,7 +15,15 @@ from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, Stat
 from optim.engine.finite import all_finite
 from optim.engine.options import SWITCH, Domain, check_names, check_options
 from optim.engine.stacking import batches, write_back
-from optim.engine.transform import FusedTransform, Transform, merged_options
+from optim.engine.transform import (
+    FusedTransform,
+    SkipUpdate,
+    Transform,
+    applied,
+    merged_options,
+    merged_shared_state,
+    merged_state,
+)
 
 # keys of a group that are not hyper-parameters: torch's own, a label for loggers, a schedule's base lr, our counts
 GROUP_KEYS = ("params", "param_names", "name", "initial_lr", "shared_state")
@@ -158,12 +166,15 @@ class Chain(Optimizer):
         ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
         # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
-        for batch in batches(group, entries, stack_small=place != 0):
+        stack_small = place != 0 and all(transform.stacks for transform in active)
+        for batch in batches(group, entries, stack_small=stack_small):
             if self.limited is not None:
                 batch.limited = []
                 self.limited.append((group, batch.limited))
             update = _transformed(ahead, batch) if ahead else Update(batch.grad)
-            if place is None:
+            if update is None:
+                write_back(batch)
+            elif place is None:
                 update.subtract_from(batch.param)
                 # its memory is free, and still in the cache, for the next batch
                 del update
@@ -186,14 +197,7 @@ class Chain(Optimizer):
     def _fresh_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         # a Python number: torch keeps a tensor, but reading it for a bias correction would wait for the device
         state: State = {"step": 0}
-        for transform in self.transforms:
-            for key, value in transform.new_state(param, transform.own(group), stacking_key).items():
-                if transform.prefix + key in state:
-                    raise ValueError(
-                        f"two transforms keep a statistic called {key!r}; give one of them a name, as in "
-                        f"{type(transform).__name__}(..., name='second')"
-                    )
-                state[transform.prefix + key] = value
+        state |= merged_state(self.transforms, param, group, stacking_key)
         if param.dtype in HALF:
             state["rounding_error"] = torch.zeros_like(param, memory_format=torch.preserve_format)
         return state
@@ -238,8 +242,7 @@ class Chain(Optimizer):
         # counts are the optimizer's, so a later group starts with those of the first
         counts = self.param_groups[0].get("shared_state", {"steps": 0, "skipped_steps": 0})
         shared = {key: counts[key] for key in ("steps", "skipped_steps")}
-        for transform in self.transforms:
-            shared |= {transform.prefix + key: x for key, x in transform.new_shared_state(transform.own(group)).items()}
+        shared |= merged_shared_state(self.transforms, group)
         # in the group and not in an attribute: torch's state_dict then saves it
         group["shared_state"] = shared
 
@@ -298,11 +301,9 @@ def _place_of_fused(active: Sequence[Transform]) -> int | None:
     return None
 
 
-def _transformed(transforms: Sequence[Transform], batch: ParamBatch) -> Update:
-    """Return what the transforms make of a batch's gradient."""
-    update = Update(batch.grad)
-    for transform in transforms:
-        # no call of `view` for plain names: this loop runs once per transform and batch
-        result = transform(update, transform.view(batch) if transform.prefix else batch)
-        update = result if isinstance(result, Update) else Update(result)
-    return update
+def _transformed(transforms: Sequence[Transform], batch: ParamBatch) -> Update | None:
+    """Return what the transforms make of a batch's gradient; None if one of them skips the update."""
+    try:
+        return applied(transforms, Update(batch.grad), batch)
+    except SkipUpdate:
+        return None
