@@ -21,12 +21,14 @@ class CommonOptions(TypedDict, total=False):
         warmup_steps: steps over which lr rises linearly to its full value, by each parameter's own count; default 0.
         maximize: ascend instead of descend; default False.
         skip_nonfinite: see `Chain`; default False.
+        capturable: see `Chain`; default False.
     """
 
     weight_decay: float
     warmup_steps: int
     maximize: bool
     skip_nonfinite: bool
+    capturable: bool
 
 
 class Composable(Chain):

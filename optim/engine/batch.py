@@ -50,13 +50,13 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def at_least(x: Scalar, floor: float) -> Scalar:
-    """Return the larger of a number per parameter and a floor."""
+    """Return the larger of a number per parameter, or a step, and a floor."""
     # max() of a tensor would read it, and wait for the device
     return x.clamp(min=floor) if isinstance(x, Tensor) else max(x, floor)
 
 
-def at_most(x: Scalar, ceiling: float) -> Scalar:
-    """Return the smaller of a number per parameter and a ceiling."""
+def at_most(x: Scalar, ceiling: Any) -> Scalar:
+    """Return the smaller of a number per parameter, or a step, and a ceiling; it may be a tensor if the number is."""
     return x.clamp(max=ceiling) if isinstance(x, Tensor) else min(x, ceiling)
 
 
@@ -129,7 +129,8 @@ class ParamBatch:
         grad: gradient of the function to be minimized, with the same shape; must not be modified.
         state: statistics by name, of this parameter or stacked likewise; changed in place.
         group: hyper-parameters; ``lr`` may be a tensor.
-        step: number of this step of these parameters, from 1.
+        step: number of this step of these parameters, from 1: a Python int, or, if the optimizer is ``capturable``, a
+            0-dimensional tensor, on which no `if` can be decided.
         shape: of one parameter.
         stacked: whether the first axis is N.
         stacking_key: what `Chain.stacking_key` returned for these parameters.
@@ -142,7 +143,7 @@ class ParamBatch:
     grad: Tensor
     state: State
     group: Group
-    step: int
+    step: Any
     shape: torch.Size
     stacked: bool = False
     stacking_key: Hashable = None

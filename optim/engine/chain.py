@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.engine import saved_state
-from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, State, Update
+from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, State, Update, state_dtype
+from optim.engine.capturable import check_capturable, keep_counts_on_device
 from optim.engine.finite import all_finite
 from optim.engine.options import SWITCH, Domain, check_names, check_options
 from optim.engine.stacking import batches, write_back
@@ -38,8 +39,8 @@ def chain(*transforms: Transform, lr: float | Tensor, maximize: bool = False) ->
         maximize: ascend instead of descend.
 
     Returns:
-        A function of parameters, (name, parameter) pairs or groups, and of keywords that replace ``lr``, ``maximize``
-        and ``skip_nonfinite``; see `Chain`.
+        A function of parameters, (name, parameter) pairs or groups, and of keywords that replace ``lr``, ``maximize``,
+        ``skip_nonfinite`` and ``capturable``; see `Chain`.
     """
     return partial(Chain, transforms=transforms, lr=lr, maximize=maximize)
 
@@ -64,10 +65,13 @@ class Chain(Optimizer):
         maximize: ascend instead of descend.
         skip_nonfinite: when a gradient holds NaN or infinity, change nothing and count ``skipped_steps``. In a
             distributed run all processes decide together, and each of them must step.
+        capturable: make steps that a CUDA graph can replay: counts of steps and ``lr``, which becomes a tensor, are on
+            the device, and corrections by the count are computed there. Small parameters are not stacked. Other
+            options are those of the capture, and ``group["lr"]`` must be filled, as schedules do, and not replaced.
 
     Raises:
-        ValueError: an option is unknown or out of range, two transforms disagree about one, or a parameter is not
-            real floating point.
+        ValueError: an option is unknown or out of range, two transforms disagree about one, a parameter is not real
+            floating point, or a transform cannot be captured.
 
     Reference:
         Zamirai et al. 2021, "Revisiting BFloat16 Training", arXiv:2010.06192: Kahan summation of weight updates.
@@ -81,10 +85,14 @@ class Chain(Optimizer):
         lr: float | Tensor | None,
         maximize: bool = False,
         skip_nonfinite: bool = False,
+        capturable: bool = False,
     ) -> None:
-        check_options({"skip_nonfinite": skip_nonfinite}, {"skip_nonfinite": SWITCH})
+        switches = {"skip_nonfinite": skip_nonfinite, "capturable": capturable}
+        check_options(switches, dict.fromkeys(switches, SWITCH))
+        if skip_nonfinite and capturable:
+            raise ValueError("skip_nonfinite=True reads from the device, which capturable=True rules out; choose one")
         # before super().__init__, which already calls add_param_group
-        self.transforms, self.skip_nonfinite = tuple(transforms), skip_nonfinite
+        self.transforms, self.skip_nonfinite, self.capturable = tuple(transforms), skip_nonfinite, capturable
         self._after_step = [transform for transform in self.transforms if transform.acts_after_step]
         # while `Health` measures: the group of every batch, and what clipping transforms noted about the batch
         self.limited: list[tuple[Group, list[tuple[Scalar, int]]]] | None = None
@@ -96,6 +104,7 @@ class Chain(Optimizer):
             "transforms": self.transforms,
             "_after_step": self._after_step,
             "skip_nonfinite": self.skip_nonfinite,
+            "capturable": self.capturable,
             "limited": None,
         }
         return {**super().__getstate__(), **own}
@@ -166,7 +175,8 @@ class Chain(Optimizer):
         ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
         # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
-        stack_small = place != 0 and all(transform.stacks for transform in active)
+        # a stack has one step count, and those on the device cannot be compared
+        stack_small = place != 0 and not self.capturable and all(transform.stacks for transform in active)
         for batch in batches(group, entries, stack_small=stack_small):
             if self.limited is not None:
                 batch.limited = []
@@ -196,7 +206,8 @@ class Chain(Optimizer):
 
     def _fresh_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         # a Python number: torch keeps a tensor, but reading it for a bias correction would wait for the device
-        state: State = {"step": 0}
+        step = torch.zeros((), dtype=state_dtype(param), device=param.device) if self.capturable else 0
+        state: State = {"step": step}
         state |= merged_state(self.transforms, param, group, stacking_key)
         if param.dtype in HALF:
             state["rounding_error"] = torch.zeros_like(param, memory_format=torch.preserve_format)
@@ -232,6 +243,8 @@ class Chain(Optimizer):
         group = self.param_groups[-1]
         try:
             self._check_group(group)
+            if self.capturable:
+                check_capturable(self, group)
             # one parameter on the meta device finds two statistics of one name without allocating memory
             for param, name in zip(group["params"][:1], group.get("param_names", [""]), strict=False):
                 self._fresh_by_name(name, param.to("meta"), group)
@@ -245,6 +258,8 @@ class Chain(Optimizer):
         shared |= merged_shared_state(self.transforms, group)
         # in the group and not in an attribute: torch's state_dict then saves it
         group["shared_state"] = shared
+        if self.capturable:
+            keep_counts_on_device(group)
 
     def _check_group(self, group: Group) -> None:
         owner = type(self).__name__
@@ -283,14 +298,17 @@ class Chain(Optimizer):
         # torch casts floating-point state to the parameter's dtype, which would round the float32 statistics of a
         # bfloat16 parameter: restore them afterwards, before any hook of the user sees them
         first = self.register_load_state_dict_pre_hook(inspect)
-        last = self.register_load_state_dict_post_hook(
-            lambda _: saved_state.restore(self, saved[0], self._fresh_by_name), prepend=True
-        )
+        last = self.register_load_state_dict_post_hook(lambda _: self._restore(saved[0]), prepend=True)
         try:
             super().load_state_dict(state_dict)
         finally:
             first.remove()
             last.remove()
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        saved_state.restore(self, saved, self._fresh_by_name)
+        for group in self.param_groups if self.capturable else ():
+            keep_counts_on_device(group)
 
 
 def _place_of_fused(active: Sequence[Transform]) -> int | None:

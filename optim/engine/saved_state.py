@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -95,9 +96,12 @@ def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> Non
     for name, param, group, saved in _saved_states(optimizer, given):
         expected = fresh(name, param.to("meta"), group)
         for key, value in saved.items():
-            if isinstance(value, Tensor):
+            wanted = expected[key]
+            if isinstance(wanted, Tensor):
                 # copy=True: otherwise both optimizers would update one tensor, if a live state_dict is loaded
-                optimizer.state[param][key] = value.to(param.device, expected[key].dtype, copy=True)
+                optimizer.state[param][key] = torch.as_tensor(value).to(param.device, wanted.dtype, copy=True)
+            else:
+                optimizer.state[param][key] = int(value)  # a tensor, if a capturable optimizer has saved the count
     for group in optimizer.param_groups:
         # torch moves the state of parameters to their device, but not what a group holds
         device = group["params"][0].device if group["params"] else None
@@ -105,6 +109,7 @@ def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> Non
         for key, value in shared.items():
             if isinstance(value, Tensor):
                 shared[key] = value.to(device)
+        shared["steps"] = int(shared["steps"])
 
 
 def _saved_states(

@@ -70,14 +70,19 @@ class Adam(FusedTransform):
         # not the option alone: Eve has a weight_decay too, which an earlier transform of its own applies
         weight_decay = batches[0].group["weight_decay"] if len(later) > 1 else 0.0
         warmup_steps = batches[0].group.get("warmup_steps", 0)
-        fused: dict[int, list[tuple[Tensor, ParamBatch]]] = defaultdict(list)
-        for u, batch in zip(updates, batches, strict=True):
+        fused: dict[tuple[int, torch.device], list[tuple[Tensor, ParamBatch]]] = defaultdict(list)
+        for place, (u, batch) in enumerate(zip(updates, batches, strict=True)):
             param, layout = batch.param, batch.state["exp_avg"].stride()
             # the kernel walks through memory, which must be laid out alike
             if param.device.type in FUSED_ON and param.stride() == layout:
                 same_layout = u if u.stride() == layout else torch.empty_like(param).copy_(u)
-                # the kernel takes one lr for all tensors, and during warm-up the lr depends on the step
-                fused[min(batch.step, warmup_steps)].append((same_layout, batch))
+                # the kernel takes one lr for all tensors, and during warm-up the lr depends on the step; counts on the
+                # device cannot be compared: each tensor then has a call of its own
+                if isinstance(batch.step, Tensor):
+                    alike = place if warmup_steps else 0
+                else:
+                    alike = min(batch.step, warmup_steps)
+                fused[alike, param.device].append((same_layout, batch))
             else:
                 lr = learning_rate(batch)
                 param.mul_(1 - lr * weight_decay)
@@ -89,9 +94,15 @@ class Adam(FusedTransform):
 def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float) -> None:
     batches = [batch for _, batch in pairs]
     group, device = batches[0].group, batches[0].param.device
+    lr = learning_rate(batches[0])
     # the kernel wants one count per tensor, of the steps before this one, on the tensor's device; a plain copy
     # would wait for the device
-    steps = torch.tensor([batch.step - 1.0 for batch in batches]).to(device, non_blocking=True).unbind()
+    if isinstance(batches[0].step, Tensor):
+        steps = torch.stack([batch.step for batch in batches]).float().sub_(1).unbind()
+        # other devices read the memory of the lr as float32
+        lr = lr.float() if isinstance(lr, Tensor) and device.type != "cpu" else lr
+    else:
+        steps = torch.tensor([batch.step - 1.0 for batch in batches]).to(device, non_blocking=True).unbind()
     adamw(
         [batch.param for batch in batches],
         [u for u, _ in pairs],
@@ -103,7 +114,7 @@ def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float)
         amsgrad=False,
         beta1=group["betas"][0],
         beta2=group["betas"][1],
-        lr=learning_rate(batches[0]),
+        lr=lr,
         weight_decay=weight_decay,
         eps=group["eps"],
         maximize=False,  # the engine has negated the gradient

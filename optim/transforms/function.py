@@ -57,8 +57,12 @@ class FunctionTransform(Transform):
 
     def _copy_at_first(self, update: Tensor, batch: ParamBatch) -> None:
         for key, start in self.state.items():
-            if start in COPIED and batch.step == 1:
-                batch.state[key].copy_(update if start == "update" else batch.grad)
+            if start in COPIED:
+                new, kept = update if start == "update" else batch.grad, batch.state[key]
+                if isinstance(batch.step, Tensor):
+                    kept.copy_(torch.where(batch.step == 1, new, kept))
+                elif batch.step == 1:
+                    kept.copy_(new)
 
 
 def _start(start: Start, param: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ class OptimizerCase:
             are followed with all parameters in one optimizer only.
         oracle: the rule as a slow NumPy form.
         oracle_runs: options under which the oracle is followed.
+        not_capturable: the transform that decides by the count of steps, if one does; ``capturable`` is then refused.
         exceptions: name of a test -> why it cannot hold for this optimizer; shown when it is skipped.
     """
 
@@ -48,6 +49,7 @@ class OptimizerCase:
     couplings: Mapping[str, str] = field(default_factory=dict)
     oracle: Rule | None = None
     oracle_runs: tuple[Options, ...] = ()
+    not_capturable: str = ""
     exceptions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -134,6 +136,7 @@ CASES = [
             ({"reference_bugs": 1}, "reference_bugs must be True or False"),
         ),
         golden="Cain",
+        not_capturable="Clamp",
         golden_options=lambda hyper: {
             **{name: value for name, value in hyper.items() if name != "honor_scale_speed"},
             "reference_bugs": not hyper.get("honor_scale_speed", False),
@@ -260,6 +263,7 @@ CASES = [
             ({"clipping_update_period": 1.5}, "clipping_update_period must be"),
         ),
         golden="ScaledAdam",
+        not_capturable="ScaledChange",
         couplings={"clipping_scale": "the norm is that of a whole group"},
         exceptions=dict.fromkeys(
             (
@@ -296,6 +300,7 @@ CASES = [
             ({"identity_mix": 1.0}, "identity_mix must be"),
         ),
         golden="LearnedGradient",
+        not_capturable="LogSize",
     ),
     # the HeavyBall family: `CommonOptions` around a rule
     OptimizerCase(

@@ -60,14 +60,14 @@ def test_the_reference_trajectory_is_followed(row, trajectory, company):
     assert max(differences.values()) <= trajectory.tolerance, differences
 
 
-@pytest.mark.parametrize("case", REFERENCED, ids=lambda case: case.name)
-def test_every_reference_has_trajectories(case):
-    assert {trajectory.kind for trajectory in trajectories(case.golden)} >= {"f64", "f32"}
+@pytest.mark.parametrize("row", REFERENCED, ids=lambda row: row.name)
+def test_every_reference_has_trajectories(row):
+    assert {trajectory.kind for trajectory in trajectories(row.golden)} >= {"f64", "f32"}
 
 
-@pytest.mark.parametrize("case", REFERENCED, ids=lambda case: case.name)
-def test_a_wrong_trajectory_is_noticed(case):
-    trajectory = next(trajectories(case.golden))
+@pytest.mark.parametrize("row", REFERENCED, ids=lambda row: row.name)
+def test_a_wrong_trajectory_is_noticed(row):
+    trajectory = next(trajectories(row.golden))
     start, _ = inputs(trajectory.inputs)
     params = {name: torch.tensor(value, dtype=trajectory.dtype) for name, value in start.items()}
     assert trajectory.largest_difference(trajectory.steps[0], params) > trajectory.tolerance
