@@ -15,6 +15,7 @@ from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, Stat
 from optim.engine.capturable import check_capturable, keep_counts_on_device
 from optim.engine.finite import all_finite
 from optim.engine.options import SWITCH, Domain, check_names, check_options
+from optim.engine.sharding import check_sharded, local_entry
 from optim.engine.stacking import batches, write_back
 from optim.engine.transform import (
     FusedTransform,
@@ -167,7 +168,7 @@ class Chain(Optimizer):
             state, key = self.state[param], self.stacking_key(names[i] if names else "", param, group)
             if not state:
                 state.update(self._fresh_state(param, group, key))
-            yield ParamEntry(param, grad, state, key)
+            yield local_entry(ParamEntry(param, grad, state, key))
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
         active = [transform for transform in self.transforms if not transform.idle(transform.own(group))]
@@ -175,9 +176,10 @@ class Chain(Optimizer):
         ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
         # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
-        # a stack has one step count, and those on the device cannot be compared
-        stack_small = place != 0 and not self.capturable and all(transform.stacks for transform in active)
-        for batch in batches(group, entries, stack_small=stack_small):
+        # a stack has one step count, and those on the device cannot be compared; shards differ between processes,
+        # which must reduce in one order
+        alone = self.capturable or any(entry.shard for entry in entries) or not all(x.stacks for x in active)
+        for batch in batches(group, entries, stack_small=place != 0 and not alone):
             if self.limited is not None:
                 batch.limited = []
                 self.limited.append((group, batch.limited))
@@ -271,6 +273,7 @@ class Chain(Optimizer):
         check_options(group, allowed)
         for transform in self.transforms:
             transform.check(transform.own(group))
+        check_sharded(owner, self.transforms, group)
         for param in group["params"]:
             if not param.is_floating_point():
                 raise ValueError(

@@ -39,6 +39,9 @@ class Transform(ABC):
     """Whether `after_step` does anything."""
     stacks: bool = True
     """Whether it takes stacks; one that does not makes its whole chain take each parameter alone."""
+    shardable: bool = False
+    """Whether it may get a part of a parameter (FSDP2): it treats each element alone, or reduces by `ParamBatch.norm`
+    and the like, in the same order on all processes."""
 
     def __init__(self, *, name: str = "", **options: Any) -> None:
         # lr is the engine's: a transform may only say what it may be

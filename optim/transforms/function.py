@@ -80,7 +80,7 @@ Decorator = Callable[[Function], type[FunctionTransform]]
 def transform(function: Function, /) -> type[FunctionTransform]: ...
 @overload
 def transform(
-    *, state: Mapping[str, Start] = ..., allowed: Mapping[str, Domain] = ..., stacks: bool = ...
+    *, state: Mapping[str, Start] = ..., allowed: Mapping[str, Domain] = ..., stacks: bool = ..., shardable: bool = ...
 ) -> Decorator: ...
 def transform(
     function: Function | None = None,
@@ -89,6 +89,7 @@ def transform(
     state: Mapping[str, Start] | None = None,
     allowed: Mapping[str, Domain] | None = None,
     stacks: bool = True,
+    shardable: bool = False,
 ) -> type[FunctionTransform] | Decorator:
     """Turn a function into a `Transform`; a decorator, with or without arguments.
 
@@ -102,6 +103,7 @@ def transform(
             parameter. The latter is also called with a parameter on the meta device, which has no values.
         allowed: what an option may be, as in `optim.engine.options.check_options`; others are not checked.
         stacks: False to call the function for every parameter alone, never for a stack.
+        shardable: whether it may get a part of a parameter; see `Transform`.
 
     Raises:
         ValueError: a statistic starts in an unknown way.
@@ -113,7 +115,8 @@ def transform(
             raise ValueError(f"statistic {key!r} must start as {wanted} or by a function, given {start!r}")
 
     def declared(function: Function) -> type[FunctionTransform]:
-        body = {"function": staticmethod(function), "state": state, "allowed": dict(allowed or {}), "stacks": stacks}
+        body = {"function": staticmethod(function), "state": state, "allowed": dict(allowed or {})}
+        body |= {"stacks": stacks, "shardable": shardable}
         # under the function's own name, where pickle then finds the class
         names = {key: getattr(function, key) for key in ("__doc__", "__module__", "__qualname__")}
         return type(function.__name__, (FunctionTransform,), {**body, **names})

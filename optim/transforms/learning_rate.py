@@ -12,6 +12,8 @@ from optim.engine.transform import Transform
 class LearningRate(Transform):
     """Multiplies the update by `learning_rate`."""
 
+    shardable = True
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return lr times the update."""
         # before momentum, a changed lr acts with the momentum's delay; after it, at once

@@ -34,6 +34,7 @@ class Sequential(Transform):
         # the members' names are whole: this transform itself needs no prefix
         super().__init__(**merged_options(self.transforms))
         self.stacks = all(transform.stacks for transform in self.transforms)
+        self.shardable = all(transform.shardable for transform in self.transforms)
 
     def check(self, group: Group) -> None:
         """Check the options of all transforms."""
