@@ -22,6 +22,7 @@ class CommonOptions(TypedDict, total=False):
         maximize: ascend instead of descend; default False.
         skip_nonfinite: see `Chain`; default False.
         capturable: see `Chain`; default False.
+        compile_mode: see `Chain`; default None.
     """
 
     weight_decay: float
@@ -29,6 +30,7 @@ class CommonOptions(TypedDict, total=False):
     maximize: bool
     skip_nonfinite: bool
     capturable: bool
+    compile_mode: str | None
 
 
 class Composable(Chain):

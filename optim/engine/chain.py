@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 
 from optim.engine import saved_state
 from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, State, Update, state_dtype
-from optim.engine.capturable import check_capturable, keep_counts_on_device
+from optim.engine.capturable import check_capturable, check_compile_mode, keep_counts_on_device
 from optim.engine.finite import all_finite
+from optim.engine.fsdp import check_sharded, local_entry
 from optim.engine.options import SWITCH, Domain, check_names, check_options
-from optim.engine.sharding import check_sharded, local_entry
 from optim.engine.stacking import batches, write_back
 from optim.engine.transform import (
     FusedTransform,
@@ -41,7 +41,7 @@ def chain(*transforms: Transform, lr: float | Tensor, maximize: bool = False) ->
 
     Returns:
         A function of parameters, (name, parameter) pairs or groups, and of keywords that replace ``lr``, ``maximize``,
-        ``skip_nonfinite`` and ``capturable``; see `Chain`.
+        ``skip_nonfinite``, ``capturable`` and ``compile_mode``; see `Chain`.
     """
     return partial(Chain, transforms=transforms, lr=lr, maximize=maximize)
 
@@ -69,6 +69,9 @@ class Chain(Optimizer):
         capturable: make steps that a CUDA graph can replay: counts of steps and ``lr``, which becomes a tensor, are on
             the device, and corrections by the count are computed there. Small parameters are not stacked. Other
             options are those of the capture, and ``group["lr"]`` must be filled, as schedules do, and not replaced.
+        compile_mode: mode of torch.compile, such as "default", for the arithmetic of a step; None for none. Needs
+            ``capturable``: otherwise every new count of steps would be compiled anew. The first step takes minutes if
+            there are hundreds of parameters; a transform for which torch has a fused kernel gains nothing.
 
     Raises:
         ValueError: an option is unknown or out of range, two transforms disagree about one, a parameter is not real
@@ -87,17 +90,27 @@ class Chain(Optimizer):
         maximize: bool = False,
         skip_nonfinite: bool = False,
         capturable: bool = False,
+        compile_mode: str | None = None,
     ) -> None:
         switches = {"skip_nonfinite": skip_nonfinite, "capturable": capturable}
         check_options(switches, dict.fromkeys(switches, SWITCH))
         if skip_nonfinite and capturable:
             raise ValueError("skip_nonfinite=True reads from the device, which capturable=True rules out; choose one")
+        check_compile_mode(compile_mode, capturable=capturable)
+        self.compile_mode = compile_mode
         # before super().__init__, which already calls add_param_group
         self.transforms, self.skip_nonfinite, self.capturable = tuple(transforms), skip_nonfinite, capturable
         self._after_step = [transform for transform in self.transforms if transform.acts_after_step]
         # while `Health` measures: the group of every batch, and what clipping transforms noted about the batch
         self.limited: list[tuple[Group, list[tuple[Scalar, int]]]] | None = None
         super().__init__(params, {"lr": lr, **merged_options(self.transforms), "maximize": maximize})
+        self._compile()
+
+    def _compile(self) -> None:
+        if self.compile_mode is not None:
+            # not `step`: schedules and torch's hooks wrap that, and statistics need no compiler to be created
+            step_group = type(self)._step_group.__get__(self)
+            self._step_group = torch.compile(step_group, mode=self.compile_mode)  # type: ignore[method-assign]
 
     def __getstate__(self) -> dict[str, Any]:
         # torch's Optimizer.__getstate__ returns defaults, state and groups only
@@ -106,9 +119,14 @@ class Chain(Optimizer):
             "_after_step": self._after_step,
             "skip_nonfinite": self.skip_nonfinite,
             "capturable": self.capturable,
+            "compile_mode": self.compile_mode,
             "limited": None,
         }
         return {**super().__getstate__(), **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._compile()
 
     @property
     def skipped_steps(self) -> int:
@@ -172,7 +190,8 @@ class Chain(Optimizer):
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
         active = [transform for transform in self.transforms if not transform.idle(transform.own(group))]
-        place = _place_of_fused(active)
+        # a compiler cannot look into torch's kernels, and makes one of several transforms itself
+        place = None if torch.compiler.is_compiling() else _place_of_fused(active)
         ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
         # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from optim.engine.sharding import local
+from optim.engine.fsdp import local
 
 
 def all_finite(gradients: Sequence[Tensor]) -> bool:

@@ -60,12 +60,12 @@ def test_the_reference_trajectory_is_followed(row, trajectory, company):
     assert max(differences.values()) <= trajectory.tolerance, differences
 
 
-@pytest.mark.parametrize("row", REFERENCED, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", REFERENCED, ids=lambda case: case.name)
 def test_every_reference_has_trajectories(row):
     assert {trajectory.kind for trajectory in trajectories(row.golden)} >= {"f64", "f32"}
 
 
-@pytest.mark.parametrize("row", REFERENCED, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", REFERENCED, ids=lambda case: case.name)
 def test_a_wrong_trajectory_is_noticed(row):
     trajectory = next(trajectories(row.golden))
     start, _ = inputs(trajectory.inputs)

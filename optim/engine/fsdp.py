@@ -37,7 +37,8 @@ def local_entry(entry: ParamEntry) -> ParamEntry:
     state = {key: local(value) for key, value in entry.state.items()}
     if not isinstance(state["step"], Tensor):
         entry.state["step"] += 1  # `batches` counts the copy; a tensor is the same in both
-    return ParamEntry(local(param), local(entry.grad), state, entry.stacking_key, Shard(param.shape, _groups(param)))
+    shard = Shard(param.shape, _groups(param))
+    return entry._replace(param=local(param), grad=local(entry.grad), state=state, shard=shard)
 
 
 def _groups(param: DTensor) -> tuple[Any, ...]:
