@@ -9,7 +9,7 @@ from optim.combined import Combined
 from optim.composable import CommonOptions, Composable
 from optim.engine.batch import ParamBatch, Update
 from optim.engine.chain import Chain, chain
-from optim.engine.transform import FusedTransform, Transform
+from optim.engine.transform import FusedTransform, SkipUpdate, Transform
 from optim.eve import Eve
 from optim.health import Health
 from optim.laprop import LaProp
@@ -29,12 +29,15 @@ from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
 from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.t5x_adafactor.optimizer import T5XAdafactor
+from optim.transforms.function import transform
+from optim.transforms.nested import Branches, Sequential
 
 __all__ = [
     "ADOPT",
     "Adafactor",
     "AdafactorSchedule",
     "AdamW",
+    "Branches",
     "Cain",
     "Chain",
     "Combined",
@@ -56,6 +59,8 @@ __all__ = [
     "ParamBatch",
     "RMSprop",
     "ScaledAdam",
+    "Sequential",
+    "SkipUpdate",
     "T5XAdafactor",
     "Transform",
     "Update",
@@ -66,6 +71,7 @@ __all__ = [
     "chain",
     "grouped",
     "standard_logical_factor_rules",
+    "transform",
 ]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from optim.engine.batch import Group, ParamBatch, Scalar, Update, at_least
+from optim.engine.batch import Group, ParamBatch, Scalar, Update, at_least, at_most
 from optim.engine.chain import Chain
 from optim.engine.options import OR_NONE, SWITCH, check_range
 from optim.engine.transform import Transform
@@ -129,12 +129,12 @@ class RelativeStep(Transform):
         return update.times(step_size)
 
 
-def base_step(group: Group, step: int) -> Scalar:
+def base_step(group: Group, step: Scalar) -> Scalar:
     """Return a before it is made relative to the parameter."""
     if not group["relative_step"]:
         lr: Scalar = group["lr"]
         return lr
-    return min(1e-6 * step if group["warmup_init"] else 1e-2, step**-0.5)
+    return at_most(step**-0.5, 1e-6 * step if group["warmup_init"] else 1e-2)
 
 
 class AdafactorSchedule(LRScheduler):

@@ -35,6 +35,8 @@ class CommonOptions(TypedDict, total=False):
         beta2_scale: above 0; default 0.8.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
+        capturable: see `Chain`.
+        compile_mode: see `Chain`.
     """
 
     weight_decay: float
@@ -49,6 +51,8 @@ class CommonOptions(TypedDict, total=False):
     beta2_scale: float
     maximize: bool
     skip_nonfinite: bool
+    capturable: bool
+    compile_mode: str | None
 
 
 class Composable(Chain):

@@ -67,6 +67,7 @@ class ShrinkAbove(Transform):
     """
 
     allowed: ClassVar = {"weight_decay": "[0, 0.1]", "target_rms": "(0, 10]"}
+    shardable = True
 
     def __init__(self, weight_decay: float, target_rms: float, *, name: str = "") -> None:
         super().__init__(name=name, weight_decay=weight_decay, target_rms=target_rms)

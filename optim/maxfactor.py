@@ -8,7 +8,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, at_least, constant, zero_per_axes, zeros
+from optim.engine.batch import (
+    Group,
+    ParamBatch,
+    Scalar,
+    State,
+    Update,
+    at_least,
+    at_most,
+    constant,
+    zero_per_axes,
+    zeros,
+)
 from optim.engine.chain import Chain
 from optim.engine.options import SWITCH
 from optim.engine.transform import Transform
@@ -159,7 +170,7 @@ def _matrix(grad: Tensor, batch: ParamBatch) -> Update:
 
 def _averages(square: Tensor, batch: ParamBatch, eps: float) -> tuple[Tensor, Tensor]:
     """Update R and C with the squares, and return them."""
-    weight = min(0.999, max(0.001, batch.step ** batch.group["beta2_decay"]))
+    weight = at_most(at_least(batch.step ** batch.group["beta2_decay"], 0.001), 0.999)
     num_rows, num_cols = square.shape[-2:]
     # zero + total/n: a call with tensors alone takes a third of the time of one with a number
     zero = constant(0.0, square)

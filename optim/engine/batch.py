@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 State = dict[str, Any]
@@ -50,23 +51,34 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def at_least(x: Scalar, floor: float) -> Scalar:
-    """Return the larger of a number per parameter and a floor."""
+    """Return the larger of a number per parameter, or a step, and a floor."""
     # max() of a tensor would read it, and wait for the device
     return x.clamp(min=floor) if isinstance(x, Tensor) else max(x, floor)
 
 
-def at_most(x: Scalar, ceiling: float) -> Scalar:
-    """Return the smaller of a number per parameter and a ceiling."""
+def at_most(x: Scalar, ceiling: Any) -> Scalar:
+    """Return the smaller of a number per parameter, or a step, and a ceiling; it may be a tensor if the number is."""
     return x.clamp(max=ceiling) if isinstance(x, Tensor) else min(x, ceiling)
 
 
+class Shard(NamedTuple):
+    """What a tensor that is divided over processes is a part of: the whole shape, and the groups that hold the rest."""
+
+    shape: torch.Size
+    groups: tuple[dist.ProcessGroup, ...]
+
+
 class ParamEntry(NamedTuple):
-    """A parameter that takes part in this step, with its gradient, its state and its `Chain.stacking_key`."""
+    """A parameter that takes part in this step, with its gradient, its state and its `Chain.stacking_key`.
+
+    If the parameter is sharded, all tensors are the parts that this process holds.
+    """
 
     param: Tensor
     grad: Tensor
     state: State
     stacking_key: Hashable
+    shard: Shard | None = None
 
 
 class Update(NamedTuple):
@@ -122,32 +134,36 @@ class ParamBatch:
     """One parameter, or N of equal shape stacked along a new first axis.
 
     A transform reads it and changes it in place. Count axes from the end: a stack then needs no case of its own.
-    `norm`, `rms`, `mean` and `dot` return one number per parameter.
+    `norm`, `rms`, `mean`, `dot`, `maximum` and `minimum` return one number per parameter, also if it is sharded.
 
     Attributes:
-        param: (*shape) or (N, *shape), in float32 if the parameter is stored in half precision.
+        param: (*shape) or (N, *shape), in float32 if the parameter is stored in half precision; of a sharded parameter
+            the part that this process holds, which may be empty.
         grad: gradient of the function to be minimized, with the same shape; must not be modified.
         state: statistics by name, of this parameter or stacked likewise; changed in place.
         group: hyper-parameters; ``lr`` may be a tensor.
-        step: number of this step of these parameters, from 1.
-        shape: of one parameter.
+        step: number of this step of these parameters, from 1: a Python int, or, if the optimizer is ``capturable``, a
+            0-dimensional tensor, on which no `if` can be decided.
+        shape: of one parameter, all shards together.
         stacked: whether the first axis is N.
         stacking_key: what `Chain.stacking_key` returned for these parameters.
         entries: where the parameters and statistics are stored.
         limited: while `Health` measures, what `note_limit` was told about this batch.
-        numel: of one parameter.
+        shard_groups: over which `norm` and the like reduce, if the parameter is sharded.
+        numel: of one parameter, all shards together.
     """
 
     param: Tensor
     grad: Tensor
     state: State
     group: Group
-    step: int
+    step: Any
     shape: torch.Size
     stacked: bool = False
     stacking_key: Hashable = None
     entries: Sequence[ParamEntry] = ()
     limited: list[tuple[Scalar, int]] | None = None
+    shard_groups: tuple[dist.ProcessGroup, ...] = ()
     numel: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,7 +184,8 @@ class ParamBatch:
         """Return the Euclidean norm of every parameter's part of x."""
         if self.stacked:
             return self.per_parameter(torch.linalg.vector_norm(x.reshape(len(x), -1), dim=-1))
-        return self.read(torch.linalg.vector_norm(x))
+        norm = torch.linalg.vector_norm(x)
+        return self.read(self._reduced(norm.square()).sqrt() if self.shard_groups else norm)
 
     def rms(self, x: Tensor) -> Scalar:
         """Return √(mean of x²) of every parameter's part of x."""
@@ -183,14 +200,21 @@ class ParamBatch:
 
     def mean(self, x: Tensor) -> Scalar:
         """Return the mean of every parameter's part of x."""
+        if self.shard_groups:
+            return self.read(self._reduced(x.sum()) / max(1, self.numel))
         return self.read(x.reshape(len(x), -1).mean(-1) if self.stacked else x.mean())
 
     def maximum(self, x: Tensor) -> Scalar:
         """Return the largest element of every parameter's part of x."""
+        if self.shard_groups:
+            largest = x.amax() if x.numel() else x.new_full((), -torch.inf)
+            return self.read(self._reduced(largest, largest=True))
         return self.read(x.reshape(len(x), -1).amax(-1) if self.stacked else x.amax())
 
     def minimum(self, x: Tensor) -> Scalar:
         """Return the smallest element of every parameter's part of x."""
+        if self.shard_groups:
+            return -self.maximum(-x)
         return self.read(x.reshape(len(x), -1).amin(-1) if self.stacked else x.amin())
 
     def dot(self, x: Tensor, y: Tensor) -> Scalar:
@@ -198,7 +222,13 @@ class ParamBatch:
         if self.stacked:
             return self.read(torch.linalg.vecdot(x.reshape(len(x), -1), y.reshape(len(y), -1)))
         # torch.dot sums without a temporary of x * y, but takes vectors only
-        return self.read(torch.dot(x.reshape(-1), y.reshape(-1)))
+        return self.read(self._reduced(torch.dot(x.reshape(-1), y.reshape(-1))))
+
+    def _reduced(self, x: Tensor, *, largest: bool = False) -> Tensor:
+        """Replace the number of this shard by the sum, or the largest, of those of all shards."""
+        for group in self.shard_groups:
+            dist.all_reduce(x, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group)
+        return x
 
     def note_limit(self, factor: Scalar) -> None:
         """Tell `Health` by which factor an update was limited; below 1 means that it was."""

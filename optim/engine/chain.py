@@ -11,11 +11,21 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.engine import saved_state
-from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, State, Update
+from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, State, Update, state_dtype
+from optim.engine.capturable import check_capturable, check_compile_mode, keep_counts_on_device
 from optim.engine.finite import all_finite
+from optim.engine.fsdp import check_sharded, local_entry
 from optim.engine.options import SWITCH, Domain, check_names, check_options
 from optim.engine.stacking import batches, write_back
-from optim.engine.transform import FusedTransform, Transform, merged_options
+from optim.engine.transform import (
+    FusedTransform,
+    SkipUpdate,
+    Transform,
+    applied,
+    merged_options,
+    merged_shared_state,
+    merged_state,
+)
 
 # keys of a group that are not hyper-parameters: torch's own, a label for loggers, a schedule's base lr, our counts
 GROUP_KEYS = ("params", "param_names", "name", "initial_lr", "shared_state")
@@ -30,8 +40,8 @@ def chain(*transforms: Transform, lr: float | Tensor, maximize: bool = False) ->
         maximize: ascend instead of descend.
 
     Returns:
-        A function of parameters, (name, parameter) pairs or groups, and of keywords that replace ``lr``, ``maximize``
-        and ``skip_nonfinite``; see `Chain`.
+        A function of parameters, (name, parameter) pairs or groups, and of keywords that replace ``lr``, ``maximize``,
+        ``skip_nonfinite``, ``capturable`` and ``compile_mode``; see `Chain`.
     """
     return partial(Chain, transforms=transforms, lr=lr, maximize=maximize)
 
@@ -56,10 +66,16 @@ class Chain(Optimizer):
         maximize: ascend instead of descend.
         skip_nonfinite: when a gradient holds NaN or infinity, change nothing and count ``skipped_steps``. In a
             distributed run all processes decide together, and each of them must step.
+        capturable: make steps that a CUDA graph can replay: counts of steps and ``lr``, which becomes a tensor, are on
+            the device, and corrections by the count are computed there. Small parameters are not stacked. Other
+            options are those of the capture, and ``group["lr"]`` must be filled, as schedules do, and not replaced.
+        compile_mode: mode of torch.compile, such as "default", for the arithmetic of a step; None for none. Needs
+            ``capturable``: otherwise every new count of steps would be compiled anew. The first step takes minutes if
+            there are hundreds of parameters; a transform for which torch has a fused kernel gains nothing.
 
     Raises:
-        ValueError: an option is unknown or out of range, two transforms disagree about one, or a parameter is not
-            real floating point.
+        ValueError: an option is unknown or out of range, two transforms disagree about one, a parameter is not real
+            floating point, or a transform cannot be captured.
 
     Reference:
         Zamirai et al. 2021, "Revisiting BFloat16 Training", arXiv:2010.06192: Kahan summation of weight updates.
@@ -73,14 +89,28 @@ class Chain(Optimizer):
         lr: float | Tensor | None,
         maximize: bool = False,
         skip_nonfinite: bool = False,
+        capturable: bool = False,
+        compile_mode: str | None = None,
     ) -> None:
-        check_options({"skip_nonfinite": skip_nonfinite}, {"skip_nonfinite": SWITCH})
+        switches = {"skip_nonfinite": skip_nonfinite, "capturable": capturable}
+        check_options(switches, dict.fromkeys(switches, SWITCH))
+        if skip_nonfinite and capturable:
+            raise ValueError("skip_nonfinite=True reads from the device, which capturable=True rules out; choose one")
+        check_compile_mode(compile_mode, capturable=capturable)
+        self.compile_mode = compile_mode
         # before super().__init__, which already calls add_param_group
-        self.transforms, self.skip_nonfinite = tuple(transforms), skip_nonfinite
+        self.transforms, self.skip_nonfinite, self.capturable = tuple(transforms), skip_nonfinite, capturable
         self._after_step = [transform for transform in self.transforms if transform.acts_after_step]
         # while `Health` measures: the group of every batch, and what clipping transforms noted about the batch
         self.limited: list[tuple[Group, list[tuple[Scalar, int]]]] | None = None
         super().__init__(params, {"lr": lr, **merged_options(self.transforms), "maximize": maximize})
+        self._compile()
+
+    def _compile(self) -> None:
+        if self.compile_mode is not None:
+            # not `step`: schedules and torch's hooks wrap that, and statistics need no compiler to be created
+            step_group = type(self)._step_group.__get__(self)
+            self._step_group = torch.compile(step_group, mode=self.compile_mode)  # type: ignore[method-assign]
 
     def __getstate__(self) -> dict[str, Any]:
         # torch's Optimizer.__getstate__ returns defaults, state and groups only
@@ -88,9 +118,15 @@ class Chain(Optimizer):
             "transforms": self.transforms,
             "_after_step": self._after_step,
             "skip_nonfinite": self.skip_nonfinite,
+            "capturable": self.capturable,
+            "compile_mode": self.compile_mode,
             "limited": None,
         }
         return {**super().__getstate__(), **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._compile()
 
     @property
     def skipped_steps(self) -> int:
@@ -150,20 +186,26 @@ class Chain(Optimizer):
             state, key = self.state[param], self.stacking_key(names[i] if names else "", param, group)
             if not state:
                 state.update(self._fresh_state(param, group, key))
-            yield ParamEntry(param, grad, state, key)
+            yield local_entry(ParamEntry(param, grad, state, key))
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
         active = [transform for transform in self.transforms if not transform.idle(transform.own(group))]
-        place = _place_of_fused(active)
+        # a compiler cannot look into torch's kernels, and makes one of several transforms itself
+        place = None if torch.compiler.is_compiling() else _place_of_fused(active)
         ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
         # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
-        for batch in batches(group, entries, stack_small=place != 0):
+        # a stack has one step count, and those on the device cannot be compared; shards differ between processes,
+        # which must reduce in one order
+        alone = self.capturable or any(entry.shard for entry in entries) or not all(x.stacks for x in active)
+        for batch in batches(group, entries, stack_small=place != 0 and not alone):
             if self.limited is not None:
                 batch.limited = []
                 self.limited.append((group, batch.limited))
             update = _transformed(ahead, batch) if ahead else Update(batch.grad)
-            if place is None:
+            if update is None:
+                write_back(batch)
+            elif place is None:
                 update.subtract_from(batch.param)
                 # its memory is free, and still in the cache, for the next batch
                 del update
@@ -185,15 +227,9 @@ class Chain(Optimizer):
 
     def _fresh_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         # a Python number: torch keeps a tensor, but reading it for a bias correction would wait for the device
-        state: State = {"step": 0}
-        for transform in self.transforms:
-            for key, value in transform.new_state(param, transform.own(group), stacking_key).items():
-                if transform.prefix + key in state:
-                    raise ValueError(
-                        f"two transforms keep a statistic called {key!r}; give one of them a name, as in "
-                        f"{type(transform).__name__}(..., name='second')"
-                    )
-                state[transform.prefix + key] = value
+        step = torch.zeros((), dtype=state_dtype(param), device=param.device) if self.capturable else 0
+        state: State = {"step": step}
+        state |= merged_state(self.transforms, param, group, stacking_key)
         if param.dtype in HALF:
             state["rounding_error"] = torch.zeros_like(param, memory_format=torch.preserve_format)
         return state
@@ -228,6 +264,8 @@ class Chain(Optimizer):
         group = self.param_groups[-1]
         try:
             self._check_group(group)
+            if self.capturable:
+                check_capturable(self, group)
             # one parameter on the meta device finds two statistics of one name without allocating memory
             for param, name in zip(group["params"][:1], group.get("param_names", [""]), strict=False):
                 self._fresh_by_name(name, param.to("meta"), group)
@@ -238,10 +276,11 @@ class Chain(Optimizer):
         # counts are the optimizer's, so a later group starts with those of the first
         counts = self.param_groups[0].get("shared_state", {"steps": 0, "skipped_steps": 0})
         shared = {key: counts[key] for key in ("steps", "skipped_steps")}
-        for transform in self.transforms:
-            shared |= {transform.prefix + key: x for key, x in transform.new_shared_state(transform.own(group)).items()}
+        shared |= merged_shared_state(self.transforms, group)
         # in the group and not in an attribute: torch's state_dict then saves it
         group["shared_state"] = shared
+        if self.capturable:
+            keep_counts_on_device(group)
 
     def _check_group(self, group: Group) -> None:
         owner = type(self).__name__
@@ -253,6 +292,7 @@ class Chain(Optimizer):
         check_options(group, allowed)
         for transform in self.transforms:
             transform.check(transform.own(group))
+        check_sharded(owner, self.transforms, group)
         for param in group["params"]:
             if not param.is_floating_point():
                 raise ValueError(
@@ -280,14 +320,17 @@ class Chain(Optimizer):
         # torch casts floating-point state to the parameter's dtype, which would round the float32 statistics of a
         # bfloat16 parameter: restore them afterwards, before any hook of the user sees them
         first = self.register_load_state_dict_pre_hook(inspect)
-        last = self.register_load_state_dict_post_hook(
-            lambda _: saved_state.restore(self, saved[0], self._fresh_by_name), prepend=True
-        )
+        last = self.register_load_state_dict_post_hook(lambda _: self._restore(saved[0]), prepend=True)
         try:
             super().load_state_dict(state_dict)
         finally:
             first.remove()
             last.remove()
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        saved_state.restore(self, saved, self._fresh_by_name)
+        for group in self.param_groups if self.capturable else ():
+            keep_counts_on_device(group)
 
 
 def _place_of_fused(active: Sequence[Transform]) -> int | None:
@@ -298,11 +341,9 @@ def _place_of_fused(active: Sequence[Transform]) -> int | None:
     return None
 
 
-def _transformed(transforms: Sequence[Transform], batch: ParamBatch) -> Update:
-    """Return what the transforms make of a batch's gradient."""
-    update = Update(batch.grad)
-    for transform in transforms:
-        # no call of `view` for plain names: this loop runs once per transform and batch
-        result = transform(update, transform.view(batch) if transform.prefix else batch)
-        update = result if isinstance(result, Update) else Update(result)
-    return update
+def _transformed(transforms: Sequence[Transform], batch: ParamBatch) -> Update | None:
+    """Return what the transforms make of a batch's gradient; None if one of them skips the update."""
+    try:
+        return applied(transforms, Update(batch.grad), batch)
+    except SkipUpdate:
+        return None

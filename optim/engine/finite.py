@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
+from optim.engine.fsdp import local
+
 
 def all_finite(gradients: Sequence[Tensor]) -> bool:
     """Return whether no element is NaN or infinite on any process.
@@ -16,7 +18,7 @@ def all_finite(gradients: Sequence[Tensor]) -> bool:
     Waits for the device once. If torch.distributed is initialized, every process must call this.
     """
     # amax of a tensor without elements raises
-    gradients = [gradient for gradient in gradients if gradient.numel() > 0]
+    gradients = [gradient for gradient in map(local, gradients) if gradient.numel() > 0]
     # the largest magnitude, unlike a sum of squares, cannot overflow; NaN passes through it
     largest = get_total_norm(gradients, norm_type=float("inf")) if gradients else torch.zeros(())
     bad = (~torch.isfinite(largest)).to(torch.float32)

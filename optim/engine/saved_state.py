@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.engine.batch import Group, State
+from optim.engine.options import check_names
 
+# what torch and its schedules write into groups: their state may be loaded before, or without, the schedule
+SCHEDULE_KEYS = (
+    *("param_names", "name", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"),
+    "differentiable",  # torch adds it to every optimizer that it unpickles
+)
 Fresh = Callable[[str, Tensor, Group], State]
 """Returns the state that a parameter of this name and group has before its first step."""
 
@@ -25,19 +32,23 @@ def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]
 def align(optimizer: Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return saved state with its parameters in the optimizer's order, if both sides know their names.
 
+    An option that did not exist when the state was saved keeps the value that the optimizer was built with: its
+    default, unless another was asked for.
+
     Raises:
         ValueError: a group holds other parameters than the one it was saved from.
     """
     # not strict: torch itself refuses another number of groups, with its own message
     groups = [
-        _align_group(i, saved, group)
+        _align_group(i, saved, group, optimizer.defaults)
         for i, (saved, group) in enumerate(zip(given["param_groups"], optimizer.param_groups, strict=False))
     ]
     return {**given, "param_groups": groups + given["param_groups"][len(groups) :]}
 
 
-def _align_group(place: int, saved: Mapping[str, Any], group: Group) -> dict[str, Any]:
+def _align_group(place: int, saved: Mapping[str, Any], group: Group, options: Iterable[str]) -> dict[str, Any]:
     names, saved_names = group.get("param_names"), saved.get("param_names")
+    saved = {**{key: group[key] for key in options if key in group}, **saved}
     if names is None or saved_names is None:
         return dict(saved)  # torch then matches parameters by their order, as for its own optimizers
     if set(names) != set(saved_names):
@@ -58,11 +69,11 @@ def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
         ValueError: it does not fit.
     """
     owner = type(optimizer).__name__
-    # torch adds `differentiable` to the defaults of every optimizer that it unpickles
-    options = (set(optimizer.defaults) - {"differentiable"}) | {"shared_state"}
-    for i, group in enumerate(given["param_groups"]):
-        if missing := sorted(options - set(group)):
-            raise ValueError(f"this state is not {owner}'s: its group {i} lacks {', '.join(missing)}")
+    for i, (saved, group) in enumerate(zip(given["param_groups"], optimizer.param_groups, strict=False)):
+        if "shared_state" not in saved:
+            raise ValueError(f"this state is not {owner}'s: its group {i} lacks shared_state, which this package saves")
+        # a mark that this group has too, such as one of a schedule of the user's, is known
+        check_names(saved.keys() - group.keys() - set(SCHEDULE_KEYS), group, f"the state saved for {owner}'s group {i}")
     for name, param, group, state in _saved_states(optimizer, given):
         # on the meta device: a full set of fresh statistics would need the memory of a second optimizer
         want, have = _shapes(fresh(name, param.to("meta"), group)), _shapes(state)
@@ -85,9 +96,12 @@ def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> Non
     for name, param, group, saved in _saved_states(optimizer, given):
         expected = fresh(name, param.to("meta"), group)
         for key, value in saved.items():
-            if isinstance(value, Tensor):
+            wanted = expected[key]
+            if isinstance(wanted, Tensor):
                 # copy=True: otherwise both optimizers would update one tensor, if a live state_dict is loaded
-                optimizer.state[param][key] = value.to(param.device, expected[key].dtype, copy=True)
+                optimizer.state[param][key] = torch.as_tensor(value).to(param.device, wanted.dtype, copy=True)
+            else:
+                optimizer.state[param][key] = int(value)  # a tensor, if a capturable optimizer has saved the count
     for group in optimizer.param_groups:
         # torch moves the state of parameters to their device, but not what a group holds
         device = group["params"][0].device if group["params"] else None
@@ -95,6 +109,7 @@ def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> Non
         for key, value in shared.items():
             if isinstance(value, Tensor):
                 shared[key] = value.to(device)
+        shared["steps"] = int(shared["steps"])
 
 
 def _saved_states(

@@ -45,7 +45,8 @@ def _single(group: Group, entry: ParamEntry) -> ParamBatch:
     # `to` would return the same tensor, but a call costs more than this comparison
     grad = entry.grad if entry.grad.dtype == param.dtype else entry.grad.to(param.dtype)
     grad = -grad if group["maximize"] else grad  # not in place: the gradient belongs to the user
-    return ParamBatch(param, grad, state, group, state["step"], param.shape, False, key, [entry])
+    shape, groups = entry.shard or (param.shape, ())
+    return ParamBatch(param, grad, state, group, state["step"], shape, False, key, [entry], shard_groups=groups)
 
 
 def _stack(group: Group, entries: Sequence[ParamEntry]) -> ParamBatch:

@@ -13,6 +13,14 @@ from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update
 from optim.engine.options import Domain
 
 
+class SkipUpdate(Exception):
+    """Raised by a transform: the parameters of this batch do not move in this step.
+
+    Statistics and the step count advance; later transforms are not called. A stack skips as a whole, so a decision
+    by values, not by the step or an option, needs ``stacks = False``.
+    """
+
+
 class Transform(ABC):
     """Turns the update that arrives into the one that leaves.
 
@@ -29,6 +37,11 @@ class Transform(ABC):
     """What each option may be, as in `optim.engine.options.check_options`."""
     acts_after_step: ClassVar[bool] = False
     """Whether `after_step` does anything."""
+    stacks: bool = True
+    """Whether it takes stacks; one that does not makes its whole chain take each parameter alone."""
+    shardable: bool = False
+    """Whether it may get a part of a parameter (FSDP2): it treats each element alone, or reduces by `ParamBatch.norm`
+    and the like, in the same order on all processes."""
 
     def __init__(self, *, name: str = "", **options: Any) -> None:
         # lr is the engine's: a transform may only say what it may be
@@ -44,6 +57,9 @@ class Transform(ABC):
         Args:
             update: must not be modified.
             batch: the parameters, their statistics and hyper-parameters.
+
+        Raises:
+            SkipUpdate: the parameters shall not move in this step.
         """
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
@@ -124,3 +140,39 @@ def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:
                 )
             options[key] = value
     return options
+
+
+def merged_state(transforms: Sequence[Transform], param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    """Return the statistics of all transforms of a chain before a parameter's first step.
+
+    Raises:
+        ValueError: two transforms keep one of the same name.
+    """
+    state: State = {}
+    for transform in transforms:
+        for key, value in transform.new_state(param, transform.own(group), stacking_key).items():
+            if transform.prefix + key in state:
+                raise ValueError(
+                    f"two transforms keep a statistic called {key!r}; give one of them a name, as in "
+                    f"{type(transform).__name__}(..., name='second')"
+                )
+            state[transform.prefix + key] = value
+    return state
+
+
+def merged_shared_state(transforms: Sequence[Transform], group: Group) -> State:
+    """Return the statistics of a group that all transforms of a chain keep, before the first step."""
+    return {
+        transform.prefix + key: value
+        for transform in transforms
+        for key, value in transform.new_shared_state(transform.own(group)).items()
+    }
+
+
+def applied(transforms: Sequence[Transform], update: Update, batch: ParamBatch) -> Update:
+    """Return what the transforms make of an update, one after the other."""
+    for transform in transforms:
+        # no call of `view` for plain names: this loop runs once per transform and batch
+        result = transform(update, transform.view(batch) if transform.prefix else batch)
+        update = result if isinstance(result, Update) else Update(result)
+    return update

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update
+from optim.engine.batch import Group, ParamBatch, State, Update, at_least
 from optim.engine.options import SWITCH, WHOLE
 from optim.engine.transform import Transform
 from optim.transforms.factor_plan import FactorPlan
@@ -78,7 +78,7 @@ class MomentsByPlan(Transform):
         plan, group = _planned(batch.stacking_key), batch.group
         # T5X counts for the whole optimizer: a parameter whose gradients begin late starts with w < 1
         step = batch.step if group["per_param_step"] else group["initial_step"] + group["shared_state"]["steps"] + 1
-        weight = float(max(1, step - group["step_offset"]) ** -group["decay_rate"])
+        weight = at_least(1.0 * step - group["step_offset"], 1.0) ** -group["decay_rate"]
         return over_moment(update.value(), batch.state, plan.rows, plan.cols, weight, group["epsilon1"])
 
 

@@ -42,6 +42,7 @@ class Adam(FusedTransform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
+    shardable = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
@@ -72,13 +73,17 @@ class Adam(FusedTransform):
         """Decay the weights if a later transform does, apply Adam's equations, and subtract lr times the result."""
         # not the option alone: Eve has a weight_decay too, which an earlier transform of its own applies
         weight_decay = batches[0].group["weight_decay"] if len(later) > 1 else 0.0
+        warmup_steps = batches[0].group.get("warmup_steps", 0)
         fused: dict[Launch, list[tuple[Tensor, ParamBatch]]] = defaultdict(list)
-        for u, batch in zip(updates, batches, strict=True):
+        for place, (u, batch) in enumerate(zip(updates, batches, strict=True)):
             param, m = batch.param, batch.state["exp_avg"]
             if param.device.type in FUSED_ON and _same_layout(param, m):
                 same_layout = u if _same_layout(u, m) else torch.empty_like(param).copy_(u)
-                # one launch has one lr, which depends on the step during warm-up, and one count of steps
-                fused[param.device, param.dtype, batch.step].append((same_layout, batch))
+                # one launch has one lr, which depends on the step during warm-up; counts on the device cannot be
+                # compared: each tensor then has a launch of its own
+                counted = isinstance(batch.step, Tensor)
+                alike = (place if warmup_steps else 0) if counted else batch.step
+                fused[param.device, param.dtype, alike].append((same_layout, batch))
             else:
                 lr = learning_rate(batch)
                 param.mul_(1 - lr * weight_decay)
@@ -96,13 +101,19 @@ def _same_layout(a: Tensor, b: Tensor) -> bool:
 def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float) -> None:
     batches = [batch for _, batch in pairs]
     first, device = batches[0], batches[0].param.device
-    beta1, lr, steps = first.group["betas"][0], learning_rate(first), float(first.step)
-    if first.group.get("palm"):
-        # an infinite count turns off both corrections of the kernel: only that of m belongs there, as a part of lr
-        correction, steps = 1 - beta1**first.step, math.inf
-        lr, weight_decay = lr / correction, weight_decay * correction
-    # the kernel wants a count of steps per tensor, on its device; a fill waits for no device, where a copy would
-    count = torch.full((), steps, dtype=torch.float32, device=device)
+    beta1, lr = first.group["betas"][0], learning_rate(first)
+    if isinstance(first.step, Tensor):
+        counts = [batch.step.float() for batch in batches]
+        # other devices read the memory of the lr as float32
+        lr = lr.float() if isinstance(lr, Tensor) and device.type != "cpu" else lr
+    else:
+        steps = float(first.step)
+        if first.group.get("palm"):
+            # an infinite count turns off both corrections of the kernel: only that of m belongs there, as a part of lr
+            correction, steps = 1 - beta1**first.step, math.inf
+            lr, weight_decay = lr / correction, weight_decay * correction
+        # a count on the tensor's device; a fill waits for no device, where a copy would
+        counts = [torch.full((), steps, dtype=torch.float32, device=device)] * len(batches)
     # torch.optim.adamw.adamw calls this too, but sorts the tensors again and adds 1 to the count of each
     torch._fused_adamw_(
         [batch.param for batch in batches],
@@ -110,7 +121,7 @@ def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float)
         [batch.state["exp_avg"] for batch in batches],
         [batch.state["exp_avg_sq"] for batch in batches],
         [],
-        [count] * len(batches),
+        counts,
         amsgrad=False,
         beta1=beta1,
         beta2=beta2_of(first),

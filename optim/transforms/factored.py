@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, constant, zero_per_axes, zeros
+from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, constant, zero_per_axes, zeros
 from optim.engine.transform import Transform
 from optim.transforms.factor_plan import Axes
 
@@ -24,7 +24,7 @@ def moment_state(param: Tensor, rows: Axes, cols: Axes) -> State:
     }
 
 
-def over_moment(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: float, eps: float) -> Update:
+def over_moment(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: Scalar, eps: float) -> Update:
     """Update the averages with a gradient, and return it over the root of what they say about each element.
 
         s = g² + eps
@@ -56,7 +56,7 @@ def over_moment(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: floa
     return Update(update, (row.numel() // total.numel()) ** -0.5, free=True)
 
 
-def _average(average: Tensor, square: Tensor, axes: Axes, weight: float, eps: float) -> Tensor:
+def _average(average: Tensor, square: Tensor, axes: Axes, weight: Scalar, eps: float) -> Tensor:
     """Move an average towards eps plus the mean of the squares over some axes."""
     # sum of no axes would be the sum of all
     total = square.sum(axes, keepdim=True) if axes else square

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from optim.engine.batch import ParamBatch, Scalar, Update
+from optim.engine.batch import ParamBatch, Scalar, Update, at_most
 from optim.engine.options import WHOLE
 from optim.engine.transform import Transform
 
 
 class LearningRate(Transform):
     """Multiplies the update by `learning_rate`."""
+
+    shardable = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return lr times the update."""
@@ -33,7 +35,7 @@ class WarmupLearningRate(LearningRate):
 
 
 def learning_rate(batch: ParamBatch) -> Scalar:
-    """Return the rate of this step: the group's ``lr``, times t/warmup_steps at the steps t before ``warmup_steps``."""
+    """Return the rate of this step: the group's ``lr``, times min(1, t/warmup_steps) at the parameter's step t."""
     lr: Scalar = batch.group["lr"]
     warmup_steps: int = batch.group.get("warmup_steps", 0)
-    return lr * (batch.step / warmup_steps) if batch.step < warmup_steps else lr
+    return lr * at_most(batch.step / warmup_steps, 1.0) if warmup_steps else lr

@@ -33,6 +33,7 @@ class Momentum(Transform):
     """
 
     allowed: ClassVar = {"beta1": "[0, 1)" + OR_NONE, "dtype_momentum": FLOAT_DTYPE}
+    shardable = True
 
     def __init__(
         self, beta1: float | None = 0.9, dtype_momentum: torch.dtype | str | None = None, *, name: str = ""

@@ -24,6 +24,7 @@ class DecoupledDecay(Transform):
     """
 
     allowed: ClassVar = {"weight_decay": "[0, inf)"}
+    shardable = True
 
     def __init__(self, weight_decay: float = 0.01, *, name: str = "") -> None:
         super().__init__(name=name, weight_decay=weight_decay)
@@ -85,6 +86,7 @@ class AbsoluteDecay(Transform):
         "weight_decay_rate": "[0, inf)" + OR_NONE,
         "weight_decay_rate_lr_exponent": "(-inf, inf)" + OR_NONE,
     }
+    shardable = True
 
     def __init__(
         self,

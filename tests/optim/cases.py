@@ -37,6 +37,8 @@ class OptimizerCase:
             are followed with all parameters in one optimizer only.
         oracle: the rule as a slow NumPy form.
         oracle_runs: options under which the oracle is followed.
+        not_capturable: the transform that decides by the count of steps, if one does; ``capturable`` is then refused.
+        not_shardable: the first transform that needs whole parameters, if one does; sharded ones are then refused.
         exceptions: name of a test -> why it cannot hold for this optimizer; shown when it is skipped.
     """
 
@@ -52,6 +54,8 @@ class OptimizerCase:
     couplings: Mapping[str, str] = field(default_factory=dict)
     oracle: Rule | None = None
     oracle_runs: tuple[Options, ...] = ()
+    not_capturable: str = ""
+    not_shardable: str = ""
     exceptions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -112,6 +116,7 @@ CASES = [
             ({"reference_bugs": 1}, "reference_bugs must be True or False"),
         ),
         golden="MaxFactor",
+        not_shardable="MaxFactoredRows",
     ),
     OptimizerCase(
         optimizer=optim.Cain,
@@ -138,6 +143,8 @@ CASES = [
             ({"reference_bugs": 1}, "reference_bugs must be True or False"),
         ),
         golden="Cain",
+        not_shardable="FadingRms",
+        not_capturable="Clamp",
         golden_options=lambda hyper: {
             **{name: value for name, value in hyper.items() if name != "honor_scale_speed"},
             "reference_bugs": not hyper.get("honor_scale_speed", False),
@@ -168,6 +175,7 @@ CASES = [
             ({"scale_parameter": 1}, "scale_parameter must be True or False"),
         ),
         golden="AdafactorHF",
+        not_shardable="FactoredMoments",
         golden_options=lambda hyper: {"lr": None, "relative_step": True, **hyper},
     ),
     OptimizerCase(
@@ -216,6 +224,7 @@ CASES = [
             ({"per_param_step": 1}, "per_param_step must be True or False"),
         ),
         golden="AdafactorT5X",
+        not_shardable="SkipNan",
         golden_options=lambda hyper: {
             # the row's own options step aside
             "factor_map": None,
@@ -264,6 +273,8 @@ CASES = [
             ({"clipping_update_period": 1.5}, "clipping_update_period must be"),
         ),
         golden="ScaledAdam",
+        not_shardable="ClipByMedianNorm",
+        not_capturable="ScaledChange",
         couplings={"clipping_scale": "the norm is that of a whole group"},
         exceptions=dict.fromkeys(
             (
@@ -300,6 +311,8 @@ CASES = [
             ({"identity_mix": 1.0}, "identity_mix must be"),
         ),
         golden="LearnedGradient",
+        not_shardable="LogSize",
+        not_capturable="LogSize",
     ),
     # the HeavyBall family: `CommonOptions` around a rule
     OptimizerCase(

@@ -127,6 +127,32 @@ def test_another_optimizers_state_is_refused_and_nothing_changes(case):
     assert after["state"].keys() == before["state"].keys()
 
 
+def test_a_state_from_before_an_option_existed_loads_with_what_the_optimizer_was_built_with(case):
+    optimizer, params = trained(case)
+    twins = [nn.Parameter(value) for value in values(params)]
+    twin = case.factory([{"params": twins[:9]}, {"params": twins[9:], **case.other_group}])
+    older = copy.deepcopy(optimizer.state_dict())
+    options = set(optimizer.defaults) - {"lr"}
+    for group in older["param_groups"]:
+        for option in options:
+            del group[option]
+    twin.load_state_dict(older)
+    for group, expected in zip(twin.param_groups, optimizer.param_groups, strict=True):
+        assert {option: group[option] for option in options} == {option: expected[option] for option in options}
+    run(optimizer, params, range(3, 5))
+    run(twin, twins, range(3, 5))
+    assert same(params, twins)
+
+
+def test_a_state_with_an_unknown_option_is_refused(case):
+    optimizer, _ = trained(case)
+    given = copy.deepcopy(optimizer.state_dict())
+    given["param_groups"][1]["maximise"] = False
+    message = rf"the state saved for {case.name}'s group 1: unknown option 'maximise' \(did you mean 'maximize'\?\)"
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(given)
+
+
 def test_the_state_of_parameters_with_other_shapes_is_refused_by_name(case):
     params = make_parameters()
     optimizer = case.factory(params)

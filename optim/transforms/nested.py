@@ -1,0 +1,108 @@
+"""Chains within a chain: several transforms as one, in a row or side by side."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Sequence
+from functools import reduce
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update
+from optim.engine.options import check_options
+from optim.engine.transform import Transform, applied, merged_options, merged_shared_state, merged_state
+
+Combine = Callable[[Sequence[Tensor], ParamBatch], Tensor]
+
+
+class Sequential(Transform):
+    """Applies transforms in order, as a chain does; useful where one transform is expected, such as in `Branches`.
+
+    In a chain itself, ``*transforms`` of a list does the same and lets torch's fused kernels do several at once.
+
+    Args:
+        transforms: at least one.
+        name: prefix of the options and statistics of all of them, before their own.
+    """
+
+    acts_after_step: ClassVar = True
+
+    def __init__(self, *transforms: Transform, name: str = "") -> None:
+        self.transforms = tuple(_renamed(transform, name) for transform in transforms)
+        # the members' names are whole: this transform itself needs no prefix
+        super().__init__(**merged_options(self.transforms))
+        self.stacks = all(transform.stacks for transform in self.transforms)
+        self.shardable = all(transform.shardable for transform in self.transforms)
+
+    def check(self, group: Group) -> None:
+        """Check the options of all transforms."""
+        for transform in self.transforms:
+            check_options(group, {transform.prefix + key: domain for key, domain in transform.allowed.items()})
+            transform.check(transform.own(group))
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return the statistics of all transforms."""
+        return merged_state(self.transforms, param, group, stacking_key)
+
+    def new_shared_state(self, group: Group) -> State:
+        """Return the statistics of a group that all transforms keep."""
+        return merged_shared_state(self.transforms, group)
+
+    def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
+        """Let every transform look at all gradients."""
+        for transform in self.transforms:
+            transform.before_step(groups)
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
+        """Return what leaves the last transform."""
+        return applied(self._active(batch), update, batch)
+
+    def after_step(self, batch: ParamBatch) -> None:
+        """Let every transform look at the parameters after they have moved."""
+        for transform in self.transforms:
+            if transform.acts_after_step:
+                transform.after_step(transform.view(batch))
+
+    def _active(self, batch: ParamBatch) -> list[Transform]:
+        return [transform for transform in self.transforms if not transform.idle(transform.own(batch.group))]
+
+
+def _renamed(transform: Transform, name: str) -> Transform:
+    """Return a copy of a transform whose names begin with one more prefix."""
+    twin = copy.copy(transform)
+    if isinstance(twin, Sequential):
+        twin.transforms = tuple(_renamed(member, name) for member in twin.transforms)
+        twin.options = merged_options(twin.transforms)
+    elif name:
+        twin.prefix = f"{name}/{twin.prefix}"
+    return twin
+
+
+def summed(updates: Sequence[Tensor], batch: ParamBatch) -> Tensor:
+    """Return the sum of the updates."""
+    return reduce(torch.add, updates)
+
+
+class Branches(Sequential):
+    """Gives the same update to every transform, and combines what they make of it.
+
+    Each branch has statistics of its own: two with equal names need ``name``. What a branch does to the parameter
+    itself, as decay of weights does, happens once per branch, in order.
+
+    Args:
+        transforms: one per branch, at least one; several in a row are a `Sequential`.
+        combine: makes one update, which it must not write to, of those of the branches; their sum by default.
+        name: prefix of the options and statistics of all branches, before their own.
+    """
+
+    def __init__(self, *transforms: Transform, combine: Combine = summed, name: str = "") -> None:
+        super().__init__(*transforms, name=name)
+        self.combine = combine
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Tensor:
+        """Return the combined update."""
+        # not free: the next branch needs it as it is
+        shared = update._replace(free=False)
+        return self.combine([applied([branch], shared, batch).value() for branch in self._active(batch)], batch)
