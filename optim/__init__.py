@@ -14,6 +14,7 @@ from optim.learned_gradient.optimizer import LearnedGradient
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
 from optim.scaled_adam import ScaledAdam
+from optim.schedule_free_adamw import ScheduleFreeAdamW
 from optim.schedules.constant import Constant
 from optim.schedules.eden import Eden
 from optim.schedules.eden2 import Eden2
@@ -24,6 +25,7 @@ from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
 from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.t5x_adafactor.optimizer import T5XAdafactor
+from optim.transforms.schedule_free import ScheduleFree
 
 __all__ = [
     "Adafactor",
@@ -47,6 +49,8 @@ __all__ = [
     "Noam",
     "ParamBatch",
     "ScaledAdam",
+    "ScheduleFree",
+    "ScheduleFreeAdamW",
     "T5XAdafactor",
     "Transform",
     "Update",

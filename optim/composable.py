@@ -38,6 +38,7 @@ class Composable(Chain):
         params: parameters, (name, parameter) pairs, or groups.
         rule: transforms that make a direction of the gradient.
         lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        ending: transforms that move the parameters instead, with ``weight_decay`` and ``warmup_steps`` as theirs.
         common: see `CommonOptions`.
 
     Raises:
@@ -45,12 +46,17 @@ class Composable(Chain):
     """
 
     def __init__(
-        self, params: Any, rule: Sequence[Transform], *, lr: float | Tensor, **common: Unpack[CommonOptions]
+        self,
+        params: Any,
+        rule: Sequence[Transform],
+        *,
+        lr: float | Tensor,
+        ending: Sequence[Transform] = (),
+        **common: Unpack[CommonOptions],
     ) -> None:
         options: dict[str, Any] = {**common}
-        transforms = [
-            *rule,
+        moving = ending or [
             DecoupledDecay(options.pop("weight_decay", 0.0)),
             WarmupLearningRate(options.pop("warmup_steps", 0)),
         ]
-        super().__init__(params, transforms, lr=lr, **options)
+        super().__init__(params, [*rule, *moving], lr=lr, **options)

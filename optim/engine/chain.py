@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optim.engine import saved_state
+from optim.engine import evaluation, saved_state
 from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, State, Update
 from optim.engine.finite import all_finite
 from optim.engine.options import SWITCH, Domain, check_names, check_options
@@ -109,7 +109,9 @@ class Chain(Optimizer):
 
         Raises:
             ValueError: a gradient is sparse; nothing was changed.
+            RuntimeError: the parameters are at the evaluation point; nothing was changed.
         """
+        evaluation.refuse_step_while_evaluating(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -126,6 +128,29 @@ class Chain(Optimizer):
             self._step_group(group, entries)
         self.count("steps")
         return loss
+
+    @property
+    def has_evaluation_point(self) -> bool:
+        """Return whether the model should be evaluated between `eval` and `train`."""
+        return evaluation.has_evaluation_point(self.transforms)
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Return whether the parameters are at the evaluation point."""
+        return any(evaluation.is_evaluating(group) for group in self.param_groups)
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        """Put the point where the model is to be evaluated into the parameters, if the transforms have such a point.
+
+        `state_dict` then holds the values for training: saved with the model, it continues exactly after `train`.
+        """
+        evaluation.go_to_evaluation_point(self, self.transforms)
+
+    @torch.no_grad()
+    def train(self) -> None:
+        """Put back the values for training, bit for bit."""
+        evaluation.go_to_training_point(self)
 
     def count(self, what: str) -> None:
         """Add one to a count of all groups."""
@@ -158,7 +183,9 @@ class Chain(Optimizer):
         ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
         # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
-        for batch in batches(group, entries, stack_small=place != 0):
+        first = active[0] if place == 0 else None
+        stack_small = not isinstance(first, FusedTransform) or first.stack_small
+        for batch in batches(group, entries, stack_small=stack_small):
             if self.limited is not None:
                 batch.limited = []
                 self.limited.append((group, batch.limited))
@@ -238,6 +265,8 @@ class Chain(Optimizer):
         # counts are the optimizer's, so a later group starts with those of the first
         counts = self.param_groups[0].get("shared_state", {"steps": 0, "skipped_steps": 0})
         shared = {key: counts[key] for key in ("steps", "skipped_steps")}
+        if self.has_evaluation_point:
+            shared[evaluation.EVALUATING] = counts.get(evaluation.EVALUATING, False)
         for transform in self.transforms:
             shared |= {transform.prefix + key: x for key, x in transform.new_shared_state(transform.own(group)).items()}
         # in the group and not in an attribute: torch's state_dict then saves it

@@ -29,6 +29,8 @@ class Transform(ABC):
     """What each option may be, as in `optim.engine.options.check_options`."""
     acts_after_step: ClassVar[bool] = False
     """Whether `after_step` does anything."""
+    has_evaluation_point: ClassVar[bool] = False
+    """Whether a model should be evaluated at `evaluation_point`, and not where its gradients are taken."""
 
     def __init__(self, *, name: str = "", **options: Any) -> None:
         # lr is the engine's: a transform may only say what it may be
@@ -63,6 +65,10 @@ class Transform(ABC):
     def after_step(self, batch: ParamBatch) -> None:  # noqa: B027
         """Look at the parameters after they have moved; may change ``batch.param`` in place."""
 
+    def evaluation_point(self, param: Tensor, state: State, group: Group) -> Tensor:
+        """Return where to evaluate a parameter that is trained at ``param``; must not modify it."""
+        return param
+
     def idle(self, group: Group) -> bool:
         """Return whether the options of a group switch this transform off; it is then not called."""
         return False
@@ -90,6 +96,9 @@ class FusedTransform(Transform):
 
     The engine calls `move` instead of this transform and the later ones if `fuses` says that it does their work too.
     """
+
+    stack_small: ClassVar[bool] = False
+    """Whether small tensors are worth stacking although no transform precedes this one."""
 
     @abstractmethod
     def fuses(self, later: Sequence[Transform]) -> bool:

@@ -11,6 +11,7 @@ import optim
 from optim.engine.chain import Chain
 from tests.optim.oracles.adamw import adamw
 from tests.optim.oracles.common import Rule
+from tests.optim.oracles.schedule_free_adamw import schedule_free_adamw
 
 Options = dict[str, Any]
 
@@ -314,5 +315,37 @@ CASES = [
         golden=None,
         oracle=adamw,
         oracle_runs=({}, {"betas": (0.8, 0.7), "eps": 0.1}, {"weight_decay": 0.3, "warmup_steps": 7}),
+    ),
+    OptimizerCase(
+        optimizer=optim.ScheduleFreeAdamW,
+        state_bytes=8 + 8 / (300 * 200),
+        quadratic={"lr": 0.1},
+        no_decay={},
+        other_group={
+            "lr": 0.02,
+            "betas": (0.8, 0.9),
+            "eps": 1e-3,
+            "weight_decay": 0.05,
+            "warmup_steps": 3,
+            "r": 1.0,
+            "weight_lr_power": 1.0,
+        },
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"betas": (0.0, 0.9)}, r"betas\[0\] must be a number in \(0, 1\]"),
+            ({"betas": (0.9, 1.0)}, r"betas\[1\] must be a number in \[0, 1\)"),
+            ({"eps": -1e-8}, "eps must be"),
+            ({"weight_decay": -0.1}, "weight_decay must be"),
+            ({"warmup_steps": 1.5}, r"warmup_steps must be a number in \[0, inf\) of whole numbers"),
+            ({"r": -1.0}, r"r must be a number in \[0, inf\)"),
+            ({"weight_lr_power": -1.0}, "weight_lr_power must be"),
+        ),
+        golden=None,
+        oracle=schedule_free_adamw,
+        oracle_runs=(
+            {},
+            {"betas": (0.7, 0.8), "eps": 0.1, "weight_decay": 0.3, "warmup_steps": 7},
+            {"r": 1.5, "weight_lr_power": 1.0, "warmup_steps": 40},
+        ),
     ),
 ]
