@@ -22,6 +22,7 @@ from asr.evaluation.wer import Score, Utterance, score
 from asr.inference.decode import Decoder, decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
+from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
 from asr.training.resume_checks import check_resumable
@@ -97,6 +98,10 @@ class TrainingModule(pl.LightningModule):
         schedule = self.schedule_factory(optimizer)
         # Lightning's default interval, "epoch", would advance the schedule once per epoch
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_start(self) -> None:
+        """Go to where gradients are taken: a checkpoint leaves the weights for evaluation in the recognizer."""
+        go_to_training_point(self.trainer.optimizers)
 
     def on_train_epoch_start(self) -> None:
         """Pass the epoch to a schedule that depends on it."""
@@ -195,6 +200,14 @@ class TrainingModule(pl.LightningModule):
         # a gradient scaler skips by itself, and must run to lower its scale after the step
         if getattr(self.trainer.precision_plugin, "scaler", None) is None:
             raise SkippedUpdate
+
+    def on_validation_start(self) -> None:
+        """Go to where the recognizer is to be evaluated."""
+        go_to_evaluation_point(self.trainer.optimizers)
+
+    def on_validation_end(self) -> None:
+        """Go back to where gradients are taken; the checkpoint of this validation has been saved."""
+        go_to_training_point(self.trainer.optimizers)
 
     def validation_step(self, batch: Batch, batch_index: int, dataloader_idx: int = 0) -> None:
         """Decode a batch."""
