@@ -10,6 +10,7 @@ from optim.engine.chain import Chain, chain
 from optim.engine.transform import FusedTransform, Transform
 from optim.eve import Eve
 from optim.health import Health
+from optim.in_backward import StepInBackward, step_in_backward
 from optim.learned_gradient.optimizer import LearnedGradient
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
@@ -51,6 +52,7 @@ __all__ = [
     "ScaledAdam",
     "ScheduleFree",
     "ScheduleFreeAdamW",
+    "StepInBackward",
     "T5XAdafactor",
     "Transform",
     "Update",
@@ -61,4 +63,5 @@ __all__ = [
     "chain",
     "grouped",
     "standard_logical_factor_rules",
+    "step_in_backward",
 ]

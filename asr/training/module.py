@@ -26,6 +26,7 @@ from asr.training.evaluation_point import go_to_evaluation_point, go_to_training
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
 from asr.training.resume_checks import check_resumable
+from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
 from asr.training.unreadable import UnreadableCuts
 from asr.training.update_sums import NominalAudio, UpdateSums
 
@@ -91,10 +92,13 @@ class TrainingModule(pl.LightningModule):
         self.unreadable = UnreadableCuts(max_unreadable)
         self.num_unread: dict[str, int] = {}  # in the current validation, by development set
         self.current_batch: Batch | None = None  # named when memory runs out
+        self.in_backward: GradientsInBackward | None = None
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer and its schedule."""
         optimizer = self.optimizer_factory(self.recognizer.named_parameters())
+        if isinstance(optimizer, StepsInBackward):
+            self.in_backward = optimizer.before_step = GradientsInBackward()
         schedule = self.schedule_factory(optimizer)
         # Lightning's default interval, "epoch", would advance the schedule once per epoch
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
@@ -132,6 +136,8 @@ class TrainingModule(pl.LightningModule):
             audio_s=batch.audio_s,
             num_too_short=too_short.sum(),
         )
+        if self.in_backward is not None:
+            self.in_backward.begin(loss, self.sums.num_tokens)
         return loss
 
     def update_s(self) -> float:
@@ -151,7 +157,7 @@ class TrainingModule(pl.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Scale summed gradients to nats per token, and skip an update that is not finite."""
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        norm = get_total_norm(gradients)
+        norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait for ever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
         sums = local.over_ranks(self.trainer.strategy, norm.device)
