@@ -85,7 +85,7 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
     _check_processes(trainer)
     if in_backward:
-        _check_in_backward(trainer)
+        check_in_backward(trainer)
     return trainer
 
 
@@ -120,8 +120,12 @@ def _check_processes(trainer: Trainer) -> None:
         )
 
 
-def _check_in_backward(trainer: Trainer) -> None:
-    """Refuse what has to see all gradients of an update: with ``step_in_backward`` each is freed after its step."""
+def check_in_backward(trainer: Trainer) -> None:
+    """Refuse what has to see all gradients of an update: with ``step_in_backward`` each is freed after its step.
+
+    Raises:
+        ConfigError: names the option.
+    """
     impossible = (
         (trainer.gradient_clip_val, "clips the norm of all gradients", "gradient_clip_val=null"),
         (trainer.accumulate_grad_batches > 1, "sums the gradients of micro-batches", "accumulate_grad_batches=1"),
