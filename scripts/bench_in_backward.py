@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import optim
 from asr.training.memory import memory_of
 
-FACTORIES = {"AdamW": partial(torch.optim.AdamW, fused=True), "SGD": torch.optim.SGD}
+FACTORIES: dict[str, Any] = {"AdamW": partial(torch.optim.AdamW, fused=True), "SGD": torch.optim.SGD}
 NUM_WARM_UPS = 2  # the first update creates the state
 
 
