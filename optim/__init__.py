@@ -12,6 +12,7 @@ from optim.engine.chain import Chain, chain
 from optim.engine.transform import FusedTransform, SkipUpdate, Transform
 from optim.eve import Eve
 from optim.health import Health
+from optim.in_backward import StepInBackward, step_in_backward
 from optim.laprop import LaProp
 from optim.learned_gradient.optimizer import LearnedGradient
 from optim.lion import Lion
@@ -19,6 +20,7 @@ from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
 from optim.rmsprop import RMSprop
 from optim.scaled_adam import ScaledAdam
+from optim.schedule_free_adamw import ScheduleFreeAdamW
 from optim.schedules.constant import Constant
 from optim.schedules.eden import Eden
 from optim.schedules.eden2 import Eden2
@@ -31,6 +33,7 @@ from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logi
 from optim.t5x_adafactor.optimizer import T5XAdafactor
 from optim.transforms.function import transform
 from optim.transforms.nested import Branches, Sequential
+from optim.transforms.schedule_free import ScheduleFree
 
 __all__ = [
     "ADOPT",
@@ -59,8 +62,11 @@ __all__ = [
     "ParamBatch",
     "RMSprop",
     "ScaledAdam",
+    "ScheduleFree",
+    "ScheduleFreeAdamW",
     "Sequential",
     "SkipUpdate",
+    "StepInBackward",
     "T5XAdafactor",
     "Transform",
     "Update",
@@ -71,6 +77,7 @@ __all__ = [
     "chain",
     "grouped",
     "standard_logical_factor_rules",
+    "step_in_backward",
     "transform",
 ]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.engine.chain import Chain
+from optim.engine.evaluation import refuse_step_while_evaluating
 from optim.engine.finite import all_finite
 
 
@@ -56,12 +57,16 @@ class Combined(Optimizer):
 
         Returns:
             The closure's result, or None.
+
+        Raises:
+            RuntimeError: parameters are at the evaluation point; nothing was changed.
         """
+        refuse_step_while_evaluating(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        chains = [optimizer for optimizer in self.optimizers if isinstance(optimizer, Chain)]
+        chains = self._chains()
         gradients = [param.grad for group in self.param_groups for param in group["params"] if param.grad is not None]
         # before any member steps: half an update would be worse than none
         if any(chain.skip_nonfinite for chain in chains) and not all_finite(gradients):
@@ -71,6 +76,29 @@ class Combined(Optimizer):
         for optimizer in self.optimizers:
             optimizer.step()
         return loss
+
+    @property
+    def has_evaluation_point(self) -> bool:
+        """Return whether the model should be evaluated between `eval` and `train`."""
+        return any(chain.has_evaluation_point for chain in self._chains())
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Return whether any parameters are at their evaluation point."""
+        return any(chain.is_evaluating for chain in self._chains())
+
+    def eval(self) -> None:
+        """Let every member put its evaluation point into its parameters; see `Chain.eval`."""
+        for chain in self._chains():
+            chain.eval()
+
+    def train(self) -> None:
+        """Let every member put back the values for training."""
+        for chain in self._chains():
+            chain.train()
+
+    def _chains(self) -> list[Chain]:
+        return [optimizer for optimizer in self.optimizers if isinstance(optimizer, Chain)]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse, because the member that the group is for is unknown.

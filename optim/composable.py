@@ -68,6 +68,7 @@ class Composable(Chain):
         params: parameters, (name, parameter) pairs, or groups.
         rule: transforms that make a direction of the gradient.
         lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        ending: transforms that move the parameters instead, with ``weight_decay`` and ``warmup_steps`` as theirs.
         common: see `CommonOptions`.
 
     Raises:
@@ -82,7 +83,13 @@ class Composable(Chain):
     """Options of HeavyBall's class that do nothing here -> why."""
 
     def __init__(
-        self, params: Any, rule: Sequence[Transform], *, lr: float | Tensor, **common: Unpack[CommonOptions]
+        self,
+        params: Any,
+        rule: Sequence[Transform],
+        *,
+        lr: float | Tensor,
+        ending: Sequence[Transform] = (),
+        **common: Unpack[CommonOptions],
     ) -> None:
         given: dict[str, Any] = {**common}
         for option in given.keys() & self.refused.keys():
@@ -91,7 +98,7 @@ class Composable(Chain):
             raise ValueError(
                 f"{type(self).__name__} has no option {option}, a schedule of beta2: it averages no squares. Remove it."
             )
-        take, weight_decay = given.pop, given.pop("weight_decay", 0.0)
+        take = given.pop
         transforms = [
             MarsCorrection(take("mars", False), take("mars_gamma", 0.0025)),
             Clipping(take("gradient_clipping", None), "gradient_clipping"),
@@ -99,8 +106,9 @@ class Composable(Chain):
             *rule,
             Clipping(take("update_clipping", None), "update_clipping"),
             Caution(take("caution", False)),
-            DecoupledDecay(weight_decay),
-            CautiousDecay(weight_decay, take("cautious_weight_decay", False)),
-            WarmupLearningRate(take("warmup_steps", 0)),
         ]
-        super().__init__(params, transforms, lr=lr, **given)
+        if not ending:
+            weight_decay = take("weight_decay", 0.0)
+            decays = [DecoupledDecay(weight_decay), CautiousDecay(weight_decay, take("cautious_weight_decay", False))]
+            ending = [*decays, WarmupLearningRate(take("warmup_steps", 0))]
+        super().__init__(params, [*transforms, *ending], lr=lr, **given)

@@ -17,6 +17,7 @@ import torch
 INSTALL = {
     "pytorch_optimizer": "pip install '.[bench]'",
     "heavyball": "pip install '.[bench]'",
+    "schedulefree": "pip install '.[peers]'",
     # its requirements exclude the torch that this project needs, so the extra cannot hold it; one file of it is read
     "zipformer": "pip install '.[bench]' and then pip install --no-deps 'zipformer==0.1.3'",
 }
@@ -74,6 +75,11 @@ ROWS = (
     Row("pytorch_optimizer_lion", "pytorch_optimizer", "Lion"),
     Row("heavyball_rmsprop", "heavyball", "RMSprop"),
     Row("heavyball_adopt", "heavyball", "ADOPT"),
+    Row("schedulefree_adamw", "schedulefree", "AdamWScheduleFree", {"foreach": False}),
+    Row("schedulefree_adamw_foreach", "schedulefree", "AdamWScheduleFree"),
+    Row("pytorch_optimizer_schedule_free", "pytorch_optimizer", "ScheduleFreeAdamW"),
+    Row("heavyball_schedule_free", "heavyball", "SFAdamW"),
+    Row("ScheduleFreeAdamW", "optim", "ScheduleFreeAdamW", max_ratio=2.4, max_state_bytes=8.01),
 )
 
 

@@ -87,6 +87,8 @@ class Candidate:
     def __init__(self, row: Row, stage: Stage, compiled: bool) -> None:
         self.row, self.stage = row, stage
         self.optimizer: Optimizer = find_optimizer(row)(stage.named, **row.options)
+        if hasattr(self.optimizer, "train"):
+            self.optimizer.train()  # schedulefree begins in its mode for evaluation
         self.step: Callable[[], Any] = torch.compile(self.optimizer.step) if compiled else self.optimizer.step
 
     def warm_up(self) -> None:

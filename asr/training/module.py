@@ -23,9 +23,11 @@ from asr.evaluation.wer import Score, Utterance, score
 from asr.inference.decode import Decoder, decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
+from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
 from asr.training.resume_checks import check_resumable
+from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
 from asr.training.unreadable import UnreadableCuts
 from asr.training.update_sums import NominalAudio, UpdateSums
 
@@ -91,13 +93,20 @@ class TrainingModule(pl.LightningModule):
         self.unreadable = UnreadableCuts(max_unreadable)
         self.num_unread: dict[str, int] = {}  # in the current validation, by development set
         self.current_batch: Batch | None = None  # named when memory runs out
+        self.in_backward: GradientsInBackward | None = None
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer and its schedule."""
         optimizer = self.optimizer_factory(self.recognizer.named_parameters())
+        if isinstance(optimizer, StepsInBackward):
+            self.in_backward = optimizer.before_step = GradientsInBackward()
         schedule = self.schedule_factory(optimizer)
         # Lightning's default interval, "epoch", would advance the schedule once per epoch
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_start(self) -> None:
+        """Go to where gradients are taken: a checkpoint leaves the weights for evaluation in the recognizer."""
+        go_to_training_point(self.trainer.optimizers)
 
     def on_train_epoch_start(self) -> None:
         """Pass the epoch to a schedule that depends on it."""
@@ -128,6 +137,8 @@ class TrainingModule(pl.LightningModule):
             audio_s=batch.audio_s,
             num_too_short=too_short.sum(),
         )
+        if self.in_backward is not None:
+            self.in_backward.begin(loss, self.sums.num_tokens)
         return loss
 
     def update_s(self) -> float:
@@ -147,7 +158,7 @@ class TrainingModule(pl.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Scale summed gradients to nats per token, and skip an update that is not finite."""
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        norm = get_total_norm(gradients)
+        norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
         sums = local.over_ranks(self.trainer.strategy, norm.device)
@@ -196,6 +207,14 @@ class TrainingModule(pl.LightningModule):
         # a gradient scaler skips by itself, and must run to lower its scale after the step
         if getattr(self.trainer.precision_plugin, "scaler", None) is None:
             raise SkippedUpdate
+
+    def on_validation_start(self) -> None:
+        """Go to where the recognizer is to be evaluated."""
+        go_to_evaluation_point(self.trainer.optimizers)
+
+    def on_validation_end(self) -> None:
+        """Go back to where gradients are taken; the checkpoint of this validation has been saved."""
+        go_to_training_point(self.trainer.optimizers)
 
     def validation_step(self, batch: Batch, batch_index: int, dataloader_idx: int = 0) -> None:
         """Decode a batch."""

@@ -89,6 +89,7 @@ def check_optimizer(optimizer: Optimizer) -> None:
     Raises:
         ValueError: names the option or the moment.
     """
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # the one that steps in the backward pass
     # SGD without momentum has no state, and a chain of a user's own transforms may have none
     keeps_state = not isinstance(optimizer, torch.optim.SGD) and type(optimizer).__name__ != "Chain"
     if keeps_state and not optimizer.state:

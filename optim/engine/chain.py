@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optim.engine import saved_state
+from optim.engine import evaluation, saved_state
 from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, State, Update, state_dtype
 from optim.engine.capturable import check_capturable, check_compile_mode, keep_counts_on_device
 from optim.engine.finite import all_finite
@@ -145,7 +145,9 @@ class Chain(Optimizer):
 
         Raises:
             ValueError: a gradient is sparse; nothing was changed.
+            RuntimeError: the parameters are at the evaluation point; nothing was changed.
         """
+        evaluation.refuse_step_while_evaluating(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -162,6 +164,29 @@ class Chain(Optimizer):
             self._step_group(group, entries)
         self.count("steps")
         return loss
+
+    @property
+    def has_evaluation_point(self) -> bool:
+        """Return whether the model should be evaluated between `eval` and `train`."""
+        return evaluation.has_evaluation_point(self.transforms)
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Return whether the parameters are at the evaluation point."""
+        return any(evaluation.is_evaluating(group) for group in self.param_groups)
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        """Put the point where the model is to be evaluated into the parameters, if the transforms have such a point.
+
+        `state_dict` then holds the values for training: saved with the model, it continues exactly after `train`.
+        """
+        evaluation.go_to_evaluation_point(self, self.transforms)
+
+    @torch.no_grad()
+    def train(self) -> None:
+        """Put back the values for training, bit for bit."""
+        evaluation.go_to_training_point(self)
 
     def count(self, what: str) -> None:
         """Add one to a count of all groups."""
@@ -195,10 +220,12 @@ class Chain(Optimizer):
         ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
         # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
+        first = active[0] if place == 0 else None
+        stack_small = not isinstance(first, FusedTransform) or first.stack_small
         # a stack has one step count, and those on the device cannot be compared; shards differ between processes,
         # which must reduce in one order
         alone = self.capturable or any(entry.shard for entry in entries) or not all(x.stacks for x in active)
-        for batch in batches(group, entries, stack_small=place != 0 and not alone):
+        for batch in batches(group, entries, stack_small=stack_small and not alone):
             if self.limited is not None:
                 batch.limited = []
                 self.limited.append((group, batch.limited))
@@ -276,6 +303,8 @@ class Chain(Optimizer):
         # counts are the optimizer's, so a later group starts with those of the first
         counts = self.param_groups[0].get("shared_state", {"steps": 0, "skipped_steps": 0})
         shared = {key: counts[key] for key in ("steps", "skipped_steps")}
+        if self.has_evaluation_point:
+            shared[evaluation.EVALUATING] = counts.get(evaluation.EVALUATING, False)
         shared |= merged_shared_state(self.transforms, group)
         # in the group and not in an attribute: torch's state_dict then saves it
         group["shared_state"] = shared

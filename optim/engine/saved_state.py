@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.engine.batch import Group, State
+from optim.engine.evaluation import EVALUATING, TRAINING_POINT
 from optim.engine.options import check_names
 
 # what torch and its schedules write into groups: their state may be loaded before, or without, the schedule
@@ -74,9 +75,8 @@ def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
             raise ValueError(f"this state is not {owner}'s: its group {i} lacks shared_state, which this package saves")
         # a mark that this group has too, such as one of a schedule of the user's, is known
         check_names(saved.keys() - group.keys() - set(SCHEDULE_KEYS), group, f"the state saved for {owner}'s group {i}")
-    for name, param, group, state in _saved_states(optimizer, given):
-        # on the meta device: a full set of fresh statistics would need the memory of a second optimizer
-        want, have = _shapes(fresh(name, param.to("meta"), group)), _shapes(state)
+    for name, _, expected, state in _saved_states(optimizer, given, fresh):
+        want, have = _shapes(expected), _shapes(state)
         if want != have:
             raise ValueError(f"the state saved for {name} does not fit {owner}: expected {want}, given {have}")
     for i, (group, saved) in enumerate(zip(optimizer.param_groups, given["param_groups"], strict=False)):
@@ -93,8 +93,7 @@ def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> Non
 
     torch has just loaded them, and has cast every floating-point one to the dtype of its parameter.
     """
-    for name, param, group, saved in _saved_states(optimizer, given):
-        expected = fresh(name, param.to("meta"), group)
+    for _, param, expected, saved in _saved_states(optimizer, given, fresh):
         for key, value in saved.items():
             wanted = expected[key]
             if isinstance(wanted, Tensor):
@@ -113,13 +112,18 @@ def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> Non
 
 
 def _saved_states(
-    optimizer: Optimizer, given: Mapping[str, Any]
-) -> Iterator[tuple[str, Tensor, Group, Mapping[str, Any]]]:
-    """Yield the parameters for which a state was saved, with it."""
-    places = [place for group in given["param_groups"] for place in group["params"]]
-    for (name, param, group), place in zip(named_parameters(optimizer), places, strict=False):
+    optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh
+) -> Iterator[tuple[str, Tensor, State, Mapping[str, Any]]]:
+    """Yield the parameters for which a state was saved, with their names, a state to compare with, and that state."""
+    places = [(place, group) for group in given["param_groups"] for place in group["params"]]
+    for (name, param, group), (place, saved_group) in zip(named_parameters(optimizer), places, strict=False):
         if place in given["state"]:
-            yield name, param, group, given["state"][place]
+            # on the meta device: a full set of fresh statistics would need the memory of a second optimizer
+            outline = param.to("meta")
+            expected = fresh(name, outline, group)
+            if saved_group["shared_state"].get(EVALUATING):
+                expected[TRAINING_POINT] = outline
+            yield name, param, expected, given["state"][place]
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

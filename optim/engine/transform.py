@@ -42,6 +42,8 @@ class Transform(ABC):
     shardable: bool = False
     """Whether it may get a part of a parameter (FSDP2): it treats each element alone, or reduces by `ParamBatch.norm`
     and the like, in the same order on all processes."""
+    has_evaluation_point: ClassVar[bool] = False
+    """Whether a model should be evaluated at `evaluation_point`, and not where its gradients are taken."""
 
     def __init__(self, *, name: str = "", **options: Any) -> None:
         # lr is the engine's: a transform may only say what it may be
@@ -79,6 +81,10 @@ class Transform(ABC):
     def after_step(self, batch: ParamBatch) -> None:  # noqa: B027
         """Look at the parameters after they have moved; may change ``batch.param`` in place."""
 
+    def evaluation_point(self, param: Tensor, state: State, group: Group) -> Tensor:
+        """Return where to evaluate a parameter that is trained at ``param``; must not modify it."""
+        return param
+
     def idle(self, group: Group) -> bool:
         """Return whether the options of a group switch this transform off; it is then not called."""
         return False
@@ -106,6 +112,9 @@ class FusedTransform(Transform):
 
     The engine calls `move` instead of this transform and the later ones if `fuses` says that it does their work too.
     """
+
+    stack_small: ClassVar[bool] = False
+    """Whether small tensors are worth stacking although no transform precedes this one."""
 
     @abstractmethod
     def fuses(self, later: Sequence[Transform]) -> bool:

@@ -49,10 +49,12 @@ class ClipByGlobalNorm(Transform):
                 # a tensor: `if norm > threshold` would wait for the device; a norm of zero gives inf, clamped to 1
                 group["shared_state"][key] = (group[option] / norm).clamp_(max=1.0)
 
+    def idle(self, group: Group) -> bool:
+        """Return whether there is no limit."""
+        return not group["global_norm_clip_threshold"]
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""
-        if not batch.group["global_norm_clip_threshold"]:
-            return update
         # parameters may be on other devices than the norm
         factor = batch.read(batch.group["shared_state"][self.prefix + "gradient_scale"].to(batch.param))
         batch.note_limit(factor)

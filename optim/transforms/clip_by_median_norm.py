@@ -82,10 +82,12 @@ class ClipByMedianNorm(Transform):
                 mine = {key.removeprefix(self.prefix): x for key, x in shared.items() if key.startswith(self.prefix)}
                 shared[self.prefix + "clipping_factor"] = _factor(own, entries, mine)
 
+    def idle(self, group: Group) -> bool:
+        """Return whether there is no clipping."""
+        return group["clipping_scale"] is None
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""
-        if batch.group["clipping_scale"] is None:
-            return update
         factor = batch.group["shared_state"][self.prefix + "clipping_factor"]
         batch.note_limit(factor)
         if isinstance(factor, Tensor):

@@ -11,10 +11,11 @@ import optim
 from optim.engine.chain import Chain
 from tests.optim.oracles.adamw import adamw
 from tests.optim.oracles.adopt import adopt
-from tests.optim.oracles.common import Rule
+from tests.optim.oracles.common import Ending, Rule
 from tests.optim.oracles.laprop import laprop
 from tests.optim.oracles.lion import lion
 from tests.optim.oracles.rmsprop import rmsprop
+from tests.optim.oracles.schedule_free_adamw import divided_by_rms, schedule_free
 
 Options = dict[str, Any]
 
@@ -36,6 +37,7 @@ class OptimizerCase:
         couplings: option of the reference -> why parameters that are given it depend on each other; its trajectories
             are followed with all parameters in one optimizer only.
         oracle: the rule as a slow NumPy form.
+        oracle_ending: how the slow form moves the parameter, if not by decay and lr.
         oracle_runs: options under which the oracle is followed.
         not_capturable: the transform that decides by the count of steps, if one does; ``capturable`` is then refused.
         not_shardable: the first transform that needs whole parameters, if one does; sharded ones are then refused.
@@ -53,6 +55,7 @@ class OptimizerCase:
     options: Options = field(default_factory=dict)
     couplings: Mapping[str, str] = field(default_factory=dict)
     oracle: Rule | None = None
+    oracle_ending: Ending | None = None
     oracle_runs: tuple[Options, ...] = ()
     not_capturable: str = ""
     not_shardable: str = ""
@@ -407,6 +410,39 @@ CASES = [
         golden=None,
         oracle=lion,
         oracle_runs=({}, {"betas": (0.5, 0.7)}, {"weight_decay": 0.3, "warmup_steps": 7}),
+    ),
+    OptimizerCase(
+        optimizer=optim.ScheduleFreeAdamW,
+        state_bytes=8 + 8 / (300 * 200),
+        quadratic={"lr": 0.1},
+        no_decay={},
+        other_group={
+            "lr": 0.02,
+            "betas": (0.8, 0.9),
+            "eps": 1e-3,
+            "weight_decay": 0.05,
+            "warmup_steps": 3,
+            "r": 1.0,
+            "weight_lr_power": 1.0,
+        },
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"betas": (0.0, 0.9)}, r"betas\[0\] must be a number in \(0, 1\]"),
+            ({"betas": (0.9, 1.0)}, r"betas\[1\] must be a number in \[0, 1\)"),
+            ({"eps": -1e-8}, "eps must be"),
+            ({"weight_decay": -0.1}, "weight_decay must be"),
+            ({"warmup_steps": 1.5}, r"warmup_steps must be a number in \[0, inf\) of whole numbers"),
+            ({"r": -1.0}, r"r must be a number in \[0, inf\)"),
+            ({"weight_lr_power": -1.0}, "weight_lr_power must be"),
+        ),
+        golden=None,
+        oracle=divided_by_rms,
+        oracle_ending=schedule_free,
+        oracle_runs=(
+            {},
+            {"betas": (0.7, 0.8), "eps": 0.1, "weight_decay": 0.3, "warmup_steps": 7},
+            {"r": 1.5, "weight_lr_power": 1.0, "warmup_steps": 40},
+        ),
     ),
 ]
 

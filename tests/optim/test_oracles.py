@@ -44,7 +44,9 @@ def follow(row, options, copies, steps):
         pairs = zip(grads, states, strict=True)
         total_norm = np.sqrt(sum(np.sum(corrected(g, state, optimizer.defaults) ** 2) for g, state in pairs))
         for place, g in enumerate(grads):
-            slow[place] = step(row.oracle, slow[place], g, states[place], t, optimizer.defaults, total_norm)
+            slow[place] = step(
+                row.oracle, slow[place], g, states[place], t, optimizer.defaults, total_norm, row.oracle_ending
+            )
         optimizer.step()
     for param, expected in zip(params, slow, strict=True):
         np.testing.assert_allclose(param.detach().numpy(), expected, rtol=1e-10, atol=1e-12)
@@ -62,7 +64,7 @@ def test_the_slow_form_is_followed(row, options, copies):
 def test_every_common_option_composes_with_every_rule(row, options, copies):
     known = row.factory(make_parameters()).defaults
     if not set(options) <= set(known):
-        with pytest.raises(ValueError, match=f"{row.name} has no option (palm|beta2_scale)"):
+        with pytest.raises(ValueError, match=f"{row.name} has no option (palm|beta2_scale|cautious_weight_decay)"):
             row.factory(make_parameters(), **options)
         options = {name: value for name, value in options.items() if name in known}
     follow(row, options, copies, STEPS)

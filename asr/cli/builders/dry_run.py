@@ -10,6 +10,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from torch import nn
+from torch.optim import Optimizer
 
 from asr.cli.builders.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
 from asr.cli.builders.parts import (
@@ -25,10 +26,16 @@ from asr.cli.builders.parts import (
 from asr.cli.builders.trainer import build_trainer
 from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.errors import ConfigError
+from asr.console import PlainConsole
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import RANK_VARIABLES, is_first_process
+from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.processes import is_started_as_rank
 from asr.training.weights import check_kind
+
+WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
+
+console = PlainConsole(quiet=not is_first_process())
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
     if config["callbacks"].get("checkpoints") is None:
         raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
     _check_weights(config)
+    _check_health(config)
     usable_folder(config["data"].get("dir"), "data.dir")
     if config["run_dir"] is None:
         usable_folder("runs", "run_dir")
@@ -93,7 +101,32 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
     with bounded(f"parameter_rules: a pattern takes longer than {MAX_CPU_S} s on the names of parameters; simplify it"):
         optimizer = updates.optimizer_factory(recognizer.named_parameters())
     updates.schedule_factory(optimizer)
+    _warn_of_decay(optimizer, config)
     return Outline(trainer, callbacks, data, recognizer.encoder)
+
+
+def _check_health(config: Mapping[str, Any]) -> None:
+    """Refuse to measure steps that begin before all gradients are there."""
+    every = (config["callbacks"].get("optimizer_health") or {}).get("every")
+    if every is not None and config["trainer"].get("step_in_backward", False):
+        raise ConfigError(
+            f"callbacks.optimizer_health.every={every} measures gradients after the backward pass, where "
+            "trainer.step_in_backward=true has freed them; set one of the two to its default"
+        )
+
+
+def _warn_of_decay(optimizer: Optimizer, config: Mapping[str, Any]) -> None:
+    """Warn if the learning rate decays although the optimizer averages weights instead."""
+    averages = isinstance(optimizer, HasEvaluationPoint) and optimizer.has_evaluation_point
+    schedule = config["schedule"]["_target_"]
+    if averages and schedule not in WITHOUT_DECAY:
+        console.print(
+            f"WARNING: {config['optimizer']['_target_']} averages weights instead of decaying the learning rate, and "
+            f"{schedule} decays it too: the last updates then change little. It is usually run with schedule=constant "
+            "schedule.warmup_steps=200",
+            soft_wrap=True,
+            style="bold red",
+        )
 
 
 def _check_weights(config: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.builders.instantiate import Configured, instantiate
 from asr.cli.builders.model_size import no_more_parameters_than
+from asr.cli.builders.targets import locate
 from asr.cli.errors import ConfigError
 from asr.data.features import Features
 from asr.data.loading.loader import Workers
@@ -29,6 +30,7 @@ from asr.training.checkpoints import FORMAT, LoadedCheckpoint
 from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
 from asr.training.unreadable import max_unreadable
 
+IN_BACKWARD = "trainer.step_in_backward"
 OPTIONAL = ("augment.audio", "augment.features")
 GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
 MAX_THREADS = 1024  # torch starts them all
@@ -132,7 +134,10 @@ class UpdateParts(NamedTuple):
 def build_update_parts(config: Mapping[str, Any]) -> UpdateParts:
     """Build the factories of optimizer and schedule, and the decoder."""
     rules = part(config, "parameter_rules", optimizer=part(config, "optimizer"))
-    return UpdateParts(Configured(rules, {}, "parameter_rules"), part(config, "schedule"), part(config, "decoder"))
+    factory = Configured(rules, {}, "parameter_rules")
+    if config["trainer"].get("step_in_backward", False):
+        factory = Configured(locate("optim.step_in_backward", IN_BACKWARD), {"factory": factory}, IN_BACKWARD)
+    return UpdateParts(factory, part(config, "schedule"), part(config, "decoder"))
 
 
 def build_module(

@@ -124,6 +124,7 @@ ALLOWED: dict[str, Allowed] = {
         ),
     ),
     "trainer": _named("lightning.pytorch", "Trainer"),
+    "trainer.step_in_backward": _named("optim", "step_in_backward"),
     "trainer.strategy": _named("lightning.pytorch.strategies", "DDPStrategy", "SingleDeviceStrategy"),
     "trainer.plugins": _named(
         "lightning.pytorch.plugins.environments",

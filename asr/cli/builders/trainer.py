@@ -59,6 +59,9 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         _check_count(node["max_epochs"], "trainer.max_epochs", MOST_EPOCHS)
     if node.get("check_val_every_n_epoch") is not None:
         raise ConfigError("trainer.check_val_every_n_epoch must be null: validations are counted in updates")
+    in_backward = node.pop("step_in_backward", False)
+    if not isinstance(in_backward, bool):
+        raise ConfigError(f"trainer.step_in_backward must be true or false, given {in_backward!r}")
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
     if node.get("accelerator") not in ACCELERATORS:
@@ -81,6 +84,8 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
         raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
     _check_processes(trainer)
+    if in_backward:
+        check_in_backward(trainer)
     return trainer
 
 
@@ -109,6 +114,30 @@ def _check_processes(trainer: Trainer) -> None:
             f"trainer.devices={trainer.num_devices}: on this CPU at most {most} processes train together; "
             "choose fewer, or trainer=ddp on a machine with GPUs"
         )
+
+
+def check_in_backward(trainer: Trainer) -> None:
+    """Refuse what has to see all gradients of an update: with ``step_in_backward`` each is freed after its step.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    impossible = (
+        (trainer.gradient_clip_val, "clips the norm of all gradients", "gradient_clip_val=null"),
+        (trainer.accumulate_grad_batches > 1, "sums the gradients of micro-batches", "accumulate_grad_batches=1"),
+        (
+            getattr(trainer.precision_plugin, "scaler", None),
+            "leaves out updates whose scaled gradients overflow",
+            "precision=bf16-mixed or precision=32-true",
+        ),
+        (trainer.world_size > 1, "averages gradients over the processes", "devices=1 trainer.num_nodes=1"),
+    )
+    for given, what, instead in impossible:
+        if given:
+            raise ConfigError(
+                f"trainer.step_in_backward=true cannot work in a training that {what}: parameters step before all "
+                f"gradients are known; add trainer.{instead}"
+            )
 
 
 def _check_count(value: Any, key: str, most: int = MOST_UPDATES) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from asr.console import PlainConsole
 from asr.subprocesses import is_first_process
 from asr.training.checkpoints import AVERAGES
+from asr.training.evaluation_point import at_evaluation_point
 from asr.training.loop_counters import ends_update
 from asr.training.module import TrainingModule
 from asr.training.running_averages import RunningAverages
@@ -21,7 +22,8 @@ console = PlainConsole(quiet=not is_first_process())
 class WeightAveraging(pl.Callback):
     """Averages the parameters of the recognizer; training and validation use the raw weights.
 
-    Skipped updates are not averaged. Every process averages its own copy of the weights; all copies are equal.
+    Skipped updates are not averaged. Raw weights are those for evaluation, also with an optimizer that trains elsewhere
+    (`asr.training.evaluation_point`). Every process averages its own copy of the weights; all copies are equal.
 
     Args:
         every: average only the updates that this number divides.
@@ -59,7 +61,8 @@ class WeightAveraging(pl.Callback):
         update = trainer.global_step
         # Lightning calls this after each micro-batch, global_step counts updates
         if ends_update(trainer) and update % self.every == 0 and not pl_module.guard.has_skipped:
-            self.averages.add(update, averaged_weights(pl_module), self.ema_decay, self.every)
+            with at_evaluation_point(trainer.optimizers):
+                self.averages.add(update, averaged_weights(pl_module), self.ema_decay, self.every)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Add the averages."""

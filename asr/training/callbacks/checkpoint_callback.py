@@ -22,6 +22,7 @@ from asr.training.checkpoint_files import (
     update_file,
     write,
 )
+from asr.training.evaluation_point import at_evaluation_point
 from asr.training.loop_counters import ends_update, is_last_update, mark_ended, mark_validating, validates_next
 
 SCORE = "val/wer"
@@ -113,7 +114,8 @@ class CheckpointCallback(Checkpoint):
             # before the state is saved: the resumed run must not write this update again
             self.saved_update = None if validation_is_next else update
             self.validation_is_next = validation_is_next
-            with explaining_failed_writes(self.folder.parent):
+            # whoever reads the weights will decode with them
+            with explaining_failed_writes(self.folder.parent), at_evaluation_point(trainer.optimizers):
                 # Lightning's weights_only=True leaves out the optimizer (it is not torch.load's option of this name)
                 trainer.save_checkpoint(path, weights_only=False)
                 if trainer.is_global_zero:

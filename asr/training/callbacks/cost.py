@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from asr.data.loading.batch import Batch
 from asr.training.loop_counters import ends_update
+from asr.training.step_in_backward import StepsInBackward
 
 NUM_TIMED = 1000  # medians are over this many of the newest updates
 
@@ -48,6 +49,8 @@ class TrainingCost(pl.Callback):
         self.audio_begun_s = self.update_begun = self.seconds
         self.tick = time.perf_counter()
         self.optimizer = trainer.optimizers[0]
+        if isinstance(self.optimizer, StepsInBackward):
+            return  # no moment when the backward pass is over and the steps begin
         clock = StepClock(self.every, trainer.global_step, self.steps)
         # hooks, because Lightning calls no method of a callback right around the optimizer's own work
         self.optimizer.register_step_pre_hook(clock.begin)

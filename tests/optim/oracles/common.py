@@ -12,10 +12,19 @@ Array = NDArray[np.float64]
 State = dict[str, Any]
 Rule = Callable[[Array, Array, State, int, Mapping[str, Any]], Array]
 """Returns the direction u of a step: (p, g, state, t from 1, options) → u; may change state."""
+Ending = Rule
+"""Returns the parameter after a step: (p, u, state, t from 1, options) → p; may change state."""
 
 
 def step(
-    rule: Rule, p: Array, g: Array, state: State, t: int, options: Mapping[str, Any], total_norm: float = 0.0
+    rule: Rule,
+    p: Array,
+    g: Array,
+    state: State,
+    t: int,
+    options: Mapping[str, Any],
+    total_norm: float = 0.0,
+    ending: Ending | None = None,
 ) -> Array:
     """Return the parameter after the t-th step.
 
@@ -27,6 +36,7 @@ def step(
         t: number of the step, from 1.
         options: all of the optimizer's, its defaults included.
         total_norm: of what `corrected` makes of all parameters' gradients.
+        ending: moves the parameter by u in place of decay and lr.
     """
     warmup_steps = options["warmup_steps"]
     lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0)
@@ -36,6 +46,8 @@ def step(
     if options["caution"]:
         kept = u * g > 0
         u = np.where(kept, u, 0) * u.size / max(1, kept.sum())
+    if ending is not None:
+        return ending(p, u, state, t, options)
     decays = u * p >= 0 if options["cautious_weight_decay"] else np.full(p.shape, True)
     return p - lr * options["weight_decay"] * np.where(decays, p, 0) - lr * u
 

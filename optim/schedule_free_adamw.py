@@ -1,0 +1,165 @@
+"""Schedule-Free AdamW: Adam's second moment, and an average of the iterates instead of momentum and of a schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor
+
+from optim.composable import CommonOptions, Composable
+from optim.engine.batch import Group, ParamBatch, State, Update, constant, zeros
+from optim.engine.transform import FusedTransform, Transform
+from optim.transforms.adam import FUSED_ON
+from optim.transforms.beta2 import beta2_correction, beta2_of
+from optim.transforms.learning_rate import learning_rate
+from optim.transforms.schedule_free import ScheduleFree
+
+
+class ScheduleFreeAdamW(Composable):
+    """Divides the gradient by its root mean square (`ScaleByRms`), and averages the iterates (`ScheduleFree`).
+
+    Evaluate and save the model between `eval` and `train`; see `ScheduleFree`. The learning rate should not decay.
+
+    State: the average v of g² (``exp_avg_sq``), z (``z``), and two numbers per parameter.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        betas: share of the average in the point of the gradients, in (0, 1], and decay of the average of g², in [0, 1).
+        eps: added to the root, at least 0.
+        r: see `ScheduleFree`.
+        weight_lr_power: see `ScheduleFree`.
+        common: see `optim.composable.CommonOptions`; ``weight_decay`` is that of `ScheduleFree`, at y.
+
+    Raises:
+        ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Reference:
+        Defazio et al. 2024, "The Road Less Scheduled", arXiv:2405.15682, algorithm 1; AdamWScheduleFree of the authors'
+        package schedulefree 1.4.1.
+        Differs: each parameter counts its own steps; what `eval` takes away, `train` puts back bit for bit.
+    """
+
+    has_beta2: ClassVar = True
+    refused: ClassVar = {
+        **Composable.refused,
+        "cautious_weight_decay": "the decay is a part of the update of z here, not a step of its own",
+    }
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 2.5e-3,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-6,
+        r: float = 0.0,
+        weight_lr_power: float = 2.0,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        options: dict[str, Any] = {**common}
+        decay, warmup_steps = options.pop("weight_decay", 0.0), options.pop("warmup_steps", 0)
+        averaging = FirstBetaScheduleFree(betas, decay, warmup_steps, r, weight_lr_power)
+        super().__init__(params, [ScaleByRms(betas, eps)], lr=lr, ending=[averaging], **options)
+
+
+class FirstBetaScheduleFree(ScheduleFree):
+    """`ScheduleFree` with the first of two ``betas``, where Adam has its momentum."""
+
+    allowed: ClassVar = {
+        **{option: domain for option, domain in ScheduleFree.allowed.items() if option != "beta"},
+        "betas": ("(0, 1]", "[0, 1)"),
+    }
+
+    def __init__(
+        self, betas: tuple[float, float], weight_decay: float, warmup_steps: int, r: float, weight_lr_power: float
+    ) -> None:
+        options: dict[str, Any] = {"weight_decay": weight_decay, "warmup_steps": warmup_steps, "r": r}
+        Transform.__init__(self, betas=betas, **options, weight_lr_power=weight_lr_power)
+
+    def beta(self, group: Group) -> float:
+        """Return β."""
+        return float(group["betas"][0])
+
+
+class ScaleByRms(FusedTransform):
+    """Divides the update by the root of its averaged square.
+
+        v ← β₂ v + (1 − β₂) u²,   u ← u / (√(v/(1 − β₂ᵗ)) + eps)                    β₂ may follow a schedule: `beta2_of`
+
+    If only `ScheduleFree` follows, torch's kernel for AdamW does this and the step of z in one pass over memory.
+
+    State: v (``exp_avg_sq``).
+
+    Args:
+        betas: the second is β₂, in [0, 1).
+        eps: added to the root, at least 0.
+    """
+
+    allowed: ClassVar = {"betas": ("[0, 1]", "[0, 1)"), "eps": "[0, inf)"}
+    stack_small: ClassVar = True
+
+    def __init__(self, betas: tuple[float, float], eps: float) -> None:
+        super().__init__(betas=betas, eps=eps)
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return an average of zero."""
+        return {"exp_avg_sq": zeros(param)}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the quotient."""
+        u, beta2 = update.value(), beta2_of(batch)
+        v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
+        # u/(√v/c + eps) = c u/(√v + c eps) saves a pass over the elements
+        c = beta2_correction(batch) ** 0.5
+        root = v.sqrt().add_(c * batch.group["eps"])
+        return Update(torch.div(u, root, out=root), c, free=True)
+
+    def fuses(self, later: Sequence[Transform]) -> bool:
+        """Return whether `ScheduleFree` alone follows."""
+        return len(later) == 1 and isinstance(later[0], ScheduleFree) and not later[0].prefix
+
+    def move(self, updates: Sequence[Tensor], batches: Sequence[ParamBatch], later: Sequence[Transform]) -> None:
+        """Do the same as both transforms, in fewer passes over memory."""
+        averaging = later[0]
+        assert isinstance(averaging, ScheduleFree)
+        for u, batch in zip(updates, batches, strict=True):
+            # the kernel walks through memory, which must be laid out alike
+            if batch.param.device.type in FUSED_ON and u.stride() == batch.state["z"].stride() == batch.param.stride():
+                _fused_step(u, batch, averaging)
+            else:
+                averaging(self(Update(u), batch), batch).subtract_from(batch.param)
+
+
+def _fused_step(u: Tensor, batch: ParamBatch, averaging: ScheduleFree) -> None:
+    """Go from y to x, let the kernel move z, and go back to y.
+
+    The decay of y = β x + (1 − β) z has two parts: the kernel knows z alone.
+    """
+    group, z, y = batch.group, batch.state["z"], batch.param
+    lr, beta, c = learning_rate(batch), averaging.beta(group), averaging.share_of_newest(batch)
+    x = y.lerp_(z, 1 - 1 / beta)
+    # torch.optim.adamw.adamw calls this too, but takes as long for that as the kernel does for most tensors
+    torch._fused_adamw_(
+        [z],
+        [u],
+        [torch.zeros_like(u)],  # momentum, which beta1=0 leaves without effect
+        [batch.state["exp_avg_sq"]],
+        [],
+        # the kernel corrects by 1 − β₂^count; PaLM's average needs no correction
+        [constant(math.inf if group.get("palm") else float(batch.step), u)],
+        amsgrad=False,
+        beta1=0.0,
+        beta2=beta2_of(batch),
+        lr=lr,
+        weight_decay=group["weight_decay"] * (1 - beta),
+        eps=group["eps"],
+        maximize=False,
+        grad_scale=None,
+        found_inf=None,
+    )
+    if group["weight_decay"]:
+        Update(x, lr * (group["weight_decay"] * beta)).subtract_from(z)
+    x.lerp_(z, 1 - beta * (1 - c))

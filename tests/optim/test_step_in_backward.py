@@ -1,0 +1,234 @@
+"""Steps in the backward pass: the same training with less memory, and clear words where that cannot be."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import optim
+from optim import StepInBackward, step_in_backward
+from tests.optim.training import make_gradient, make_parameters, same, values
+
+FACTORIES = {
+    "torch AdamW": partial(torch.optim.AdamW, lr=0.02, fused=True),
+    "torch SGD": partial(torch.optim.SGD, lr=0.02, momentum=0.9),
+    "several": optim.grouped(
+        partial(optim.Eve, lr=0.02),
+        [{"pattern": "bias", "optimizer": partial(torch.optim.SGD, lr=0.1)}, {"pattern": "."}],
+    ),
+}
+
+
+class Model(nn.Module):
+    """Two uses of one weight, parameters of several shapes, and one that is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(7, 12)
+        self.layers = nn.Sequential(nn.Linear(12, 30), nn.Tanh(), nn.Linear(30, 20), nn.Tanh(), nn.Linear(20, 12))
+        self.scale = nn.Parameter(torch.ones(()))
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return (self.layers(self.embedding(tokens)) @ self.embedding.weight.T * self.scale).square().mean()
+
+
+def tokens(step: int) -> torch.Tensor:
+    return torch.randint(7, (8,), generator=torch.Generator().manual_seed(step))
+
+
+def train(model: Model, optimizer: torch.optim.Optimizer, steps) -> None:
+    schedule = optim.Constant(optimizer, warmup_steps=3)
+    for step in steps:
+        model(tokens(step)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+
+
+def both(factory, steps=6):
+    """Return (model, optimizer) trained in the usual way, and in the backward pass."""
+    usual, model = Model(), Model()
+    after, within = factory(usual.named_parameters()), step_in_backward(model, factory)
+    train(usual, after, range(steps))
+    train(model, within, range(steps))
+    return (usual, after), (model, within)
+
+
+def same_state(one, other) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_state(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same_state, one, other))
+    return one == other
+
+
+def test_every_optimizer_does_what_it_does_after_the_backward_pass(case):
+    (usual, after), (model, within) = both(case.factory)
+    assert all(param.grad is None for param in model.parameters())
+    assert same(model.parameters(), usual.parameters())
+    assert same_state(within.state_dict(), after.state_dict())
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_so_do_those_of_torch_and_several(name):
+    (usual, after), (model, within) = both(FACTORIES[name])
+    assert same(model.parameters(), usual.parameters())
+    assert same_state(within.state_dict(), after.state_dict())
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_a_run_switches_from_either_way_to_the_other(name):
+    factory = FACTORIES[name]
+    (usual, after), (model, within) = both(factory)
+    switched, turned = copy.deepcopy(usual), Model()
+    turned.load_state_dict(model.state_dict())
+    into, out = step_in_backward(switched, factory), factory(turned.named_parameters())
+    # copies: torch's optimizers would share the tensors
+    into.load_state_dict(copy.deepcopy(after.state_dict()))
+    out.load_state_dict(copy.deepcopy(within.state_dict()))
+    for one, optimizer in ((usual, after), (model, within), (switched, into), (turned, out)):
+        for step in range(6, 9):
+            one(tokens(step)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert same(switched.parameters(), usual.parameters())
+    assert same(turned.parameters(), usual.parameters())
+    assert same(model.parameters(), usual.parameters())
+
+
+def test_no_two_gradients_exist_at_once():
+    model, most = Model(), 0
+    optimizer = step_in_backward(model, partial(optim.Eve, lr=0.01))
+
+    def count(grad: torch.Tensor) -> bool:
+        nonlocal most
+        most = max(most, sum(param.grad is not None for param in model.parameters()))
+        return True
+
+    optimizer.before_step = count
+    train(model, optimizer, range(3))
+    assert most == 1
+
+
+def test_gradients_may_be_changed_or_dropped_before_the_step():
+    usual, model = Model(), Model()
+    after, within = FACTORIES["torch SGD"](usual.named_parameters()), step_in_backward(model, FACTORIES["torch SGD"])
+    usual(tokens(0)).backward()
+    for param in usual.parameters():
+        if param.grad is not None:
+            param.grad.mul_(0.5)
+    after.step()
+    within.before_step = lambda grad: grad.mul_(0.5) is not None
+    model(tokens(0)).backward()
+    within.step()
+    assert same(model.parameters(), usual.parameters())
+    within.before_step = lambda grad: False
+    model(tokens(1)).backward()
+    within.step()
+    assert same(model.parameters(), usual.parameters())
+    assert all(param.grad is None for param in model.parameters())
+
+
+def test_it_evaluates_where_its_optimizer_does():
+    (usual, after), (model, within) = both(partial(optim.ScheduleFreeAdamW, lr=0.02))
+    assert within.has_evaluation_point
+    after.eval()
+    within.eval()
+    assert within.is_evaluating
+    assert same(model.parameters(), usual.parameters())
+    with pytest.raises(RuntimeError, match=r"cannot step while .* at the evaluation point"):
+        model(tokens(9)).backward()
+    within.train()
+    assert not within.is_evaluating
+    plain = step_in_backward(Model(), FACTORIES["torch SGD"])
+    plain.eval()
+    plain.train()
+    assert not plain.has_evaluation_point
+    assert not plain.is_evaluating
+
+
+def test_a_closure_runs_the_backward_pass_and_gradients_set_by_hand_are_used():
+    usual, params = make_parameters(), make_parameters()
+    after, within = optim.Eve(usual, lr=0.1), StepInBackward(optim.Eve(params, lr=0.1))
+    for place, (param, twin) in enumerate(zip(params, usual, strict=True)):
+        param.grad = twin.grad = make_gradient(param, 0, place)
+    after.step()
+    assert within.step() is None
+    assert same(params, usual)
+
+    def closure(params):
+        loss = sum(param.square().sum() for param in params)
+        loss.backward()
+        return loss
+
+    after.zero_grad()
+    assert torch.equal(within.step(partial(closure, params)), after.step(partial(closure, usual)))
+    assert same(params, usual)
+
+
+def test_a_second_backward_pass_before_step_is_refused():
+    model = Model()
+    optimizer = step_in_backward(model, partial(optim.Eve, lr=0.01))
+    model(tokens(0)).backward()
+    with pytest.raises(RuntimeError, match=r"a second gradient before step\(\): gradients cannot be accumulated"):
+        model(tokens(1)).backward()
+    optimizer.remove()
+    model.zero_grad()
+    before = values(model.parameters())
+    model(tokens(1)).backward()
+    assert same(model.parameters(), before)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (partial(optim.Eve, skip_nonfinite=True), "Eve with skip_nonfinite=True cannot step in the backward pass"),
+        (partial(optim.ScaledAdam, clipping_scale=2.0), r"its ClipByMedianNorm needs all gradients .*clipping_scale"),
+        (
+            partial(optim.T5XAdafactor, lr=0.01, global_norm_clip_threshold=1.0),
+            r"T5XAdafactor cannot .* ClipByGlobalNorm .*global_norm_clip_threshold",
+        ),
+        (
+            optim.grouped(
+                partial(optim.Eve, lr=0.1),
+                [{"pattern": "bias", "optimizer": partial(optim.ScaledAdam, clipping_scale=1.0)}, {"pattern": "."}],
+            ),
+            "ScaledAdam cannot step in the backward pass",
+        ),
+    ],
+)
+def test_what_needs_all_gradients_is_refused(factory, message):
+    with pytest.raises(ValueError, match=message):
+        step_in_backward(Model(), factory)
+
+
+def test_copies_and_later_groups_are_refused():
+    optimizer = step_in_backward(Model(), partial(optim.Eve, lr=0.01))
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copy.deepcopy(optimizer)
+    with pytest.raises(ValueError, match="add the group to the optimizer before"):
+        optimizer.add_param_group({"params": make_parameters()})
+
+
+def test_small_parameters_of_one_shape_agree_up_to_rounding(case):
+    def build(factory):
+        params = [param for _ in range(3) for param in make_parameters()]
+        return factory([(f"{i}", param) for i, param in enumerate(params)]), params
+
+    (after, usual), (within, params) = build(case.factory), build(lambda named: StepInBackward(case.factory(named)))
+    for step in range(4):
+        for optimizer, members in ((after, usual), (within, params)):
+            loss = sum((param * make_gradient(param, step, i)).sum() for i, param in enumerate(members))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for param, twin in zip(params, usual, strict=True):
+        torch.testing.assert_close(param, twin, rtol=1e-5, atol=1e-6)

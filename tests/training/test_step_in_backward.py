@@ -1,0 +1,94 @@
+"""Updates within the backward pass: the same run as usual, and what then cannot be done."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import optim
+from asr.errors import RunFailed
+from asr.training.callbacks.cost import TrainingCost
+from tests.training import runs
+from tests.training.runs import run, same, state
+from tests.training.test_nonfinite_guard import bad_batch
+from tests.training.test_unreadable import unread
+from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
+
+FACTORIES = {
+    "torch's AdamW": partial(torch.optim.AdamW, lr=0.01, fused=True),
+    "Schedule-Free": partial(optim.ScheduleFreeAdamW, lr=0.01),
+}
+
+
+def usual(factory, named):
+    # groups of one tensor: others of its shape would be stacked, and rounded differently
+    return factory([{"params": [pair]} for pair in named])
+
+
+def in_backward(factory, named):
+    return optim.step_in_backward(named, partial(usual, factory))
+
+
+def last(folder: Path):
+    return state(folder / "checkpoints" / "last.ckpt")
+
+
+@pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
+def test_the_run_is_the_usual_one_and_resumes_as_either(tmp_path, monkeypatch, factory):
+    def train(folder: str, way, max_steps: int):
+        monkeypatch.setattr(runs, "tiny_module", lambda: tiny_module(partial(way, factory)))
+        run(tmp_path / folder, max_steps)
+
+    train("usual", usual, 10)
+    train("within", in_backward, 10)
+    train("there", usual, 5)
+    train("there", in_backward, 10)
+    train("back", in_backward, 5)
+    train("back", usual, 10)
+    for folder in ("within", "there", "back"):
+        for key in ("state_dict", "optimizer_states", "lr_schedulers", "global_step"):
+            assert same(last(tmp_path / folder)[key], last(tmp_path / "usual")[key]), (folder, key)
+
+
+def train(batches, way=in_backward, factory=FACTORIES["torch's AdamW"], callbacks=()):
+    module, metrics = tiny_module(partial(way, factory)), Metrics()
+    trainer = tiny_trainer(len(batches), [metrics, *callbacks])
+    trainer.fit(module, train_dataloaders=batches_loader(batches))
+    return module, metrics.seen
+
+
+def test_the_same_numbers_are_logged():
+    batches = [batch_of(60, 40, seed=seed) for seed in range(3)]
+    for name in ("train/loss", "train/gradient_norm", "train/utterances"):
+        found, expected = ([row[name] for row in train(batches, way)[1]] for way in (in_backward, usual))
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_updates_with_a_bad_loss_or_without_utterances_change_nothing():
+    batches = [batch_of(60, 40, seed=0), bad_batch(), unread("a"), batch_of(60, 40, seed=1)]
+    (within, seen), (after, expected) = train(batches), train(batches, usual)
+    assert same(within.recognizer.state_dict(), after.recognizer.state_dict())
+    assert within.guard.state_dict() == after.guard.state_dict()
+    assert [row["train/skipped_updates"] for row in seen] == [row["train/skipped_updates"] for row in expected]
+
+
+def test_gradients_that_are_not_finite_end_the_run():
+    def spoil(module):
+        module.recognizer.head.project.bias.register_hook(lambda gradient: gradient * float("nan"))
+
+    module = tiny_module(partial(in_backward, FACTORIES["torch's AdamW"]))
+    spoil(module)
+    with pytest.raises(RunFailed, match=r"gradients of update 0 are not finite, .*resume the run from its last"):
+        tiny_trainer(2).fit(module, train_dataloaders=batches_loader([batch_of(60, 40)] * 2))
+
+
+def test_no_share_of_the_optimizer_is_claimed():
+    for way, measured in ((in_backward, False), (usual, True)):
+        cost = TrainingCost(every=1)
+        train([batch_of(60, 40)] * 3, way, callbacks=[cost])
+        found = cost.read()
+        assert (found["optimizer_share"] is not None) == measured
+        assert found["optimizer_state_bytes"] > 0
