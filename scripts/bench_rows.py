@@ -45,6 +45,9 @@ ROWS = (
     # HeavyBall has no Adafactor: its plainest rule, with whole second moments, and its LaProp
     Row("heavyball_adamw", "heavyball", "AdamW"),
     Row("heavyball_laprop", "heavyball", "LaProp"),
+    # the frequency is each package's own; a period holds one refresh of the bases
+    Row("pytorch_optimizer_soap", "pytorch_optimizer", "SOAP", period=10),
+    Row("heavyball_soap", "heavyball", "SOAP", period=2),
     Row("icefall_eve", "zipformer", "Eve"),
     Row("icefall_scaled_adam", "zipformer", "ScaledAdam", {"clipping_scale": 2.0}, period=4),
     Row("Adafactor", "optim", "Adafactor", max_ratio=2.1, max_state_bytes=0.12),
@@ -63,6 +66,8 @@ ROWS = (
     Row("ScaledAdam", "optim", "ScaledAdam", {"clipping_scale": 2.0}, period=4, max_ratio=2.8),
     Row("LearnedGradient", "optim", "LearnedGradient", period=10, max_ratio=35),
     Row("AdamW", "optim", "AdamW", max_ratio=1.1),
+    Row("SOAP", "optim", "SOAP", period=2),
+    Row("SOAP_10", "optim", "SOAP", {"precondition_frequency": 10}, 10, 40),
 )
 
 

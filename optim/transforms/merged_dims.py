@@ -5,6 +5,7 @@ Legend: N parameters in a stack, (d₁, …, dₖ) the merged shape, such as (O,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -31,6 +32,16 @@ class MergedDims(NamedTuple):
         """Return the blocks of a merged tensor, or of a stack of them, as views."""
         places: list[tuple[Any, ...]] = [(..., *block) for block in self.blocks]
         return [x[place] for place in places] if len(places) > 1 else [x]
+
+    def join(self, blocks: Sequence[Tensor]) -> Tensor:
+        """Return the merged tensor, or stack of them, that has these blocks; a copy if there are several."""
+        if len(blocks) == 1:
+            return blocks[0]
+        lead = blocks[0].shape[: blocks[0].dim() - len(self.shape)]
+        whole = blocks[0].new_empty(*lead, *self.shape)
+        for place, block in zip(self.split(whole), blocks, strict=True):
+            place.copy_(block)
+        return whole
 
     def block_shapes(self) -> list[tuple[int, ...]]:
         """Return the shape of every block."""
