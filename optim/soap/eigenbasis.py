@@ -116,9 +116,8 @@ def next_basis(covariance: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     powers = basis @ covariance
     eigenvalues = (powers * basis).sum(-1)
     order = eigenvalues.argsort(dim=-1, descending=True, stable=True)
-    # in this order, because the first columns change least and those of large eigenvalues are known best; in two calls,
-    # because torch.linalg.qr would spend a tenth of its time on R
-    return torch.linalg.householder_product(*torch.geqrf(reordered(powers, order, -2).mT)).mT, order
+    # in this order, because QR changes the first columns least, and those of large eigenvalues are known best
+    return torch.linalg.qr(reordered(powers, order, -2).mT).Q.mT, order
 
 
 def reordered(x: Tensor, order: Tensor, axis: int) -> Tensor:

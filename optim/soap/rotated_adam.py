@@ -100,6 +100,7 @@ class RotatedAdam(Transform):
         if plan is None:
             direction = _quotient(u, state["exp_avg"], state["exp_avg_sq"], batch.step, group)
             return _scaled(direction, batch.step, batch)
+        # Adam's own step: the first one only prepares the bases
         blocks, directions, t = list(_blocks(plan, u, batch)), [], batch.step - 1
         for block in blocks:
             if t > 0:
