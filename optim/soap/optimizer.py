@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
@@ -47,6 +47,12 @@ class SOAP(Composable):
         first step; parameters without a matrix move in the first step; axes of size 1 do not count; the basis of the
         eigenvalue 0 of a first covariance follows from the other eigenvectors, where rounding chooses it there.
     """
+
+    has_beta2: ClassVar = True
+    refused: ClassVar = {
+        "foreach": "small tensors are always stacked, and large ones are faster one by one",
+        "data_format": "torch's kernels have their channels first in every memory format",
+    }
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
@@ -15,6 +16,7 @@ from optim.engine.options import SWITCH, WHOLE
 from optim.engine.transform import Transform
 from optim.soap.eigenbasis import Block, rotated
 from optim.transforms.adam import BETAS
+from optim.transforms.beta2 import beta2_correction, beta2_of
 from optim.transforms.merged_dims import MergedDims, merged_dims
 
 PRECOND_SCHEDULER = (1 / 3, 9)
@@ -32,7 +34,7 @@ class RotatedAdam(Transform):
     From t = 2, with s = t − 1:
 
         g' = g ×₁ Q₁ᵀ ×₂ Q₂ᵀ …
-        m ← β₁ m + (1 − β₁) g',   v ← β₂ v + (1 − β₂) g'²
+        m ← β₁ m + (1 − β₁) g',   v ← β₂ v + (1 − β₂) g'²                        β₂ may follow a schedule: `beta2_of`
         u = m/(1 − β₁ˢ) / (√v/√(1 − β₂ˢ) + eps) ×₁ Q₁ ×₂ Q₂ …
         C_k ← shampoo_beta C_k + (1 − shampoo_beta) G_(k) G_(k)ᵀ
 
@@ -98,23 +100,23 @@ class RotatedAdam(Transform):
         group, state, u = batch.group, batch.state, update.value()
         plan = _plan_of(batch.shape, group)
         if plan is None:
-            direction = _quotient(u, state["exp_avg"], state["exp_avg_sq"], batch.step, group)
-            return _scaled(direction, batch.step, batch)
-        # Adam's own step: the first one only prepares the bases
-        blocks, directions, t = list(_blocks(plan, u, batch)), [], batch.step - 1
+            return _scaled(_quotient(u, state["exp_avg"], state["exp_avg_sq"], batch), batch)
+        # Adam counts from the second step on: the first one only prepares the bases
+        clock = replace(batch, step=batch.step - 1)
+        blocks, directions = list(_blocks(plan, u, batch)), []
         for block in blocks:
-            if t > 0:
-                quotient = _quotient(rotated(block.grad, block.bases), block.exp_avg, block.exp_avg_sq, t, group)
+            if clock.step > 0:
+                quotient = _quotient(rotated(block.grad, block.bases), block.exp_avg, block.exp_avg_sq, clock)
                 directions.append(rotated(quotient, block.bases, back=True))
             # only now: with this gradient in the basis, its own large elements would be made small
             block.cover(group["shampoo_beta"])
-            if t == 0:
+            if clock.step == 0:
                 block.begin()
-            elif _refreshes(t, group):
+            elif _refreshes(clock.step, group):
                 block.refresh()
         if not directions:
             return Update(torch.zeros_like(u), free=True)
-        return _scaled(plan.dims.join(directions).reshape(u.shape), t, batch)
+        return _scaled(plan.dims.join(directions).reshape(u.shape), clock)
 
 
 class Plan(NamedTuple):
@@ -158,24 +160,24 @@ def _refreshes(t: int, group: Group) -> bool:
     return not group["use_precond_schedule"] or t * GOLDEN_RATIO % 1 < probability
 
 
-def _quotient(g: Tensor, m: Tensor, v: Tensor, t: int, group: Group) -> Tensor:
+def _quotient(g: Tensor, m: Tensor, v: Tensor, batch: ParamBatch) -> Tensor:
     """Update the averages, and return m/(√v + c eps)."""
-    beta1, beta2 = group["betas"]
+    beta1, beta2 = batch.group["betas"][0], beta2_of(batch)
     m.lerp_(g, 1 - beta1)
     v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    root = v.sqrt().add_(_root_correction(t, group) * group["eps"])
+    root = v.sqrt().add_(_root_correction(batch) * batch.group["eps"])
     return torch.div(m, root, out=root)
 
 
-def _root_correction(t: int, group: Group) -> float:
+def _root_correction(batch: ParamBatch) -> float:
     """Return c = √(1 − β₂ᵗ): m/(√v/c + eps) = c m/(√v + c eps) saves a pass over the elements."""
-    return float((1 - group["betas"][1] ** t) ** 0.5) if group["correct_bias"] else 1.0
+    return float(beta2_correction(batch) ** 0.5) if batch.group["correct_bias"] else 1.0
 
 
-def _scaled(direction: Tensor, t: int, batch: ParamBatch) -> Update:
-    """Return the quotient as the update of the t-th step of Adam."""
+def _scaled(direction: Tensor, batch: ParamBatch) -> Update:
+    """Return a parameter's quotients as an update."""
     group = batch.group
-    scale: Scalar = _root_correction(t, group) / ((1 - group["betas"][0] ** t) if group["correct_bias"] else 1.0)
+    scale: Scalar = _root_correction(batch) / ((1 - group["betas"][0] ** batch.step) if group["correct_bias"] else 1.0)
     if group["normalize_grads"]:
         scale = scale / (batch.rms(direction) + TINY)
     return Update(direction, scale, free=True)
