@@ -87,8 +87,7 @@ class RotatedAdam(Transform):
         plan, dtype = _plan_of(param.shape, group), state_dtype(param)
         if plan is None:
             return {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
-        # contiguous in any layout of the parameter: in another basis, elements do not belong to its elements
-        state = {key: param.new_zeros(plan.dims.shape, dtype=dtype) for key in ("exp_avg", "exp_avg_sq")}
+        state = {key: plan.dims.merge(zeros(param)) for key in ("exp_avg", "exp_avg_sq")}
         for axes, shape in zip(plan.axes, plan.dims.block_shapes(), strict=True):
             for axis, size in zip(axes, shape, strict=True):
                 for what in ("gg", "q") if axis else ():

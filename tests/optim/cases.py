@@ -330,12 +330,9 @@ CASES = [
             "eps": 1e-3,
             "weight_decay": 0.05,
             "precondition_frequency": 1,
-            "max_precond_dim": 20,
-            "merge_dims": True,
             "normalize_grads": True,
             "correct_bias": False,
             "use_precond_schedule": True,
-            "precond_scheduler": (0.5, 5),
         },
         bad_options=(
             ({"lr": -1.0}, "lr must be a number"),
