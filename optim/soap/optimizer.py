@@ -40,7 +40,7 @@ class SOAP(Composable):
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        Vyas et al. 2024, "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv:2409.11321, algorithms 3 and 4;
+        Vyas et al. 2024, "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv:2409.11321, algorithm 3;
         github.com/nikhilvyas/SOAP, soap.py, for the first step, the order of the columns, correct_bias and
         normalize_grads.
         Differs: eps is added to the corrected root, as in torch's Adam; weights decay before they move, and in the

@@ -50,14 +50,14 @@ class RotatedAdam(Transform):
     p = 1/(1 + log₁₀(sᵃ)ᵇ): if the fractional part of s · (√5 − 1)/2 is below p. These parts cover [0, 1) evenly, so
     that the number of refreshes follows the sum of p, and s alone decides.
 
-    A parameter with less than two axes longer than 1, or one that no axis of has a matrix, takes plain Adam's steps
+    A parameter with less than two axes longer than 1, or without an axis that has a matrix, takes plain Adam's steps
     from t = 1. Axes longer than ``max_precond_dim`` have no matrix, unless ``split`` cuts them.
 
     State: m (``exp_avg``) and v (``exp_avg_sq``), in the basis and merged; for block b and axis k, C (``gg_b_k``), in
     which elements above the diagonal are those of the last refresh, and Qᵀ (``q_b_k``).
 
     Reference:
-        Vyas et al. 2024, "SOAP", arXiv:2409.11321, algorithms 3 and 4; see `SOAP`.
+        Vyas et al. 2024, "SOAP", arXiv:2409.11321, algorithm 3; see `SOAP`.
     """
 
     allowed: ClassVar = {

@@ -210,7 +210,7 @@ def test_options_that_do_nothing_are_refused(option):
 )
 def test_an_independent_implementation_takes_the_same_steps(shape, options):
     """Decay is left out, which stands after its step; so is the first basis, which eigh leaves to rounding."""
-    pytorch_optimizer = pytest.importorskip("pytorch_optimizer", reason="an independent SOAP, in the extra peers")
+    pytorch_optimizer = pytest.importorskip("pytorch_optimizer", reason="pip install '.[peers]'")
     options = {"merge_dims": False, "precondition_frequency": 10, "betas": (0.9, 0.95), "weight_decay": 0.0, **options}
     theirs = {"max_precond_dim": "max_precondition_dim", "normalize_grads": "normalize_gradient"}
     ours, other = (nn.Parameter(drawn(*shape)) for _ in range(2))

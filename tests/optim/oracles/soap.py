@@ -1,4 +1,4 @@
-"""SOAP's direction: Vyas et al. 2024, arXiv:2409.11321, algorithms 3 and 4, of parameters whose axes are not merged."""
+"""SOAP's direction: Vyas et al. 2024, arXiv:2409.11321, algorithm 3, of parameters whose axes are not merged."""
 
 from __future__ import annotations
 
