@@ -29,6 +29,7 @@ from optim.schedules.noam import Noam
 from optim.schedules.warmup_cosine import WarmupCosine
 from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
+from optim.soap.optimizer import SOAP
 from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.t5x_adafactor.optimizer import T5XAdafactor
 from optim.transforms.function import transform
@@ -37,6 +38,7 @@ from optim.transforms.schedule_free import ScheduleFree
 
 __all__ = [
     "ADOPT",
+    "SOAP",
     "Adafactor",
     "AdafactorSchedule",
     "AdamW",

@@ -46,6 +46,8 @@ ROWS = (
     # HeavyBall has no Adafactor: its plainest rule, with whole second moments, and its LaProp
     Row("heavyball_adamw", "heavyball", "AdamW"),
     Row("heavyball_laprop", "heavyball", "LaProp"),
+    # at its own frequency: a period has one refresh of the bases; HeavyBall's SOAP cannot take 0-dimensional parameters
+    Row("pytorch_optimizer_soap", "pytorch_optimizer", "SOAP", period=10),
     Row("icefall_eve", "zipformer", "Eve"),
     Row("icefall_scaled_adam", "zipformer", "ScaledAdam", {"clipping_scale": 2.0}, period=4),
     Row("Adafactor", "optim", "Adafactor", max_ratio=2.1, max_state_bytes=0.12),
@@ -80,6 +82,8 @@ ROWS = (
     Row("pytorch_optimizer_schedule_free", "pytorch_optimizer", "ScheduleFreeAdamW"),
     Row("heavyball_schedule_free", "heavyball", "SFAdamW"),
     Row("ScheduleFreeAdamW", "optim", "ScheduleFreeAdamW", max_ratio=2.4, max_state_bytes=8.01),
+    Row("SOAP", "optim", "SOAP", period=2),
+    Row("SOAP_10", "optim", "SOAP", {"precondition_frequency": 10}, 10, 40),
 )
 
 

@@ -48,6 +48,7 @@ ROWS = (
     # at the default of 128 nothing would be factored here
     Row("T5XAdafactor", "T5XAdafactor", 2e-2, {"min_dim_size_to_factor": 32}),
     Row("MaxFactor", "MaxFactor", 1e-2),
+    Row("SOAP", "SOAP", 3e-3, {"precondition_frequency": 10}),
 )
 
 

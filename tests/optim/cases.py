@@ -16,6 +16,7 @@ from tests.optim.oracles.laprop import laprop
 from tests.optim.oracles.lion import lion
 from tests.optim.oracles.rmsprop import rmsprop
 from tests.optim.oracles.schedule_free_adamw import divided_by_rms, schedule_free
+from tests.optim.oracles.soap import soap
 
 Options = dict[str, Any]
 
@@ -443,6 +444,56 @@ CASES = [
             {"betas": (0.7, 0.8), "eps": 0.1, "weight_decay": 0.3, "warmup_steps": 7},
             {"r": 1.5, "weight_lr_power": 1.0, "warmup_steps": 40},
         ),
+    ),
+    OptimizerCase(
+        optimizer=optim.SOAP,
+        # where merged axes are longer than the others together, rounding chooses the basis of the eigenvalue 0
+        options={"merge_dims": False},
+        state_bytes=4 * (2 + 2 * (300**2 + 200**2) / (300 * 200)),
+        quadratic={"lr": 0.05, "precondition_1d": True},
+        no_decay={},
+        other_group={
+            "lr": 0.02,
+            "betas": (0.8, 0.9),
+            "shampoo_beta": 0.8,
+            "eps": 1e-3,
+            "weight_decay": 0.05,
+            "precondition_frequency": 1,
+            "normalize_grads": True,
+            "correct_bias": False,
+            "use_precond_schedule": True,
+        },
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"betas": (0.9, 1.0)}, r"betas\[1\] must be a number in \[0, 1\)"),
+            ({"shampoo_beta": 1.0}, r"shampoo_beta must be a number in \[0, 1\)"),
+            ({"eps": -1e-8}, "eps must be"),
+            ({"precondition_frequency": 0}, r"precondition_frequency must be a number in \[1, inf\) of whole numbers"),
+            ({"max_precond_dim": 0}, "max_precond_dim must be"),
+            ({"merge_dims": 1}, "merge_dims must be True or False"),
+            ({"precondition_1d": 1}, "precondition_1d must be True or False"),
+            ({"normalize_grads": 1}, "normalize_grads must be True or False"),
+            ({"correct_bias": 1}, "correct_bias must be True or False"),
+            ({"split": 1}, "split must be True or False"),
+            ({"use_precond_schedule": 1}, "use_precond_schedule must be True or False"),
+            ({"use_precond_schedule": True, "precond_scheduler": (0.0, 9)}, r"precond_scheduler\[0\] must be"),
+            ({"precond_scheduler": (0.5, 9)}, "does nothing without use_precond_schedule=True"),
+        ),
+        golden=None,
+        oracle=soap,
+        oracle_runs=(
+            {},
+            {"betas": (0.8, 0.7), "shampoo_beta": 0.5, "eps": 0.1, "precondition_frequency": 1},
+            {"max_precond_dim": 16, "correct_bias": False},
+            {"precondition_1d": True, "precondition_frequency": 10},
+            {"normalize_grads": True, "weight_decay": 0.3, "warmup_steps": 7},
+            {"use_precond_schedule": True, "precond_scheduler": (1.0, 1.0), "precondition_frequency": 1},
+        ),
+        exceptions={
+            "test_a_parameter_without_gradient_is_untouched_and_keeps_no_state": (
+                "the first step prepares the basis: matrices stand still with a gradient too"
+            ),
+        },
     ),
 ]
 

@@ -14,7 +14,7 @@ import optim
 from optim import Combined, ScheduleFree, ScheduleFreeAdamW
 from optim.schedule_free_adamw import ScaleByRms
 from optim.transforms.factored import FactoredMoments
-from tests.optim.oracles.common import step
+from tests.optim.oracles.common import step as slow_step
 from tests.optim.oracles.schedule_free_adamw import divided_by_rms, schedule_free
 from tests.optim.training import make_gradient, make_parameters, run, same, values
 
@@ -36,7 +36,7 @@ def test_it_evaluates_at_the_average_of_the_slow_form():
         y, state = start.detach().numpy(), {}
         for t in range(1, 7):
             gradient = make_gradient(start, t - 1, place).numpy()
-            y = step(divided_by_rms, y, gradient, state, t, optimizer.defaults, ending=schedule_free)
+            y = slow_step(divided_by_rms, y, gradient, state, t, optimizer.defaults, ending=schedule_free)
         np.testing.assert_allclose(param.detach().numpy(), state["x"], rtol=1e-10)
 
 

@@ -1,0 +1,129 @@
+"""The matrices of `RotatedAdam`: covariances of gradients, and bases of their eigenvectors.
+
+Legend: x (d₁, …, dₖ), or (N, d₁, …, dₖ) for a stack of N. C (d, d) or (N, d, d), in which elements above the diagonal
+may be old. Q (d, d) or (N, d, d), whose rows are eigenvectors, or None for an axis that is left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+STRIP = 128  # rows of a covariance that are computed by one call: fewer skip more above the diagonal, but call more
+
+
+class Block(NamedTuple):
+    """One block of a parameter, or of a stack of them: its gradient, averages and matrices, changed in place.
+
+    Attributes:
+        grad: (d₁, …, dₖ) or (N, d₁, …, dₖ), not modified.
+        exp_avg: m, in the basis.
+        exp_avg_sq: v, in the basis.
+        covariances: C or None, one per axis.
+        bases: Q or None, one per axis.
+    """
+
+    grad: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    covariances: list[Tensor | None]
+    bases: list[Tensor | None]
+
+    def cover(self, decay: float) -> None:
+        """Add the gradient to the covariances."""
+        for axis, covariance, _ in self._matrices():
+            cover(covariance, self.grad, axis, decay)
+
+    def begin(self) -> None:
+        """Set the bases to the eigenvectors of the covariances, which know one gradient."""
+        numel = math.prod(self.grad.shape[self.grad.dim() - len(self.bases) :])
+        for axis, covariance, basis in self._matrices():
+            basis.copy_(first_basis(covariance, numel // self.grad.shape[axis]))
+
+    def refresh(self) -> None:
+        """Improve the bases, and turn the averages with them."""
+        average = rotated(self.exp_avg, self.bases, back=True)
+        for axis, covariance, basis in self._matrices():
+            new, order = next_basis(covariance, basis)
+            basis.copy_(new)
+            self.exp_avg_sq.copy_(reordered(self.exp_avg_sq, order, axis))
+        self.exp_avg.copy_(rotated(average, self.bases))
+
+    def _matrices(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        for axis, (covariance, basis) in enumerate(zip(self.covariances, self.bases, strict=True), -len(self.bases)):
+            if covariance is not None and basis is not None:
+                yield axis, covariance, basis
+
+
+def rotated(x: Tensor, bases: Sequence[Tensor | None], *, back: bool = False) -> Tensor:
+    """Return x in the bases of all its axes, or back from them."""
+    first = x.dim() - len(bases)
+    for basis in bases:
+        # the first axis becomes the last: after all of them they are in order again, and no product copies x
+        rest = x.shape[:first] + x.shape[first + 1 :]
+        columns = x.reshape(*x.shape[: first + 1], -1).mT
+        if basis is not None:
+            columns = columns @ (basis if back else basis.mT)
+        x = columns.reshape(*rest, columns.shape[-1])
+    return x
+
+
+def cover(covariance: Tensor, x: Tensor, axis: int, decay: float) -> None:
+    """C ← decay C + (1 − decay) X Xᵀ, where the rows of X are the slices of x along an axis counted from the end."""
+    first = covariance.dim() - 2
+    rows = x.movedim(axis, first).reshape(*covariance.shape[:-1], -1)
+    if first:
+        covariance.baddbmm_(rows, rows.mT, beta=decay, alpha=1 - decay)
+        return
+    for start in range(0, len(rows), STRIP):
+        stop = min(start + STRIP, len(rows))
+        # C is symmetric: what lies right of the strip's end would cost up to half of the products
+        part = covariance[start:stop, :stop]
+        part.addmm_(rows[start:stop], rows[:stop].mT, beta=decay, alpha=1 - decay)
+
+
+def mirror(covariance: Tensor) -> None:
+    """Fill the part of C that `cover` leaves out."""
+    for start in range(STRIP, covariance.shape[-1] if covariance.dim() == 2 else 0, STRIP):
+        stop = start + STRIP
+        covariance[:start, start:stop].copy_(covariance[start:stop, :start].mT)
+
+
+def first_basis(covariance: Tensor, rank: int) -> Tensor:
+    """Return the eigenvectors of C, the largest eigenvalue's first.
+
+    Args:
+        covariance: of a single gradient.
+        rank: which it can have at most.
+    """
+    # eigh raises for NaN, which is the one parameter's trouble and not that of the step
+    _, columns = torch.linalg.eigh(covariance.nan_to_num(0.0, 0.0, 0.0))
+    columns = columns.flip(-1)
+    if rank < columns.shape[-1]:
+        # rounding decides which vectors eigh returns for the eigenvalue 0, and Adam's steps depend on them; what
+        # Householder's reflections add to the others depends on those alone
+        columns = torch.linalg.qr(columns[..., :rank], mode="complete").Q
+    return columns.mT
+
+
+def next_basis(covariance: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the basis after one power iteration, and which of the old vectors each of the new ones comes from."""
+    mirror(covariance)
+    powers = basis @ covariance
+    eigenvalues = (powers * basis).sum(-1)
+    order = eigenvalues.argsort(dim=-1, descending=True, stable=True)
+    # in this order, because QR changes the first columns least, and those of large eigenvalues are known best
+    return torch.linalg.qr(reordered(powers, order, -2).mT).Q.mT, order
+
+
+def reordered(x: Tensor, order: Tensor, axis: int) -> Tensor:
+    """Return x with its slices along an axis, counted from the end, in another order; (d) or (N, d) indices."""
+    if order.dim() == 1:
+        return x.index_select(axis, order)
+    shape = [1] * x.dim()
+    shape[0], shape[axis] = order.shape
+    return x.take_along_dim(order.reshape(shape), axis)

@@ -1,0 +1,90 @@
+"""SOAP with the options of the HeavyBall family."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from optim.composable import CommonOptions, Composable
+from optim.soap.rotated_adam import PRECOND_SCHEDULER, RotatedAdam
+
+
+class SOAP(Composable):
+    """Adam in the eigenbasis of Shampoo's preconditioner, which `RotatedAdam` explains.
+
+    A parameter's first step prepares its basis and does not move it, but weights decay. The eigenvalue decomposition of
+    that step waits for the device; later steps do not.
+
+    State: m and v, and two matrices for each preconditioned axis: 2 + 2 (n² + m²)/(nm) floats per element of an n×m
+    matrix.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        betas: decay of Adam's averages, each in [0, 1).
+        shampoo_beta: decay of the covariances, in [0, 1).
+        eps: added to the root, at least 0.
+        precondition_frequency: steps between two refreshes of the bases, at least 1.
+        max_precond_dim: longer axes have no matrix.
+        merge_dims: join axes, as `merged_dims` says, up to max_precond_dim.
+        precondition_1d: give vectors a matrix too.
+        normalize_grads: make the rms of Adam's uncorrected direction 1.
+        correct_bias: correct Adam's averages for their start at zero.
+        split: cut axes longer than max_precond_dim into blocks.
+        use_precond_schedule: refresh ever more rarely.
+        precond_scheduler: (a, b) of that schedule, each above 0.
+        common: see `optim.composable.CommonOptions`; the defaults of weight_decay and warmup_steps are 0.01 and 1.
+
+    Raises:
+        ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Reference:
+        Vyas et al. 2024, "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv:2409.11321, algorithm 3;
+        github.com/nikhilvyas/SOAP, soap.py, for the first step, the order of the columns, correct_bias and
+        normalize_grads.
+        Differs: eps is added to the corrected root, as in torch's Adam; weights decay before they move, and in the
+        first step; parameters without a matrix move in the first step; axes of size 1 do not count; the basis of the
+        eigenvalue 0 of a first covariance follows from the other eigenvectors, where rounding chooses it there.
+    """
+
+    has_beta2: ClassVar = True
+    refused: ClassVar = {
+        "foreach": "small tensors are always stacked, and large ones are faster one by one",
+        "data_format": "torch's kernels have their channels first in every memory format",
+    }
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 3e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        shampoo_beta: float = 0.95,
+        eps: float = 1e-8,
+        precondition_frequency: int = 2,
+        max_precond_dim: int = 2048,
+        merge_dims: bool = True,
+        precondition_1d: bool = False,
+        normalize_grads: bool = False,
+        correct_bias: bool = True,
+        split: bool = False,
+        use_precond_schedule: bool = False,
+        precond_scheduler: tuple[float, float] = PRECOND_SCHEDULER,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        rule = RotatedAdam(
+            betas=betas,
+            shampoo_beta=shampoo_beta,
+            eps=eps,
+            precondition_frequency=precondition_frequency,
+            max_precond_dim=max_precond_dim,
+            merge_dims=merge_dims,
+            precondition_1d=precondition_1d,
+            normalize_grads=normalize_grads,
+            correct_bias=correct_bias,
+            split=split,
+            use_precond_schedule=use_precond_schedule,
+            precond_scheduler=precond_scheduler,
+        )
+        options: CommonOptions = {"weight_decay": 0.01, "warmup_steps": 1, **common}
+        super().__init__(params, [rule], lr=lr, **options)

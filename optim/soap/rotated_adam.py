@@ -1,0 +1,182 @@
+"""Adam in a basis that turns slowly with the gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
+from optim.engine.options import SWITCH, WHOLE
+from optim.engine.transform import Transform
+from optim.soap.eigenbasis import Block, rotated
+from optim.transforms.adam import BETAS
+from optim.transforms.beta2 import beta2_correction, beta2_of
+from optim.transforms.merged_dims import MergedDims, merged_dims
+
+PRECOND_SCHEDULER = (1 / 3, 9)
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+TINY = 1e-30  # keeps the quotient finite if a direction is zero
+
+
+class RotatedAdam(Transform):
+    """Adam's direction in the eigenbasis Q_k of the averaged G_(k) G_(k)ᵀ on each axis k.
+
+    g ×_k Q multiplies g by Q along axis k; G_(k) unfolds g along it. At the parameter's own step t = 1, u = 0 and
+
+        C_k ← (1 − shampoo_beta) G_(k) G_(k)ᵀ,   Q_k ← its eigenvectors
+
+    From t = 2, with s = t − 1:
+
+        g' = g ×₁ Q₁ᵀ ×₂ Q₂ᵀ …
+        m ← β₁ m + (1 − β₁) g',   v ← β₂ v + (1 − β₂) g'²                        β₂ may follow a schedule: `beta2_of`
+        u = m/(1 − β₁ˢ) / (√v/√(1 − β₂ˢ) + eps) ×₁ Q₁ ×₂ Q₂ …
+        C_k ← shampoo_beta C_k + (1 − shampoo_beta) G_(k) G_(k)ᵀ
+
+    and then, if s is a multiple of ``precondition_frequency``,
+
+        S = C_k Q_k, its columns in falling order of diag(Q_kᵀ C_k Q_k);   Q_k ← the Q of S = Q R
+
+    m is rotated from the old basis to the new one, and v takes the order of the columns. Without ``correct_bias`` the
+    divisors 1 − βˢ are 1. With ``normalize_grads`` the rms of the rotated quotient m/(√v + …) is made 1 before it is
+    divided by them.
+
+    With ``use_precond_schedule`` and precond_scheduler = (a, b), such a step refreshes Q only with the frequency
+    p = 1/(1 + log₁₀(sᵃ)ᵇ): if the fractional part of s · (√5 − 1)/2 is below p. These parts cover [0, 1) evenly, so
+    that the number of refreshes follows the sum of p, and s alone decides.
+
+    A parameter with less than two axes longer than 1, or without an axis that has a matrix, takes plain Adam's steps
+    from t = 1. Axes longer than ``max_precond_dim`` have no matrix, unless ``split`` cuts them.
+
+    State: m (``exp_avg``) and v (``exp_avg_sq``), in the basis and merged; for block b and axis k, C (``gg_b_k``), in
+    which elements above the diagonal are those of the last refresh, and Qᵀ (``q_b_k``).
+
+    Reference:
+        Vyas et al. 2024, "SOAP", arXiv:2409.11321, algorithm 3; see `SOAP`.
+    """
+
+    allowed: ClassVar = {
+        "betas": BETAS,
+        "shampoo_beta": "[0, 1)",
+        "eps": "[0, inf)",
+        "precondition_frequency": "[1, inf)" + WHOLE,
+        "max_precond_dim": "[1, inf)" + WHOLE,
+        "merge_dims": SWITCH,
+        "precondition_1d": SWITCH,
+        "normalize_grads": SWITCH,
+        "correct_bias": SWITCH,
+        "split": SWITCH,
+        "use_precond_schedule": SWITCH,
+        "precond_scheduler": ("(0, inf)", "(0, inf)"),
+    }
+
+    def check(self, group: Group) -> None:
+        """Refuse a schedule that is not used."""
+        if not group["use_precond_schedule"] and group["precond_scheduler"] != PRECOND_SCHEDULER:
+            raise ValueError(
+                f"precond_scheduler={group['precond_scheduler']!r} does nothing without use_precond_schedule=True"
+            )
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return averages of zero, and matrices that the first step fills."""
+        plan, dtype = _plan_of(param.shape, group), state_dtype(param)
+        if plan is None:
+            return {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
+        state = {key: plan.dims.merge(zeros(param)) for key in ("exp_avg", "exp_avg_sq")}
+        for axes, shape in zip(plan.axes, plan.dims.block_shapes(), strict=True):
+            for axis, size in zip(axes, shape, strict=True):
+                for what in ("gg", "q") if axis else ():
+                    state[f"{what}_{axis}"] = param.new_zeros(size, size, dtype=dtype)
+        return state
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return Adam's direction, turned back from the eigenbasis."""
+        group, state, u = batch.group, batch.state, update.value()
+        plan = _plan_of(batch.shape, group)
+        if plan is None:
+            return _scaled(_quotient(u, state["exp_avg"], state["exp_avg_sq"], batch), batch)
+        # Adam counts from the second step on: the first one only prepares the bases
+        clock = replace(batch, step=batch.step - 1)
+        blocks, directions = list(_blocks(plan, u, batch)), []
+        for block in blocks:
+            if clock.step > 0:
+                quotient = _quotient(rotated(block.grad, block.bases), block.exp_avg, block.exp_avg_sq, clock)
+                directions.append(rotated(quotient, block.bases, back=True))
+            # only now: with this gradient in the basis, its own large elements would be made small
+            block.cover(group["shampoo_beta"])
+            if clock.step == 0:
+                block.begin()
+            elif _refreshes(clock.step, group):
+                block.refresh()
+        if not directions:
+            return Update(torch.zeros_like(u), free=True)
+        return _scaled(plan.dims.join(directions).reshape(u.shape), clock)
+
+
+class Plan(NamedTuple):
+    """What a parameter's axes are merged and split to, and for each axis of each block, its name or None."""
+
+    dims: MergedDims
+    axes: tuple[tuple[str | None, ...], ...]
+
+
+def _plan_of(shape: torch.Size, group: Group) -> Plan | None:
+    """Return the plan of a parameter; None for plain Adam."""
+    options = ("max_precond_dim", "merge_dims", "split", "precondition_1d")
+    return _plan(tuple(shape), *(group[option] for option in options))
+
+
+@lru_cache(maxsize=4096)
+def _plan(shape: tuple[int, ...], max_dim: int, merge: bool, split: bool, precondition_1d: bool) -> Plan | None:
+    dims = merged_dims(shape, max_dim, merge=merge, split=split)
+    axes = tuple(
+        tuple(f"{b}_{k}" if size <= max_dim else None for k, size in enumerate(sizes))
+        for b, sizes in enumerate(dims.block_shapes())
+    )
+    too_few = len(dims.shape) < (1 if precondition_1d else 2)
+    return None if too_few or not any(any(names) for names in axes) else Plan(dims, axes)
+
+
+def _blocks(plan: Plan, u: Tensor, batch: ParamBatch) -> Iterator[Block]:
+    state = batch.state
+    tensors = (plan.dims.merge(u, stacked=batch.stacked), state["exp_avg"], state["exp_avg_sq"])
+    for g, m, v, axes in zip(*map(plan.dims.split, tensors), plan.axes, strict=True):
+        covariances, bases = ([state.get(f"{what}_{axis}") for axis in axes] for what in ("gg", "q"))
+        yield Block(g, m, v, covariances, bases)
+
+
+def _refreshes(t: int, group: Group) -> bool:
+    """Return whether the bases are refreshed after the t-th step of Adam."""
+    if t % group["precondition_frequency"]:
+        return False
+    power, exponent = group["precond_scheduler"]
+    probability = 1 / (1 + math.log10(t**power) ** exponent)
+    return not group["use_precond_schedule"] or t * GOLDEN_RATIO % 1 < probability
+
+
+def _quotient(g: Tensor, m: Tensor, v: Tensor, batch: ParamBatch) -> Tensor:
+    """Update the averages, and return m/(√v + c eps)."""
+    beta1, beta2 = batch.group["betas"][0], beta2_of(batch)
+    m.lerp_(g, 1 - beta1)
+    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    root = v.sqrt().add_(_root_correction(batch) * batch.group["eps"])
+    return torch.div(m, root, out=root)
+
+
+def _root_correction(batch: ParamBatch) -> float:
+    """Return c = √(1 − β₂ᵗ): m/(√v/c + eps) = c m/(√v + c eps) saves a pass over the elements."""
+    return float(beta2_correction(batch) ** 0.5) if batch.group["correct_bias"] else 1.0
+
+
+def _scaled(direction: Tensor, batch: ParamBatch) -> Update:
+    """Return a parameter's quotients as an update."""
+    group = batch.group
+    scale: Scalar = _root_correction(batch) / ((1 - group["betas"][0] ** batch.step) if group["correct_bias"] else 1.0)
+    if group["normalize_grads"]:
+        scale = scale / (batch.rms(direction) + TINY)
+    return Update(direction, scale, free=True)

@@ -1,0 +1,227 @@
+"""SOAP: its bases, what merging and splitting mean, which steps refresh, and an independent implementation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import optim
+from optim.soap.eigenbasis import STRIP, cover, first_basis, mirror, next_basis, rotated
+from tests.optim.training import make_gradient
+
+UNMERGED = {"merge_dims": False, "weight_decay": 0.0}
+
+
+def drawn(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def trained(shape, num_steps=12, twin=None, **options):
+    """Return a parameter after some steps, and its optimizer; gradients are those of a twin's shape."""
+    param = nn.Parameter(drawn(*(twin or shape)).reshape(shape))
+    optimizer = optim.SOAP([param], **options)
+    for step in range(num_steps):
+        param.grad = drawn(*(twin or shape), seed=100 + step).reshape(shape)
+        optimizer.step()
+    return param.detach(), optimizer
+
+
+def test_a_gradient_turned_by_its_bases_and_back_is_the_gradient():
+    x = drawn(4, 3, 5)
+    bases = [torch.linalg.qr(drawn(4, 4))[0], None, torch.linalg.qr(drawn(5, 5))[0]]
+    turned = rotated(x, bases)
+    torch.testing.assert_close(turned, torch.einsum("abc,xa,zc->xbz", x, bases[0], bases[2]))
+    torch.testing.assert_close(rotated(turned, bases, back=True), x)
+
+
+def test_a_stack_is_turned_like_its_members():
+    x = drawn(2, 4, 3)
+    bases = [torch.linalg.qr(drawn(2, 4, 4))[0], torch.linalg.qr(drawn(2, 3, 3))[0]]
+    members = [rotated(x[i], [basis[i] for basis in bases]) for i in range(2)]
+    torch.testing.assert_close(rotated(x, bases), torch.stack(members))
+
+
+@pytest.mark.parametrize("size", [STRIP // 2, STRIP, 2 * STRIP + 7])
+def test_a_covariance_is_symmetric_once_it_is_mirrored(size):
+    x, covariance = drawn(size, 9), torch.eye(size, dtype=torch.float64)
+    cover(covariance, x, -2, 0.75)
+    mirror(covariance)
+    torch.testing.assert_close(covariance, 0.75 * torch.eye(size, dtype=torch.float64) + 0.25 * x @ x.T)
+
+
+@pytest.mark.parametrize("axis", [-3, -2, -1])
+def test_the_covariance_of_an_axis_sums_over_all_others(axis):
+    x = drawn(4, 3, 5)
+    covariance = torch.zeros(x.shape[axis], x.shape[axis], dtype=torch.float64)
+    cover(covariance, x, axis, 0.0)
+    unfolded = x.movedim(axis, 0).flatten(1)
+    torch.testing.assert_close(covariance, unfolded @ unfolded.T)
+
+
+def test_the_first_basis_diagonalizes_the_covariance_with_falling_eigenvalues():
+    x = drawn(6, 9)
+    basis = first_basis(x @ x.T, 9)
+    diagonal = basis @ x @ x.T @ basis.T
+    torch.testing.assert_close(diagonal, diagonal.diagonal().diag())
+    assert (diagonal.diagonal().diff() < 0).all()
+
+
+def test_the_basis_of_the_eigenvalue_0_follows_from_the_others():
+    """The covariance of 3 columns, with errors of the size of rounding: eigh alone returns other vectors each time."""
+    x = drawn(8, 3)
+    plain, moved = (first_basis(x @ x.T + 1e-15 * noise @ noise.T, 3) for noise in (drawn(8, 8, seed=1), drawn(8, 8)))
+    torch.testing.assert_close(plain.abs(), moved.abs(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(plain @ plain.T, torch.eye(8, dtype=torch.float64))
+
+
+def test_power_iterations_find_the_eigenvectors_from_any_basis():
+    vectors = torch.linalg.qr(drawn(5, 5))[0]
+    covariance = vectors @ torch.tensor([1.0, 5.0, 25.0, 125.0, 625.0], dtype=torch.float64).diag() @ vectors.T
+    basis = torch.linalg.qr(drawn(5, 5, seed=1))[0]
+    for _ in range(40):
+        basis, _ = next_basis(covariance, basis)
+    torch.testing.assert_close((basis @ vectors.flip(1)).abs(), torch.eye(5, dtype=torch.float64))
+
+
+def test_averages_follow_their_basis():
+    """A refresh that only puts the vectors into another order changes no step."""
+    param, optimizer = trained((4, 4), 3, precondition_frequency=100, **UNMERGED)
+    state = next(iter(optimizer.state.values()))
+    before = rotated(state["exp_avg"], [state["q_0_0"], state["q_0_1"]], back=True)
+    eigenvalues = torch.tensor([1.0, 4.0, 2.0, 3.0], dtype=torch.float64)
+    for axis in (0, 1):
+        basis = state[f"q_0_{axis}"]
+        state[f"gg_0_{axis}"].copy_(basis.T @ eigenvalues.diag() @ basis)
+    squares, order = state["exp_avg_sq"].clone(), torch.tensor([1, 3, 2, 0])
+    optimizer.param_groups[0].update(precondition_frequency=1, shampoo_beta=1 - 1e-15)
+    twin = {key: value.clone() for key, value in state.items() if isinstance(value, torch.Tensor)}
+    param.grad = None
+    next(iter(optimizer.state)).grad = torch.zeros(4, 4, dtype=torch.float64)
+    optimizer.step()
+    torch.testing.assert_close(state["q_0_0"].abs(), twin["q_0_0"][order].abs())
+    torch.testing.assert_close(state["exp_avg_sq"], 0.95 * squares[order][:, order])
+    torch.testing.assert_close(rotated(state["exp_avg"], [state["q_0_0"], state["q_0_1"]], back=True), 0.9 * before)
+
+
+def test_a_kernel_with_merged_axes_steps_like_the_matrix():
+    kernel, _ = trained((6, 4, 3, 1), twin=(6, 12))
+    matrix, _ = trained((6, 12))
+    torch.testing.assert_close(kernel.reshape(6, 12), matrix, rtol=0, atol=0)
+
+
+def test_the_blocks_of_a_split_matrix_step_like_matrices():
+    whole, optimizer = trained((10, 6), max_precond_dim=5, split=True)
+    parts = []
+    for rows in (slice(0, 5), slice(5, 10)):
+        for columns in (slice(0, 3), slice(3, 6)):
+            part = nn.Parameter(drawn(10, 6)[rows, columns].clone())
+            single = optim.SOAP([part])
+            for step in range(12):
+                part.grad = drawn(10, 6, seed=100 + step)[rows, columns].clone()
+                single.step()
+            parts.append(part.detach())
+    expected = torch.cat([torch.cat(parts[:2], 1), torch.cat(parts[2:], 1)])
+    torch.testing.assert_close(whole, expected)
+    sizes = {key: tuple(value.shape) for key, value in next(iter(optimizer.state.values())).items() if key[:2] == "q_"}
+    assert sizes == {f"q_{block}_{axis}": (5 if axis == 0 else 3,) * 2 for block in range(4) for axis in (0, 1)}
+
+
+def test_long_axes_have_no_matrix_unless_they_are_split():
+    _, optimizer = trained((10, 6), max_precond_dim=6)
+    keys = set(next(iter(optimizer.state.values())))
+    assert keys == {"step", "exp_avg", "exp_avg_sq", "gg_0_1", "q_0_1"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"), [((7,), {}), ((1, 7, 1), {}), ((), {}), ((8, 9), {"max_precond_dim": 7})]
+)
+def test_parameters_without_a_matrix_take_adams_steps(shape, options):
+    param, _ = trained(shape, **options)
+    twin = nn.Parameter(drawn(*shape))
+    adamw = optim.AdamW([twin], lr=3e-3, betas=(0.9, 0.95), weight_decay=0.01)
+    for step in range(12):
+        twin.grad = drawn(*shape, seed=100 + step)
+        adamw.step()
+    torch.testing.assert_close(param, twin.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_the_first_step_prepares_the_basis_and_moves_nothing():
+    param, optimizer = trained((6, 5), 1, weight_decay=0.0)
+    assert torch.equal(param, drawn(6, 5))
+    state = next(iter(optimizer.state.values()))
+    torch.testing.assert_close(state["q_0_0"] @ state["q_0_0"].T, torch.eye(6, dtype=torch.float64))
+
+
+def refreshes(num_steps, **options):
+    """Return after which steps of Adam the bases changed."""
+    param = nn.Parameter(drawn(4, 4, dtype=torch.float32))
+    optimizer, found = optim.SOAP([param], **options), []
+    for step in range(num_steps + 1):
+        before = optimizer.state[param]["q_0_0"].clone() if step else None
+        param.grad = drawn(4, 4, seed=step, dtype=torch.float32)
+        optimizer.step()
+        if before is not None and not torch.equal(before, optimizer.state[param]["q_0_0"]):
+            found.append(step)
+    return found
+
+
+def test_bases_are_refreshed_at_their_frequency():
+    assert refreshes(9, precondition_frequency=3) == [3, 6, 9]
+
+
+def test_the_schedule_refreshes_as_often_as_its_probability_says_and_equally_in_every_run():
+    options = {"precondition_frequency": 1, "use_precond_schedule": True, "precond_scheduler": (1.0, 2.0)}
+    found, expected = refreshes(1000, **options), 0.0
+    for step in range(1, 1001):
+        expected += 1 / (1 + math.log10(step) ** 2)
+        assert abs(sum(one <= step for one in found) - expected) < 5
+    assert refreshes(200, **options) == [step for step in found if step <= 200]
+
+
+def test_a_gradient_that_is_not_finite_raises_no_error():
+    param = nn.Parameter(drawn(6, 5))
+    optimizer = optim.SOAP([param], precondition_frequency=1)
+    for _ in range(3):
+        param.grad = torch.full_like(param, float("nan"))
+        optimizer.step()
+
+
+@pytest.mark.parametrize("option", ["data_format", "foreach"])
+def test_options_that_do_nothing_are_refused(option):
+    with pytest.raises((TypeError, ValueError), match=option):
+        optim.SOAP([nn.Parameter(drawn(6, 5))], **{option: "channels_first"})
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((16, 12), {}),
+        ((16, 12), {"precondition_frequency": 1, "shampoo_beta": 0.8}),
+        ((12, 16), {"max_precond_dim": 12}),
+        ((3, 8, 6), {"correct_bias": False}),
+        ((20, 5, 3), {"merge_dims": True, "max_precond_dim": 20}),
+        ((7,), {"precondition_1d": True}),
+        ((30, 20), {"normalize_grads": True}),
+    ],
+    ids=str,
+)
+def test_an_independent_implementation_takes_the_same_steps(shape, options):
+    """Decay is left out, which stands after its step; so is the first basis, which eigh leaves to rounding."""
+    pytorch_optimizer = pytest.importorskip("pytorch_optimizer", reason="pip install '.[peers]'")
+    options = {"merge_dims": False, "precondition_frequency": 10, "betas": (0.9, 0.95), "weight_decay": 0.0, **options}
+    theirs = {"max_precond_dim": "max_precondition_dim", "normalize_grads": "normalize_gradient"}
+    ours, other = (nn.Parameter(drawn(*shape)) for _ in range(2))
+    optimizer = optim.SOAP([ours], **options)
+    peer = pytorch_optimizer.SOAP([other], **{theirs.get(name, name): value for name, value in options.items()})
+    for step in range(25):
+        ours.grad, other.grad = make_gradient(ours, step, 0), make_gradient(ours, step, 0)
+        optimizer.step()
+        peer.step()
+        for axis, basis in enumerate(peer.state[other]["Q"]) if step == 0 else ():
+            if len(basis):
+                optimizer.state[ours][f"q_0_{axis}"].copy_(basis.T)
+    moved = other - drawn(*shape)
+    assert torch.linalg.vector_norm(ours - other) < 1e-5 * torch.linalg.vector_norm(moved)

@@ -1,0 +1,169 @@
+"""The comparison of convergence: its problems, how an lr is chosen, and what it prints."""
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+
+@pytest.fixture
+def compare(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    num_threads = torch.get_num_threads()
+    yield importlib.import_module("compare_convergence")
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def parts(compare):
+    return sys.modules["convergence_problems"]
+
+
+@pytest.fixture
+def row(compare):
+    return {row.name: row for row in compare.ROWS}
+
+
+def square(seed):
+    x = nn.Parameter(torch.tensor([1.0]))
+    return [("x", x)], lambda step: x.square().sum() / 2
+
+
+@pytest.fixture
+def halving(compare, parts):
+    """Plain descent that halves x, so that x²/2 falls by 4 per step from ½."""
+
+    def run(target, max_steps=10, lr=0.5, smoothing=0.0):
+        sgd = compare.Row("sgd", "torch.optim", "SGD")
+        return parts.train(parts.Task(sgd, parts.Problem("square", square, target, max_steps, smoothing), lr, 0))
+
+    return run
+
+
+def test_a_seed_decides_every_problem(compare):
+    for problem in compare.PROBLEMS:
+        gradients = []
+        for seed in (1, 1, 2):
+            named, loss_at = problem.begin(seed)
+            assert loss_at(0).item() > problem.target
+            problem.begin(seed)[1](0)
+            gradients.append(torch.autograd.grad(loss_at(1), named[0][1])[0])
+        assert torch.equal(gradients[0], gradients[1])
+        assert not torch.equal(gradients[0], gradients[2])
+
+
+def test_the_quadratic_has_the_stated_condition(parts):
+    [(_, weight)], loss_at = parts.quadratic(0, size=4)
+    rows = []
+    for unit in torch.eye(16):
+        with torch.no_grad():
+            weight.copy_(unit.reshape(4, 4))
+        rows.append(torch.autograd.grad(loss_at(0), weight)[0].flatten())
+    eigenvalues = torch.linalg.eigvalsh(torch.stack(rows).double())
+    assert eigenvalues[-1] / eigenvalues[0] == pytest.approx(1e4, rel=0.05)
+
+
+def test_the_valley_ends_at_1_1(parts):
+    [(_, point)], loss_at = parts.rosenbrock(0)
+    with torch.no_grad():
+        point.fill_(1.0)
+    assert loss_at(0).item() == 0.0
+
+
+def test_the_transformer_sees_no_token_before_it_has_to_repeat_it(parts):
+    torch.manual_seed(0)
+    network = parts.CopyTransformer(4, 8, 16).eval()
+    tokens = torch.tensor([[1, 2, 3, 4]])
+    before = network(tokens)
+    # the last token is repeated last: what comes earlier sees it in the first half, and not as the last input
+    network.positions.data[3] = 0
+    assert before.shape == (1, 4, 8)
+    with torch.no_grad():
+        network.embedding.weight[4] += 1
+    assert not torch.equal(network(tokens)[:, 0], before[:, 0])
+
+
+def test_steps_count_until_the_target_is_met(halving):
+    assert halving(target=0.5).steps == 0
+    assert halving(target=0.002).steps == 4
+    assert halving(target=0.002).loss == 0.5**9
+
+
+def test_a_target_that_is_not_met_takes_infinitely_many_steps(halving):
+    late = halving(target=0.002, max_steps=4)
+    assert (late.steps, late.cpu_s) == (math.inf, math.inf)
+    assert late.loss == 0.5**7
+    assert halving(target=0.1, lr=1e30).loss == math.inf
+
+
+def test_the_average_of_losses_starts_at_the_first(halving):
+    assert halving(target=0.5, smoothing=0.9).steps == 0
+    # after two losses, ½ with weight 0.9 and ⅛ with weight 1
+    assert halving(target=0.0, smoothing=0.9, max_steps=2).loss == pytest.approx((0.9 * 0.5 + 0.125) / 1.9)
+
+
+def test_the_grid_grows_until_the_best_lr_is_inside(compare, parts, row):
+    def trainer(tasks):
+        asked.extend(tasks)
+        return [parts.Trained(100 + abs(math.log(task.lr / 0.08)), 1.0, 0.0) for task in tasks]
+
+    asked = []
+    grids = compare.search(trainer, [row["SOAP"]], compare.PROBLEMS[0], 2)
+    assert sorted(grids["SOAP"]) == [0.0009, 0.003, 0.009, 0.03, 0.09, 0.3]
+    assert {task.seed for task in asked} == {0, 1}
+
+
+def test_of_equal_steps_the_lower_loss_is_best_and_then_the_smaller_lr(compare):
+    assert compare.best_lr({0.1: (math.inf, 2.0), 0.2: (math.inf, 1.0), 0.3: (math.inf, 1.0)}) == 0.2
+    assert compare.best_lr({0.1: (9.0, 2.0), 0.2: (8.0, 3.0)}) == 0.2
+
+
+def test_what_is_reported_was_trained_on_other_seeds_than_the_choice(compare, parts, row):
+    def trainer(tasks):
+        asked.append(tasks)
+        return [parts.Trained(float(task.seed), 1.0, 0.0) for task in tasks]
+
+    asked = []
+    table = compare.results_table(trainer, [row["AdamW"]], compare.PROBLEMS[:1], 3)
+    assert {task.seed for task in asked[-1]} == {100, 101, 102}
+    assert [next(iter(column.cells)) for column in table.columns[3:6]] == ["101", "100–102", "1"]
+
+
+def test_rows_of_missing_packages_are_left_out_unless_they_are_named(compare, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "ROWS", (compare.Row("gone", "not_installed", "SOAP"), *compare.ROWS[:1]))
+    assert [one.name for one in compare.parsed([]).rows] == ["torch_adamw"]
+    with pytest.raises(SystemExit) as left:
+        compare.main(["--only", "gone"])
+    assert left.value.code == 2
+    assert "not_installed is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "Soap"], "no Soap; there are torch_adamw, AdamW"),
+        (["--problems", "copies"], "no copies; there are quadratic"),
+        (["--seeds", "101"], "at most 100"),
+        (["--max-steps", "0"], "--max-steps"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_allowed(compare, capsys, arguments, message):
+    with pytest.raises(SystemExit) as left:
+        compare.parsed(arguments)
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_table_comes_out(compare, capsys):
+    compare.main(["--only", "AdamW,SOAP", "--seeds", "1", "--max-steps", "3", "--markdown"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "2 optimizers compared on 4 problems"
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    assert [line[:2] for line in cells[2:]] == [
+        [problem.name, name] for problem in compare.PROBLEMS for name in ("AdamW", "SOAP")
+    ]
+    assert {line[6] for line in cells[2:]} == {"0/1"}
