@@ -38,7 +38,7 @@ ROWS = (
     Row("heavyball_adamw", "heavyball", "AdamW", COMMON),
     Row("heavyball_soap", "heavyball", "SOAP", COMMON),
 )
-FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FIRST_FACTORS = slice(2, 5)
 FIRST_REPORTED_SEED = 100
 
