@@ -32,6 +32,9 @@ TESTS = {
     "training/test_unreadable training/test_out_of_memory",
     "optim/engine/chain.py": "optim/test_chain optim/test_options optim/test_health optim/test_contracts "
     "optim/test_skip_nonfinite optim/test_checkpoints",
+    "optim/engine/capturable.py": "optim/test_capturable optim/test_compile",
+    "optim/transforms/function.py": "optim/test_chainable optim/test_capturable",
+    "optim/transforms/nested.py": "optim/test_chainable",
     "optim/parameter_groups.py": "optim/test_parameter_groups",
     **{f"optim/schedules/{path.name}": "optim/test_schedules" for path in ROOT.glob("optim/schedules/[a-z]*.py")},
 }

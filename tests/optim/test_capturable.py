@@ -11,6 +11,7 @@ from torch import nn
 
 import optim
 from optim.transforms.adam import Adam
+from optim.transforms.clip_by_median_norm import ClipByMedianNorm
 from optim.transforms.learning_rate import LearningRate
 from tests.optim.training import make_gradient, make_parameters, run, same, values
 
@@ -124,6 +125,23 @@ def test_what_cannot_be_captured_is_refused_at_construction():
         make(capturable=1)(params)
     with pytest.raises(ValueError, match="needs an lr on the device of its parameters, meta, given one on cpu"):
         make(lr=torch.tensor(0.1))([nn.Parameter(torch.empty(3, device="meta"))])
+
+
+def test_what_looks_at_all_gradients_is_refused_too_where_it_needs_numbers():
+    clip = ClipByMedianNorm(2.0, clipping_update_period=4)
+    with pytest.raises(ValueError, match="cannot be captured: ClipByMedianNorm decides by numbers"):
+        optim.chain(clip, LearningRate(), lr=0.1)(make_parameters()[:1], capturable=True)
+
+
+def test_a_tensor_as_lr_is_kept_and_tensors_without_elements_are_no_trouble():
+    params = [nn.Parameter(torch.empty(0, 3)), make_parameters()[3]]
+    before = params[1].detach().clone()
+    lr = torch.tensor(0.5)
+    optimizer = optim.chain(LearningRate(), lr=lr)(params, capturable=True)
+    assert optimizer.param_groups[0]["lr"] is lr
+    lr.fill_(0.25)
+    run(optimizer, params, range(1))
+    torch.testing.assert_close(before - params[1], 0.25 * params[1].grad)
 
 
 def test_copies_made_at_the_first_step_are_made_then_too():

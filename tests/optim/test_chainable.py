@@ -14,7 +14,7 @@ from optim.transforms.adam import Adam
 from optim.transforms.clip_by_global_norm import ClipByGlobalNorm
 from optim.transforms.learning_rate import LearningRate
 from optim.transforms.momentum import Momentum
-from optim.transforms.weight_decay import DecoupledDecay
+from optim.transforms.weight_decay import AbsoluteDecay, DecoupledDecay
 from tests.optim.training import make_gradient, make_parameters, run, same, values
 
 
@@ -34,12 +34,6 @@ def scale_by_learning_rate(update, batch):
 def l2_normalize_updates(update, batch):
     """Gives every parameter's update the length 1."""
     return update / (batch.norm(update) + 1e-12)
-
-
-def first(param: nn.Parameter, *transforms, steps: int = 1, **options) -> optim.Chain:
-    optimizer = optim.chain(*transforms, **{"lr": 1.0, **options})([param])
-    run(optimizer, [param], range(steps))
-    return optimizer
 
 
 def test_the_users_rules_of_the_reference_run_in_this_form():
@@ -247,6 +241,29 @@ def test_branches_see_the_same_update_and_are_summed(copies):
     optimizer.step()
     assert params[0].tolist() == [-6.0] * 3
     assert set(optimizer.state[params[0]]) == {"exp_avg", "b/exp_avg", "step"}
+
+
+def test_a_branch_cannot_overwrite_what_the_next_one_gets():
+    class Overwrite(optim.Transform):
+        def __call__(self, update, batch):
+            return optim.Update(update.writable().fill_(2.0), free=True)
+
+    param = nn.Parameter(torch.zeros(3))
+    param.grad = torch.full((3,), 4.0)
+    # what leaves the first transform may be overwritten, unless several need it
+    optim.chain(Overwrite(), optim.Branches(Overwrite(), LearningRate()), lr=3.0)([param]).step()
+    assert param.tolist() == [-8.0] * 3
+
+
+def test_a_row_needs_what_its_transforms_need():
+    alone = optim.transform(stacks=False)(clip)
+    inner = optim.Sequential(Momentum(0.5), optim.Sequential(alone(max_norm=1.0)))
+    assert (inner.stacks, inner.shardable) == (False, False)
+    inner = optim.Sequential(Momentum(0.5), DecoupledDecay(0.1))
+    assert (inner.stacks, inner.shardable) == (True, True)
+    assert inner.options == {"beta1": 0.5, "dtype_momentum": None, "weight_decay": 0.1}
+    with pytest.raises(ValueError, match="could mean no decay, or decay by a power of lr alone"):
+        optim.chain(optim.Sequential(AbsoluteDecay(0.0, 2.0), name="a"), lr=0.1)(make_parameters())
 
 
 def test_branches_are_combined_by_a_function():
