@@ -13,7 +13,7 @@ from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.options import OR_NONE
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
-from optim.transforms.beta2 import beta2_of
+from optim.transforms.beta2 import average_squares, beta2_of
 
 
 class ADOPT(Composable):
@@ -70,6 +70,7 @@ class EarlierMoment(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "clip_exponent": "[0, inf)" + OR_NONE}
+    shardable = True
 
     def __init__(
         self,
@@ -89,7 +90,8 @@ class EarlierMoment(Transform):
         """Return the average of the divided updates, or zero at the first step."""
         u, beta2, exponent = update.value(), beta2_of(batch), batch.group["clip_exponent"]
         m, v = batch.state["exp_avg"], batch.state["exp_avg_sq"]
-        if batch.step == 1:
+        on_device = isinstance(batch.step, Tensor)
+        if not on_device and batch.step == 1:
             torch.mul(u, u, out=v)
             return Update(m)
         # u · min(1/√v, 1/eps): one pass fewer than u/max(√v, eps)
@@ -97,6 +99,10 @@ class EarlierMoment(Transform):
         if exponent is not None:
             bound = (batch.step - 1) ** exponent
             divided.clamp_(-bound, bound)
-        v.mul_(beta2).addcmul_(u, u, value=1 - beta2)
+        if on_device:  # the first step in a form without `if`
+            later = (batch.step > 1).to(v.dtype)  # True times a number would be float32
+            divided.mul_(later)
+            beta2 = beta2 * later
+        average_squares(v, u, beta2)
         # the statistic itself leaves, not marked as free: later transforms must not write to it
         return Update(m.lerp_(divided, 1 - batch.group["betas"][0]))

@@ -13,7 +13,7 @@ from optim.composable import CommonOptions, Composable
 from optim.engine.batch import Group, ParamBatch, State, Update, constant, zeros
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
-from optim.transforms.beta2 import beta2_correction, beta2_of
+from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 
 
 class LaProp(Composable):
@@ -64,6 +64,7 @@ class NormalizedMomentum(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
+    shardable = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
@@ -76,10 +77,10 @@ class NormalizedMomentum(Transform):
         """Return the average of the divided updates."""
         u, beta1, beta2 = update.value(), batch.group["betas"][0], beta2_of(batch)
         m, v = batch.state["exp_avg"], batch.state["exp_avg_sq"]
-        if u.device.type == "cpu" and u.stride() == m.stride() == v.stride():
+        if u.device.type == "cpu" and not isinstance(batch.step, Tensor) and u.stride() == m.stride() == v.stride():
             _average_in_one_pass(u, m, v, batch)
         else:
-            v.mul_(beta2).addcmul_(u, u, value=1 - beta2)
+            average_squares(v, u, beta2)
             root = v.sqrt().div_(beta2_correction(batch) ** 0.5).add_(batch.group["eps"])
             m.mul_(beta1).addcdiv_(u, root, value=1 - beta1)
         # the statistic itself leaves, not marked as free: later transforms must not write to it
@@ -101,7 +102,7 @@ def _average_in_one_pass(u: Tensor, m: Tensor, v: Tensor, batch: ParamBatch) -> 
         [constant(math.inf if batch.group.get("palm") else float(batch.step), u)],
         amsgrad=False,
         beta1=0.0,
-        beta2=beta2_of(batch),
+        beta2=float(beta2_of(batch)),
         lr=1 - batch.group["betas"][0],
         weight_decay=1.0,
         eps=batch.group["eps"],

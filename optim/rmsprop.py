@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.batch import Group, ParamBatch, State, Update, at_least, zeros
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
-from optim.transforms.beta2 import beta2_correction, beta2_of
+from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 
 
 class RMSprop(Composable):
@@ -68,6 +68,7 @@ class RootMeanSquare(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
+    shardable = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-6, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
@@ -79,8 +80,8 @@ class RootMeanSquare(Transform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update over the root of its averaged square."""
         u, beta2 = update.value(), beta2_of(batch)
-        v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
+        v = average_squares(batch.state["exp_avg_sq"], u, beta2)
         # u/max(√v/c, eps) = c u · min(1/√v, 1/(c eps)): two passes fewer over the elements
         c = beta2_correction(batch) ** 0.5
-        largest = 1 / max(c * batch.group["eps"], torch.finfo(v.dtype).tiny)
+        largest = 1 / at_least(c * batch.group["eps"], torch.finfo(v.dtype).tiny)
         return Update(v.rsqrt().clamp_(max=largest).mul_(u), c, free=True)

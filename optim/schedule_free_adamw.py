@@ -13,7 +13,7 @@ from optim.composable import CommonOptions, Composable
 from optim.engine.batch import Group, ParamBatch, State, Update, constant, zeros
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adam import FUSED_ON
-from optim.transforms.beta2 import beta2_correction, beta2_of
+from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 from optim.transforms.learning_rate import learning_rate
 from optim.transforms.schedule_free import ScheduleFree
 
@@ -110,8 +110,8 @@ class ScaleByRms(FusedTransform):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the quotient."""
-        u, beta2 = update.value(), beta2_of(batch)
-        v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
+        u = update.value()
+        v = average_squares(batch.state["exp_avg_sq"], u, beta2_of(batch))
         # u/(√v/c + eps) = c u/(√v + c eps) saves a pass over the elements
         c = beta2_correction(batch) ** 0.5
         root = v.sqrt().add_(c * batch.group["eps"])

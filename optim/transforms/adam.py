@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
-from optim.transforms.beta2 import beta2_correction, beta2_of
+from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 from optim.transforms.learning_rate import LearningRate, learning_rate
 from optim.transforms.weight_decay import DecoupledDecay
 
@@ -57,7 +57,7 @@ class Adam(FusedTransform):
         beta1, beta2 = batch.group["betas"][0], beta2_of(batch)
         # lerp_ instead of mul_ and add_: one pass over m
         m = batch.state["exp_avg"].lerp_(u, 1 - beta1)
-        v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
+        v = average_squares(batch.state["exp_avg_sq"], u, beta2)
         # m/(√v/c + eps) = c m/(√v + c eps) saves a pass over the elements
         c = beta2_correction(batch) ** 0.5
         return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**batch.step), free=True)
@@ -73,17 +73,14 @@ class Adam(FusedTransform):
         """Decay the weights if a later transform does, apply Adam's equations, and subtract lr times the result."""
         # not the option alone: Eve has a weight_decay too, which an earlier transform of its own applies
         weight_decay = batches[0].group["weight_decay"] if len(later) > 1 else 0.0
-        warmup_steps = batches[0].group.get("warmup_steps", 0)
         fused: dict[Launch, list[tuple[Tensor, ParamBatch]]] = defaultdict(list)
         for place, (u, batch) in enumerate(zip(updates, batches, strict=True)):
             param, m = batch.param, batch.state["exp_avg"]
-            if param.device.type in FUSED_ON and _same_layout(param, m):
+            palm_on_device = isinstance(batch.step, Tensor) and batch.group.get("palm")  # its decay would be a tensor
+            if param.device.type in FUSED_ON and _same_layout(param, m) and not palm_on_device:
                 same_layout = u if _same_layout(u, m) else torch.empty_like(param).copy_(u)
-                # one launch has one lr, which depends on the step during warm-up; counts on the device cannot be
-                # compared: each tensor then has a launch of its own
-                counted = isinstance(batch.step, Tensor)
-                alike = (place if warmup_steps else 0) if counted else batch.step
-                fused[param.device, param.dtype, alike].append((same_layout, batch))
+                # one launch has one lr, which depends on the step during warm-up; counts on the device are not compared
+                fused[param.device, param.dtype, _launch(batch, place)].append((same_layout, batch))
             else:
                 lr = learning_rate(batch)
                 param.mul_(1 - lr * weight_decay)
@@ -98,22 +95,29 @@ def _same_layout(a: Tensor, b: Tensor) -> bool:
     return (a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride()
 
 
+def _launch(batch: ParamBatch, place: int) -> int:
+    """Return what tells the launches apart that have unlike steps."""
+    if not isinstance(batch.step, Tensor):
+        return int(batch.step)
+    return place if batch.group.get("warmup_steps", 0) else 0
+
+
 def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float) -> None:
     batches = [batch for _, batch in pairs]
     first, device = batches[0], batches[0].param.device
-    beta1, lr = first.group["betas"][0], learning_rate(first)
-    if isinstance(first.step, Tensor):
-        counts = [batch.step.float() for batch in batches]
-        # other devices read the memory of the lr as float32
+    lr: Any = learning_rate(first)
+    beta1, steps = first.group["betas"][0], first.step
+    if first.group.get("palm"):
+        # an infinite count turns off both corrections of the kernel: only that of m belongs there, as a part of lr
+        correction, steps = 1 - beta1**first.step, math.inf
+        lr, weight_decay = lr / correction, weight_decay * correction
+    # the kernel wants a count of steps per tensor, on its device; a fill waits for no device, where a copy would
+    if isinstance(steps, Tensor):
+        counts = list(torch.stack([batch.step for batch in batches]).float().unbind())
+        # other devices than a CPU read the memory of the rate as float32
         lr = lr.float() if isinstance(lr, Tensor) and device.type != "cpu" else lr
     else:
-        steps = float(first.step)
-        if first.group.get("palm"):
-            # an infinite count turns off both corrections of the kernel: only that of m belongs there, as a part of lr
-            correction, steps = 1 - beta1**first.step, math.inf
-            lr, weight_decay = lr / correction, weight_decay * correction
-        # a count on the tensor's device; a fill waits for no device, where a copy would
-        counts = [torch.full((), steps, dtype=torch.float32, device=device)] * len(batches)
+        counts = [torch.full((), float(steps), dtype=torch.float32, device=device)] * len(batches)
     # torch.optim.adamw.adamw calls this too, but sorts the tensors again and adds 1 to the count of each
     torch._fused_adamw_(
         [batch.param for batch in batches],
@@ -124,7 +128,7 @@ def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float)
         counts,
         amsgrad=False,
         beta1=beta1,
-        beta2=beta2_of(first),
+        beta2=beta2_of(first),  # type: ignore[arg-type]  # a tensor is ruled out by `move`
         # a rate on another GPU is copied as torch's own class does; one on a CPU is read
         lr=lr.to(device, non_blocking=True) if isinstance(lr, Tensor) and lr.device.type != "cpu" else lr,
         weight_decay=weight_decay,

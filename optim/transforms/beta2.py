@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from optim.engine.batch import Group, ParamBatch, Update
+from torch import Tensor
+
+from optim.engine.batch import Group, ParamBatch, Scalar, Update
 from optim.engine.options import SWITCH
 from optim.engine.transform import Transform
 
@@ -36,14 +38,22 @@ class PalmBeta2(Transform):
         return update
 
 
-def beta2_of(batch: ParamBatch) -> float:
+def beta2_of(batch: ParamBatch) -> Scalar:
     """Return the decay β₂ of this step: ``betas[1]``, or 1 − t^-beta2_scale with ``palm``."""
     group = batch.group
-    beta2: float = 1 - batch.step ** -group["beta2_scale"] if group.get("palm") else group["betas"][1]
+    beta2: Scalar = 1 - batch.step ** -group["beta2_scale"] if group.get("palm") else group["betas"][1]
     return beta2
 
 
-def beta2_correction(batch: ParamBatch) -> float:
+def beta2_correction(batch: ParamBatch) -> Scalar:
     """Return what an average of squares has to be divided by: the sum of its weights, 1 − ∏ β₂."""
     # PaLM's β₂ is 0 at the first step, so that its average never contains the zero it began with
-    return 1.0 if batch.group.get("palm") else 1 - float(batch.group["betas"][1]) ** batch.step
+    return 1.0 if batch.group.get("palm") else 1 - batch.group["betas"][1] ** batch.step
+
+
+def average_squares(v: Tensor, u: Tensor, beta2: Scalar) -> Tensor:
+    """Return v ← β₂ v + (1 − β₂) u², changed in place."""
+    if isinstance(beta2, Tensor):
+        # `value` must be a Python number, which would be read from the device
+        return v.lerp_(u * u, 1 - beta2)
+    return v.mul_(beta2).addcmul_(u, u, value=1 - beta2)

@@ -26,6 +26,7 @@ class Caution(Transform):
     """
 
     allowed: ClassVar = {"caution": SWITCH}
+    shardable = True
 
     def __init__(self, caution: bool = False, *, name: str = "") -> None:
         super().__init__(name=name, caution=caution)

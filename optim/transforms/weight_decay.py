@@ -55,6 +55,7 @@ class CautiousDecay(Transform):
     """
 
     allowed: ClassVar = {"weight_decay": "[0, inf)", "cautious_weight_decay": SWITCH}
+    shardable = True
 
     def __init__(self, weight_decay: float = 0.01, cautious_weight_decay: bool = True, *, name: str = "") -> None:
         super().__init__(name=name, weight_decay=weight_decay, cautious_weight_decay=cautious_weight_decay)
