@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from optim.engine.random import Label
+
 State = dict[str, Any]
 Group = dict[str, Any]
 Scalar = float | Tensor
@@ -61,12 +63,13 @@ def at_most(x: Scalar, ceiling: float) -> Scalar:
 
 
 class ParamEntry(NamedTuple):
-    """A parameter that takes part in this step, with its gradient, its state and its `Chain.stacking_key`."""
+    """A parameter that takes part in this step, with its gradient, its state, its `Chain.stacking_key` and its label."""
 
     param: Tensor
     grad: Tensor
     state: State
     stacking_key: Hashable
+    label: Label
 
 
 class Update(NamedTuple):

@@ -15,6 +15,7 @@ from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, Stat
 from optim.engine.finite import all_finite
 from optim.engine.options import SWITCH, Domain, check_names, check_options
 from optim.engine.stacking import batches, write_back
+from optim.engine.storage import narrowed
 from optim.engine.transform import FusedTransform, Transform, merged_options
 
 # keys of a group that are not hyper-parameters: torch's own, a label for loggers, a schedule's base lr, our counts
@@ -40,8 +41,8 @@ class Chain(Optimizer):
     """An optimizer made of transforms, applied in order; what leaves the last one is subtracted.
 
     True for every chain: a parameter without gradient is untouched and its step count stands still; gradients are
-    never modified; hyper-parameters are in the groups and are checked there; nothing is random, and nothing waits for
-    the device; loaded state keeps its dtype, shares no memory with its source, and finds its parameter by name if both
+    never modified; hyper-parameters are in the groups and are checked there; no random generator is read, and nothing
+    waits for the device; loaded state keeps its dtype, shares no memory with its source, and finds its parameter by name if both
     sides know the names.
 
     Half-precision parameters: state and arithmetic are float32, and each step rounds once. What rounding takes off is
@@ -119,7 +120,7 @@ class Chain(Optimizer):
             self.count("skipped_steps")
             return loss
         # all entries exist before the first parameter moves: a norm over all gradients needs them together
-        groups = [(group, list(self._entries(group))) for group in self.param_groups]
+        groups = [(group, list(self._entries(place, group))) for place, group in enumerate(self.param_groups)]
         for transform in self.transforms:
             transform.before_step(groups)
         for group, entries in groups:
@@ -140,7 +141,7 @@ class Chain(Optimizer):
         """Return what decides, beside shape, dtype and step, how a parameter is treated; unequal keys never stack."""
         return None
 
-    def _entries(self, group: Group) -> Iterator[ParamEntry]:
+    def _entries(self, place: int, group: Group) -> Iterator[ParamEntry]:
         """Yield the parameters of a group that take part in this step."""
         names = group.get("param_names")
         for i, param in enumerate(group["params"]):
@@ -150,15 +151,16 @@ class Chain(Optimizer):
             state, key = self.state[param], self.stacking_key(names[i] if names else "", param, group)
             if not state:
                 state.update(self._fresh_state(param, group, key))
-            yield ParamEntry(param, grad, state, key)
+            yield ParamEntry(param, grad, state, key, names[i] if names else (place, i))
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
         active = [transform for transform in self.transforms if not transform.idle(transform.own(group))]
         place = _place_of_fused(active)
         ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
+        rounds = any(transform.rounds(transform.own(group)) for transform in self.transforms)
         # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
-        for batch in batches(group, entries, stack_small=place != 0):
+        for batch in batches(group, entries, stack_small=place != 0 or rounds, widen=rounds):
             if self.limited is not None:
                 batch.limited = []
                 self.limited.append((group, batch.limited))
@@ -170,13 +172,20 @@ class Chain(Optimizer):
                 self._finish(batch)
             else:
                 waiting.append((update.value(), batch))
-        if place is not None and waiting:
-            fused, later = active[place], active[place + 1 :]
-            assert isinstance(fused, FusedTransform)
+                if rounds:
+                    # one launch for the whole group would need float32 copies of all statistics at once
+                    self._move(active[place:], waiting)
+                    waiting = []
+        if waiting:
             # one launch for the whole group, as torch's fused kernels take lists of tensors
-            fused.move([update for update, _ in waiting], [fused.view(batch) for _, batch in waiting], later)
-            for _, batch in waiting:
-                self._finish(batch)
+            self._move(active[place:], waiting)
+
+    def _move(self, transforms: Sequence[Transform], waiting: Sequence[tuple[Tensor, ParamBatch]]) -> None:
+        fused, *later = transforms
+        assert isinstance(fused, FusedTransform)
+        fused.move([update for update, _ in waiting], [fused.view(batch) for _, batch in waiting], later)
+        for _, batch in waiting:
+            self._finish(batch)
 
     def _finish(self, batch: ParamBatch) -> None:
         for transform in self._after_step:
@@ -194,6 +203,8 @@ class Chain(Optimizer):
                         f"{type(transform).__name__}(..., name='second')"
                     )
                 state[transform.prefix + key] = value
+        if group.get("storage_dtype") == "bfloat16":
+            state = narrowed(state, param)
         if param.dtype in HALF:
             state["rounding_error"] = torch.zeros_like(param, memory_format=torch.preserve_format)
         return state
