@@ -13,6 +13,7 @@ from optim.health import Health
 from optim.learned_gradient.optimizer import LearnedGradient
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
+from optim.psgd.optimizer import PSGDKron
 from optim.scaled_adam import ScaledAdam
 from optim.schedules.constant import Constant
 from optim.schedules.eden import Eden
@@ -46,6 +47,7 @@ __all__ = [
     "MaxFactor",
     "Noam",
     "ParamBatch",
+    "PSGDKron",
     "ScaledAdam",
     "T5XAdafactor",
     "Transform",

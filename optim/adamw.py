@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
@@ -29,6 +29,8 @@ class AdamW(Composable):
         Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101, algorithm 2.
         Differs from HeavyBall: eps is added to the root, not a floor of it; betas[1] is always used.
     """
+
+    has_beta2: ClassVar = True
 
     def __init__(
         self,

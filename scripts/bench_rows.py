@@ -63,6 +63,10 @@ ROWS = (
     Row("ScaledAdam", "optim", "ScaledAdam", {"clipping_scale": 2.0}, period=4, max_ratio=2.8),
     Row("LearnedGradient", "optim", "LearnedGradient", period=10, max_ratio=35),
     Row("AdamW", "optim", "AdamW", max_ratio=1.1),
+    # PSGD updates its preconditioner at each of the first steps, ours as its peers do
+    Row("pytorch_optimizer_kron", "pytorch_optimizer", "Kron"),
+    Row("heavyball_psgd_kron", "heavyball", "PSGDKron"),
+    Row("PSGDKron", "optim", "PSGDKron", max_ratio=70),
 )
 
 

@@ -137,6 +137,7 @@ class ParamBatch:
         stacked: whether the first axis is N.
         stacking_key: what `Chain.stacking_key` returned for these parameters.
         entries: where the parameters and statistics are stored.
+        widened: whether the statistics that are stored in bfloat16 are wider copies here, see `StateStorage`.
         limited: while `Health` measures, what `note_limit` was told about this batch.
         numel: of one parameter.
     """
@@ -151,6 +152,7 @@ class ParamBatch:
     stacking_key: Hashable = None
     entries: Sequence[ParamEntry] = ()
     limited: list[tuple[Scalar, int]] | None = None
+    widened: bool = False
     numel: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -158,9 +158,8 @@ class Chain(Optimizer):
         place = _place_of_fused(active)
         ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
-        rounds = any(transform.rounds(transform.own(group)) for transform in self.transforms)
         # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
-        for batch in batches(group, entries, stack_small=place != 0 or rounds, widen=rounds):
+        for batch in batches(group, entries, stack_small=place != 0):
             if self.limited is not None:
                 batch.limited = []
                 self.limited.append((group, batch.limited))
@@ -172,7 +171,7 @@ class Chain(Optimizer):
                 self._finish(batch)
             else:
                 waiting.append((update.value(), batch))
-                if rounds:
+                if batch.widened:
                     # one launch for the whole group would need float32 copies of all statistics at once
                     self._move(active[place:], waiting)
                     waiting = []

@@ -19,17 +19,11 @@ STACK_NUMEL = 1 << 18  # elements of a stack on a CPU, so that it stays in the c
 LOOP_STATE = ("step", "rounding_error")
 
 
-def batches(
-    group: Group, entries: Sequence[ParamEntry], *, stack_small: bool = True, widen: bool = False
-) -> Iterator[ParamBatch]:
-    """Yield the batches of a group and count their steps; give each to `write_back` once after its step.
-
-    Args:
-        group: whose hyper-parameters the batches have.
-        entries: parameters of the group.
-        stack_small: whether small parameters of equal shape are stacked.
-        widen: whether statistics in bfloat16 are float32 in the batch.
-    """
+def batches(group: Group, entries: Sequence[ParamEntry], *, stack_small: bool = True) -> Iterator[ParamBatch]:
+    """Yield the batches of a group and count their steps; give each to `write_back` once after its step."""
+    widen = _stores_bfloat16(group, entries)
+    # rounding makes calls of its own, even if a kernel takes all parameters together
+    stack_small = stack_small or widen
     small: dict[tuple[object, ...], list[ParamEntry]] = {}
     for entry in entries:
         param = entry.param
@@ -46,6 +40,13 @@ def batches(
             yield _single(group, part[0], widen) if len(part) == 1 else _stack(group, part, widen)
 
 
+def _stores_bfloat16(group: Group, entries: Sequence[ParamEntry]) -> bool:
+    """Return whether statistics of the group are bfloat16 because of an option that wants wider arithmetic."""
+    # the first stands for all: their options are the same
+    state = entries[0].state.items() if entries and "storage_dtype" in group else ()
+    return any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for key, x in state if key not in LOOP_STATE)
+
+
 def _single(group: Group, entry: ParamEntry, widen: bool) -> ParamBatch:
     param, state, key = entry.param, entry.state, entry.stacking_key
     state["step"] += 1
@@ -58,7 +59,7 @@ def _single(group: Group, entry: ParamEntry, widen: bool) -> ParamBatch:
     step = state["step"]
     if widen:
         state = widened({key: state[key] for key in state if key not in LOOP_STATE}, param)
-    return ParamBatch(param, grad, state, group, step, param.shape, False, key, [entry])
+    return ParamBatch(param, grad, state, group, step, param.shape, False, key, [entry], widened=widen)
 
 
 def _stack(group: Group, entries: Sequence[ParamEntry], widen: bool) -> ParamBatch:
@@ -74,14 +75,14 @@ def _stack(group: Group, entries: Sequence[ParamEntry], widen: bool) -> ParamBat
     state = {key: torch.stack([entry.state[key] for entry in entries]) for key in names}
     state = widened(state, param) if widen else state
     step, shape, key = first.state["step"], first.param.shape, first.stacking_key
-    return ParamBatch(param, grad, state, group, step, shape, True, key, entries)
+    return ParamBatch(param, grad, state, group, step, shape, True, key, entries, widened=widen)
 
 
 def write_back(batch: ParamBatch) -> None:
     """Store what a step changed; a single float32 or float64 parameter was changed in place already."""
     entries, half = batch.entries, batch.entries[0].param.dtype in HALF
     stored = entries[0].state
-    if batch.state is not stored:
+    if batch.widened:
         for key, value in batch.state.items():
             if value.dtype != stored[key].dtype:
                 batch.state[key] = rounded(value, key, batch)

@@ -47,10 +47,6 @@ class StateStorage(Transform):
         """Return True: the engine does the work."""
         return True
 
-    def rounds(self, group: Group) -> bool:
-        """Return whether statistics are stored in bfloat16."""
-        return bool(group["storage_dtype"] == "bfloat16")
-
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update."""
         return update

@@ -67,10 +67,6 @@ class Transform(ABC):
         """Return whether the options of a group switch this transform off; it is then not called."""
         return False
 
-    def rounds(self, group: Group) -> bool:
-        """Return whether it has statistics in bfloat16 that are float32 during a step, and rounded after it."""
-        return False
-
     def check(self, group: Group) -> None:  # noqa: B027
         """Refuse combinations of options; each option alone has been checked against ``allowed``."""
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
 from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
+from optim.transforms.beta2 import beta2_correction, beta2_of
 from optim.transforms.learning_rate import LearningRate, learning_rate
 from optim.transforms.weight_decay import DecoupledDecay
 
 BETAS = ("[0, 1)", "[0, 1)")
+Launch = tuple[torch.device, torch.dtype, int]
+"""What one call of the kernel has in common: device, dtype and step."""
 FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -23,7 +26,7 @@ class Adam(FusedTransform):
     """The direction of Adam; a later transform scales it.
 
         m ← β₁ m + (1 − β₁) u,   v ← β₂ v + (1 − β₂) u²
-        u = m/(1 − β₁ᵗ) / (√v/√(1 − β₂ᵗ) + eps)
+        u = m/(1 − β₁ᵗ) / (√v/√(1 − β₂ᵗ) + eps)                                     β₂ may follow a schedule: `beta2_of`
 
     If only `DecoupledDecay` and `LearningRate` follow, torch's kernel does all in one pass over memory.
 
@@ -35,7 +38,7 @@ class Adam(FusedTransform):
         name: see `Transform`.
 
     Reference:
-        Kingma and Ba 2015, "Adam", arXiv:1412.6980, algorithm 1; torch.optim.adamw.adamw with fused=True.
+        Kingma and Ba 2015, "Adam", arXiv:1412.6980, algorithm 1; the kernel of torch.optim.AdamW(fused=True).
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
@@ -50,13 +53,13 @@ class Adam(FusedTransform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the averaged update over the root of its averaged square."""
         u = update.value()
-        (beta1, beta2), t = batch.group["betas"], batch.step
+        beta1, beta2 = batch.group["betas"][0], beta2_of(batch)
         # lerp_ instead of mul_ and add_: one pass over m
         m = batch.state["exp_avg"].lerp_(u, 1 - beta1)
         v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
         # m/(√v/c + eps) = c m/(√v + c eps) saves a pass over the elements
-        c = (1 - beta2**t) ** 0.5
-        return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**t), free=True)
+        c = beta2_correction(batch) ** 0.5
+        return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**batch.step), free=True)
 
     def fuses(self, later: Sequence[Transform]) -> bool:
         """Return whether the learning rate follows, and at most the decay of weights before it."""
@@ -69,15 +72,13 @@ class Adam(FusedTransform):
         """Decay the weights if a later transform does, apply Adam's equations, and subtract lr times the result."""
         # not the option alone: Eve has a weight_decay too, which an earlier transform of its own applies
         weight_decay = batches[0].group["weight_decay"] if len(later) > 1 else 0.0
-        warmup_steps = batches[0].group.get("warmup_steps", 0)
-        fused: dict[int, list[tuple[Tensor, ParamBatch]]] = defaultdict(list)
+        fused: dict[Launch, list[tuple[Tensor, ParamBatch]]] = defaultdict(list)
         for u, batch in zip(updates, batches, strict=True):
-            param, layout = batch.param, batch.state["exp_avg"].stride()
-            # the kernel walks through memory, which must be laid out alike
-            if param.device.type in FUSED_ON and param.stride() == layout:
-                same_layout = u if u.stride() == layout else torch.empty_like(param).copy_(u)
-                # the kernel takes one lr for all tensors, and during warm-up the lr depends on the step
-                fused[min(batch.step, warmup_steps)].append((same_layout, batch))
+            param, m = batch.param, batch.state["exp_avg"]
+            if param.device.type in FUSED_ON and _same_layout(param, m):
+                same_layout = u if _same_layout(u, m) else torch.empty_like(param).copy_(u)
+                # one launch has one lr, which depends on the step during warm-up, and one count of steps
+                fused[param.device, param.dtype, batch.step].append((same_layout, batch))
             else:
                 lr = learning_rate(batch)
                 param.mul_(1 - lr * weight_decay)
@@ -86,25 +87,38 @@ class Adam(FusedTransform):
             _fused_step(pairs, weight_decay)
 
 
+def _same_layout(a: Tensor, b: Tensor) -> bool:
+    """Return whether a kernel that walks through the memory of both meets the same elements."""
+    # nearly all tensors are contiguous, and that is asked faster
+    return (a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride()
+
+
 def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float) -> None:
     batches = [batch for _, batch in pairs]
-    group, device = batches[0].group, batches[0].param.device
-    # the kernel wants one count per tensor, of the steps before this one, on the tensor's device; a plain copy
-    # would wait for the device
-    steps = torch.tensor([batch.step - 1.0 for batch in batches]).to(device, non_blocking=True).unbind()
-    adamw(
+    first, device = batches[0], batches[0].param.device
+    beta1, lr, steps = first.group["betas"][0], learning_rate(first), float(first.step)
+    if first.group.get("palm"):
+        # an infinite count turns off both corrections of the kernel: only that of m belongs there, as a part of lr
+        correction, steps = 1 - beta1**first.step, math.inf
+        lr, weight_decay = lr / correction, weight_decay * correction
+    # the kernel wants a count of steps per tensor, on its device; a fill waits for no device, where a copy would
+    count = torch.full((), steps, device=device)
+    # torch.optim.adamw.adamw calls this too, but sorts the tensors again and adds 1 to the count of each
+    torch._fused_adamw_(
         [batch.param for batch in batches],
         [u for u, _ in pairs],
         [batch.state["exp_avg"] for batch in batches],
         [batch.state["exp_avg_sq"] for batch in batches],
         [],
-        list(steps),
-        fused=True,
+        [count] * len(batches),
         amsgrad=False,
-        beta1=group["betas"][0],
-        beta2=group["betas"][1],
-        lr=learning_rate(batches[0]),
+        beta1=beta1,
+        beta2=beta2_of(first),
+        # a rate on another GPU is copied as torch's own class does; one on a CPU is read
+        lr=lr.to(device, non_blocking=True) if isinstance(lr, Tensor) and lr.device.type != "cpu" else lr,
         weight_decay=weight_decay,
-        eps=group["eps"],
+        eps=first.group["eps"],
         maximize=False,  # the engine has negated the gradient
+        grad_scale=None,
+        found_inf=None,
     )

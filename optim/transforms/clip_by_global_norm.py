@@ -42,7 +42,8 @@ class ClipByGlobalNorm(Transform):
         entries = [entry for _, entries in groups for entry in entries]
         if not entries or not any(group[option] for group, _ in groups):
             return
-        norm = _norm_of_all(entries)
+        # dtype: the squares of float16 gradients overflow above 256
+        norm = total_norm([torch.linalg.vector_norm(x.grad, dtype=state_dtype(x.param)) for x in entries])
         for group, _ in groups:
             if group[option]:
                 # a tensor: `if norm > threshold` would wait for the device; a norm of zero gives inf, clamped to 1
@@ -58,8 +59,7 @@ class ClipByGlobalNorm(Transform):
         return update.times(factor)
 
 
-def _norm_of_all(entries: Sequence[ParamEntry]) -> Tensor:
-    # dtype: the squares of float16 gradients overflow above 256
-    norms = [torch.linalg.vector_norm(entry.grad, dtype=state_dtype(entry.param)) for entry in entries]
+def total_norm(norms: Sequence[Tensor]) -> Tensor:
+    """Return the Euclidean norm of all tensors together, of which the norms of each are given."""
     widest = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device, widest) for norm in norms]))

@@ -1,11 +1,11 @@
-"""Weight decay that is separate from the gradient: both transforms shrink the parameter and leave the update alone."""
+"""Weight decay that is separate from the gradient: these transforms shrink the parameter and leave the update alone."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from optim.engine.batch import Group, ParamBatch, Update
-from optim.engine.options import OR_NONE
+from optim.engine.options import OR_NONE, SWITCH
 from optim.engine.transform import Transform
 from optim.transforms.learning_rate import learning_rate
 
@@ -29,12 +29,43 @@ class DecoupledDecay(Transform):
         super().__init__(name=name, weight_decay=weight_decay)
 
     def idle(self, group: Group) -> bool:
-        """Return whether there is nothing to take off: a factor of 1 would still cost a pass over the elements."""
-        return bool(group["weight_decay"] == 0)
+        """Return whether there is nothing to take off, or `CautiousDecay` does it."""
+        # a factor of 1 would still cost a pass over the elements
+        return bool(group["weight_decay"] == 0 or group.get("cautious_weight_decay", False))
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Shrink the parameters."""
         batch.param.mul_(1 - learning_rate(batch) * batch.group["weight_decay"])
+        return update
+
+
+class CautiousDecay(Transform):
+    """Shrinks the elements of a parameter that the update does not move away from zero; `DecoupledDecay` rests then.
+
+        p ← p (1 − lr · weight_decay · [u p ≥ 0])
+
+    Args:
+        weight_decay: at least 0; the option of `DecoupledDecay`.
+        cautious_weight_decay: False leaves the decay to `DecoupledDecay`.
+        name: see `Transform`.
+
+    Reference:
+        Chen et al. 2025, "Cautious Weight Decay", arXiv:2510.12402, algorithm 1.
+    """
+
+    allowed: ClassVar = {"weight_decay": "[0, inf)", "cautious_weight_decay": SWITCH}
+
+    def __init__(self, weight_decay: float = 0.01, cautious_weight_decay: bool = True, *, name: str = "") -> None:
+        super().__init__(name=name, weight_decay=weight_decay, cautious_weight_decay=cautious_weight_decay)
+
+    def idle(self, group: Group) -> bool:
+        """Return whether there is nothing to take off, or `DecoupledDecay` does it."""
+        return bool(group["weight_decay"] == 0 or not group["cautious_weight_decay"])
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Shrink the parameters."""
+        agrees = (update.value() * batch.param >= 0).to(batch.param.dtype)
+        batch.param.mul_(1 - learning_rate(batch) * batch.group["weight_decay"] * agrees)
         return update
 
 

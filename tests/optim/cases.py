@@ -11,6 +11,7 @@ import optim
 from optim.engine.chain import Chain
 from tests.optim.oracles.adamw import adamw
 from tests.optim.oracles.common import Rule
+from tests.optim.oracles.psgd_kron import psgd_kron
 
 Options = dict[str, Any]
 
@@ -315,4 +316,73 @@ CASES = [
         oracle=adamw,
         oracle_runs=({}, {"betas": (0.8, 0.7), "eps": 0.1}, {"weight_decay": 0.3, "warmup_steps": 7}),
     ),
+    OptimizerCase(
+        optimizer=optim.PSGDKron,
+        state_bytes=4 * (1 + (300 * 301 + 200 * 201) / 2 / (300 * 200)),
+        quadratic={"lr": 0.02},
+        no_decay={},
+        other_group={
+            "lr": 0.02,
+            "beta": 0.8,
+            "weight_decay": 0.05,
+            "preconditioner_update_probability": 0.6,
+            "momentum_into_precond_update": False,
+            "stochastic_schedule": False,
+            "delayed": True,
+            "precond_lr": 0.3,
+            "seed": 5,
+        },
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"beta": 1.0}, r"beta must be a number in \[0, 1\)"),
+            (
+                {"preconditioner_update_probability": 0.0},
+                r"preconditioner_update_probability must be a number in \(0, 1\]",
+            ),
+            ({"max_size_triangular": 0}, "max_size_triangular must be"),
+            ({"min_ndim_triangular": 0}, "min_ndim_triangular must be"),
+            ({"memory_save_mode": "smart_one_diag"}, "memory_save_mode must be one of None, one_diag, all_diag"),
+            ({"q_dtype": "float16"}, "q_dtype must be one of float32, bfloat16, given 'float16'"),
+            ({"merge_dims": 1}, "merge_dims must be True or False"),
+            ({"split": 1}, "split must be True or False"),
+            ({"exp_avg_input": False, "momentum_into_precond_update": False}, "leaves no momentum"),
+            ({"precond_init_scale": 0.0}, "precond_init_scale must be"),
+            ({"precond_lr": 0.0}, "precond_lr must be"),
+            ({"seed": -1}, "seed must be"),
+        ),
+        golden=None,
+        oracle=psgd_kron,
+        oracle_runs=(
+            {},
+            {"memory_save_mode": "one_diag", "cached": True, "preconditioner_update_probability": 0.5},
+            {"memory_save_mode": "all_diag", "weight_decay": 0.3, "warmup_steps": 7},
+            {"delayed": True, "store_triu_as_line": False, "precond_init_scale": 0.3, "seed": 7},
+            {"exp_avg_input": False, "min_ndim_triangular": 1, "precond_lr": 0.5},
+            {"momentum_into_precond_update": False, "max_size_triangular": 15, "beta": 0.5},
+        ),
+    ),
 ]
+
+# options of `CommonOptions` that every optimizer with an oracle has to take, each run on its own and all together
+CLIPPINGS = ("l2", "rms_norm", "trust_region", "mu_law", "a_law")
+PALM_RUN = {"palm": True, "beta2_scale": 0.6}
+COMMON_RUNS: tuple[Options, ...] = (
+    *({"gradient_clipping": how} for how in (*CLIPPINGS, "global_norm", "identity")),
+    *({"update_clipping": how} for how in (*CLIPPINGS, "identity")),
+    {"caution": True},
+    {"weight_decay": 0.3, "cautious_weight_decay": True},
+    {"mars": True, "mars_gamma": 0.1},
+    {"mars": True, "mars_gamma": 0.1, "gradient_clipping": "global_norm"},
+    PALM_RUN,
+    {
+        **PALM_RUN,
+        "mars": True,
+        "mars_gamma": 0.1,
+        "gradient_clipping": "l2",
+        "update_clipping": "rms_norm",
+        "caution": True,
+        "weight_decay": 0.3,
+        "cautious_weight_decay": True,
+        "warmup_steps": 5,
+    },
+)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.optim.cases import CASES
-from tests.optim.oracles.common import step
+from tests.optim.cases import CASES, COMMON_RUNS
+from tests.optim.oracles.common import corrected, step
 from tests.optim.training import make_gradient, make_parameters
 
 STEPS = 25
@@ -19,20 +19,54 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize("copies", [1, 2], ids=["alone", "stacked"])
-@pytest.mark.parametrize(("row", "options"), RUNS)
-def test_the_slow_form_is_followed(row, options, copies):
+COMMON_TEST = "test_every_common_option_composes_with_every_rule"
+ROWS_WITH_ORACLE = [
+    pytest.param(
+        case,
+        id=case.name,
+        marks=[pytest.mark.skip(reason=case.exceptions[COMMON_TEST])] if COMMON_TEST in case.exceptions else [],
+    )
+    for case in CASES
+    if case.oracle
+]
+
+
+def follow(row, options, copies, steps):
+    """Compare a row's class with its slow form, on parameters of all shapes, each ``copies`` times."""
     params = [param for _ in range(copies) for param in make_parameters(torch.float64)]
     optimizer = row.factory(params, **options)
     slow = [param.detach().numpy().copy() for param in params]
-    states = [{} for _ in params]
-    for t in range(1, STEPS + 1):
+    # random draws depend on the place of a parameter
+    states = [{"label": (0, place)} for place in range(len(params))]
+    for t in range(1, steps + 1):
         for place, param in enumerate(params):
             param.grad = make_gradient(param, t, place)
-            slow[place] = step(row.oracle, slow[place], param.grad.numpy(), states[place], t, optimizer.defaults)
+        grads = [param.grad.numpy() for param in params]
+        pairs = zip(grads, states, strict=True)
+        total_norm = np.sqrt(sum(np.sum(corrected(g, state, optimizer.defaults) ** 2) for g, state in pairs))
+        for place, g in enumerate(grads):
+            slow[place] = step(row.oracle, slow[place], g, states[place], t, optimizer.defaults, total_norm)
         optimizer.step()
     for param, expected in zip(params, slow, strict=True):
         np.testing.assert_allclose(param.detach().numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("copies", [1, 2], ids=["alone", "stacked"])
+@pytest.mark.parametrize(("row", "options"), RUNS)
+def test_the_slow_form_is_followed(row, options, copies):
+    follow(row, options, copies, STEPS)
+
+
+@pytest.mark.parametrize("copies", [1, 2], ids=["alone", "stacked"])
+@pytest.mark.parametrize("options", COMMON_RUNS, ids=lambda options: "-".join(f"{k}={v}" for k, v in options.items()))
+@pytest.mark.parametrize("row", ROWS_WITH_ORACLE)
+def test_every_common_option_composes_with_every_rule(row, options, copies):
+    known = row.factory(make_parameters()).defaults
+    if not set(options) <= set(known):
+        with pytest.raises(ValueError, match=f"{row.name} has no option (palm|beta2_scale)"):
+            row.factory(make_parameters(), **options)
+        options = {name: value for name, value in options.items() if name in known}
+    follow(row, options, copies, STEPS)
 
 
 def test_every_rule_is_compared_with_something(case):

@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.optim.oracles.common import Array, State
+from tests.optim.oracles.common import Array, State, mean_square
 
 
 def adamw(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
     """Return the direction of a step."""
-    beta1, beta2 = options["betas"]
+    beta1 = options["betas"][0]
     state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
-    state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * g**2
-    m_hat, v_hat = state["m"] / (1 - beta1**t), state["v"] / (1 - beta2**t)
-    return m_hat / (np.sqrt(v_hat) + options["eps"])
+    return state["m"] / (1 - beta1**t) / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])

@@ -14,7 +14,9 @@ Rule = Callable[[Array, Array, State, int, Mapping[str, Any]], Array]
 """Returns the direction u of a step: (p, g, state, t from 1, options) → u; may change state."""
 
 
-def step(rule: Rule, p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+def step(
+    rule: Rule, p: Array, g: Array, state: State, t: int, options: Mapping[str, Any], total_norm: float = 0.0
+) -> Array:
     """Return the parameter after the t-th step.
 
     Args:
@@ -24,8 +26,57 @@ def step(rule: Rule, p: Array, g: Array, state: State, t: int, options: Mapping[
         state: what rule and options keep; {} before the first step.
         t: number of the step, from 1.
         options: all of the optimizer's, its defaults included.
+        total_norm: of what `corrected` makes of all parameters' gradients.
     """
     warmup_steps = options["warmup_steps"]
     lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0)
-    u = rule(p, g, state, t, options)
-    return p * (1 - lr * options["weight_decay"]) - lr * u
+    c = clipped(corrected(g, state, options), options["gradient_clipping"], total_norm)
+    state["previous"] = g
+    u = clipped(rule(p, c, state, t, options), options["update_clipping"])
+    if options["caution"]:
+        kept = u * g > 0
+        u = np.where(kept, u, 0) * u.size / max(1, kept.sum())
+    decays = u * p >= 0 if options["cautious_weight_decay"] else np.full(p.shape, True)
+    return p - lr * options["weight_decay"] * np.where(decays, p, 0) - lr * u
+
+
+def corrected(g: Array, state: State, options: Mapping[str, Any]) -> Array:
+    """Return the gradient that MARS makes: Yuan et al. 2024, arXiv:2411.10438, algorithm 1."""
+    if not options["mars"] or "previous" not in state:
+        return g
+    beta1 = options["betas"][0] if "betas" in options else options["beta"]
+    return g + options["mars_gamma"] * beta1 / (1 - beta1) * (g - state["previous"])
+
+
+def clipped(u: Array, how: str | None, total_norm: float = 0.0) -> Array:
+    """Return what the clipping of this name makes of a gradient or of an update."""
+    if how == "global_norm":
+        return u / max(1.0, total_norm)
+    if how == "l2":
+        return u / max(1.0, np.sqrt(np.sum(u**2)))
+    if how == "rms_norm":
+        return u / max(1.0, np.sqrt(np.mean(u**2)))
+    if how == "trust_region":
+        y = u / 1.5
+        return np.clip(1.5 * (0.1 * np.sign(y) * np.log(1 + np.abs(y)) + 0.9 * np.tanh(y)), -2, 2)
+    if how == "mu_law":
+        return np.sign(u) * np.log(1 + 127 * np.abs(u)) / np.log(128)
+    if how == "a_law":
+        x = 87.6 * np.abs(u)
+        return np.sign(u) * np.where(x < 1, x, 1 + np.log(np.maximum(x, 1))) / (1 + np.log(87.6))
+    assert how in (None, "identity"), how
+    return u
+
+
+def beta2_of(t: int, options: Mapping[str, Any]) -> float:
+    """Return the decay of the averaged squares: Chowdhery et al. 2022, arXiv:2204.02311, section 5, with ``palm``."""
+    return 1 - t ** -options["beta2_scale"] if options["palm"] else options["betas"][1]
+
+
+def mean_square(g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return the averaged square of a gradient, divided by the sum of the weights of all squares in it."""
+    beta2 = beta2_of(t, options)
+    state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * g**2
+    # the weight of the zero that the average began with
+    state["v_start"] = beta2 * state.get("v_start", 1.0)
+    return state["v"] / (1 - state["v_start"])

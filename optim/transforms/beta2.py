@@ -1,0 +1,49 @@
+"""The decay of averaged squares: constant, or PaLM's, which approaches 1."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from optim.engine.batch import Group, ParamBatch, Update
+from optim.engine.options import SWITCH
+from optim.engine.transform import Transform
+
+
+class PalmBeta2(Transform):
+    """Holds the options of `beta2_of`; a rule that calls it has the schedule.
+
+    Args:
+        palm: replace ``betas[1]`` by a schedule.
+        beta2_scale: exponent of the schedule, above 0.
+        name: see `Transform`.
+
+    Reference:
+        Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, section 7.2; Chowdhery et al. 2022, "PaLM",
+        arXiv:2204.02311, section 5, with 0.8.
+    """
+
+    allowed: ClassVar = {"palm": SWITCH, "beta2_scale": "(0, inf)"}
+
+    def __init__(self, palm: bool = False, beta2_scale: float = 0.8, *, name: str = "") -> None:
+        super().__init__(name=name, palm=palm, beta2_scale=beta2_scale)
+
+    def idle(self, group: Group) -> bool:
+        """Return True: the rule does the work."""
+        return True
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update unchanged."""
+        return update
+
+
+def beta2_of(batch: ParamBatch) -> float:
+    """Return the decay β₂ of this step: ``betas[1]``, or 1 − t^-beta2_scale with ``palm``."""
+    group = batch.group
+    beta2: float = 1 - batch.step ** -group["beta2_scale"] if group.get("palm") else group["betas"][1]
+    return beta2
+
+
+def beta2_correction(batch: ParamBatch) -> float:
+    """Return what an average of squares has to be divided by: the sum of its weights, 1 − ∏ β₂."""
+    # PaLM's β₂ is 0 at the first step, so that its average never contains the zero it began with
+    return 1.0 if batch.group.get("palm") else 1 - float(batch.group["betas"][1]) ** batch.step

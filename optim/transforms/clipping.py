@@ -1,0 +1,117 @@
+"""Gradients or updates limited by a function that users choose by name, or bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
+from optim.engine.options import did_you_mean
+from optim.engine.transform import Transform
+from optim.transforms.clip_by_global_norm import total_norm
+from optim.transforms.clippers import CLIPPERS, HEAVYBALL_NAMES
+from optim.transforms.mars import corrected_gradient
+
+Clipper = Callable[[Tensor], Tensor]
+"""Returns the limited update of one parameter, in the same shape; may overwrite its argument."""
+GLOBAL_NORM = "global_norm"
+NAMES = (*CLIPPERS, GLOBAL_NORM, "identity")
+
+
+class Clipping(Transform):
+    """Limits what arrives by one of `optim.transforms.clippers`, or by a function of one parameter's tensor.
+
+    ``identity`` and None change nothing. ``global_norm``, for gradients alone, is
+
+        g ← g/max(1, ‖gradients of all parameters of the optimizer‖₂)                  each after MARS, where it is on
+
+    Groups and checkpoints hold names only. A function's is its module and qualified name; it is not saved, so that an
+    optimizer which loads the state must have been given it too.
+
+    State of a group, for gradients: the divisor's inverse (``clip_factor``), of the last step.
+
+    Args:
+        how: a name, HeavyBall's name of such a function, a function, or None.
+        option: name of the option in the groups: ``gradient_clipping`` or ``update_clipping``.
+        name: see `Transform`.
+    """
+
+    def __init__(self, how: str | Clipper | None, option: str, *, name: str = "") -> None:
+        self.option, self.functions = option, dict[str, Clipper]()
+        super().__init__(name=name, **{option: self._name_of(how)})
+
+    def _name_of(self, how: str | Clipper | None) -> str | None:
+        """Return what groups hold; remember a function under its name."""
+        if not callable(how):
+            return HEAVYBALL_NAMES.get(how, how) if isinstance(how, str) else how
+        label = f"{how.__module__}.{how.__qualname__}" if hasattr(how, "__qualname__") else repr(how)
+        if self.functions.setdefault(label, how) is not how:
+            raise ValueError(f"{self.option} was given two functions called {label}; give one of them another name")
+        return label
+
+    def check(self, group: Group) -> None:
+        """Turn a function into its name, and refuse unknown names."""
+        how = group[self.option]
+        group[self.option] = how = self._name_of(how)
+        if how not in (*NAMES, *self.functions, None):
+            raise ValueError(
+                f"{self.option} must be one of {', '.join(NAMES)}, a function of a tensor, or None, given {how!r}"
+                f"{did_you_mean(str(how), NAMES)}"
+            )
+        if how == GLOBAL_NORM and self.option != "gradient_clipping":
+            raise ValueError(
+                f"{self.option}={GLOBAL_NORM!r} would need all updates before the first parameter moves; use "
+                f"gradient_clipping={GLOBAL_NORM!r}, or limit each update by 'l2' or 'rms_norm'"
+            )
+
+    def new_shared_state(self, group: Group) -> State:
+        """Return a factor of one."""
+        # whatever the option is: a loaded state may bring another one
+        return {"clip_factor": 1.0} if self.option == "gradient_clipping" else {}
+
+    def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
+        """Measure all gradients, if a group wants their common norm."""
+        wanting = [group for group, _ in groups if group[self.prefix + self.option] == GLOBAL_NORM]
+        norms = [_norm(entry, group) for group, entries in groups for entry in entries] if wanting else []
+        for group in wanting if norms else ():
+            # a tensor: `if norm > 1` would wait for the device
+            group["shared_state"][self.prefix + "clip_factor"] = 1 / total_norm(norms).clamp(min=1.0)
+
+    def idle(self, group: Group) -> bool:
+        """Return whether everything passes unchanged."""
+        return group[self.option] in (None, "identity")
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update, limited."""
+        how = batch.group[self.option]
+        if how in CLIPPERS:
+            return CLIPPERS[how](update, batch)
+        if how == GLOBAL_NORM:
+            # parameters may be on other devices than the norm
+            factor = batch.read(batch.group["shared_state"][self.prefix + "clip_factor"].to(batch.param))
+            batch.note_limit(factor)
+            return update.times(factor)
+        if how not in self.functions:
+            raise ValueError(
+                f"the loaded state clips by the function {how}, which this optimizer was not given; pass it as "
+                f"{self.option}"
+            )
+        # a copy: the function may overwrite it, and it may be the gradient itself
+        given = update.writable() if update.free else update.value().clone()
+        limited = [self.functions[how](x) for x in (given.unbind() if batch.stacked else (given,))]
+        if any(x.shape != batch.shape for x in limited):
+            raise ValueError(f"{self.option}: {how} must keep the shape {tuple(batch.shape)} of its argument")
+        return Update(torch.stack(limited) if batch.stacked else limited[0], free=True)
+
+
+def _norm(entry: ParamEntry, group: Group) -> Tensor:
+    gradient = entry.grad
+    if group.get("mars") and entry.state["step"] > 0:
+        wide = gradient.to(state_dtype(entry.param))
+        # the sign that `maximize` turns is kept in the previous gradient
+        previous = -entry.state["previous_grad"] if group["maximize"] else entry.state["previous_grad"]
+        gradient = corrected_gradient(wide, previous, group, entry.state["step"] + 1)
+    # dtype: the squares of float16 gradients overflow above 256
+    return torch.linalg.vector_norm(gradient, dtype=state_dtype(entry.param))

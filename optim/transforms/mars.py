@@ -1,0 +1,60 @@
+"""MARS: gradients corrected by their change since the last step."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import ClassVar
+
+from torch import Tensor
+
+from optim.engine.batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.options import SWITCH
+from optim.engine.transform import Transform
+
+
+class MarsCorrection(Transform):
+    """Replaces a gradient by one of lower variance.
+
+        c_t = g_t + mars_gamma · β₁/(1 − β₁) · (g_t − g_{t−1}),   c_1 = g_1
+
+    The difference is that of two batches, the form that the paper calls approximate: the exact one needs the gradient
+    of each batch at two points.
+
+    State, only with ``mars``: g_{t−1} (``previous_grad``).
+
+    Args:
+        mars: whether to correct.
+        mars_gamma: strength, at least 0; the paper's runs have 0.025.
+        name: see `Transform`.
+
+    Reference:
+        Yuan et al. 2024, "MARS", arXiv:2411.10438, algorithm 1. The paper then clips c to norm 1 per tensor, which
+        ``gradient_clipping="l2"`` does. Differs from the authors' code: it takes g_0 = 0 instead of c_1 = g_1.
+    """
+
+    allowed: ClassVar = {"mars": SWITCH, "mars_gamma": "[0, inf)"}
+
+    def __init__(self, mars: bool = False, mars_gamma: float = 0.0025, *, name: str = "") -> None:
+        super().__init__(name=name, mars=mars, mars_gamma=mars_gamma)
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return a gradient of zero if there is something to correct."""
+        return {"previous_grad": zeros(param)} if group["mars"] else {}
+
+    def idle(self, group: Group) -> bool:
+        """Return whether gradients stay as they are."""
+        return not group["mars"]
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
+        """Return the corrected gradient."""
+        gradient, previous = update.value(), batch.state["previous_grad"]
+        corrected = corrected_gradient(gradient, previous, batch.group, batch.step)
+        previous.copy_(gradient)
+        return corrected
+
+
+def corrected_gradient(gradient: Tensor, previous: Tensor, group: Group, step: int) -> Tensor:
+    """Return c of `MarsCorrection` at a step; the gradient itself at the first."""
+    beta1 = group["betas"][0] if "betas" in group else group["beta"]
+    # one pass over memory: g + a (g − previous) = lerp(g, previous, −a)
+    return gradient if step == 1 else gradient.lerp(previous, -group["mars_gamma"] * beta1 / (1 - beta1))
