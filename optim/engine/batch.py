@@ -63,7 +63,7 @@ def at_most(x: Scalar, ceiling: float) -> Scalar:
 
 
 class ParamEntry(NamedTuple):
-    """A parameter that takes part in this step, with its gradient, its state, its `Chain.stacking_key` and its label."""
+    """A parameter that takes part in this step, with gradient, state, `Chain.stacking_key` and the label of draws."""
 
     param: Tensor
     grad: Tensor

@@ -42,8 +42,8 @@ class Chain(Optimizer):
 
     True for every chain: a parameter without gradient is untouched and its step count stands still; gradients are
     never modified; hyper-parameters are in the groups and are checked there; no random generator is read, and nothing
-    waits for the device; loaded state keeps its dtype, shares no memory with its source, and finds its parameter by name if both
-    sides know the names.
+    waits for the device; loaded state keeps its dtype, shares no memory with its source, and finds its parameter by
+    name if both sides know the names.
 
     Half-precision parameters: state and arithmetic are float32, and each step rounds once. What rounding takes off is
     kept beside the parameter (``rounding_error``, in the parameter's dtype) and added back at the next step, so that

@@ -28,7 +28,7 @@ class StateStorage(Transform):
         seed: of the rounding.
 
     Reference:
-        Zamirai et al. 2021, "Revisiting BFloat16 Training", arXiv:2010.06192: stochastic rounding, there of the weights.
+        Zamirai et al. 2021, "Revisiting BFloat16 Training", arXiv:2010.06192: stochastic rounding of weights.
     """
 
     allowed: ClassVar = {"seed": "[0, inf)" + WHOLE}

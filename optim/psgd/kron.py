@@ -28,6 +28,8 @@ from optim.psgd.triangular import pack, unpacked
 from optim.psgd.update_schedule import balances_at, updates_at
 from optim.transforms.merged_dims import MergedDims, merged_dims
 
+NOISE = 2.0**-11.5  # √ε, of the mean absolute gradient
+
 
 class KronPreconditioner(Transform):
     """The averaged gradient times P = Q₁ᵀQ₁ ⊗ Q₂ᵀQ₂ ⊗ …, fitted such that P g has the covariance I.
@@ -193,9 +195,12 @@ def _update(observed: Tensor, factors: list[list[Factor]], batch: ParamBatch) ->
     group, labels = batch.group, [entry.label for entry in batch.entries]
     draw = Draw(group["seed"], batch.step, "probe", labels, observed.device)
     probe = draw.normal(batch.numel).to(observed.dtype).reshape(observed.shape)
-    noise = torch.finfo(torch.float32).eps ** 0.5 * batch.mean(observed.abs())
-    # the noise keeps a gradient of low rank from growing the factors without limit
-    observed = observed + probe * noise
+    noise = batch.read(torch.linalg.vector_norm(observed.reshape(len(labels), -1), 1, -1)) * (NOISE / batch.numel)
+    # it keeps a gradient of low rank from growing the factors without limit
+    if isinstance(noise, Tensor):
+        observed = torch.addcmul(observed, probe, noise)
+    else:
+        observed = torch.add(observed, probe, alpha=noise)
     balances = balances_at(batch.step, **_schedule(group))
     for block, (h, v, parts) in enumerate(zip(_blocks(observed, batch), _blocks(probe, batch), factors, strict=True)):
         fit(h, v, parts, group["precond_lr"])

@@ -21,8 +21,6 @@ class PSGDKron(Composable):
         params: parameters, (name, parameter) pairs, or groups.
         lr: learning rate, at least 0; a 0-dimensional tensor is allowed. The update has an RMS of about 1.
         beta: see `KronPreconditioner`, also for all options that are not named here.
-        weight_decay: fraction lr · weight_decay that each step takes off the parameter, at least 0.
-        warmup_steps: see `CommonOptions`.
         common: see `CommonOptions`; ``update_clipping`` is "trust_region" by default.
 
     Raises:
@@ -37,13 +35,11 @@ class PSGDKron(Composable):
         params: Any,
         lr: float | Tensor = 1e-3,
         beta: float = 0.9,
-        weight_decay: float = 0.0,
         preconditioner_update_probability: float | None = None,
         max_size_triangular: int = 2048,
         min_ndim_triangular: int = 2,
         memory_save_mode: str | None = None,
         momentum_into_precond_update: bool = True,
-        warmup_steps: int = 1,
         merge_dims: bool = False,
         split: bool = False,
         store_triu_as_line: bool = True,
@@ -76,4 +72,4 @@ class PSGDKron(Composable):
             seed=common.get("seed", 0),
         )
         common.setdefault("update_clipping", "trust_region")
-        super().__init__(params, [rule], lr=lr, weight_decay=weight_decay, warmup_steps=warmup_steps, **common)
+        super().__init__(params, [rule], lr=lr, **common)

@@ -45,7 +45,9 @@ def transposed_solve(q: Tensor, x: Tensor) -> Tensor:
     for r in blocks(n, max_blocks=n):
         part = x[..., r, :]
         if r.start:
-            part = part - q[..., : r.start, r].mT @ out[..., : r.start, :]
+            # in one call: a difference of its own would be another pass over X
+            add_product = torch.addmm if q.dim() == 2 else torch.baddbmm
+            part = add_product(part, q[..., : r.start, r].mT, out[..., : r.start, :], alpha=-1)
         # the inverse of a block, and a product: the solver itself is slower than both
         size = r.stop - r.start
         inverse = torch.linalg.solve_triangular(q[..., r, r], eye[:size, :size], upper=True)
@@ -54,11 +56,11 @@ def transposed_solve(q: Tensor, x: Tensor) -> Tensor:
 
 
 class Grams(NamedTuple):
-    """Products of two matrices with themselves, as upper triangles with zeros below.
+    """Products of two matrices with themselves, as upper triangles.
 
     Attributes:
-        difference: X Xᵀ − Y Yᵀ, (…, n, n).
-        total: (X Xᵀ + Y Yᵀ)/largest, (…, n, n).
+        difference: X Xᵀ − Y Yᵀ, (…, n, n); blocks below the diagonal hold anything.
+        total: (X Xᵀ + Y Yᵀ)/largest, (…, n, n), zero below the diagonal.
         largest: the largest element of X Xᵀ + Y Yᵀ, (…); it is on the diagonal.
         column_squares: the squared lengths of the columns of the whole ``total``, (…, n).
     """
@@ -87,14 +89,14 @@ def grams(x: Tensor, y: Tensor) -> Grams:
         squared = torch.square(first)
         squares[..., right].add_(squared.sum(-2))
         squares[..., r].add_(squared[..., size:].sum(-1))
-        for triangle in (difference, total):
-            triangle[..., r, : r.start] = 0
-            triangle[..., r, r].triu_()
+        difference[..., r, r].triu_()
+        total[..., r, r].triu_()
+        total[..., r, : r.start] = 0
     return Grams(difference, total, largest, squares)
 
 
 def subtract_product(q: Tensor, t: Tensor, scale: Tensor) -> None:
-    """Q ← Q − scale · T Q, with a scale () or (…, 1, 1)."""
+    """Q ← Q − scale · T Q, with a scale () or (…, 1, 1); blocks of T below the diagonal may hold anything."""
     parts = blocks(q.shape[-1])
     # rows from the top: a row needs the old values of itself and of those below
     for place, r in enumerate(parts):

@@ -42,7 +42,14 @@ def expected_updates(step: int, constant: float | None) -> float:
 
 
 def updates_at(step: int, constant: float | None, *, stochastic: bool, seed: int) -> bool:
-    """Return whether the preconditioner is updated at step n: drawn, or whenever the sum of probabilities passes one."""
+    """Return whether the preconditioner is updated at step n.
+
+    Args:
+        step: n, from 1.
+        constant: see `update_probability`.
+        stochastic: whether to draw, and not to update whenever the sum of probabilities passes a whole number.
+        seed: of the draws.
+    """
     if stochastic:
         return uniform_number(seed, step, "update preconditioner") < update_probability(step, constant)
     return math.floor(expected_updates(step, constant)) > math.floor(expected_updates(step - 1, constant))

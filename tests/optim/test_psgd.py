@@ -43,7 +43,7 @@ def test_products_in_blocks_are_those_of_whole_matrices(n, lead):
     torch.testing.assert_close(changed, q - 0.1 * t @ q)
     found, first, second = grams(x, y), x @ x.mT, y @ y.mT
     largest = found.largest[..., None, None]
-    torch.testing.assert_close(found.difference, (first - second).triu())
+    torch.testing.assert_close(found.difference.triu(), (first - second).triu())
     torch.testing.assert_close(found.total * largest, (first + second).triu())
     torch.testing.assert_close(found.largest, (first + second).abs().amax((-2, -1)))
     torch.testing.assert_close(found.column_squares * largest.squeeze(-1) ** 2, (first + second).square().sum(-2))
@@ -92,9 +92,9 @@ def test_gradients_become_white(shape):
     gradients = applied(torch.randn(3000, *shape, generator=torch.Generator().manual_seed(0)).double(), mixings)
     param = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
     optimizer = optim.PSGDKron([param], exp_avg_input=False)
-    for step in range(800):
+    for step in range(400):
         # smaller steps at the end: the factors follow single gradients
-        optimizer.param_groups[0]["precond_lr"] = 0.1 if step < 400 else 0.01
+        optimizer.param_groups[0]["precond_lr"] = 0.1 if step < 250 else 0.02
         param.grad = gradients[step]
         optimizer.step()
     factors = [optimizer.state[param][f"factor_0_{axis}"] for axis in range(len(shape))]
