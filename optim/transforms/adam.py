@@ -102,7 +102,7 @@ def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float)
         correction, steps = 1 - beta1**first.step, math.inf
         lr, weight_decay = lr / correction, weight_decay * correction
     # the kernel wants a count of steps per tensor, on its device; a fill waits for no device, where a copy would
-    count = torch.full((), steps, device=device)
+    count = torch.full((), steps, dtype=torch.float32, device=device)
     # torch.optim.adamw.adamw calls this too, but sorts the tensors again and adds 1 to the count of each
     torch._fused_adamw_(
         [batch.param for batch in batches],

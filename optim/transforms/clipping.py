@@ -46,15 +46,16 @@ class Clipping(Transform):
         """Return what groups hold; remember a function under its name."""
         if not callable(how):
             return HEAVYBALL_NAMES.get(how, how) if isinstance(how, str) else how
-        label = f"{how.__module__}.{how.__qualname__}" if hasattr(how, "__qualname__") else repr(how)
+        # an object with __call__ has the name of its class: its repr may hold an address, which no other process has
+        named = how if hasattr(how, "__qualname__") else type(how)
+        label = f"{named.__module__}.{named.__qualname__}"
         if self.functions.setdefault(label, how) is not how:
             raise ValueError(f"{self.option} was given two functions called {label}; give one of them another name")
         return label
 
     def check(self, group: Group) -> None:
         """Turn a function into its name, and refuse unknown names."""
-        how = group[self.option]
-        group[self.option] = how = self._name_of(how)
+        group[self.option] = how = self._name_of(group[self.option])
         if how not in (*NAMES, *self.functions, None):
             raise ValueError(
                 f"{self.option} must be one of {', '.join(NAMES)}, a function of a tensor, or None, given {how!r}"

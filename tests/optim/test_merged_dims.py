@@ -54,6 +54,7 @@ def test_blocks_are_views_that_cover_every_element_once(stacked):
         assert block.shape[stacked:] == shape
         block.add_(1)
     assert torch.equal(x, torch.ones_like(x))
+    assert torch.equal(dims.join([block + 1 for block in dims.split(merged)]), torch.full_like(merged, 2))
 
 
 def test_a_merged_tensor_is_a_view_unless_its_memory_is_permuted():
