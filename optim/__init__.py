@@ -18,6 +18,7 @@ from optim.learned_gradient.optimizer import LearnedGradient
 from optim.lion import Lion
 from optim.maxfactor import MaxFactor
 from optim.parameter_groups import grouped
+from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
 from optim.scaled_adam import ScaledAdam
 from optim.schedule_free_adamw import ScheduleFreeAdamW
@@ -61,6 +62,7 @@ __all__ = [
     "Lion",
     "MaxFactor",
     "Noam",
+    "PSGDKron",
     "ParamBatch",
     "RMSprop",
     "ScaledAdam",

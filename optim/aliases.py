@@ -10,7 +10,10 @@ from optim.adamw import AdamW
 from optim.adopt import ADOPT
 from optim.composable import Composable
 from optim.laprop import LaProp
+from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
+from optim.schedule_free_adamw import ScheduleFreeAdamW
+from optim.soap.optimizer import SOAP
 
 # name -> class, and the options that differ from its defaults; names that are our own need no row
 TABLE: Mapping[str, tuple[type[Composable], Mapping[str, Any]]] = {
@@ -18,6 +21,29 @@ TABLE: Mapping[str, tuple[type[Composable], Mapping[str, Any]]] = {
     "ForeachRMSprop": (RMSprop, {}),
     "ForeachADOPT": (ADOPT, {}),
     "ForeachLaProp": (LaProp, {}),
+    "ForeachSFAdamW": (ScheduleFreeAdamW, {}),
+    "SFAdamW": (ScheduleFreeAdamW, {}),
+    "PaLMForeachSFAdamW": (ScheduleFreeAdamW, {"palm": True}),
+    "PaLMSFAdamW": (ScheduleFreeAdamW, {"palm": True}),
+    "ForeachSOAP": (SOAP, {}),
+    "PaLMForeachSOAP": (SOAP, {"palm": True}),
+    "PaLMSOAP": (SOAP, {"palm": True}),
+    "PrecondScheduleForeachSOAP": (SOAP, {"use_precond_schedule": True, "precondition_frequency": 1}),
+    "PrecondScheduleSOAP": (SOAP, {"use_precond_schedule": True, "precondition_frequency": 1}),
+    "PrecondSchedulePaLMForeachSOAP": (
+        SOAP,
+        {"use_precond_schedule": True, "precondition_frequency": 1, "palm": True},
+    ),
+    "PrecondSchedulePaLMSOAP": (SOAP, {"use_precond_schedule": True, "precondition_frequency": 1, "palm": True}),
+    "ForeachPSGDKron": (PSGDKron, {}),
+    "ForeachPurePSGD": (PSGDKron, {"exp_avg_input": False}),
+    "PurePSGD": (PSGDKron, {"exp_avg_input": False}),
+    "ForeachDelayedPSGD": (PSGDKron, {"delayed": True}),
+    "DelayedPSGD": (PSGDKron, {"delayed": True}),
+    "ForeachCachedPSGDKron": (PSGDKron, {"cached": True}),
+    "CachedPSGDKron": (PSGDKron, {"cached": True}),
+    "ForeachCachedDelayedPSGDKron": (PSGDKron, {"cached": True, "delayed": True}),
+    "CachedDelayedPSGDKron": (PSGDKron, {"cached": True, "delayed": True}),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 from torch import Tensor
 
 from optim.engine.chain import Chain
+from optim.engine.storage import StateStorage
 from optim.engine.transform import Transform
 from optim.transforms.beta2 import PalmBeta2
 from optim.transforms.caution import Caution
@@ -33,6 +34,8 @@ class CommonOptions(TypedDict, total=False):
         mars_gamma: strength of that, at least 0; default 0.0025.
         palm: let beta2 be 1 − t^-beta2_scale, see `beta2_of`; refused by rules without second moment.
         beta2_scale: above 0; default 0.8.
+        storage_dtype: of the statistics that have the parameter's shape, see `StateStorage`; default "float32".
+        seed: of the random numbers that the rule or the rounding to bfloat16 draws; default 0.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
         capturable: see `Chain`.
@@ -49,6 +52,8 @@ class CommonOptions(TypedDict, total=False):
     mars_gamma: float
     palm: bool
     beta2_scale: float
+    storage_dtype: str
+    seed: int
     maximize: bool
     skip_nonfinite: bool
     capturable: bool
@@ -106,6 +111,7 @@ class Composable(Chain):
             *rule,
             Clipping(take("update_clipping", None), "update_clipping"),
             Caution(take("caution", False)),
+            StateStorage(take("storage_dtype", "float32"), take("seed", 0)),
         ]
         if not ending:
             weight_decay = take("weight_decay", 0.0)

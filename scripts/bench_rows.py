@@ -84,6 +84,10 @@ ROWS = (
     Row("ScheduleFreeAdamW", "optim", "ScheduleFreeAdamW", max_ratio=2.4, max_state_bytes=8.01),
     Row("SOAP", "optim", "SOAP", period=2),
     Row("SOAP_10", "optim", "SOAP", {"precondition_frequency": 10}, 10, 40),
+    # PSGD updates its preconditioner at each of the first steps, ours as its peers do
+    Row("pytorch_optimizer_kron", "pytorch_optimizer", "Kron"),
+    Row("heavyball_psgd_kron", "heavyball", "PSGDKron"),
+    Row("PSGDKron", "optim", "PSGDKron", max_ratio=70),
 )
 
 

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from optim.engine.random import Label
+
 State = dict[str, Any]
 Group = dict[str, Any]
 Scalar = float | Tensor
@@ -69,7 +71,7 @@ class Shard(NamedTuple):
 
 
 class ParamEntry(NamedTuple):
-    """A parameter that takes part in this step, with its gradient, its state and its `Chain.stacking_key`.
+    """A parameter that takes part in this step, with gradient, state, `Chain.stacking_key` and the label of draws.
 
     If the parameter is sharded, all tensors are the parts that this process holds.
     """
@@ -78,6 +80,7 @@ class ParamEntry(NamedTuple):
     grad: Tensor
     state: State
     stacking_key: Hashable
+    label: Label
     shard: Shard | None = None
 
 
@@ -148,6 +151,7 @@ class ParamBatch:
         stacked: whether the first axis is N.
         stacking_key: what `Chain.stacking_key` returned for these parameters.
         entries: where the parameters and statistics are stored.
+        widened: whether the statistics that are stored in bfloat16 are wider copies here, see `StateStorage`.
         limited: while `Health` measures, what `note_limit` was told about this batch.
         shard_groups: over which `norm` and the like reduce, if the parameter is sharded.
         numel: of one parameter, all shards together.
@@ -164,6 +168,7 @@ class ParamBatch:
     entries: Sequence[ParamEntry] = ()
     limited: list[tuple[Scalar, int]] | None = None
     shard_groups: tuple[dist.ProcessGroup, ...] = ()
+    widened: bool = False
     numel: int = field(init=False)
 
     def __post_init__(self) -> None:

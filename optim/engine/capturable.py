@@ -66,7 +66,7 @@ def check_capturable(optimizer: Chain, group: Group) -> None:
     for name, param in zip(group.get("param_names", [""] * len(meta["params"])), meta["params"], strict=True):
         key = optimizer.stacking_key(name, param, group)
         state = optimizer._fresh_state(param, group, key)
-        kinds[param.shape, param.dtype, key] = ParamEntry(param, torch.empty_like(param), state, key)
+        kinds[param.shape, param.dtype, key] = ParamEntry(param, torch.empty_like(param), state, key, name)
     entries = [entry for entry in kinds.values() if entry.param.numel() > 0]
     try:
         with torch.no_grad():

@@ -17,6 +17,7 @@ from optim.engine.finite import all_finite
 from optim.engine.fsdp import check_sharded, local_entry
 from optim.engine.options import SWITCH, Domain, check_names, check_options
 from optim.engine.stacking import batches, write_back
+from optim.engine.storage import narrowed
 from optim.engine.transform import (
     FusedTransform,
     SkipUpdate,
@@ -50,9 +51,9 @@ class Chain(Optimizer):
     """An optimizer made of transforms, applied in order; what leaves the last one is subtracted.
 
     True for every chain: a parameter without gradient is untouched and its step count stands still; gradients are
-    never modified; hyper-parameters are in the groups and are checked there; nothing is random, and nothing waits for
-    the device; loaded state keeps its dtype, shares no memory with its source, and finds its parameter by name if both
-    sides know the names.
+    never modified; hyper-parameters are in the groups and are checked there; no random generator is read, and nothing
+    waits for the device; loaded state keeps its dtype, shares no memory with its source, and finds its parameter by
+    name if both sides know the names.
 
     Half-precision parameters: state and arithmetic are float32, and each step rounds once. What rounding takes off is
     kept beside the parameter (``rounding_error``, in the parameter's dtype) and added back at the next step, so that
@@ -157,7 +158,7 @@ class Chain(Optimizer):
             self.count("skipped_steps")
             return loss
         # all entries exist before the first parameter moves: a norm over all gradients needs them together
-        groups = [(group, list(self._entries(group))) for group in self.param_groups]
+        groups = [(group, list(self._entries(place, group))) for place, group in enumerate(self.param_groups)]
         for transform in self.transforms:
             transform.before_step(groups)
         for group, entries in groups:
@@ -201,7 +202,7 @@ class Chain(Optimizer):
         """Return what decides, beside shape, dtype and step, how a parameter is treated; unequal keys never stack."""
         return None
 
-    def _entries(self, group: Group) -> Iterator[ParamEntry]:
+    def _entries(self, place: int, group: Group) -> Iterator[ParamEntry]:
         """Yield the parameters of a group that take part in this step."""
         names = group.get("param_names")
         for i, param in enumerate(group["params"]):
@@ -211,7 +212,7 @@ class Chain(Optimizer):
             state, key = self.state[param], self.stacking_key(names[i] if names else "", param, group)
             if not state:
                 state.update(self._fresh_state(param, group, key))
-            yield local_entry(ParamEntry(param, grad, state, key))
+            yield local_entry(ParamEntry(param, grad, state, key, names[i] if names else (place, i)))
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
         active = [transform for transform in self.transforms if not transform.idle(transform.own(group))]
@@ -239,13 +240,20 @@ class Chain(Optimizer):
                 self._finish(batch)
             else:
                 waiting.append((update.value(), batch))
-        if place is not None and waiting:
-            fused, later = active[place], active[place + 1 :]
-            assert isinstance(fused, FusedTransform)
+                if batch.widened:
+                    # one launch for the whole group would need float32 copies of all statistics at once
+                    self._move(active[place:], waiting)
+                    waiting = []
+        if waiting:
             # one launch for the whole group, as torch's fused kernels take lists of tensors
-            fused.move([update for update, _ in waiting], [fused.view(batch) for _, batch in waiting], later)
-            for _, batch in waiting:
-                self._finish(batch)
+            self._move(active[place:], waiting)
+
+    def _move(self, transforms: Sequence[Transform], waiting: Sequence[tuple[Tensor, ParamBatch]]) -> None:
+        fused, *later = transforms
+        assert isinstance(fused, FusedTransform)
+        fused.move([update for update, _ in waiting], [fused.view(batch) for _, batch in waiting], later)
+        for _, batch in waiting:
+            self._finish(batch)
 
     def _finish(self, batch: ParamBatch) -> None:
         for transform in self._after_step:
@@ -257,6 +265,8 @@ class Chain(Optimizer):
         step = torch.zeros((), dtype=state_dtype(param), device=param.device) if self.capturable else 0
         state: State = {"step": step}
         state |= merged_state(self.transforms, param, group, stacking_key)
+        if group.get("storage_dtype") == "bfloat16":
+            state = narrowed(state, param)
         if param.dtype in HALF:
             state["rounding_error"] = torch.zeros_like(param, memory_format=torch.preserve_format)
         return state

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry
+from optim.engine.storage import rounded, widened
 
 # Below this size a step spends its time on calls, not on arithmetic: 340 of a Zipformer's 569 tensors, with 1 % of its
 # elements. Above it the copies into a stack would cost more than the calls. A call costs more on a GPU.
@@ -20,6 +21,9 @@ LOOP_STATE = ("step", "rounding_error")
 
 def batches(group: Group, entries: Sequence[ParamEntry], *, stack_small: bool = True) -> Iterator[ParamBatch]:
     """Yield the batches of a group and count their steps; give each to `write_back` once after its step."""
+    widen = _stores_bfloat16(group, entries)
+    # rounding makes calls of its own, even if a kernel takes all parameters together
+    stack_small = stack_small or widen
     small: dict[tuple[object, ...], list[ParamEntry]] = {}
     for entry in entries:
         param = entry.param
@@ -28,15 +32,22 @@ def batches(group: Group, entries: Sequence[ParamEntry], *, stack_small: bool = 
             key = (param.shape, param.dtype, param.device, entry.state["step"], entry.stacking_key)
             small.setdefault(key, []).append(entry)
         else:
-            yield _single(group, entry)
+            yield _single(group, entry, widen)
     for equal in small.values():
         size = max(1, STACK_NUMEL // max(1, equal[0].param.numel()))
         for start in range(0, len(equal), size):
             part = equal[start : start + size]
-            yield _single(group, part[0]) if len(part) == 1 else _stack(group, part)
+            yield _single(group, part[0], widen) if len(part) == 1 else _stack(group, part, widen)
 
 
-def _single(group: Group, entry: ParamEntry) -> ParamBatch:
+def _stores_bfloat16(group: Group, entries: Sequence[ParamEntry]) -> bool:
+    """Return whether statistics of the group are bfloat16 because of an option that wants wider arithmetic."""
+    # the first stands for all: their options are the same
+    state = entries[0].state.items() if entries and "storage_dtype" in group else ()
+    return any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for key, x in state if key not in LOOP_STATE)
+
+
+def _single(group: Group, entry: ParamEntry, widen: bool) -> ParamBatch:
     param, state, key = entry.param, entry.state, entry.stacking_key
     state["step"] += 1
     if param.dtype in HALF:
@@ -45,11 +56,13 @@ def _single(group: Group, entry: ParamEntry) -> ParamBatch:
     # `to` would return the same tensor, but a call costs more than this comparison
     grad = entry.grad if entry.grad.dtype == param.dtype else entry.grad.to(param.dtype)
     grad = -grad if group["maximize"] else grad  # not in place: the gradient belongs to the user
-    shape, groups = entry.shard or (param.shape, ())
-    return ParamBatch(param, grad, state, group, state["step"], shape, False, key, [entry], shard_groups=groups)
+    step, (shape, groups) = state["step"], entry.shard or (param.shape, ())
+    if widen:
+        state = widened({key: state[key] for key in state if key not in LOOP_STATE}, param)
+    return ParamBatch(param, grad, state, group, step, shape, False, key, [entry], shard_groups=groups, widened=widen)
 
 
-def _stack(group: Group, entries: Sequence[ParamEntry]) -> ParamBatch:
+def _stack(group: Group, entries: Sequence[ParamEntry], widen: bool) -> ParamBatch:
     first = entries[0]
     for entry in entries:
         entry.state["step"] += 1
@@ -60,13 +73,21 @@ def _stack(group: Group, entries: Sequence[ParamEntry]) -> ParamBatch:
     grad = grad.neg_() if group["maximize"] else grad  # in place: the stack is a copy
     names = [key for key in first.state if key not in LOOP_STATE]
     state = {key: torch.stack([entry.state[key] for entry in entries]) for key in names}
+    state = widened(state, param) if widen else state
     step, shape, key = first.state["step"], first.param.shape, first.stacking_key
-    return ParamBatch(param, grad, state, group, step, shape, True, key, entries)
+    return ParamBatch(param, grad, state, group, step, shape, True, key, entries, widened=widen)
 
 
 def write_back(batch: ParamBatch) -> None:
     """Store what a step changed; a single float32 or float64 parameter was changed in place already."""
     entries, half = batch.entries, batch.entries[0].param.dtype in HALF
+    stored = entries[0].state
+    if batch.widened:
+        for key, value in batch.state.items():
+            if value.dtype != stored[key].dtype:
+                batch.state[key] = rounded(value, key, batch)
+                if not batch.stacked:
+                    stored[key].copy_(batch.state[key])
     if batch.stacked:
         # unbind_copy with out= copies all slices in one call, where copy_ needs one call per tensor
         for key, value in batch.state.items():

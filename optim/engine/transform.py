@@ -135,10 +135,15 @@ def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:
     """Return the defaults of all transforms of a chain, as the groups name them.
 
     Raises:
-        ValueError: there is no transform, or two disagree about a shared option.
+        ValueError: there is no transform, two disagree about a shared option, or one must be the last and is not.
     """
     if not transforms:
         raise ValueError("a chain needs at least one transform, given none")
+    for transform in transforms[:-1]:
+        if transform.has_evaluation_point:
+            raise ValueError(
+                f"{type(transform).__name__} must be the last transform: no rule may change what it averages"
+            )
     options: dict[str, Any] = {}
     for transform in transforms:
         for key, value in ((transform.prefix + key, value) for key, value in transform.options.items()):

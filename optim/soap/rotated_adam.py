@@ -16,7 +16,7 @@ from optim.engine.options import SWITCH, WHOLE
 from optim.engine.transform import Transform
 from optim.soap.eigenbasis import Block, rotated
 from optim.transforms.adam import BETAS
-from optim.transforms.beta2 import beta2_correction, beta2_of
+from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 from optim.transforms.merged_dims import MergedDims, merged_dims
 
 PRECOND_SCHEDULER = (1 / 3, 9)
@@ -163,7 +163,7 @@ def _quotient(g: Tensor, m: Tensor, v: Tensor, batch: ParamBatch) -> Tensor:
     """Update the averages, and return m/(√v + c eps)."""
     beta1, beta2 = batch.group["betas"][0], beta2_of(batch)
     m.lerp_(g, 1 - beta1)
-    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    average_squares(v, g, beta2)
     root = v.sqrt().add_(_root_correction(batch) * batch.group["eps"])
     return torch.div(m, root, out=root)
 

@@ -25,11 +25,19 @@ class Sequential(Transform):
     Args:
         transforms: at least one.
         name: prefix of the options and statistics of all of them, before their own.
+
+    Raises:
+        ValueError: there is no transform, or one has an evaluation point, as `ScheduleFree` has.
     """
 
     acts_after_step: ClassVar = True
 
     def __init__(self, *transforms: Transform, name: str = "") -> None:
+        for transform in transforms:
+            if transform.has_evaluation_point:
+                raise ValueError(
+                    f"{type(transform).__name__} moves parameters in its own way; it stands in no other chain"
+                )
         self.transforms = tuple(_renamed(transform, name) for transform in transforms)
         # the members' names are whole: this transform itself needs no prefix
         super().__init__(**merged_options(self.transforms))

@@ -14,6 +14,7 @@ from tests.optim.oracles.adopt import adopt
 from tests.optim.oracles.common import Ending, Rule
 from tests.optim.oracles.laprop import laprop
 from tests.optim.oracles.lion import lion
+from tests.optim.oracles.psgd_kron import psgd_kron
 from tests.optim.oracles.rmsprop import rmsprop
 from tests.optim.oracles.schedule_free_adamw import divided_by_rms, schedule_free
 from tests.optim.oracles.soap import soap
@@ -494,6 +495,58 @@ CASES = [
                 "the first step prepares the basis: matrices stand still with a gradient too"
             ),
         },
+    ),
+    OptimizerCase(
+        optimizer=optim.PSGDKron,
+        state_bytes=4 * (1 + (300 * 301 + 200 * 201) / 2 / (300 * 200)),
+        quadratic={"lr": 0.02},
+        no_decay={},
+        other_group={
+            "lr": 0.02,
+            "beta": 0.8,
+            "weight_decay": 0.05,
+            "preconditioner_update_probability": 0.6,
+            "momentum_into_precond_update": False,
+            "stochastic_schedule": False,
+            "delayed": True,
+            "precond_lr": 0.3,
+            "seed": 5,
+        },
+        bad_options=(
+            ({"lr": -1.0}, "lr must be a number"),
+            ({"beta": 1.0}, r"beta must be a number in \[0, 1\)"),
+            (
+                {"preconditioner_update_probability": 0.0},
+                r"preconditioner_update_probability must be a number in \(0, 1\]",
+            ),
+            ({"max_size_triangular": 0}, "max_size_triangular must be"),
+            ({"min_ndim_triangular": 0}, "min_ndim_triangular must be"),
+            ({"memory_save_mode": "smart_one_diag"}, "memory_save_mode must be one of None, one_diag, all_diag"),
+            ({"q_dtype": "float16"}, "q_dtype must be one of float32, bfloat16, given 'float16'"),
+            ({"merge_dims": 1}, "merge_dims must be True or False"),
+            ({"split": 1}, "split must be True or False"),
+            ({"exp_avg_input": False, "momentum_into_precond_update": False}, "leaves no momentum"),
+            ({"precond_init_scale": 0.0}, "precond_init_scale must be"),
+            ({"precond_lr": 0.0}, "precond_lr must be"),
+            ({"seed": -1}, "seed must be"),
+        ),
+        golden=None,
+        oracle=psgd_kron,
+        oracle_runs=(
+            {},
+            {"memory_save_mode": "one_diag", "cached": True, "preconditioner_update_probability": 0.5},
+            {"memory_save_mode": "all_diag", "weight_decay": 0.3, "warmup_steps": 7},
+            {"delayed": True, "store_triu_as_line": False, "precond_init_scale": 0.3, "seed": 7},
+            {"exp_avg_input": False, "min_ndim_triangular": 1, "precond_lr": 0.5},
+            {"momentum_into_precond_update": False, "max_size_triangular": 15, "beta": 0.5},
+        ),
+        exceptions=dict.fromkeys(
+            (
+                "test_a_generator_and_named_parameters_do_the_same_as_a_list",
+                "test_groups_with_different_options_act_like_optimizers_of_their_own",
+            ),
+            "the probes of a parameter depend on its name, or without names on its place and that of its group",
+        ),
     ),
 ]
 

@@ -36,7 +36,8 @@ def follow(row, options, copies, steps):
     params = [param for _ in range(copies) for param in make_parameters(torch.float64)]
     optimizer = row.factory(params, **options)
     slow = [param.detach().numpy().copy() for param in params]
-    states = [{} for _ in params]
+    # random draws depend on the place of a parameter
+    states = [{"label": (0, place)} for place in range(len(params))]
     for t in range(1, steps + 1):
         for place, param in enumerate(params):
             param.grad = make_gradient(param, t, place)

@@ -1,0 +1,78 @@
+"""Statistics that are stored in bfloat16 and are float32 during a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from optim.engine.batch import Group, ParamBatch, State, Update
+from optim.engine.options import WHOLE
+from optim.engine.random import Draw
+from optim.engine.transform import Transform
+
+STORAGE_DTYPES = ("float32", "bfloat16")
+
+
+class StateStorage(Transform):
+    """Says how the engine stores statistics that have the parameter's shape; leaves the update alone.
+
+    With bfloat16 they are widened before a step and rounded after it: to one of the two neighbors in bfloat16, with
+    probabilities that make the expectation right, so that changes below half a spacing add up instead of being lost.
+    Other statistics keep their dtype.
+
+    Args:
+        storage_dtype: "float32", or "bfloat16" for half of the bytes; float64 parameters then have float64 arithmetic.
+        seed: of the rounding.
+
+    Reference:
+        Zamirai et al. 2021, "Revisiting BFloat16 Training", arXiv:2010.06192: stochastic rounding of weights.
+    """
+
+    allowed: ClassVar = {"seed": "[0, inf)" + WHOLE}
+
+    def __init__(self, storage_dtype: str = "float32", seed: int = 0) -> None:
+        super().__init__(storage_dtype=storage_dtype, seed=seed)
+
+    def check(self, group: Group) -> None:
+        """Refuse other dtypes."""
+        if group["storage_dtype"] not in STORAGE_DTYPES:
+            raise ValueError(
+                f"storage_dtype must be one of {', '.join(STORAGE_DTYPES)}, given {group['storage_dtype']!r}"
+            )
+
+    def idle(self, group: Group) -> bool:
+        """Return True: the engine does the work."""
+        return True
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update."""
+        return update
+
+
+def narrowed(state: State, param: Tensor) -> State:
+    """Return fresh statistics with those of the parameter's shape in bfloat16."""
+    return {
+        key: x.to(torch.bfloat16) if isinstance(x, Tensor) and x.shape == param.shape else x for key, x in state.items()
+    }
+
+
+def widened(state: Mapping[str, Tensor], like: Tensor) -> State:
+    """Return statistics with those in bfloat16 copied to the dtype of a tensor."""
+    return {
+        key: x.to(like.dtype) if isinstance(x, Tensor) and x.dtype == torch.bfloat16 else x for key, x in state.items()
+    }
+
+
+def rounded(value: Tensor, name: str, batch: ParamBatch) -> Tensor:
+    """Return a statistic of a batch in bfloat16, rounded stochastically."""
+    group, labels = batch.group, [entry.label for entry in batch.entries]
+    draw = Draw(group["seed"], batch.step, f"round {name}", labels, value.device)
+    flat = value.float().reshape(len(labels), -1)
+    # a bfloat16 is the upper half of a float32: a random lower half, added, carries over with the right probability
+    bits = draw.bits16(flat.shape[1]).to(torch.int32).bitwise_and_(0xFFFF).add_(flat.view(torch.int32))
+    # a NaN whose lower half is full, as GPUs make them, would become zero
+    bits = torch.where(flat.isnan(), flat.view(torch.int32), bits)
+    return bits.bitwise_right_shift_(16).to(torch.int16).view(torch.bfloat16).reshape(value.shape)

@@ -1,0 +1,229 @@
+"""Gradients multiplied by a Kronecker product of triangular factors that make them white."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from optim.engine.batch import Group, ParamBatch, State, Update, state_dtype, zeros
+from optim.engine.options import OR_NONE, SWITCH, WHOLE
+from optim.engine.random import Draw
+from optim.engine.storage import STORAGE_DTYPES
+from optim.engine.transform import Transform
+from optim.psgd.kron_factors import (
+    MEMORY_SAVE_MODES,
+    Factor,
+    applied,
+    applied_products,
+    applied_transposed,
+    balance,
+    fit,
+    product_of,
+    triangular_axes,
+)
+from optim.psgd.triangular import pack, unpacked
+from optim.psgd.update_schedule import balances_at, updates_at
+from optim.transforms.merged_dims import MergedDims, merged_dims
+
+NOISE = 2.0**-11.5  # √ε, of the mean absolute gradient
+
+
+class KronPreconditioner(Transform):
+    """The averaged gradient times P = Q₁ᵀQ₁ ⊗ Q₂ᵀQ₂ ⊗ …, fitted such that P g has the covariance I.
+
+    Every axis k of a parameter has an upper triangular Q_k, or a diagonal one: if the axis is longer than
+    ``max_size_triangular``, if the parameter has less than ``min_ndim_triangular`` axes, and in ``memory_save_mode``
+    "one_diag" the longest axis, in "all_diag" all. Axes of size 1 are dropped. x ×_k Q multiplies x by Q along axis k,
+    X_(k) unfolds x with axis k first, |x| is the largest absolute value, d the number of axes. At the parameter's own
+    step t = 1, 2, …:
+
+        m ← β m + (1 − β) g,   ĝ = m/(1 − βᵗ)                                       ĝ = g without ``exp_avg_input``
+
+    At the steps of `updates_at`, with probes v of the normal distribution and h = ĝ, or g without
+    ``momentum_into_precond_update``:
+
+        a = (h + √ε mean(abs h) v) ×₁ Q₁ ×₂ Q₂ …,   b = v ×₁ Q₁⁻ᵀ ×₂ Q₂⁻ᵀ …               ε = 2⁻²³
+        Q_k ← Q_k − precond_lr/‖A_(k)A_(k)ᵀ + B_(k)B_(k)ᵀ‖ · triu(A_(k)A_(k)ᵀ − B_(k)B_(k)ᵀ) Q_k
+        one time in a hundred, if d > 1:   Q_k ← Q_k · (Π_j |Q_j|)^(1/d)/|Q_k|
+
+    ‖·‖ is `norm_bound`; of a diagonal Q_k only diagonals are computed, and the norm is the largest element. Every step:
+
+        u = ĝ ×₁ Q₁ᵀQ₁ ×₂ Q₂ᵀQ₂ …
+
+    Q_k begins as ``precond_init_scale``^(1/d) I. The step of Q_k is relative to Q_k, and so is independent of the size
+    of gradients: a step along the Lie group of triangular matrices, which needs no damping.
+
+    State: m (``exp_avg``); for every block i that ``split`` makes, or the only one, and axis k, Q_k (``factor_i_k``)
+    and with ``cached`` Q_kᵀQ_k (``product_i_k``).
+
+    Args:
+        beta: decay of m, in [0, 1).
+        preconditioner_update_probability: in (0, 1]; None for the schedule of `update_probability`.
+        max_size_triangular: longest axis with a triangular factor, and the longest that ``merge_dims`` and ``split``
+            make.
+        min_ndim_triangular: see above.
+        memory_save_mode: None, "one_diag" or "all_diag".
+        momentum_into_precond_update: whether the factors are fitted to ĝ, and not to g.
+        merge_dims: whether to merge neighboring axes first, see `merged_dims`.
+        split: whether to split longer axes into blocks with factors of their own.
+        store_triu_as_line: whether triangular factors are stored without their zeros, in n (n + 1)/2 elements.
+        q_dtype: of the stored factors: "float32", which means the dtype of statistics, or "bfloat16", rounded
+            stochastically; arithmetic is that of "float32".
+        stochastic_schedule: whether updates are drawn, and not made whenever the sum of probabilities passes one.
+        delayed: whether u is made before the update of the factors, and not after it.
+        cached: whether the products are stored, so that steps without an update need half of the multiplications.
+        exp_avg_input: whether gradients are averaged; False for PSGD without momentum.
+        precond_init_scale: above 0.
+        precond_lr: in (0, 1].
+        seed: of the probes and of the drawn updates.
+
+    Reference:
+        Li 2015, "Preconditioned Stochastic Gradient Descent", arXiv:1512.04202; Li 2022, "Black Box Lie Group
+        Preconditioners for SGD", arXiv:2211.04422; github.com/evanatyourservice/kron_torch, class Kron 0.3.3.
+        Differs from Kron: axes of size 1 are dropped; the noise does not reach u; u is clipped by a later transform;
+        updates are drawn; all probes depend on seed, step and parameter alone.
+    """
+
+    allowed: ClassVar = {
+        "beta": "[0, 1)",
+        "preconditioner_update_probability": "(0, 1]" + OR_NONE,
+        "max_size_triangular": "[1, inf)" + WHOLE,
+        "min_ndim_triangular": "[1, inf)" + WHOLE,
+        "momentum_into_precond_update": SWITCH,
+        "merge_dims": SWITCH,
+        "split": SWITCH,
+        "store_triu_as_line": SWITCH,
+        "stochastic_schedule": SWITCH,
+        "delayed": SWITCH,
+        "cached": SWITCH,
+        "exp_avg_input": SWITCH,
+        "precond_init_scale": "(0, inf)",
+        "precond_lr": "(0, 1]",
+        "seed": "[0, inf)" + WHOLE,
+    }
+
+    def check(self, group: Group) -> None:
+        """Refuse unknown modes and dtypes, and a choice between gradients that are the same."""
+        for option, known in (("memory_save_mode", MEMORY_SAVE_MODES), ("q_dtype", STORAGE_DTYPES)):
+            if group[option] not in known:
+                raise ValueError(f"{option} must be one of {', '.join(map(str, known))}, given {group[option]!r}")
+        if not (group["exp_avg_input"] or group["momentum_into_precond_update"]):
+            raise ValueError(
+                "momentum_into_precond_update=False does nothing with exp_avg_input=False, which leaves no momentum; "
+                "leave one of them out"
+            )
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return an average of zero, and multiples of the identity."""
+        state: State = {"exp_avg": zeros(param)} if group["exp_avg_input"] else {}
+        dtype = torch.bfloat16 if group["q_dtype"] == "bfloat16" else state_dtype(param)
+        for block, shape in enumerate(_dims(param.shape, group).block_shapes()):
+            for axis, (size, triangular) in enumerate(_axes(shape, group)):
+                q = param.new_full((size,), group["precond_init_scale"] ** (1 / max(1, len(shape))), dtype=dtype)
+                if group["cached"]:
+                    product = q.square()
+                    state[f"product_{block}_{axis}"] = product.diag() if triangular else product
+                q = q.diag() if triangular else q
+                if triangular and group["store_triu_as_line"]:
+                    line = q.new_empty(size * (size + 1) // 2)
+                    pack(q, line)
+                    q = line
+                state[f"factor_{block}_{axis}"] = q
+        return state
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the preconditioned average."""
+        group, g, scale = batch.group, update.value(), 1.0
+        average = g
+        if group["exp_avg_input"]:
+            average = batch.state["exp_avg"].lerp_(g, 1 - group["beta"])
+            scale = 1 / (1 - group["beta"] ** batch.step)
+        due = updates_at(batch.step, **_schedule(group))
+        # at other steps the cached products are enough
+        factors = _factors(batch) if due or not group["cached"] else []
+        early = _preconditioned(average, factors, batch) if due and group["delayed"] else None
+        if due:
+            _update(average * scale if group["momentum_into_precond_update"] else g, factors, batch)
+        return Update(_preconditioned(average, factors, batch) if early is None else early, scale, free=True)
+
+
+def _schedule(group: Group) -> dict[str, Any]:
+    constant, stochastic = group["preconditioner_update_probability"], group["stochastic_schedule"]
+    return {"constant": constant, "stochastic": stochastic, "seed": group["seed"]}
+
+
+def _dims(shape: torch.Size, group: Group) -> MergedDims:
+    return merged_dims(tuple(shape), group["max_size_triangular"], merge=group["merge_dims"], split=group["split"])
+
+
+def _axes(shape: tuple[int, ...], group: Group) -> list[tuple[int, bool]]:
+    """Return the size of every axis of a block, and whether its factor is triangular; a number has one axis."""
+    sizes = shape or (1,)
+    options = group["max_size_triangular"], group["min_ndim_triangular"], group["memory_save_mode"]
+    return list(zip(sizes, triangular_axes(sizes, *options), strict=True))
+
+
+def _blocks(x: Tensor, batch: ParamBatch) -> list[Tensor]:
+    """Return the blocks of a tensor with the parameters' shape, each with at least one axis."""
+    dims = _dims(batch.shape, batch.group)
+    merged = dims.merge(x, stacked=batch.stacked)
+    return dims.split(merged if dims.shape else merged.unsqueeze(-1))
+
+
+def _factors(batch: ParamBatch) -> list[list[Factor]]:
+    """Return the factors of every block; triangular ones that are stored as a line are copies."""
+    packs, found = batch.group["store_triu_as_line"], []
+    for block, shape in enumerate(_dims(batch.shape, batch.group).block_shapes()):
+        axes = _axes(shape, batch.group)
+        stored = [batch.state[f"factor_{block}_{axis}"] for axis in range(len(axes))]
+        found.append(
+            [
+                Factor(
+                    axis - len(axes), unpacked(stored[axis], size) if triangular and packs else stored[axis], triangular
+                )
+                for axis, (size, triangular) in enumerate(axes)
+            ]
+        )
+    return found
+
+
+def _update(observed: Tensor, factors: list[list[Factor]], batch: ParamBatch) -> None:
+    """Fit the factors, and store them and their products."""
+    group, labels = batch.group, [entry.label for entry in batch.entries]
+    draw = Draw(group["seed"], batch.step, "probe", labels, observed.device)
+    probe = draw.normal(batch.numel).to(observed.dtype).reshape(observed.shape)
+    noise = batch.read(torch.linalg.vector_norm(observed.reshape(len(labels), -1), 1, -1)) * (NOISE / batch.numel)
+    # it keeps a gradient of low rank from growing the factors without limit
+    if isinstance(noise, Tensor):
+        observed = torch.addcmul(observed, probe, noise)
+    else:
+        observed = torch.add(observed, probe, alpha=noise)
+    balances = balances_at(batch.step, **_schedule(group))
+    for block, (h, v, parts) in enumerate(zip(_blocks(observed, batch), _blocks(probe, batch), factors, strict=True)):
+        fit(h, v, parts, group["precond_lr"])
+        if balances and len(parts) > 1:
+            balance(parts)
+        for axis, factor in enumerate(parts):
+            if factor.triangular and group["store_triu_as_line"]:
+                pack(factor.q, batch.state[f"factor_{block}_{axis}"])
+            if group["cached"]:
+                batch.state[f"product_{block}_{axis}"].copy_(product_of(factor))
+
+
+def _preconditioned(average: Tensor, factors: list[list[Factor]], batch: ParamBatch) -> Tensor:
+    """Return the average times all Q_kᵀQ_k."""
+    dims, done = _dims(batch.shape, batch.group), []
+    for block, (x, shape) in enumerate(zip(_blocks(average, batch), dims.block_shapes(), strict=True)):
+        if batch.group["cached"]:
+            axes = _axes(shape, batch.group)
+            products = [
+                Factor(axis - len(axes), batch.state[f"product_{block}_{axis}"], triangular)
+                for axis, (_, triangular) in enumerate(axes)
+            ]
+            done.append(applied_products(x, products))
+        else:
+            done.append(applied_transposed(applied(x, factors[block]), factors[block]))
+    return dims.join(done).reshape(batch.param.shape)

@@ -1,0 +1,75 @@
+"""PSGDKron: gradients whitened by a Kronecker product of triangular factors."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from torch import Tensor
+
+from optim.composable import CommonOptions, Composable
+from optim.psgd.kron import KronPreconditioner
+
+
+class PSGDKron(Composable):
+    """Preconditioned SGD: the averaged gradient, multiplied on every axis by a factor that makes it white.
+
+    State of an n×m matrix: n m + ½ n(n + 1) + ½ m(m + 1) floats; see `KronPreconditioner` for the rule.
+
+    Variants: without momentum with ``exp_avg_input=False``; ``delayed=True`` and ``cached=True``, together or alone.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate, at least 0; a 0-dimensional tensor is allowed. The update has an RMS of about 1.
+        beta: see `KronPreconditioner`, also for all options that are not named here.
+        common: see `CommonOptions`; ``update_clipping`` is "trust_region" by default.
+
+    Raises:
+        ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Reference:
+        See `KronPreconditioner`.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        beta: float = 0.9,
+        preconditioner_update_probability: float | None = None,
+        max_size_triangular: int = 2048,
+        min_ndim_triangular: int = 2,
+        memory_save_mode: str | None = None,
+        momentum_into_precond_update: bool = True,
+        merge_dims: bool = False,
+        split: bool = False,
+        store_triu_as_line: bool = True,
+        q_dtype: str = "float32",
+        stochastic_schedule: bool = True,
+        delayed: bool = False,
+        cached: bool = False,
+        exp_avg_input: bool = True,
+        precond_init_scale: float = 1.0,
+        precond_lr: float = 0.1,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        rule = KronPreconditioner(
+            beta=beta,
+            preconditioner_update_probability=preconditioner_update_probability,
+            max_size_triangular=max_size_triangular,
+            min_ndim_triangular=min_ndim_triangular,
+            memory_save_mode=memory_save_mode,
+            momentum_into_precond_update=momentum_into_precond_update,
+            merge_dims=merge_dims,
+            split=split,
+            store_triu_as_line=store_triu_as_line,
+            q_dtype=q_dtype,
+            stochastic_schedule=stochastic_schedule,
+            delayed=delayed,
+            cached=cached,
+            exp_avg_input=exp_avg_input,
+            precond_init_scale=precond_init_scale,
+            precond_lr=precond_lr,
+            seed=common.get("seed", 0),
+        )
+        common.setdefault("update_clipping", "trust_region")
+        super().__init__(params, [rule], lr=lr, **common)

@@ -1,0 +1,249 @@
+"""PSGD: its triangular products, what fitting the factors achieves, and its options."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import optim
+from optim.engine.random import Draw, uniform_number
+from optim.psgd.kron_factors import Factor, applied, applied_products, balance, norm_bound
+from optim.psgd.triangular import grams, pack, subtract_product, times, transposed_solve, transposed_times, unpacked
+from optim.psgd.update_schedule import expected_updates, update_probability, updates_at
+from tests.optim.training import make_gradient, make_parameters, run, same, values
+
+SIZES = (1, 2, 5, 64, 65, 200, 500)
+LEADS = pytest.mark.parametrize("lead", [(), (3,)], ids=["alone", "stacked"])
+
+
+def triangular(n, lead=(), seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.randn(*lead, n, n, generator=generator, dtype=torch.float64).triu() / n
+    return random + torch.eye(n, dtype=torch.float64)
+
+
+def matrix(n, m, lead=(), seed=1):
+    return torch.randn(*lead, n, m, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@LEADS
+@pytest.mark.parametrize("n", SIZES)
+def test_products_in_blocks_are_those_of_whole_matrices(n, lead):
+    q, t, x, y = triangular(n, lead), triangular(n, lead, 2), matrix(n, 7, lead), matrix(n, 7, lead, 2)
+    torch.testing.assert_close(times(q, x), q @ x)
+    torch.testing.assert_close(transposed_times(q, x), q.mT @ x)
+    torch.testing.assert_close(transposed_solve(q, x), torch.linalg.inv(q).mT @ x)
+    # as for the second axis of a matrix
+    torch.testing.assert_close(times(q, x.mT.contiguous().mT), q @ x)
+    scale = torch.full((*lead, 1, 1), 0.1, dtype=torch.float64)
+    changed = q.clone()
+    subtract_product(changed, t, scale)
+    torch.testing.assert_close(changed, q - 0.1 * t @ q)
+    found, first, second = grams(x, y), x @ x.mT, y @ y.mT
+    largest = found.largest[..., None, None]
+    torch.testing.assert_close(found.difference.triu(), (first - second).triu())
+    torch.testing.assert_close(found.total * largest, (first + second).triu())
+    torch.testing.assert_close(found.largest, (first + second).abs().amax((-2, -1)))
+    torch.testing.assert_close(found.column_squares * largest.squeeze(-1) ** 2, (first + second).square().sum(-2))
+
+
+@LEADS
+@pytest.mark.parametrize("n", SIZES)
+def test_a_line_holds_the_triangle_and_nothing_else(n, lead):
+    q = triangular(n, lead)
+    line = torch.full((*lead, n * (n + 1) // 2), float("nan"), dtype=q.dtype)
+    pack(q, line)
+    assert torch.equal(unpacked(line, n), q)
+    assert torch.equal(line.sort(-1).values, q[..., *torch.triu_indices(n, n)].sort(-1).values)
+
+
+@LEADS
+def test_the_bound_of_the_norm_is_a_close_lower_one(lead):
+    for n in (1, 3, 50):
+        x, y = matrix(n, 9, lead), matrix(n, 9, lead, 2)
+        norm = torch.linalg.matrix_norm(x @ x.mT + y @ y.mT, 2)
+        bound = norm_bound(grams(x, y))
+        assert (bound <= norm * (1 + 1e-12)).all()
+        assert (bound >= 0.7 * norm).all()
+    # squares of such numbers are beyond float32
+    assert norm_bound(grams(torch.full((2, 2), 1e15), torch.ones(2, 2))).isfinite().all()
+    assert norm_bound(grams(torch.zeros(2, 2), torch.zeros(2, 2))) == 0
+
+
+def test_balanced_factors_make_the_same_preconditioner():
+    factors = [Factor(-2, 100 * triangular(5), True), Factor(-1, torch.linspace(0.1, 1, 4).double(), False)]
+    x = matrix(5, 4)
+    before = applied(x, factors)
+    balance(factors)
+    torch.testing.assert_close(applied(x, factors), before)
+    sizes = [factor.q.abs().max().item() for factor in factors]
+    assert sizes[0] == pytest.approx(sizes[1])
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (6,), (3, 2, 2)], ids=str)
+def test_gradients_become_white(shape):
+    """E[P g gᵀ P] = I, for gradients whose covariance is a Kronecker product."""
+    mixings = [triangular(n, seed=n) * torch.logspace(-0.3, 0.3, n).double() for n in shape]
+    if len(shape) == 1:
+        mixings = [mixing.diagonal().diag() for mixing in mixings]
+    mixings = [Factor(axis - len(shape), each, True) for axis, each in enumerate(mixings)]
+    gradients = applied(torch.randn(3000, *shape, generator=torch.Generator().manual_seed(0)).double(), mixings)
+    param = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+    optimizer = optim.PSGDKron([param], exp_avg_input=False)
+    for step in range(400):
+        # smaller steps at the end: the factors follow single gradients
+        optimizer.param_groups[0]["precond_lr"] = 0.1 if step < 250 else 0.02
+        param.grad = gradients[step]
+        optimizer.step()
+    factors = [optimizer.state[param][f"factor_0_{axis}"] for axis in range(len(shape))]
+    full = [q.diag() if q.numel() == n else unpacked(q, n) for q, n in zip(factors, shape, strict=True)]
+    assert all((q.diagonal() > 0).all() for q in full)
+    products = [Factor(axis - len(shape), q.mT @ q, True) for axis, q in enumerate(full)]
+    white = applied_products(gradients, products).flatten(1)
+    covariance = white.T @ white / len(white)
+    torch.testing.assert_close(covariance, torch.eye(len(covariance)).double(), rtol=0, atol=0.5)
+
+
+def test_the_update_has_the_same_size_whatever_the_size_of_gradients():
+    sizes = []
+    for scale in (1e-6, 1.0, 1e6):
+        param = nn.Parameter(torch.zeros(20, 30))
+        optimizer = optim.PSGDKron([param], lr=1.0, update_clipping=None)
+        for step in range(200):
+            before = param.detach().clone()
+            param.grad = scale * make_gradient(param, step, 0)
+            optimizer.step()
+        sizes.append((param - before).square().mean().sqrt().item())
+    assert 0.5 < min(sizes) <= max(sizes) < 2
+
+
+def test_the_schedule_is_flat_decays_and_has_a_floor():
+    assert [update_probability(n, None) for n in (1, 1000)] == [1.0, 1.0]
+    assert update_probability(2000, None) == pytest.approx(np.exp(-1))
+    assert [update_probability(n, None) for n in (5000, 10**6)] == [0.03, 0.03]
+    assert update_probability(10**6, 0.4) == 0.4
+    sums = np.cumsum([update_probability(n, None) for n in range(1, 6001)])
+    for n in (1, 1000, 1001, 3000, 4506, 4507, 6000):
+        assert expected_updates(n, None) == pytest.approx(sums[n - 1])
+
+
+@pytest.mark.parametrize("stochastic", [True, False])
+def test_updates_are_as_frequent_as_their_probability(stochastic):
+    made = [updates_at(n, 0.3, stochastic=stochastic, seed=0) for n in range(1, 3001)]
+    assert abs(sum(made) - 900) <= (5 * 25 if stochastic else 1)
+    assert set(made) == {True, False}
+
+
+def test_delayed_makes_the_update_before_it_learns():
+    """The first update is then the gradient times the square of the first factors."""
+    for delayed in (True, False):
+        param = nn.Parameter(torch.zeros(5, 4))
+        optimizer = optim.PSGDKron([param], lr=1.0, delayed=delayed, precond_init_scale=0.5, update_clipping=None)
+        run(optimizer, [param], [0])
+        expected = -0.25 * make_gradient(param, 0, 0)
+        assert torch.allclose(param, expected, rtol=1e-5) == delayed
+
+
+@pytest.mark.parametrize("options", [{"cached": True}, {"store_triu_as_line": False}], ids=str)
+@pytest.mark.parametrize("delayed", [True, False])
+def test_how_factors_are_kept_does_not_matter(options, delayed):
+    params, twins = make_parameters(torch.float64), make_parameters(torch.float64)
+    run(optim.PSGDKron(params, delayed=delayed, preconditioner_update_probability=0.5), params, range(12))
+    twin = optim.PSGDKron(twins, delayed=delayed, preconditioner_update_probability=0.5, **options)
+    run(twin, twins, range(12))
+    for param, other in zip(params, twins, strict=True):
+        torch.testing.assert_close(param, other)
+
+
+def test_merged_axes_are_those_of_a_matrix():
+    param = make_parameters()[4]
+    flat = nn.Parameter(param.detach().reshape(3, 48))
+    for each, options in ((param, {"merge_dims": True}), (flat, {})):
+        optimizer = optim.PSGDKron([each], **options)
+        for step in range(4):
+            each.grad = make_gradient(param, step, 0).reshape(each.shape)
+            optimizer.step()
+    assert torch.equal(param.reshape(3, 48), flat)
+
+
+def test_split_axes_have_factors_of_their_own():
+    def factors(changed):
+        param = nn.Parameter(torch.zeros(30, 20, dtype=torch.float64))
+        optimizer = optim.PSGDKron([param], split=True, max_size_triangular=20)
+        for step in range(4):
+            param.grad = make_gradient(param, step, 0)
+            param.grad[15:] *= changed
+            optimizer.step()
+        return optimizer.state[param]
+
+    first, second = factors(1.0), factors(1.1)
+    # 15 rows and 20 columns twice
+    assert first["factor_1_0"].shape == (15 * 16 // 2,)
+    # only the noise depends on the whole gradient
+    torch.testing.assert_close(first["factor_0_0"], second["factor_0_0"], rtol=0, atol=1e-4)
+    assert (first["factor_1_0"] - second["factor_1_0"]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "num_bytes"),
+    [
+        ({}, 4 * (20 * 21 // 2 + 30 * 31 // 2)),
+        ({"q_dtype": "bfloat16"}, 2 * (20 * 21 // 2 + 30 * 31 // 2)),
+        ({"store_triu_as_line": False}, 4 * (20**2 + 30**2)),
+        ({"cached": True}, 4 * (20 * 21 // 2 + 30 * 31 // 2 + 20**2 + 30**2)),
+        ({"memory_save_mode": "one_diag"}, 4 * (20 * 21 // 2 + 30)),
+        ({"memory_save_mode": "all_diag"}, 4 * (20 + 30)),
+        ({"max_size_triangular": 25}, 4 * (20 * 21 // 2 + 30)),
+        ({"min_ndim_triangular": 3}, 4 * (20 + 30)),
+    ],
+    ids=str,
+)
+def test_options_decide_the_bytes_of_factors(options, num_bytes):
+    param = nn.Parameter(torch.ones(20, 30))
+    optimizer = optim.PSGDKron([param], **options)
+    run(optimizer, [param], range(2))
+    assert sum(x.nbytes for key, x in optimizer.state[param].items() if key not in ("step", "exp_avg")) == num_bytes
+
+
+def test_factors_in_bfloat16_train_nearly_alike():
+    params, twins = make_parameters(), make_parameters()
+    run(optim.PSGDKron(params, q_dtype="bfloat16"), params, range(30))
+    run(optim.PSGDKron(twins), twins, range(30))
+    for param, twin, start in zip(params, twins, make_parameters(), strict=True):
+        assert (param - twin).norm() < 0.2 * (twin - start).norm()
+
+
+def test_the_seed_decides_the_probes():
+    trained = []
+    for seed in (0, 0, 1):
+        params = make_parameters()
+        run(optim.PSGDKron(params, seed=seed), params, range(3))
+        trained.append(values(params))
+    assert same(trained[0], trained[1])
+    assert not same(trained[0], trained[2])
+
+
+@pytest.mark.parametrize("shape", [(7,), (16, 12), (3, 8, 6)], ids=str)
+def test_kron_torch_is_followed(shape, monkeypatch):
+    """With its clipping, and gradients into the fit: with momentum into it, its noise reaches the update too."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    kron = pytest.importorskip("kron_torch.kron", reason="pip install --no-deps kron-torch")
+
+    def clip(u):
+        return u * torch.clamp(1.1 / (u.square().mean().sqrt() + 1e-12), max=1.0)
+
+    ours, theirs = (nn.Parameter(make_gradient(torch.empty(shape).double(), 99, 0)) for _ in range(2))
+    common = {"lr": 0.01, "momentum_into_precond_update": False, "preconditioner_update_probability": 1.0}
+    optimizer = optim.PSGDKron([ours], update_clipping=clip, **common)
+    peer = kron.Kron([theirs], merge_dims=False, precond_dtype=torch.float64, **common)
+    # neither balances its factors in these steps, which would be at other steps in each
+    assert min(uniform_number(0, step, "balance preconditioner") for step in range(1, 11)) > 0.01
+    for step in range(1, 11):
+        probe = Draw(0, step, "probe", [(0, 0)], torch.device("cpu")).normal(ours.numel()).double().reshape(shape)
+        monkeypatch.setattr(torch, "randn_like", lambda *_, probe=probe: probe.clone())
+        for param, chosen in ((ours, optimizer), (theirs, peer)):
+            param.grad = make_gradient(param, step, 0)
+            chosen.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
