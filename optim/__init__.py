@@ -7,11 +7,14 @@ from optim.combined import Combined
 from optim.composable import CommonOptions, Composable
 from optim.engine.batch import ParamBatch, Update
 from optim.engine.chain import Chain, chain
-from optim.engine.transform import FusedTransform, Transform
+from optim.engine.transform import FusedTransform, GroupTransform, Transform
 from optim.eve import Eve
 from optim.health import Health
 from optim.learned_gradient.optimizer import LearnedGradient
 from optim.maxfactor import MaxFactor
+from optim.muon import MatrixOptions, Muon
+from optim.muon_laprop import MuonLaProp
+from optim.nor_muon import NorMuon
 from optim.parameter_groups import grouped
 from optim.scaled_adam import ScaledAdam
 from optim.schedules.constant import Constant
@@ -22,6 +25,7 @@ from optim.schedules.noam import Noam
 from optim.schedules.warmup_cosine import WarmupCosine
 from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
+from optim.scion import Scion
 from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.t5x_adafactor.optimizer import T5XAdafactor
 
@@ -40,13 +44,19 @@ __all__ = [
     "Eve",
     "FactorDim",
     "FusedTransform",
+    "GroupTransform",
     "HParamMap",
     "Health",
     "LearnedGradient",
+    "MatrixOptions",
     "MaxFactor",
+    "Muon",
+    "MuonLaProp",
     "Noam",
+    "NorMuon",
     "ParamBatch",
     "ScaledAdam",
+    "Scion",
     "T5XAdafactor",
     "Transform",
     "Update",

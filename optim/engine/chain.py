@@ -15,7 +15,7 @@ from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, Stat
 from optim.engine.finite import all_finite
 from optim.engine.options import SWITCH, Domain, check_names, check_options
 from optim.engine.stacking import batches, write_back
-from optim.engine.transform import FusedTransform, Transform, merged_options
+from optim.engine.transform import FusedTransform, GroupTransform, Transform, merged_options
 
 # keys of a group that are not hyper-parameters: torch's own, a label for loggers, a schedule's base lr, our counts
 GROUP_KEYS = ("params", "param_names", "name", "initial_lr", "shared_state")
@@ -154,14 +154,14 @@ class Chain(Optimizer):
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
         active = [transform for transform in self.transforms if not transform.idle(transform.own(group))]
+        for i, transform in enumerate(active):
+            if isinstance(transform, GroupTransform) and transform.takes_all(transform.own(group)):
+                return self._step_together(group, entries, active, i)
         place = _place_of_fused(active)
         ahead = active[:place]
         waiting: list[tuple[Tensor, ParamBatch]] = []
         # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
-        for batch in batches(group, entries, stack_small=place != 0):
-            if self.limited is not None:
-                batch.limited = []
-                self.limited.append((group, batch.limited))
+        for batch in self._batches(group, entries, stack_small=place != 0):
             update = _transformed(ahead, batch) if ahead else Update(batch.grad)
             if place is None:
                 update.subtract_from(batch.param)
@@ -177,6 +177,24 @@ class Chain(Optimizer):
             fused.move([update for update, _ in waiting], [fused.view(batch) for _, batch in waiting], later)
             for _, batch in waiting:
                 self._finish(batch)
+
+    def _step_together(self, group: Group, entries: list[ParamEntry], active: Sequence[Transform], place: int) -> None:
+        """Step a group whose transform at ``place`` takes all updates at once, which are all in memory then."""
+        together = active[place]
+        assert isinstance(together, GroupTransform)
+        waiting = list(self._batches(group, entries))
+        updates = [_transformed(active[:place], batch) for batch in waiting]
+        updates = list(together.of_group(updates, [together.view(batch) for batch in waiting]))
+        for update, batch in zip(updates, waiting, strict=True):
+            _transformed(active[place + 1 :], batch, update).subtract_from(batch.param)
+            self._finish(batch)
+
+    def _batches(self, group: Group, entries: list[ParamEntry], *, stack_small: bool = True) -> Iterator[ParamBatch]:
+        for batch in batches(group, entries, stack_small=stack_small):
+            if self.limited is not None:
+                batch.limited = []
+                self.limited.append((group, batch.limited))
+            yield batch
 
     def _finish(self, batch: ParamBatch) -> None:
         for transform in self._after_step:
@@ -298,9 +316,9 @@ def _place_of_fused(active: Sequence[Transform]) -> int | None:
     return None
 
 
-def _transformed(transforms: Sequence[Transform], batch: ParamBatch) -> Update:
-    """Return what the transforms make of a batch's gradient."""
-    update = Update(batch.grad)
+def _transformed(transforms: Sequence[Transform], batch: ParamBatch, update: Update | None = None) -> Update:
+    """Return what the transforms make of an update, at first a batch's gradient."""
+    update = Update(batch.grad) if update is None else update
     for transform in transforms:
         # no call of `view` for plain names: this loop runs once per transform and batch
         result = transform(update, transform.view(batch) if transform.prefix else batch)

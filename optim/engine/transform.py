@@ -106,6 +106,26 @@ class FusedTransform(Transform):
         """
 
 
+class GroupTransform(Transform):
+    """A transform that can also take the updates of a whole group at once, to divide their work over processes.
+
+    A chain may have one whose `takes_all` is true; the engine then calls `of_group` instead of it.
+    """
+
+    @abstractmethod
+    def takes_all(self, group: Group) -> bool:
+        """Return whether the options of a group ask for `of_group`."""
+
+    @abstractmethod
+    def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
+        """Return the new updates, as calls with one batch each would; see `Transform.__call__`.
+
+        Args:
+            updates: one per batch, which must not be modified.
+            batches: all of one group, in the same order in every process.
+        """
+
+
 def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:
     """Return the defaults of all transforms of a chain, as the groups name them.
 
