@@ -35,8 +35,10 @@ WIDE = 1.4
 """From this n/m on it is cheaper to iterate on the m×m Gram matrix than on the matrix; measured on a CPU."""
 MAX_NOISE = 3e-3
 """How far the rounding of a Gram matrix may grow, relative to 1, before it is computed anew."""
-BLOCKS_FROM = 128
-"""From this m on a symmetric product in blocks, of which one is copied, is faster on a CPU than the whole product."""
+PANELS_FROM = 128
+"""From this m on a symmetric product is faster on a CPU in panels, each without what earlier ones hold."""
+PANEL = 64
+"""Rows of a panel: fewer would save more products, which would be slower each."""
 
 
 @lru_cache(maxsize=64)
@@ -92,7 +94,7 @@ def newton_schulz(x: Tensor, coefficients: Sequence[Coefficients], dtype: torch.
 def _iterate(x: Tensor, coefficients: Sequence[Coefficients], max_growth: float) -> Tensor:
     """Iterate on (..., m, n) in place."""
     multiply = torch.baddbmm if x.dim() == 3 else torch.addmm
-    symmetric = _symmetric if x.dim() == 2 and x.shape[0] >= BLOCKS_FROM and x.device.type == "cpu" else multiply
+    symmetric = _symmetric if x.dim() == 2 and x.shape[0] >= PANELS_FROM and x.device.type == "cpu" else multiply
     # all memory is taken once: an allocation of a large block may cost as much as a product of small matrices
     gram, poly, half, q, spare = (x.new_empty(*x.shape[:-1], x.shape[-2]) for _ in range(5))
     other, has_q, growth = torch.empty_like(x), False, 1.0
@@ -119,11 +121,12 @@ def _iterate(x: Tensor, coefficients: Sequence[Coefficients], max_growth: float)
 
 
 def _symmetric(base: Tensor, left: Tensor, right: Tensor, *, beta: float, out: Tensor, alpha: float = 1.0) -> Tensor:
-    """Write β base + α left right, which is symmetric, to ``out``: three of four blocks, and the fourth as a copy."""
-    k = left.shape[0] // 2
-    torch.addmm(base[:k], left[:k], right, beta=beta, alpha=alpha, out=out[:k])
-    torch.addmm(base[k:, k:], left[k:], right[:, k:], beta=beta, alpha=alpha, out=out[k:, k:])
-    out[k:, :k].copy_(out[:k, k:].mT)
+    """Write β base + α left right, which is symmetric, to ``out``: the upper part, and the lower one as a copy."""
+    for start in range(0, len(left), PANEL):
+        rows, rest = slice(start, start + PANEL), slice(start + PANEL, None)
+        panel = out[rows, start:]
+        torch.addmm(base[rows, start:], left[rows], right[:, start:], beta=beta, alpha=alpha, out=panel)
+        out[rest, rows].copy_(panel[:, PANEL:].mT)
     return out
 
 

@@ -31,9 +31,12 @@ def by_name(group):
 def load(file):
     """Return a config as commands see it: plain values, with the trainer's horizon filled in."""
     config = OmegaConf.merge(
-        {"trainer": {"max_steps": 1000}, "encoder": {"d_model": 144}}, {"node": OmegaConf.load(file)}
+        {"trainer": {"max_steps": 1000}, "encoder": {"d_model": 144}, "optimizer": {"lr": 0.001}},
+        {"node": OmegaConf.load(file)},
     )
-    return OmegaConf.to_container(config, resolve=True)["node"]
+    node = OmegaConf.to_container(config, resolve=True)["node"]
+    node.pop("defaults", None)  # which rules it chooses is Hydra's to read
+    return node
 
 
 def build(file, **arguments):
