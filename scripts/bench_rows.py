@@ -77,6 +77,7 @@ ROWS = (
     Row("heavyball_muon_adamw", "heavyball", "Muon", rest=UNIT),
     Row("Muon", "optim", "Muon", max_ratio=40, max_state_bytes=4.1, rest=Row("AdamW", "optim", "AdamW")),
     Row("Muon_polar_express", "optim", "Muon", {"orthogonalization": "polar_express"}, rest=UNIT),
+    Row("Muon_bfloat16", "optim", "Muon", {"ns_dtype": "bfloat16"}, rest=Row("AdamW", "optim", "AdamW")),
     Row("Muon_alone", "optim", "Muon"),
     Row("MuonLaProp", "optim", "MuonLaProp", max_ratio=45, max_state_bytes=8.01, rest=UNIT),
     Row("NorMuon", "optim", "NorMuon", max_ratio=42, max_state_bytes=4.2, rest=UNIT),
