@@ -143,11 +143,12 @@ def matrix_axes(num_axes: int, group: Group) -> tuple[int, ...]:
 
 
 def orthogonal(x: Tensor, group: Group) -> Tensor:
-    """Return orthogonal matrices close to x, in its shape and dtype, by the options of a group."""
+    """Return orthogonal matrices close to x, in its shape and dtype and contiguous, by the options of a group."""
+    # contiguous, as what another process sends: the order of a later sum follows the layout, and so do its last bits
     method = group["orthogonalization"]
     if method not in ITERATIVE:
-        return by_svd(x) if method == "svd" else by_qr(x)
+        return (by_svd(x) if method == "svd" else by_qr(x)).contiguous()
     dtype = x.dtype if x.dtype == torch.float64 or x.device.type == "cpu" else torch.bfloat16
     if group["ns_dtype"] is not None:
         dtype = getattr(torch, group["ns_dtype"])
-    return newton_schulz(x, polynomials(method, group["ns_steps"]), dtype).to(x.dtype)
+    return newton_schulz(x, polynomials(method, group["ns_steps"]), dtype).to(x.dtype).contiguous()
