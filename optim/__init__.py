@@ -9,7 +9,7 @@ from optim.combined import Combined
 from optim.composable import CommonOptions, Composable
 from optim.engine.batch import ParamBatch, Update
 from optim.engine.chain import Chain, chain
-from optim.engine.transform import FusedTransform, SkipUpdate, Transform
+from optim.engine.transform import FusedTransform, GroupTransform, SkipUpdate, Transform
 from optim.eve import Eve
 from optim.health import Health
 from optim.in_backward import StepInBackward, step_in_backward
@@ -17,6 +17,9 @@ from optim.laprop import LaProp
 from optim.learned_gradient.optimizer import LearnedGradient
 from optim.lion import Lion
 from optim.maxfactor import MaxFactor
+from optim.muon import MatrixOptions, Muon
+from optim.muon_laprop import MuonLaProp
+from optim.nor_muon import NorMuon
 from optim.parameter_groups import grouped
 from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
@@ -30,6 +33,7 @@ from optim.schedules.noam import Noam
 from optim.schedules.warmup_cosine import WarmupCosine
 from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
+from optim.scion import Scion
 from optim.soap.optimizer import SOAP
 from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.t5x_adafactor.optimizer import T5XAdafactor
@@ -55,19 +59,25 @@ __all__ = [
     "Eve",
     "FactorDim",
     "FusedTransform",
+    "GroupTransform",
     "HParamMap",
     "Health",
     "LaProp",
     "LearnedGradient",
     "Lion",
+    "MatrixOptions",
     "MaxFactor",
+    "Muon",
+    "MuonLaProp",
     "Noam",
+    "NorMuon",
     "PSGDKron",
     "ParamBatch",
     "RMSprop",
     "ScaledAdam",
     "ScheduleFree",
     "ScheduleFreeAdamW",
+    "Scion",
     "Sequential",
     "SkipUpdate",
     "StepInBackward",

@@ -10,6 +10,7 @@ from optim.adamw import AdamW
 from optim.adopt import ADOPT
 from optim.composable import Composable
 from optim.laprop import LaProp
+from optim.muon import Muon
 from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
 from optim.schedule_free_adamw import ScheduleFreeAdamW
@@ -21,6 +22,7 @@ TABLE: Mapping[str, tuple[type[Composable], Mapping[str, Any]]] = {
     "ForeachRMSprop": (RMSprop, {}),
     "ForeachADOPT": (ADOPT, {}),
     "ForeachLaProp": (LaProp, {}),
+    "ForeachMuon": (Muon, {}),
     "ForeachSFAdamW": (ScheduleFreeAdamW, {}),
     "SFAdamW": (ScheduleFreeAdamW, {}),
     "PaLMForeachSFAdamW": (ScheduleFreeAdamW, {"palm": True}),

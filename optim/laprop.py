@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable
 from typing import Any, ClassVar, Unpack
 
-import torch
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.batch import Group, ParamBatch, State, Update, constant, zeros
-from optim.engine.transform import Transform
-from optim.transforms.adam import BETAS
-from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
+from optim.transforms.normalized_momentum import NormalizedMomentum
 
 
 class LaProp(Composable):
@@ -47,66 +41,3 @@ class LaProp(Composable):
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(params, [NormalizedMomentum(betas, eps)], lr=lr, **common)
-
-
-class NormalizedMomentum(Transform):
-    """Averages the update after it was divided by the root of its averaged square.
-
-        v ← β₂ v + (1 − β₂) u²
-        m ← β₁ m + (1 − β₁) u/(√(v/(1 − β₂ᵗ)) + eps),   u ← m/(1 − β₁ᵗ)             β₂ may follow a schedule: `beta2_of`
-
-    State: m (``exp_avg``) and v (``exp_avg_sq``).
-
-    Args:
-        betas: decay of the two averages, each in [0, 1).
-        eps: added to the root, at least 0.
-        name: see `Transform`.
-    """
-
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
-    shardable = True
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8, *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas, eps=eps)
-
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
-        """Return the averages m and v, both zero."""
-        return {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
-
-    def __call__(self, update: Update, batch: ParamBatch) -> Update:
-        """Return the average of the divided updates."""
-        u, beta1, beta2 = update.value(), batch.group["betas"][0], beta2_of(batch)
-        m, v = batch.state["exp_avg"], batch.state["exp_avg_sq"]
-        if u.device.type == "cpu" and not isinstance(batch.step, Tensor) and u.stride() == m.stride() == v.stride():
-            _average_in_one_pass(u, m, v, batch)
-        else:
-            average_squares(v, u, beta2)
-            root = v.sqrt().div_(beta2_correction(batch) ** 0.5).add_(batch.group["eps"])
-            m.mul_(beta1).addcdiv_(u, root, value=1 - beta1)
-        # the statistic itself leaves, not marked as free: later transforms must not write to it
-        return Update(m, 1 / (1 - beta1**batch.step))
-
-
-def _average_in_one_pass(u: Tensor, m: Tensor, v: Tensor, batch: ParamBatch) -> None:
-    """Do what `NormalizedMomentum` does to m and v by the kernel of torch's AdamW, in half the time.
-
-    To the kernel m is a parameter that decays by β₁ and climbs, without momentum, by 1 − β₁ times the divided u.
-    """
-    torch._fused_adamw_(
-        [m],
-        [u],
-        [torch.zeros_like(u)],
-        [v],
-        [],
-        # the kernel corrects by 1 − β₂^count; PaLM's average needs no correction
-        [constant(math.inf if batch.group.get("palm") else float(batch.step), u)],
-        amsgrad=False,
-        beta1=0.0,
-        beta2=float(beta2_of(batch)),
-        lr=1 - batch.group["betas"][0],
-        weight_decay=1.0,
-        eps=batch.group["eps"],
-        maximize=True,
-        grad_scale=None,
-        found_inf=None,
-    )

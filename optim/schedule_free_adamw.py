@@ -152,8 +152,8 @@ def _fused_step(u: Tensor, batch: ParamBatch, averaging: ScheduleFree) -> None:
         [constant(math.inf if group.get("palm") else float(batch.step), u)],
         amsgrad=False,
         beta1=0.0,
-        beta2=beta2_of(batch),
-        lr=lr,
+        beta2=beta2_of(batch),  # type: ignore[arg-type]  # no tensor: the count of steps would be one too
+        lr=lr,  # type: ignore[arg-type]  # a number, or the group's tensor
         weight_decay=group["weight_decay"] * (1 - beta),
         eps=group["eps"],
         maximize=False,

@@ -6,13 +6,17 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optim import Combined
 
 INSTALL = {
     "pytorch_optimizer": "pip install '.[bench]'",
@@ -25,7 +29,10 @@ INSTALL = {
 
 @dataclass(frozen=True)
 class Row:
-    """One optimizer of the table: where it comes from, its options, and what it may cost."""
+    """One optimizer of the table: where it comes from, its options, and what it may cost.
+
+    With ``rest`` it gets the matrices, the parameters of two axes, and the optimizer of that row gets all others.
+    """
 
     name: str
     module: str
@@ -34,6 +41,7 @@ class Row:
     period: int = 1
     max_ratio: float = math.inf
     max_state_bytes: float = math.inf
+    rest: Row | None = None
 
 
 UNIT = Row("torch_adamw_fused", "torch.optim", "AdamW", {"fused": True})
@@ -88,6 +96,17 @@ ROWS = (
     Row("pytorch_optimizer_kron", "pytorch_optimizer", "Kron"),
     Row("heavyball_psgd_kron", "heavyball", "PSGDKron"),
     Row("PSGDKron", "optim", "PSGDKron", max_ratio=70),
+    # Muon's usual form: AdamW for all that is no matrix
+    Row("torch_muon_adamw", "torch.optim", "Muon", rest=UNIT),
+    Row("pytorch_optimizer_muon_adamw", "pytorch_optimizer", "Muon", {"use_muon": True}, rest=UNIT),
+    Row("heavyball_muon_adamw", "heavyball", "Muon", rest=UNIT),
+    Row("Muon", "optim", "Muon", max_ratio=40, max_state_bytes=4.1, rest=Row("AdamW", "optim", "AdamW")),
+    Row("Muon_polar_express", "optim", "Muon", {"orthogonalization": "polar_express"}, rest=UNIT),
+    Row("Muon_bfloat16", "optim", "Muon", {"ns_dtype": "bfloat16"}, rest=Row("AdamW", "optim", "AdamW")),
+    Row("Muon_alone", "optim", "Muon"),
+    Row("MuonLaProp", "optim", "MuonLaProp", max_ratio=45, max_state_bytes=8.01, rest=UNIT),
+    Row("NorMuon", "optim", "NorMuon", max_ratio=42, max_state_bytes=4.2, rest=UNIT),
+    Row("Scion", "optim", "Scion", max_ratio=40, max_state_bytes=4.01),
 )
 
 
@@ -101,6 +120,20 @@ def find_optimizer(row: Row) -> Any:
     if found is None:
         raise ValueError(f"{row.module} has no {row.optimizer}, which row {row.name} needs; choose rows with --only")
     return found
+
+
+def build_optimizer(row: Row, named: Sequence[tuple[str, Tensor]]) -> Optimizer:
+    """Return the optimizer of a row for (name, parameter) pairs.
+
+    Raises:
+        ValueError: its module is not installed, or has no such class.
+    """
+    found = find_optimizer(row)
+    if row.rest is None:
+        return found(named, **row.options)  # type: ignore[no-any-return]
+    matrices = [(name, param) for name, param in named if param.dim() == 2]
+    others = [(name, param) for name, param in named if param.dim() != 2]
+    return Combined([found(matrices, **row.options), build_optimizer(row.rest, others)])
 
 
 def _module(name: str) -> ModuleType:

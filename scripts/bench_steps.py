@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from bench_rows import Row, find_optimizer
+from bench_rows import Row, build_optimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -86,7 +86,7 @@ class Candidate:
 
     def __init__(self, row: Row, stage: Stage, compiled: bool) -> None:
         self.row, self.stage = row, stage
-        self.optimizer: Optimizer = find_optimizer(row)(stage.named, **row.options)
+        self.optimizer: Optimizer = build_optimizer(row, stage.named)
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()  # schedulefree begins in its mode for evaluation
         self.step: Callable[[], Any] = torch.compile(self.optimizer.step) if compiled else self.optimizer.step

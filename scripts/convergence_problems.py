@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from bench_rows import Row, find_optimizer
+from bench_rows import Row, build_optimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from toy_training import make_problem
@@ -61,7 +61,7 @@ def train(task: Task) -> Trained:
     torch.set_num_threads(1)
     problem = task.problem
     named, loss_at = problem.begin(task.seed)
-    optimizer: Optimizer = find_optimizer(task.row)(named, **{**task.row.options, "lr": task.lr})
+    optimizer: Optimizer = build_optimizer(replace(task.row, options={**task.row.options, "lr": task.lr}), named)
     # Schedule-Free has two sets of weights
     if hasattr(optimizer, "train"):
         optimizer.train()

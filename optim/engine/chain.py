@@ -11,18 +11,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.engine import evaluation, saved_state
-from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry, Scalar, State, Update, state_dtype
+from optim.engine.batch import HALF, Group, ParamEntry, Scalar, State, state_dtype
 from optim.engine.capturable import check_capturable, check_compile_mode, keep_counts_on_device
 from optim.engine.finite import all_finite
 from optim.engine.fsdp import check_sharded, local_entry
+from optim.engine.group_step import step_group
 from optim.engine.options import SWITCH, Domain, check_names, check_options
-from optim.engine.stacking import batches, write_back
 from optim.engine.storage import narrowed
 from optim.engine.transform import (
-    FusedTransform,
-    SkipUpdate,
     Transform,
-    applied,
     merged_options,
     merged_shared_state,
     merged_state,
@@ -101,7 +98,7 @@ class Chain(Optimizer):
         self.compile_mode = compile_mode
         # before super().__init__, which already calls add_param_group
         self.transforms, self.skip_nonfinite, self.capturable = tuple(transforms), skip_nonfinite, capturable
-        self._after_step = [transform for transform in self.transforms if transform.acts_after_step]
+        self.after_step_transforms = [transform for transform in self.transforms if transform.acts_after_step]
         # while `Health` measures: the group of every batch, and what clipping transforms noted about the batch
         self.limited: list[tuple[Group, list[tuple[Scalar, int]]]] | None = None
         super().__init__(params, {"lr": lr, **merged_options(self.transforms), "maximize": maximize})
@@ -117,7 +114,7 @@ class Chain(Optimizer):
         # torch's Optimizer.__getstate__ returns defaults, state and groups only
         own = {
             "transforms": self.transforms,
-            "_after_step": self._after_step,
+            "after_step_transforms": self.after_step_transforms,
             "skip_nonfinite": self.skip_nonfinite,
             "capturable": self.capturable,
             "compile_mode": self.compile_mode,
@@ -215,50 +212,7 @@ class Chain(Optimizer):
             yield local_entry(ParamEntry(param, grad, state, key, names[i] if names else (place, i)))
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
-        active = [transform for transform in self.transforms if not transform.idle(transform.own(group))]
-        # a compiler cannot look into torch's kernels, and makes one of several transforms itself
-        place = None if torch.compiler.is_compiling() else _place_of_fused(active)
-        ahead = active[:place]
-        waiting: list[tuple[Tensor, ParamBatch]] = []
-        # a kernel that is the only call of the step takes small tensors as they are: stacks would cost copies
-        first = active[0] if place == 0 else None
-        stack_small = not isinstance(first, FusedTransform) or first.stack_small
-        # a stack has one step count, and those on the device cannot be compared; shards differ between processes,
-        # which must reduce in one order
-        alone = self.capturable or any(entry.shard for entry in entries) or not all(x.stacks for x in active)
-        for batch in batches(group, entries, stack_small=stack_small and not alone):
-            if self.limited is not None:
-                batch.limited = []
-                self.limited.append((group, batch.limited))
-            update = _transformed(ahead, batch) if ahead else Update(batch.grad)
-            if update is None:
-                write_back(batch)
-            elif place is None:
-                update.subtract_from(batch.param)
-                # its memory is free, and still in the cache, for the next batch
-                del update
-                self._finish(batch)
-            else:
-                waiting.append((update.value(), batch))
-                if batch.widened:
-                    # one launch for the whole group would need float32 copies of all statistics at once
-                    self._move(active[place:], waiting)
-                    waiting = []
-        if waiting:
-            # one launch for the whole group, as torch's fused kernels take lists of tensors
-            self._move(active[place:], waiting)
-
-    def _move(self, transforms: Sequence[Transform], waiting: Sequence[tuple[Tensor, ParamBatch]]) -> None:
-        fused, *later = transforms
-        assert isinstance(fused, FusedTransform)
-        fused.move([update for update, _ in waiting], [fused.view(batch) for _, batch in waiting], later)
-        for _, batch in waiting:
-            self._finish(batch)
-
-    def _finish(self, batch: ParamBatch) -> None:
-        for transform in self._after_step:
-            transform.after_step(transform.view(batch))
-        write_back(batch)
+        step_group(self, group, entries)
 
     def _fresh_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         # a Python number: torch keeps a tensor, but reading it for a bias correction would wait for the device
@@ -370,19 +324,3 @@ class Chain(Optimizer):
         saved_state.restore(self, saved, self._fresh_by_name)
         for group in self.param_groups if self.capturable else ():
             keep_counts_on_device(group)
-
-
-def _place_of_fused(active: Sequence[Transform]) -> int | None:
-    """Return which transform moves the parameters by itself, and does the work of all later ones; None if none does."""
-    for place, transform in enumerate(active):
-        if isinstance(transform, FusedTransform) and transform.fuses(active[place + 1 :]):
-            return place
-    return None
-
-
-def _transformed(transforms: Sequence[Transform], batch: ParamBatch) -> Update | None:
-    """Return what the transforms make of a batch's gradient; None if one of them skips the update."""
-    try:
-        return applied(transforms, Update(batch.grad), batch)
-    except SkipUpdate:
-        return None

@@ -7,6 +7,7 @@ and in a stack. Legend: N parameters of a batch, n elements of each.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -48,7 +49,8 @@ class Draw:
     """
 
     def __init__(self, seed: int, step: int, purpose: str, labels: Sequence[Label], device: torch.device) -> None:
-        first, second = _signed_halves(_digest(seed, step, purpose))
+        # a count on the device would be hashed by how it is printed
+        first, second = _signed_halves(_digest(seed, operator.index(step), purpose))
         # mixed on the device, of numbers that stay there: a copy from the host would stop a CUDA graph's capture
         self.keys = _mixed(_parameter_keys(tuple(labels), device) ^ first, second)
 

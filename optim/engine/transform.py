@@ -131,6 +131,26 @@ class FusedTransform(Transform):
         """
 
 
+class GroupTransform(Transform):
+    """A transform that can also take the updates of a whole group at once, to divide their work over processes.
+
+    A chain may have one whose `takes_all` is true; the engine then calls `of_group` instead of it.
+    """
+
+    @abstractmethod
+    def takes_all(self, group: Group) -> bool:
+        """Return whether the options of a group ask for `of_group`."""
+
+    @abstractmethod
+    def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
+        """Return the new updates, as calls with one batch each would; see `Transform.__call__`.
+
+        Args:
+            updates: one per batch, which must not be modified.
+            batches: all of one group, in the same order in every process.
+        """
+
+
 def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:
     """Return the defaults of all transforms of a chain, as the groups name them.
 
@@ -142,7 +162,7 @@ def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:
     for transform in transforms[:-1]:
         if transform.has_evaluation_point:
             raise ValueError(
-                f"{type(transform).__name__} must be the last transform: no rule may change what it averages"
+                f"{type(transform).__name__} must be the last transform: it averages parameters as they have moved"
             )
     options: dict[str, Any] = {}
     for transform in transforms:

@@ -1,15 +1,15 @@
-"""A moving average of the updates."""
+"""Moving averages and decaying sums of the updates."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, state_dtype
-from optim.engine.options import FLOAT_DTYPE, OR_NONE
+from optim.engine.batch import Group, ParamBatch, State, Update, state_dtype, zeros
+from optim.engine.options import FLOAT_DTYPE, OR_NONE, SWITCH
 from optim.engine.transform import Transform
 
 
@@ -63,3 +63,63 @@ class Momentum(Transform):
         new = update.writable().mul_(1 - beta1).add_(decayed)
         average.copy_(new)
         return Update(new, free=True)
+
+
+class HeavyBallMomentum(Transform):
+    """Replaces the update by a decaying sum of all updates, which is 1/(1 − β₁) times as long as an average.
+
+        s ← β₁ s + u,   u ← s
+
+    State: s (``momentum_buffer``).
+
+    Args:
+        betas: the first is the decay, in [0, 1); the second belongs to another transform.
+        options: of a subclass, and the name; see `Transform`.
+
+    Reference:
+        torch.optim.SGD with ``momentum``.
+    """
+
+    allowed: ClassVar = {"betas": ("[0, 1)", "[0, 1)")}
+
+    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), **options: Any) -> None:
+        super().__init__(betas=betas, **options)
+
+    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+        """Return a sum of zero."""
+        return {"momentum_buffer": zeros(param)}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
+        """Return the sum."""
+        s: Tensor = batch.state["momentum_buffer"].mul_(batch.group["betas"][0])
+        # the statistic itself leaves, not marked as free: later transforms must not write to it
+        return update.times(-1.0).subtract_from(s)
+
+
+class NesterovMomentum(HeavyBallMomentum):
+    """`HeavyBallMomentum` that looks one step ahead.
+
+        s ← β₁ s + u,   u ← u + β₁ s
+
+    Args:
+        betas: see `HeavyBallMomentum`.
+        nesterov: False leaves out the second equation, so that u ← s.
+        name: see `Transform`.
+
+    Reference:
+        torch.optim.SGD with ``nesterov=True``; Sutskever et al. 2013, "On the importance of initialization and momentum
+        in deep learning".
+    """
+
+    allowed: ClassVar = {**HeavyBallMomentum.allowed, "nesterov": SWITCH}
+
+    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), nesterov: bool = True, *, name: str = "") -> None:
+        super().__init__(betas, nesterov=nesterov, name=name)
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
+        """Return the sum, a step ahead."""
+        s = super().__call__(update, batch)
+        if not batch.group["nesterov"]:
+            return s
+        assert isinstance(s, Tensor)
+        return Update(torch.add(update.value(), s, alpha=batch.group["betas"][0]), free=True)

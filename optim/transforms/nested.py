@@ -36,7 +36,7 @@ class Sequential(Transform):
         for transform in transforms:
             if transform.has_evaluation_point:
                 raise ValueError(
-                    f"{type(transform).__name__} moves parameters in its own way; it stands in no other chain"
+                    f"{type(transform).__name__} averages parameters, and cannot be a part of another transform"
                 )
         self.transforms = tuple(_renamed(transform, name) for transform in transforms)
         # the members' names are whole: this transform itself needs no prefix

@@ -14,9 +14,11 @@ from tests.optim.oracles.adopt import adopt
 from tests.optim.oracles.common import Ending, Rule
 from tests.optim.oracles.laprop import laprop
 from tests.optim.oracles.lion import lion
+from tests.optim.oracles.muon import muon, muon_laprop, nor_muon
 from tests.optim.oracles.psgd_kron import psgd_kron
 from tests.optim.oracles.rmsprop import rmsprop
 from tests.optim.oracles.schedule_free_adamw import divided_by_rms, schedule_free
+from tests.optim.oracles.scion import scion
 from tests.optim.oracles.soap import soap
 
 Options = dict[str, Any]
@@ -73,6 +75,19 @@ class OptimizerCase:
         """The class with the row's options."""
         return partial(self.optimizer, **self.options)
 
+
+MATRIX_OPTIONS: tuple[tuple[Options, str], ...] = (
+    ({"lr": -1.0}, "lr must be a number"),
+    ({"orthogonalization": "lu"}, "orthogonalization must be one of newton_schulz, polar_express, qr, svd, given 'lu'"),
+    ({"ns_steps": 0}, r"ns_steps must be a number in \[1, 100\] of whole numbers"),
+    ({"ns_dtype": "int8"}, "ns_dtype must be float16, bfloat16"),
+    ({"adjust_lr_fn": "adamw"}, "adjust_lr_fn must be one of original, match_rms_adamw, spectral, given 'adamw'"),
+    ({"stacked_matrices": 1}, "stacked_matrices must be True or False"),
+    ({"shard_matrix_work": 1}, "shard_matrix_work must be True or False"),
+    ({"orthogonalization": "svd", "ns_steps": 3}, "ns_steps and ns_dtype .* do nothing for 'svd'"),
+    ({"weight_decay": -0.1}, "weight_decay must be"),
+    ({"warmup_steps": 1.5}, "warmup_steps must be"),
+)
 
 CASES = [
     OptimizerCase(
@@ -546,6 +561,84 @@ CASES = [
                 "test_groups_with_different_options_act_like_optimizers_of_their_own",
             ),
             "the probes of a parameter depend on its name, or without names on its place and that of its group",
+        ),
+    ),
+    OptimizerCase(
+        optimizer=optim.Muon,
+        state_bytes=4,
+        quadratic={"lr": 0.002},
+        no_decay={},
+        other_group={"lr": 0.02, "betas": (0.8, 0.99), "nesterov": False, "ns_steps": 7, "weight_decay": 0.05},
+        bad_options=(
+            *MATRIX_OPTIONS,
+            ({"betas": (1.0, 0.99)}, r"betas\[0\] must be a number in \[0, 1\)"),
+            ({"betas": (0.9, 0.95)}, r"betas\[1\] does nothing in Muon and must be 0.99, given 0.95"),
+            ({"nesterov": 1}, "nesterov must be True or False"),
+        ),
+        golden=None,
+        oracle=muon,
+        oracle_runs=(
+            {},
+            {"nesterov": False, "betas": (0.5, 0.99), "adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.3},
+            {"orthogonalization": "polar_express", "ns_steps": 9, "warmup_steps": 7, "adjust_lr_fn": "spectral"},
+            {"orthogonalization": "svd", "stacked_matrices": True},
+            {"orthogonalization": "qr"},
+        ),
+    ),
+    OptimizerCase(
+        optimizer=optim.MuonLaProp,
+        state_bytes=8,
+        quadratic={"lr": 0.05},
+        no_decay={},
+        other_group={"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "orthogonalization": "qr", "weight_decay": 0.05},
+        bad_options=(
+            *MATRIX_OPTIONS,
+            ({"betas": (0.9, 1.0)}, r"betas\[1\] must be a number in \[0, 1\)"),
+            ({"eps": -1e-8}, "eps must be"),
+        ),
+        golden=None,
+        oracle=muon_laprop,
+        oracle_runs=({}, {"betas": (0.8, 0.7), "eps": 0.1, "weight_decay": 0.3, "stacked_matrices": True}),
+    ),
+    OptimizerCase(
+        optimizer=optim.NorMuon,
+        state_bytes=4 * (1 + 1 / 200),
+        quadratic={"lr": 0.002},
+        no_decay={},
+        other_group={"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "orthogonalization": "polar_express"},
+        bad_options=(
+            *MATRIX_OPTIONS,
+            ({"betas": (0.9, 1.0)}, r"betas\[1\] must be a number in \[0, 1\)"),
+            ({"eps": 0.0}, "eps must be"),
+            ({"nesterov": 1}, "nesterov must be True or False"),
+        ),
+        golden=None,
+        oracle=nor_muon,
+        oracle_runs=(
+            {},
+            {"nesterov": False, "betas": (0.5, 0.7), "eps": 0.1, "adjust_lr_fn": "original", "weight_decay": 0.3},
+            {"stacked_matrices": True, "orthogonalization": "svd"},
+        ),
+    ),
+    OptimizerCase(
+        optimizer=optim.Scion,
+        state_bytes=4,
+        quadratic={"lr": 0.01, "weight_decay": 0.0},
+        no_decay={"weight_decay": 0.0},
+        other_group={"lr": 0.02, "beta1": 0.5, "norm": "sign", "scale": 3.0, "weight_decay": 0.5},
+        bad_options=(
+            *MATRIX_OPTIONS,
+            ({"beta1": 1.0}, "beta1 must be"),
+            ({"norm": "rows"}, "norm must be one of auto, spectral, sign, row, embedding, given 'rows'"),
+            ({"scale": 0.0}, "scale must be"),
+        ),
+        golden=None,
+        oracle=scion,
+        oracle_runs=(
+            {},
+            {"norm": "sign", "scale": 3.0, "weight_decay": 0.0},
+            {"norm": "row", "beta1": None, "stacked_matrices": True},
+            {"norm": "embedding", "beta1": 0.5},
         ),
     ),
 ]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -20,9 +18,9 @@ from optim.aliases import ALIASES
 from optim.combined import Combined
 from optim.engine.chain import Chain
 from optim.schedules.closed_form import ClosedFormSchedule
+from tests.configs import CONFIGS, choice
 from tests.optim.cases import CASES
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = {group: sorted((CONFIGS / group).glob("*.yaml")) for group in ("optimizer", "schedule", "parameter_rules")}
 
 
@@ -32,9 +30,8 @@ def by_name(group):
 
 def load(file):
     """Return a config as commands see it: plain values, with the trainer's horizon filled in."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        node = compose(f"{file.parent.name}/{file.stem}")[file.parent.name]
-    config = OmegaConf.merge({"trainer": {"max_steps": 1000}, "encoder": {"d_model": 144}}, {"node": node})
+    around = {"trainer": {"max_steps": 1000}, "encoder": {"d_model": 144}, "optimizer": {"lr": 0.001}}
+    config = OmegaConf.merge(around, {"node": choice(file.parent.name, file.stem)})
     return OmegaConf.to_container(config, resolve=True)["node"]
 
 

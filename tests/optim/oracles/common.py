@@ -56,7 +56,7 @@ def corrected(g: Array, state: State, options: Mapping[str, Any]) -> Array:
     """Return the gradient that MARS makes: Yuan et al. 2024, arXiv:2411.10438, algorithm 1."""
     if not options["mars"] or "previous" not in state:
         return g
-    beta1 = options["betas"][0] if "betas" in options else options["beta"]
+    beta1 = options["betas"][0] if "betas" in options else options.get("beta", options.get("beta1"))
     return g + options["mars_gamma"] * beta1 / (1 - beta1) * (g - state["previous"])
 
 

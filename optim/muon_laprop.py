@@ -1,0 +1,46 @@
+"""MuonLaProp: LaProp's momentum, orthogonalized."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from optim.composable import Composable
+from optim.muon import MatrixOptions, split_options
+from optim.transforms.normalized_momentum import NormalizedMomentum
+from optim.transforms.orthogonalize import Orthogonalize
+
+
+class MuonLaProp(Composable):
+    """`Muon` on the average of normalized gradients; parameters that are no matrices move as LaProp moves them.
+
+    State: LaProp's averages (``exp_avg``, ``exp_avg_sq``).
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        betas: decay of the averages of normalized gradients and of g², each in [0, 1).
+        eps: added to the root, at least 0.
+        options: see `optim.muon.MatrixOptions` and `optim.composable.CommonOptions`.
+
+    Raises:
+        ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Reference:
+        HeavyBall 1.4.1, class MuonLaProp (no paper): `NormalizedMomentum`, then `Orthogonalize`.
+        Differs: eps is added to the root, not a floor of it; betas[1] is always used.
+    """
+
+    has_beta2: ClassVar = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 2.5e-3,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-8,
+        **options: Unpack[MatrixOptions],
+    ) -> None:
+        own, common = split_options(options)
+        super().__init__(params, [NormalizedMomentum(betas, eps), Orthogonalize(**own)], lr=lr, **common)
