@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from optim.combined import Combined
 from optim.engine.batch import Group
 from optim.engine.chain import Chain
-from optim.engine.transform import Transform
 
 Named = Iterable[tuple[str, nn.Parameter]]
 
@@ -205,9 +204,9 @@ def _refuse_needs_of_all(chain: Chain) -> None:
             "others have been used; set it to False"
         )
     for transform in chain.transforms:
-        sees_all = type(transform).before_step is not Transform.before_step
-        if sees_all and not all(transform.idle(transform.own(group)) for group in chain.param_groups):
-            options = ", ".join(transform.prefix + option for option in transform.allowed)
+        own = [transform.own(group) for group in chain.param_groups]
+        if any(transform.needs_all_gradients(group) and not transform.idle(group) for group in own):
+            options = ", ".join(transform.prefix + option for option in transform.options)
             raise ValueError(
                 f"{owner} cannot step in the backward pass: its {type(transform).__name__} needs all gradients at "
                 f"once; switch it off ({options}), or step after the backward pass"

@@ -130,7 +130,7 @@ def build_optimizer(row: Row, named: Sequence[tuple[str, Tensor]]) -> Optimizer:
     """
     found = find_optimizer(row)
     if row.rest is None:
-        return found(named, **row.options)  # type: ignore[no-any-return]
+        return found(named, **row.options)
     matrices = [(name, param) for name, param in named if param.dim() == 2]
     others = [(name, param) for name, param in named if param.dim() != 2]
     return Combined([found(matrices, **row.options), build_optimizer(row.rest, others)])

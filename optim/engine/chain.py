@@ -220,7 +220,8 @@ class Chain(Optimizer):
         state: State = {"step": step}
         state |= merged_state(self.transforms, param, group, stacking_key)
         if group.get("storage_dtype") == "bfloat16":
-            state = narrowed(state, param)
+            exact = {transform.prefix + key for transform in self.transforms for key in transform.exact_state}
+            state = narrowed(state, param, exact)
         if param.dtype in HALF:
             state["rounding_error"] = torch.zeros_like(param, memory_format=torch.preserve_format)
         return state

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -52,11 +52,13 @@ class StateStorage(Transform):
         return update
 
 
-def narrowed(state: State, param: Tensor) -> State:
-    """Return fresh statistics with those of the parameter's shape in bfloat16."""
-    return {
-        key: x.to(torch.bfloat16) if isinstance(x, Tensor) and x.shape == param.shape else x for key, x in state.items()
-    }
+def narrowed(state: State, param: Tensor, exact: Collection[str]) -> State:
+    """Return fresh statistics with those of the parameter's shape in bfloat16, but for ``exact`` ones."""
+
+    def narrow(key: str, x: Any) -> bool:
+        return isinstance(x, Tensor) and x.shape == param.shape and key not in exact
+
+    return {key: x.to(torch.bfloat16) if narrow(key, x) else x for key, x in state.items()}
 
 
 def widened(state: Mapping[str, Tensor], like: Tensor) -> State:

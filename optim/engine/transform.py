@@ -37,6 +37,8 @@ class Transform(ABC):
     """What each option may be, as in `optim.engine.options.check_options`."""
     acts_after_step: ClassVar[bool] = False
     """Whether `after_step` does anything."""
+    exact_state: ClassVar[tuple[str, ...]] = ()
+    """Statistics that ``storage_dtype`` leaves wide: parameters of another kind, which rounding would move."""
     stacks: bool = True
     """Whether it takes stacks; one that does not makes its whole chain take each parameter alone."""
     shardable: bool = False
@@ -77,6 +79,10 @@ class Transform(ABC):
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:  # noqa: B027
         """Look at all gradients together; store what is found in ``group["shared_state"]``."""
+
+    def needs_all_gradients(self, group: Group) -> bool:
+        """Return whether `before_step` does anything with these options; parameters then cannot step one by one."""
+        return type(self).before_step is not Transform.before_step
 
     def after_step(self, batch: ParamBatch) -> None:  # noqa: B027
         """Look at the parameters after they have moved; may change ``batch.param`` in place."""

@@ -80,6 +80,10 @@ class Clipping(Transform):
             # a tensor: `if norm > 1` would wait for the device
             group["shared_state"][self.prefix + "clip_factor"] = 1 / total_norm(norms).clamp(min=1.0)
 
+    def needs_all_gradients(self, group: Group) -> bool:
+        """Return whether the common norm is limited; the others look at one parameter."""
+        return bool(group[self.option] == GLOBAL_NORM)
+
     def idle(self, group: Group) -> bool:
         """Return whether everything passes unchanged."""
         return group[self.option] in (None, "identity")

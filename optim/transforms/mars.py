@@ -56,6 +56,6 @@ class MarsCorrection(Transform):
 
 def corrected_gradient(gradient: Tensor, previous: Tensor, group: Group, step: int) -> Tensor:
     """Return c of `MarsCorrection` at a step; the gradient itself at the first."""
-    beta1 = group["betas"][0] if "betas" in group else group.get("beta", group.get("beta1"))
+    beta1 = group["betas"][0] if "betas" in group else group["beta" if "beta" in group else "beta1"]
     # one pass over memory: g + a (g − previous) = lerp(g, previous, −a)
     return gradient if step == 1 else gradient.lerp(previous, -group["mars_gamma"] * beta1 / (1 - beta1))

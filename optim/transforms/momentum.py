@@ -81,6 +81,7 @@ class HeavyBallMomentum(Transform):
     """
 
     allowed: ClassVar = {"betas": ("[0, 1)", "[0, 1)")}
+    shardable = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.99), **options: Any) -> None:
         super().__init__(betas=betas, **options)

@@ -16,12 +16,13 @@ from tests.optim.cases import CASES, COMMON_RUNS
 from tests.optim.training import make_parameters, run, same
 
 FAMILY = [pytest.param(case, id=case.name) for case in CASES if issubclass(case.optimizer, Composable)]
+OF_THE_WHOLE = {"skip_nonfinite", "capturable", "compile_mode"}  # options of an optimizer, not of its groups
 
 
 @pytest.mark.parametrize("row", FAMILY)
 def test_all_common_options_are_in_the_groups(row):
     group = row.factory(make_parameters()).param_groups[0]
-    wanted = set(CommonOptions.__annotations__) - {"skip_nonfinite"}
+    wanted = set(CommonOptions.__annotations__) - OF_THE_WHOLE
     wanted -= set() if row.optimizer.has_beta2 else {"palm", "beta2_scale"}
     wanted -= set(row.optimizer.refused)
     assert wanted <= set(group)

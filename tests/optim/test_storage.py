@@ -48,7 +48,8 @@ def test_state_of_the_parameters_shape_takes_half_of_the_bytes(row):
         param = nn.Parameter(torch.randn(300, 200))
         optimizer = row.factory([param], **options)
         run(optimizer, [param], range(2))
-        state = [x for x in optimizer.state[param].values() if isinstance(x, torch.Tensor)]
+        exact = {key for transform in optimizer.transforms for key in transform.exact_state}
+        state = [x for key, x in optimizer.state[param].items() if isinstance(x, torch.Tensor) and key not in exact]
         assert all(x.dtype == torch.bfloat16 for x in state if options and x.shape == param.shape)
         return sum(x.nbytes for x in state if x.shape == param.shape)
 
@@ -94,7 +95,7 @@ def test_a_resumed_run_rounds_as_the_one_that_went_on(row, dtype):
     run(optimizer, params, range(3, 6))
     run(twin, twins, range(3, 6))
     assert same(params, twins)
-    assert twin.state[twins[3]]["exp_avg"].dtype == torch.bfloat16
+    assert torch.bfloat16 in {value.dtype for value in twin.state[twins[3]].values() if isinstance(value, torch.Tensor)}
 
 
 def test_small_changes_add_up():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.optim.oracles.common import Array, State
+from tests.optim.oracles.laprop import laprop
 from tests.optim.oracles.orthogonal import by_matrix, orthogonal, resized
 
 
@@ -23,11 +24,7 @@ def muon(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -
 
 def muon_laprop(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
     """Return the direction of a step that orthogonalizes LaProp's."""
-    beta1, beta2 = options["betas"]
-    state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * g**2
-    normalized = g / (np.sqrt(state["v"] / (1 - beta2**t)) + options["eps"])
-    state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * normalized
-    u = state["m"] / (1 - beta1**t)
+    u = laprop(p, g, state, t, options)
     return u if p.ndim < 2 else by_matrix(u, options, lambda m: resized(orthogonal(m, options), options))
 
 
