@@ -14,9 +14,10 @@ from optim.engine import evaluation, saved_state
 from optim.engine.batch import HALF, Group, ParamEntry, Scalar, State, state_dtype
 from optim.engine.capturable import check_capturable, check_compile_mode, keep_counts_on_device
 from optim.engine.finite import all_finite
-from optim.engine.fsdp import check_sharded, local_entry
+from optim.engine.fsdp import local_entry
+from optim.engine.group_checks import check_group, refuse_sparse_gradients
 from optim.engine.group_step import step_group
-from optim.engine.options import SWITCH, Domain, check_names, check_options
+from optim.engine.options import SWITCH, check_options
 from optim.engine.storage import narrowed
 from optim.engine.transform import (
     Transform,
@@ -24,9 +25,6 @@ from optim.engine.transform import (
     merged_shared_state,
     merged_state,
 )
-
-# keys of a group that are not hyper-parameters: torch's own, a label for loggers, a schedule's base lr, our counts
-GROUP_KEYS = ("params", "param_names", "name", "initial_lr", "shared_state")
 
 
 def chain(*transforms: Transform, lr: float | Tensor, maximize: bool = False) -> Callable[..., Chain]:
@@ -150,7 +148,7 @@ class Chain(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._refuse_sparse_gradients()
+        refuse_sparse_gradients(self)
         if self.skip_nonfinite and not all_finite([p.grad for _, p, _ in self._named() if p.grad is not None]):
             self.count("skipped_steps")
             return loss
@@ -232,17 +230,6 @@ class Chain(Optimizer):
     def _named(self) -> Iterator[tuple[str, Tensor, Group]]:
         return saved_state.named_parameters(self)
 
-    def _refuse_sparse_gradients(self) -> None:
-        grads = [param.grad for group in self.param_groups for param in group["params"] if param.grad is not None]
-        if all(grad.layout is torch.strided for grad in grads):
-            return
-        # names are looked up only for the message: this runs in every step
-        sparse = (n for n, p, _ in self._named() if p.grad is not None and p.grad.layout is not torch.strided)
-        raise ValueError(
-            f"{type(self).__name__} needs dense gradients, given sparse ones for {next(sparse)}; "
-            "build the embedding with sparse=False, or give this parameter to torch.optim.SparseAdam"
-        )
-
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; a refused group leaves the optimizer as it was.
 
@@ -277,22 +264,7 @@ class Chain(Optimizer):
             keep_counts_on_device(group)
 
     def _check_group(self, group: Group) -> None:
-        owner = type(self).__name__
-        check_names(group.keys() - set(GROUP_KEYS), self.defaults, f"{owner}'s parameter group")
-        # a transform may allow other values of lr than the engine, such as Adafactor's None
-        allowed: dict[str, Domain] = {"lr": "[0, inf)", "maximize": SWITCH}
-        for transform in self.transforms:
-            allowed |= {transform.prefix + key: domain for key, domain in transform.allowed.items()}
-        check_options(group, allowed)
-        for transform in self.transforms:
-            transform.check(transform.own(group))
-        check_sharded(owner, self.transforms, group)
-        for param in group["params"]:
-            if not param.is_floating_point():
-                raise ValueError(
-                    f"{owner} needs real floating-point parameters, given {param.dtype}; "
-                    "use torch.view_as_real for complex ones"
-                )
+        check_group(self, self.transforms, group)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -301,12 +273,15 @@ class Chain(Optimizer):
         If the names of parameters are known on both sides, each takes the state saved under its name.
 
         Raises:
-            ValueError: the state belongs to another optimizer or to other parameters; nothing was changed.
+            ValueError: the state belongs to another optimizer or to other parameters, or an option in it is not
+                allowed; nothing was changed.
         """
         saved: list[dict[str, Any]] = []
 
         def inspect(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
             given = saved_state.align(self, given)
+            for saved_group, group in zip(given["param_groups"], self.param_groups, strict=False):
+                self._check_group(saved_state.loaded_group(group, saved_group))
             saved_state.check(self, given, self._fresh_by_name)
             saved.append(given)
             return given

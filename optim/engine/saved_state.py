@@ -88,6 +88,12 @@ def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
             )
 
 
+def loaded_group(group: Group, saved: Mapping[str, Any]) -> Group:
+    """Return a group with the options that loading a saved one gives it; shapes of statistics may depend on them."""
+    kept = ("params", "param_names", "shared_state")
+    return {**group, **{key: value for key, value in saved.items() if key in group and key not in kept}}
+
+
 def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
     """Put the saved tensors back, with the dtypes of fresh ones and in memory of their own.
 
@@ -120,7 +126,7 @@ def _saved_states(
         if place in given["state"]:
             # on the meta device: a full set of fresh statistics would need the memory of a second optimizer
             outline = param.to("meta")
-            expected = fresh(name, outline, group)
+            expected = fresh(name, outline, loaded_group(group, saved_group))
             if saved_group["shared_state"].get(EVALUATING):
                 expected[TRAINING_POINT] = outline
             yield name, param, expected, given["state"][place]

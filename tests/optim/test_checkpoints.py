@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import optim
 from tests.optim.cases import CASES
 from tests.optim.training import make_parameters, run, same, values
 
@@ -151,6 +152,36 @@ def test_a_state_with_an_unknown_option_is_refused(case):
     message = rf"the state saved for {case.name}'s group 1: unknown option 'maximise' \(did you mean 'maximize'\?\)"
     with pytest.raises(ValueError, match=message):
         optimizer.load_state_dict(given)
+
+
+def test_impossible_options_of_a_state_are_refused_and_nothing_changes(case):
+    params = make_parameters()
+    optimizer = case.factory(params)
+    run(optimizer, params, range(1))
+    before = copy.deepcopy(optimizer.param_groups[0])
+    for value in ("x", float("nan"), -1.0):
+        state = copy.deepcopy(optimizer.state_dict())
+        state["param_groups"][0]["lr"] = value
+        with pytest.raises(ValueError, match="lr must be"):
+            optimizer.load_state_dict(state)
+        assert optimizer.param_groups[0]["lr"] == before["lr"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [(optim.SOAP, {"max_precond_dim": 10}), (optim.LearnedGradient, {"max_full_dim": 10})],
+    ids=["SOAP", "LearnedGradient"],
+)
+def test_options_that_shapes_depend_on_are_loaded_with_the_statistics(optimizer, options):
+    params = make_parameters()
+    saved = optimizer(params, **options)
+    run(saved, params, range(3))
+    twins = [nn.Parameter(value) for value in values(params)]
+    twin = optimizer(twins)
+    twin.load_state_dict(copy.deepcopy(saved.state_dict()))
+    run(saved, params, range(3, 5))
+    run(twin, twins, range(3, 5))
+    assert same(params, twins)
 
 
 def test_the_state_of_parameters_with_other_shapes_is_refused_by_name(case):
