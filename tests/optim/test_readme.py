@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 import optim
+from optim.transforms.adam import Adam
+from optim.transforms.beta2 import PalmBeta2
 from tests.optim.training import make_gradient, make_parameters, run, values
 
 README = Path(__file__).parents[2] / "optim" / "README.md"
@@ -82,3 +85,38 @@ def test_every_optimizer_and_schedule_has_a_row():
     rows = re.findall(r"^\| `(\w+)", README.read_text(), re.MULTILINE)
     schedules = [cls for cls in vars(optim).values() if isinstance(cls, type) and issubclass(cls, ClosedFormSchedule)]
     assert {case.name for case in CASES} | {cls.__name__ for cls in schedules} <= set(rows)
+
+
+HEAVYBALL = README.with_name("HEAVYBALL.md").read_text()
+
+
+def rows(heading: str) -> list[list[list[str]]]:
+    """Return the names in each cell of the table below a heading."""
+    lines = HEAVYBALL.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
+    table = [line for line in lines if line.startswith("|")][2:]
+    return [[re.findall(r"`([^`]+)`", cell) for cell in row.strip("|").split(" | ")] for row in table]
+
+
+def test_every_name_of_heavyball_builds_an_optimizer():
+    names = [name for theirs, _ in rows("Optimizers") for name in theirs]
+    assert len(names) >= 30
+    for name in names:
+        run(getattr(optim, name)(params := make_parameters()), params, range(1))
+
+
+def test_the_table_of_transforms_is_right():
+    around = {type(transform) for transform in optim.Composable([make_parameters()[3]], [Adam()], lr=0.1).transforms}
+    for (name,), transforms in rows("What each is made of"):
+        chain = getattr(optim, name)(make_parameters()).transforms
+        rule = [type(each).__name__ for each in chain if type(each) not in around - {Adam} | {PalmBeta2}]
+        assert rule == transforms, name
+
+
+def test_transforms_and_test_files_that_are_named_exist():
+    for _, ours in rows("`chainable`"):
+        for name in ours:
+            module, _, attribute = name.rpartition(".")
+            if not name.startswith("optim.") and re.fullmatch(r"[a-z_.]+\.[A-Z]\w+", name):
+                assert hasattr(importlib.import_module(f"optim.{module}"), attribute), name
+    for file in re.findall(r"test_\w+\.py", HEAVYBALL):
+        assert Path(__file__).with_name(file).is_file(), file
