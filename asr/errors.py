@@ -21,7 +21,8 @@ WORKER_ADVICE = {
     "shared memory": "Make room in /dev/shm, or lower {keys}",
     "out of memory": "Free some memory, or lower {keys}",
     "bus error": "Make room in /dev/shm, or lower {keys}",
-    "": "Raise the limits of the shell (ulimit -n, the number of open files), make room in /dev/shm, or lower {keys}",
+    "": "Raise the limits of the shell (ulimit -n, the number of open files; ulimit -f, the size of a file), make room "
+    "in /dev/shm, or lower {keys}",
 }
 WORKER_KEYS = "data.workers.num_workers or .prefetch (num_workers when decoding); num_workers=0 needs no worker"
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from asr.safe_io import check_inside, named_path, open_inside, refuse_links_outside
 
-FILES = (".lock", "config.yaml", "overrides.yaml", "metrics.csv", "wandb_id")
-UNSTARTED = {".lock", "config.yaml"}
+DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
+FILES = (".lock", "config.yaml", "overrides.yaml", DATA_RECORD, "metrics.csv", "wandb_id")
+UNSTARTED = {".lock", "config.yaml", DATA_RECORD}
 FOLDERS = ("checkpoints", "decode", "report", "wandb")
 # wandb leaves a link to its log in the user's cache, and never opens it again
 WANDB_LOGS = "wandb/*/logs/debug-core.log"
@@ -36,6 +37,21 @@ def check_run_folder(folder: Path) -> None:
         # a kill between two steps of writing can leave a link that leads nowhere
         if path.exists() and not path.is_file():
             raise ValueError(f"{path} is not a regular file, as checkpoints are; remove it")
+
+
+def check_sweep_folder(folder: Path) -> None:
+    """Refuse an existing folder of a sweep, maybe a stranger's, if writing to it could change files elsewhere.
+
+    Raises:
+        ValueError: a link leads out of it, or what Hydra and the jobs write is something else.
+    """
+    if not os.path.lexists(folder):
+        return
+    kinds = ((".", Path.is_dir, "folder"), ("jobs", Path.is_dir, "folder"), ("multirun.yaml", Path.is_file, "file"))
+    for name, is_right, kind in kinds:
+        if os.path.lexists(folder / name) and not is_right(folder / name):
+            raise ValueError(f"{folder / name} is not a regular {kind}, as it is in the folder of a sweep; remove it")
+    refuse_links_outside(folder, except_for=WANDB_LOGS)
 
 
 def create_run_folder(parent: Path, within: Path | None = None) -> Path:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from optim.combined import Combined
-from optim.engine.options import check_names, check_range, did_you_mean
+from optim.engine.options import check_names, check_range, compiled, did_you_mean
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 Factory = Callable[[Any], Optimizer]
@@ -59,9 +59,9 @@ def _parse(place: int, rule: Mapping[str, Any]) -> Rule:
     if not isinstance(rule, Mapping) or not isinstance(rule.get("pattern"), str):
         raise ValueError(f"parameter rule {place} must be a mapping with a string 'pattern', given {rule!r}")
     try:
-        pattern = re.compile(rule["pattern"])
-    except re.error as error:
-        raise ValueError(f"parameter rule {place}: {rule['pattern']!r} is no regular expression: {error}") from error
+        pattern = compiled(rule["pattern"])
+    except ValueError as error:
+        raise ValueError(f"parameter rule {place}: {error}") from error
     scale = rule.get("lr_scale", 1.0)
     check_range(f"lr_scale of parameter rule {rule['pattern']!r}", scale, "[0, inf)")
     if "lr_scale" in rule and "lr" in rule:

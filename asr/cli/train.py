@@ -22,7 +22,7 @@ from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.builders.trainer import build_trainer
-from asr.cli.config.resuming import changes, recorded_overrides, refuse_changes, run_folder, saved_config
+from asr.cli.config.resuming import changes, recorded_data, recorded_overrides, refuse_changes, run_folder, saved_config
 from asr.cli.config.words import override_key, words_for_jobs
 from asr.cli.errors import ConfigError
 from asr.cli.find_batch_size import find_batch_size
@@ -124,8 +124,11 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     resumed = None if config.resume is None else run_folder(config.resume)
     outline = dry_run(plain(config), new_folder=resumed is None and launched is None)
     # the folder of a stranger's run could say where data are written, and how much of them
-    may_prepare = resumed is None or config.allow_changes or "data.dir" in map(override_key, job.overrides.task)
-    prepared = data_for_run(plain(config), outline.data, outline.encoder, launched is not None, may_prepare)
+    typed = {override_key(word) for word in job.overrides.task}
+    may_prepare = resumed is None or config.allow_changes or "data.dir" in typed
+    # it could name any place as its source too, which could take hours to read
+    recorded = None if resumed is None or may_prepare or "data.source" in typed else recorded_data(resumed)
+    prepared = data_for_run(plain(config), outline.data, outline.encoder, launched is not None, may_prepare, recorded)
     check_monitors(outline.callbacks, prepared.names("dev"))
     data_module = DataModule(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
     set_budget(config, prepared, data_module, outline.trainer.world_size)
@@ -207,6 +210,7 @@ def _record_start(plan: Plan, folder: Path) -> None:
         if not _accepted_changes(plan, plan.resumed):
             return
         words = recorded_overrides(plan.resumed, words)
+    plan.prepared.record(folder)
     for name, content in (("config.yaml", dict(plan.config)), (LAST_RECORDED, words)):
         if (folder / name).exists():
             # copied, not renamed: a full disk must not leave the folder without the file

@@ -10,6 +10,7 @@ from typing import Literal
 from urllib.parse import urlparse
 
 import wandb
+from wandb.env import CACHE_DIR, DATA_DIR, get_cache_dir, get_data_dir
 
 from asr.safe_io import check_regular_file
 
@@ -37,12 +38,35 @@ def chosen_mode(mode: Mode) -> Mode:
     """Return the mode that ``auto`` stands for: the variable WANDB_MODE, else online if there is an API key.
 
     Raises:
-        ValueError: a file of the current folder would change where numbers and the key go.
+        ValueError: a file of the current folder would change where numbers and the key go; or wandb cannot write.
     """
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE") or ("online" if has_api_key() else "offline")  # type: ignore[assignment]
     refuse_settings_of_folder()
+    refuse_unwritable_folders()
     return mode
+
+
+def refuse_unwritable_folders() -> None:
+    """Refuse folders of wandb's own, mostly in the user's home, that cannot be written.
+
+    wandb (0.31) would fail at the first table, in the middle of training, and log to the terminal.
+
+    Raises:
+        ValueError: names the folder and the variable that moves it.
+    """
+    # its service, which is written in Go, knows the home by the variable alone
+    os.environ.setdefault("HOME", os.path.expanduser("~"))
+    for variable, folder in ((DATA_DIR, get_data_dir()), (CACHE_DIR, get_cache_dir())):
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            is_writable = os.access(folder, os.W_OK | os.X_OK)
+        except OSError:
+            is_writable = False
+        if not is_writable:
+            raise ValueError(
+                f"wandb cannot write to {folder}; set {variable}, or HOME, to a folder of yours, or choose logger=csv"
+            )
 
 
 def refuse_settings_of_folder() -> None:

@@ -16,7 +16,7 @@ from pydantic import StringConstraints
 from asr.evaluation.wer import ScoredUtterance
 from asr.plain_data import MAX_BYTES
 from asr.safe_io import check_regular_file, open_inside, write_whole
-from asr.tracking.wandb_access import Mode, chosen_mode, reason
+from asr.tracking.wandb_access import Mode, chosen_mode, reason, refuse_unwritable_folders
 
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]  # by wandb's own limit
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -92,6 +92,15 @@ class WandbTracking(WandbLogger):
                 f"wandb could not start a run: {reason(error)}. Train with logger.wandb.mode=offline and upload "
                 "later, or with logger=csv"
             ) from error
+
+    @staticmethod
+    def check_machine() -> None:
+        """Refuse a machine that wandb cannot work on, before anything is built.
+
+        Raises:
+            ValueError: it cannot write its own files.
+        """
+        refuse_unwritable_folders()
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log numbers of an update."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ SWITCH = "True or False"
 FLOAT_DTYPE = "float16, bfloat16, float32, float64 or None"
 OR_NONE = " or None"
 WHOLE = " of whole numbers"
+MAX_PATTERN = 1000  # characters; Python needs milliseconds for some of them, such as a range without case
 Domain = str | tuple[str, ...]
 """What an option may be: `SWITCH`, `FLOAT_DTYPE`, an interval as in `check_range`, or a tuple of intervals."""
 
@@ -36,6 +38,20 @@ def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> Non
                 f"{where}: unknown option {name!r}{did_you_mean(str(name), known)}; "
                 f"allowed are {', '.join(known)}. Correct or remove it."
             )
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression that a config gives.
+
+    Raises:
+        ValueError: it is none, or too long.
+    """
+    if len(pattern) > MAX_PATTERN:
+        raise ValueError(f"{pattern[:50]!r}… has {len(pattern)} characters; at most {MAX_PATTERN} are allowed")
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
 
 
 def check_range(option: str, value: object, interval: str, *, may_be_tensor: bool = False) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from optim.engine.options import did_you_mean
+from optim.engine.options import compiled, did_you_mean
 
 Rule = tuple[str, ...] | str | None
 """One value of `FactorDim` per axis, `HEURISTIC`, `MATRICES`, or None for a second moment per element."""
@@ -80,10 +80,7 @@ class HParamMap:
 def _compiled(pair: Any) -> tuple[re.Pattern[str], Any]:
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[0], str):
         raise ValueError(f"a rule must be a pair of a regular expression and a value, given {pair!r}")
-    try:
-        return re.compile(pair[0]), pair[1]
-    except re.error as error:
-        raise ValueError(f"{pair[0]!r} is no regular expression: {error}") from error
+    return compiled(pair[0]), pair[1]
 
 
 def standard_logical_factor_rules() -> dict[str, FactorDim]:

@@ -38,6 +38,35 @@ def data_is(make: Callable[[Path], object]) -> Arrange:
     return lambda folder: make(folder / "data") and None
 
 
+def test_a_run_is_resumed_without_reading_its_source(programs, folder):
+    assert programs.run("train", *TINY, "run_dir=run", cwd=folder).code == 0
+    (folder / "my.tsv").unlink()
+    ended = programs.run("train", "resume=run", cwd=folder)
+    assert ended.code == 0, ended.printed
+    for change, said in (
+        (lambda record: record.write_text("../../x/0123456789"), "not a fingerprint of data; remove it"),
+        (Path.unlink, "the data of the run are not in"),
+    ):
+        change(folder / "run" / "data_fingerprint")
+        ended = programs.run("train", "resume=run", cwd=folder)
+        assert (ended.code, said in ended.last_line) == (2, True), ended.printed
+
+
+LEADING_OUT = {"the corpus": 0, "the prepared data": 1}
+
+
+@pytest.mark.parametrize("depth", LEADING_OUT.values(), ids=LEADING_OUT)
+def test_nothing_is_prepared_through_a_link_out_of_the_folder_of_data(programs, folder, depth):
+    assert programs.run("prepare", *TINY[:3], "tokenizer=char", cwd=folder).code == 0
+    prepared = next(folder.glob("data/*/*/prepared.json")).parent
+    shutil.rmtree(place := (prepared.parent, prepared)[depth])
+    (folder / "outside").mkdir()
+    place.symlink_to(folder / "outside")
+    ended = programs.run("prepare", *TINY[:3], "tokenizer=char", cwd=folder)
+    assert (ended.code, "is a symbolic link that leads out of its folder" in ended.last_line) == (2, True)
+    assert not list((folder / "outside").iterdir())
+
+
 # what is arranged, further words, limits, exit code, a part of the last line
 FAULTS = {
     "no room for the cuts": (nothing, (), {"RLIMIT_FSIZE": 1500}, 1, "data/"),

@@ -84,6 +84,22 @@ def test_a_folder_for_temporary_files_with_a_long_path_is_named(small_run, tmp_p
     assert (f"TMPDIR={with_room}: this path has 76 bytes" in ended.last_line) == (code == 2)
 
 
+@pytest.mark.parametrize("variable", ["HOME", "WANDB_DATA_DIR", "WANDB_CACHE_DIR"])
+def test_a_folder_that_wandb_cannot_write_to_is_named_before_any_work(small_run, tmp_path, variable):
+    words = (*TINY, "logger=wandb", f"data.dir={tmp_path / 'data'}", f"run_dir={tmp_path / 'run'}")
+    ended = small_run.run("train", *words, environment={variable: "/proc/nobody"})
+    assert ended.code == 2, ended.printed
+    assert "asr-train: wandb cannot write to /proc/nobody" in ended.last_line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_runs_in_a_folder_of_any_name(programs, tmp_path):
+    (tmp_path / "a\nb, {c}=d").mkdir()
+    words = ("-m", "seed=1", "trainer.max_steps=0", "logger=none", "sweep.name=x")
+    ended = programs.run("train", *words, cwd=tmp_path / "a\nb, {c}=d")
+    assert "asr-train: trainer.max_steps must be a whole number of at least 1, given 0" in ended.printed, ended.printed
+
+
 REMOVED = {
     "the run's folder": ("run", "{here}/run, the folder of this run, was removed or renamed while it was in use"),
     "the data": ("data", "were removed while the run read them; asr-train resume={here}/run data.dir={here}/data"),

@@ -37,7 +37,7 @@ LOSSES = {
     "ended": (lambda: os._exit(7), "", "num_workers=0 needs no worker"),
     "a batch that cannot be sent": (lambda: lambda: 0, "cannot send a batch: Can't pickle", "num_workers=0"),
     "no more files": (no_more_files, "Too many open files", "ulimit -n"),
-    "no room": (no_room, "File too large", "make room in /dev/shm"),
+    "no room": (no_room, "File too large", "ulimit -f, the size of a file"),
 }
 
 

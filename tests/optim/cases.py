@@ -223,6 +223,7 @@ CASES = [
             ({"factor_map": "rows"}, "a factor rule must be 'heuristic', 'matrices', None, or a list"),
             ({"factor_map": [("x",)]}, "a rule must be a pair"),
             ({"factor_map": [("(", None)]}, "is no regular expression"),
+            ({"factor_map": [("x" * 1001, None)]}, "has 1001 characters; at most 1000 are allowed"),
             ({"factor_map": [(".*", ("row", "cow"))]}, "an axis must be 'none'"),
             ({"factor_map": [(".*", None)]}, "factor_map finds parameters by name, and these have none"),
             ({"factor_map": None}, "parameter 4 of 6 parameters have more than two axes"),

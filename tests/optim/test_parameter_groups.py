@@ -139,6 +139,8 @@ MALFORMED = [
     ([{"lr_scale": 2.0}], "parameter rule 0 must be a mapping with a string 'pattern'"),
     (["head"], "parameter rule 0 must be a mapping"),
     ([{"pattern": "("}], "'(' is no regular expression"),
+    ([{"pattern": "a{99999999999999}"}], "is no regular expression: the repetition number is too large"),
+    ([{"pattern": "x" * 1001}], "… has 1001 characters; at most 1000 are allowed"),
     ([{"pattern": "head", "lr_scale": -1}], "lr_scale of parameter rule 'head' must be a number in [0, inf)"),
     ([{"pattern": "head", "lr_scale": 2, "lr": 1}], "has both lr and lr_scale"),
 ]

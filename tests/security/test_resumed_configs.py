@@ -100,6 +100,7 @@ BOMB = "a: &a [1,1]\n" + "".join(
     f"{b}: &{b} [*{a},*{a},*{a},*{a}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
 )
 NOT_ALLOWED = "is not allowed here"
+SLOW = "[!-\U00010000]" * 190  # to compile, if case does not count
 WANDB = {"_target_": "asr.tracking.wandb_logger.WandbTracking"}
 CONFIGS = {
     "callback: copies files": (
@@ -194,6 +195,17 @@ CONFIGS = {
     "an unknown key": (changed(foo={"_target_": "os.system"}), "there is no key 'foo' at the top level"),
     "data elsewhere": (changed(data__dir="theirs"), "the data of the run are not in"),
     "data without end": (changed(data__prepare__num_train=10**9), "the data of the run are not in"),
+    "a source that is read forever": (changed(data__source="/proc/kmsg"), "the data of the run are not in"),
+    "a source of many files": (changed(data__source="/usr"), "the data of the run are not in"),
+    "a source that cannot be read": (changed(data__source="/"), "the data of the run are not in"),
+    "a pattern without end": (
+        changed(parameter_rules__rules=[{"pattern": "(?i)" + "[\x01-\U0010ffff]*" * 10_000}]),
+        "characters; at most 1000 are allowed",
+    ),
+    "many slow patterns": (
+        changed(parameter_rules__rules=[{"pattern": f"{n}(?i:{SLOW})"} for n in range(100)]),
+        "parameter_rules: a pattern takes longer than 3 s",
+    ),
     "layers without end": (changed(encoder__num_layers=100_000), "more than 10000 tensors of weights"),
     "layers a kilometer wide": (changed(encoder__d_model=10**6), "half of this machine's memory"),
     "a width without end": (changed(encoder__d_feedforward=10**9), "encoder.d_feedforward=1e+09 is more than"),

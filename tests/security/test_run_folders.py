@@ -9,16 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.gpus import VARIABLE, claimed_gpus
 from asr.cli.sweeps.jobs import JobRecord, best_dev_wer, records, run_job
-from asr.cli.sweeps.table import job_table
+from asr.cli.sweeps.table import SweepTable, job_table
 from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.metrics_csv import read_metrics
 from asr.evaluation.report import ERROR_COLUMNS
-from asr.run_folder import backup_existing, check_run_folder, create_run_folder, lock_run_dir
+from asr.run_folder import backup_existing, check_run_folder, check_sweep_folder, create_run_folder, lock_run_dir
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.tracking.wandb_logger import _run_id
 
@@ -253,6 +254,50 @@ def test_a_job_of_a_sweep_that_is_a_link_is_not_run(victim, tmp_path, monkeypatc
     with pytest.raises(ValueError, match=OUT):
         run_job("nothing", [], {}, tmp_path / "sweep")
     assert contents(victim) == {"precious.txt": "precious"}
+
+
+SWEEPS = {
+    "multirun.yaml is a link": (link("multirun.yaml"), OUT),
+    "multirun.yaml is a relative link": (link("multirun.yaml", leads="../../home/precious.txt"), OUT),
+    "multirun.yaml is a link to what is not there yet": (link("multirun.yaml", "new.txt"), "is not a regular file"),
+    "multirun.yaml is a pipe": (pipe("multirun.yaml"), "is not a regular file"),
+    "multirun.yaml is a folder": (folder_at("multirun.yaml"), "is not a regular file"),
+    "jobs is a file": (file_at("jobs"), "is not a regular folder"),
+    "jobs is a link": (link("jobs", "."), OUT),
+    "a file of the launcher is a link": (link(".submitit/1/1_submitted.pkl"), OUT),
+}
+
+
+@pytest.mark.parametrize(("attack", "said"), SWEEPS.values(), ids=SWEEPS)
+def test_a_hostile_folder_of_a_sweep_is_refused(victim, tmp_path, attack, said):
+    sweep_dir = tmp_path / "runs" / "s"
+    sweep_dir.mkdir(parents=True)
+    check_sweep_folder(sweep_dir)
+    attack(sweep_dir, victim)
+    with pytest.raises(ValueError, match=said):
+        check_sweep_folder(sweep_dir)
+
+
+@pytest.mark.parametrize("name", ["multirun.yaml is a link", "multirun.yaml is a pipe"])
+def test_nothing_is_written_to_a_hostile_folder_of_a_sweep(programs, victim, tmp_path, name):
+    (tmp_path / "runs" / "s").mkdir(parents=True)
+    SWEEPS[name][0](tmp_path / "runs" / "s", victim)
+    ended = programs.run("train", "-m", "seed=1", "sweep.name=s", "trainer.max_steps=0", cwd=tmp_path, timeout_s=20)
+    assert (ended.code, "multirun.yaml is " in ended.last_line) == (2, True), ended.printed
+    assert contents(victim) == {"precious.txt": "precious"}
+    assert [path.name for path in (tmp_path / "runs" / "s").iterdir()] == ["multirun.yaml"]
+
+
+def test_a_job_that_only_its_record_calls_finished_is_not_counted(tmp_path, capsys):
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    JobRecord("theirs", [], "finished", 0, 1.0).save(tmp_path)
+    JobRecord("j", [], "finished", 0, 1.0).save(tmp_path)
+    (tmp_path / "j" / "report").mkdir(parents=True)
+    (tmp_path / "j" / "report" / "summary.json").write_text("{}")
+    SweepTable().on_multirun_end(config)
+    printed = capsys.readouterr().out
+    assert "left out: theirs: its record says finished, but its folder holds no report" in printed
+    assert "1 jobs: 1 finished" in printed
 
 
 METRICS = {

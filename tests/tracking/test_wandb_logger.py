@@ -1,9 +1,11 @@
 """When wandb is online, and what happens where it cannot be."""
 
+import os
+
 import pytest
 import wandb
 
-from asr.tracking.wandb_access import has_api_key
+from asr.tracking.wandb_access import has_api_key, refuse_unwritable_folders
 from asr.tracking.wandb_logger import WandbTracking
 
 
@@ -34,6 +36,13 @@ def test_without_a_key_a_run_is_offline_and_says_how_to_upload(tmp_path):
     finally:
         upload = logger.close(0)
     assert upload == f"wandb sync {next((tmp_path / 'wandb').glob('offline-run-*'))}"
+
+
+def test_wandb_is_told_the_home_that_no_variable_names(monkeypatch):
+    home = os.path.expanduser("~")
+    monkeypatch.delenv("HOME", raising=False)
+    refuse_unwritable_folders()
+    assert os.environ["HOME"] == home
 
 
 def test_where_wandb_cannot_start_the_message_says_what_to_do(tmp_path, monkeypatch):

@@ -33,6 +33,7 @@ def data_for_run(
     encoder: Any = None,
     quiet: bool = False,
     may_prepare: bool = True,
+    recorded: str | None = None,
 ) -> PreparedData:
     """Return the data of a run without the training and dev cuts that are too short for its encoder.
 
@@ -42,6 +43,7 @@ def data_for_run(
         encoder: likewise; its weights are not used.
         quiet: print no table.
         may_prepare: False: refuse missing data.
+        recorded: as of `prepare_data`.
 
     Raises:
         ConfigError: an option is refused.
@@ -57,19 +59,22 @@ def data_for_run(
         lengths: Lengths = encoder.output_frames(torch.from_numpy(num_frames)).numpy()
         return lengths
 
-    prepared = prepare_data(config, parts, may_prepare).for_encoder(output_frames)
+    prepared = prepare_data(config, parts, may_prepare, recorded).for_encoder(output_frames)
     if not quiet and is_first_process():
         print_table(prepared, PlainConsole())
     return prepared
 
 
-def prepare_data(config: Mapping[str, Any], parts: DataParts, may_prepare: bool = True) -> PreparedData:
+def prepare_data(
+    config: Mapping[str, Any], parts: DataParts, may_prepare: bool = True, recorded: str | None = None
+) -> PreparedData:
     """Return all data that the config describes, prepared now if they are missing; no option of the model counts.
 
     Args:
         config: of a run.
         parts: of its data side.
         may_prepare: False: refuse missing data.
+        recorded: fingerprint of the data of a resumed run, which is believed, so that no source is read; None: read it.
 
     Raises:
         ConfigError: an option is refused.
@@ -92,5 +97,8 @@ def prepare_data(config: Mapping[str, Any], parts: DataParts, may_prepare: bool 
     options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
     make_corpus = part(config, "data.prepare", source=data.get("source"))
     source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
-    corpus_name = fingerprint({"prepare": options, "source": describe_source(data.get("source"), source_files)})
+    if recorded is None or data.get("source") is None:
+        corpus_name = fingerprint({"prepare": options, "source": describe_source(data.get("source"), source_files)})
+    else:
+        corpus_name = recorded.partition("/")[0]
     return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare)

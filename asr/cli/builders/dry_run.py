@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor
 from torch import nn
 from torch.optim import Optimizer
 
@@ -24,6 +26,7 @@ from asr.cli.builders.parts import (
     part,
 )
 from asr.cli.builders.trainer import build_trainer
+from asr.cli.builders.trial_updates import try_optimizers, try_schedule
 from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
@@ -33,6 +36,7 @@ from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.processes import is_started_as_rank
 from asr.training.weights import check_kind
 
+NEEDING_LOGGER = (LearningRateMonitor, DeviceStatsMonitor)
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 
 console = PlainConsole(quiet=not is_first_process())
@@ -83,6 +87,8 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
         )
     check_loggers(config)
     callbacks = build_callbacks(config, Path("runs"))
+    if not any(config["logger"].values()) and any(isinstance(c, NEEDING_LOGGER) for c in callbacks):
+        raise ConfigError("callbacks: LearningRateMonitor and DeviceStatsMonitor need a logger, such as logger=csv")
     if config["callbacks"].get("checkpoints") is None:
         raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
     _check_weights(config)
@@ -97,10 +103,12 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
     refuse_huge_numbers(config)
     with no_more_than_this_machine_holds():
         recognizer = outline_recognizer(config, 8, data.features.num_features)
-    updates = build_update_parts(config)
     with bounded(f"parameter_rules: a pattern takes longer than {MAX_CPU_S} s on the names of parameters; simplify it"):
+        updates = build_update_parts(config)
         optimizer = updates.optimizer_factory(recognizer.named_parameters())
-    updates.schedule_factory(optimizer)
+    try_optimizers(config, on_cpu=isinstance(trainer.accelerator, CPUAccelerator))
+    max_steps = config["trainer"].get("max_steps")
+    try_schedule(updates.schedule_factory(optimizer), max_steps if isinstance(max_steps, int) else None)
     _warn_of_decay(optimizer, config)
     return Outline(trainer, callbacks, data, recognizer.encoder)
 

@@ -175,8 +175,10 @@ def build_module(
 
 
 def check_loggers(config: Mapping[str, Any]) -> None:
-    """Check the options of loggers without building any: their constructors write files."""
-    _factories(config, "logger")
+    """Check the options of loggers, and what they need, without building any: their constructors write files."""
+    for factory in _factories(config, "logger"):
+        if hasattr(factory.func, "check_machine"):
+            factory.func.check_machine()
 
 
 def build_loggers(config: Mapping[str, Any], run_dir: Path) -> list[Any]:

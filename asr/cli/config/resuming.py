@@ -18,9 +18,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.nested import at, flatten
-from asr.plain_data import check_plain, read_yaml
-from asr.run_folder import check_run_folder
-from asr.safe_io import named_path
+from asr.plain_data import MAX_BYTES, check_plain, read_yaml
+from asr.run_folder import DATA_RECORD, check_run_folder
+from asr.safe_io import check_regular_file, named_path
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
 FREE = (
@@ -182,6 +182,22 @@ def saved_overrides(folder: Path) -> list[str]:
     if not isinstance(saved, list) or not all(isinstance(word, str) for word in saved):
         raise ConfigError(f"resume: {folder / 'overrides.yaml'} is not a list of overrides")
     return saved
+
+
+def recorded_data(folder: Path) -> str:
+    """Return the fingerprint of the data of a run, ``unknown`` if none is recorded.
+
+    Raises:
+        ConfigError: the file holds something else.
+    """
+    path = folder / DATA_RECORD
+    if not path.exists():
+        return "unknown"
+    check_regular_file(path, MAX_BYTES)
+    found = path.read_bytes().decode(errors="replace")
+    if not re.fullmatch(r"[0-9a-f]{10}/[0-9a-f]{10}", found):
+        raise ConfigError(f"resume: {path} holds {found[:40]!r}, not a fingerprint of data; remove it")
+    return found
 
 
 def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:

@@ -178,7 +178,9 @@ def run_job(
     JobRecord(name, list(overrides), "running").save(sweep_dir)
     # what a run's folder may not say: where numbers go, and whose code is run
     typed = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
-    words = [f"resume={folder}", *typed] if begun(folder) else [*places, *overrides, f"run_dir={folder}"]
+    # as it was named, from the current folder, whose own name may hold what no override can
+    place = sweep_dir / name
+    words = [f"resume={place}", *typed] if begun(folder) else [*places, *overrides, f"run_dir={place}"]
     start = time.monotonic()
     code = None
     try:

@@ -12,11 +12,12 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from asr.cli.errors import ConfigError
-from asr.cli.sweeps.jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, records
+from asr.cli.sweeps.jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, is_finished, records
 from asr.console import PlainConsole, printable
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
 from asr.plain_data import read_json
+from asr.run_folder import check_sweep_folder
 from asr.signals import end_by_default, end_with
 
 console = PlainConsole()
@@ -26,7 +27,7 @@ class SweepTable(Callback):
     """Checks a sweep's name before it starts, and prints the status of every job at its end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse an invalid name, and folders that jobs get by themselves; listen for signals.
+        """Refuse an invalid name, folders that jobs get by themselves, and a hostile folder; listen for signals.
 
         Hydra turns errors of callbacks into warnings, so that this exits the program.
         """
@@ -35,6 +36,7 @@ class SweepTable(Callback):
             for key in ("run_dir", "resume"):
                 if config.get(key) is not None:
                     raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
+            check_sweep_folder(Path(config.hydra.sweep.dir))
         except ValueError as error:
             print(f"asr-train: {printable(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
@@ -46,7 +48,7 @@ class SweepTable(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Print the table, and exit with 1 if a job is not finished."""
         sweep_dir = Path(config.hydra.sweep.dir)
-        found = records(sweep_dir)
+        found = [record for record in records(sweep_dir) if _has_run(record, sweep_dir)]
         if not found:
             print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
             raise SystemExit(2)
@@ -54,6 +56,14 @@ class SweepTable(Callback):
         console.print(last_line(sweep_dir, found), soft_wrap=True)
         if any(record.failed for record in found):
             raise SystemExit(1)
+
+
+def _has_run(record: JobRecord, sweep_dir: Path) -> bool:
+    """Return whether a job that its file calls finished has left a report; a line says so if not."""
+    has_run = record.failed or is_finished(sweep_dir / record.name)
+    if not has_run:
+        console.print(f"left out: {record.name}: its record says {record.status}, but its folder holds no report")
+    return has_run
 
 
 def job_table(sweep_dir: Path, found: list[JobRecord]) -> Table:

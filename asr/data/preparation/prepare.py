@@ -20,7 +20,7 @@ from asr.data.manifests.manifest_checks import contradiction
 from asr.data.preparation.build import PrepareSpec, build_prepared
 from asr.data.preparation.prepared import INDEX, DamagedData, PreparedData
 from asr.plain_data import read_json
-from asr.safe_io import naming, open_inside, refuse_links_outside, write_whole
+from asr.safe_io import check_inside, naming, open_inside, refuse_links_outside, write_whole
 
 CORPUS_INDEX = "corpus.json"
 MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES = 2**29, 4_000_000  # it lists every dropped item
@@ -47,10 +47,12 @@ def prepare(
         may_prepare: False: return existing data only.
 
     Raises:
-        ValueError: the corpus cannot be used; or data are missing and may not be prepared.
+        ValueError: the corpus cannot be used; data are missing and may not be prepared; a link leads out of ``root``.
     """
     corpus_folder = root.resolve() / corpus_name
     folder = corpus_folder / spec_name
+    for path in (corpus_folder, folder):
+        check_inside(path, root)
     found = _existing(folder, spec, quiet=True)
     if found is None and not may_prepare:
         raise ValueError(

@@ -14,6 +14,7 @@ from asr.data.manifests.corpus import SPLIT, Dropped, write_dropped
 from asr.data.preparation.ctc_lengths import CtcLengths, OutputFrames
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 from asr.plain_data import check_plain, read_json
+from asr.run_folder import DATA_RECORD
 from asr.safe_io import write_whole
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
@@ -112,6 +113,10 @@ class PreparedData:
             changed = {"num_utterances": len(left), "hours": round(float(left.durations.sum()) / 3600, 4)}
             splits[name] = {**splits[name], **changed, "num_dropped": splits[name]["num_dropped"] + len(reasons)}
         return replace(self, splits=splits, masked=masked, too_short=tuple(items))
+
+    def record(self, run_dir: Path) -> None:
+        """Write to a run's folder which data it reads."""
+        write_whole(run_dir / DATA_RECORD, self.fingerprint)
 
     def list_too_short(self, run_dir: Path) -> None:
         """Write ``too_short.tsv`` to a run's folder, if there are cuts that are too short for its encoder."""

@@ -58,7 +58,8 @@ def compare(
         else:
             sets.append(_SetComparer(comparable, name, base, target_wer, level).compare())
     if not sets:
-        raise ValueError("there is no test set to compare:\n  " + "\n  ".join(found or ["no runs were given"]))
+        why = [*found, *notes] or ["no runs were given"]
+        raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
     return Comparison(title, sets, kept, target_wer, level, found, list(notes))
 
 
@@ -67,7 +68,7 @@ def find_baseline(systems: Sequence[str], asked: str | None) -> tuple[str | None
 
     Case does not count: without an optimizer override a run is named by its class, for example ``AdamW``.
     """
-    if asked is None:
+    if asked is None or not systems:
         return None, []
     same = [name for name in systems if name.casefold() == asked.casefold()]
     near = same or [name for name in systems if name.casefold().split()[:1] == [asked.casefold()]]

@@ -16,6 +16,11 @@ def test_a_fingerprint_depends_on_values_and_not_on_the_order_of_keys():
     assert len(fingerprint("x")) == 10
 
 
+def test_no_more_than_the_size_of_a_file_is_read():
+    # its size is 0, and reading yields text
+    assert describe_source("/proc/uptime") == {"name": "uptime", "sha256": hashlib.sha256(b"").hexdigest()}
+
+
 def test_fingerprints_and_seeds_stay_what_they_were():
     # folders of prepared data and the order of batches hang on them
     assert fingerprint({"corpus": "ü", "seed": 1}) == "8fcd803979"

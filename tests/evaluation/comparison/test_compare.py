@@ -177,6 +177,8 @@ def test_a_single_utterance_is_no_test_set():
 def test_nothing_to_compare_says_why():
     with pytest.raises(ValueError, match=r"no test set to compare:\n  runs/x is left out: unfinished"):
         compare([], title="made", problems=["runs/x is left out: unfinished"])
+    with pytest.raises(ValueError, match=r"no test set to compare:\n  2 runs chose settings$"):
+        compare([], title="made", baseline="adamw", notes=["2 runs chose settings"])
 
 
 @pytest.mark.parametrize(
