@@ -12,8 +12,11 @@ def rule(options: str) -> str:
 
 
 RULE = "asr-train: parameter_rules.rules.1"
-ONLY_LR = ("~optimizer.weight_decay", "~optimizer.fused", "~optimizer.betas", "~optimizer.eps", "parameter_rules=none")
-TORCH = ("optimizer._target_=torch.optim.AdamW", "optimizer.fused=false")
+ONLY_LR = (
+    *("~optimizer.weight_decay", "~optimizer.fused", "~optimizer.betas", "~optimizer.eps"),
+    *("optimizer=torch_adamw", "parameter_rules=none"),
+)
+TORCH = ("optimizer=torch_adamw", "optimizer.fused=false")
 SCHEDULE = ("schedule=constant", "~schedule.warmup_steps")
 LRS = "schedule._target_=torch.optim.lr_scheduler"
 REFUSED = {
