@@ -59,7 +59,7 @@ class Clipping(Transform):
         if how not in (*NAMES, *self.functions, None):
             raise ValueError(
                 f"{self.option} must be one of {', '.join(NAMES)}, a function of a tensor, or None, given {how!r}"
-                f"{did_you_mean(str(how), NAMES)}"
+                f"{did_you_mean(str(how), NAMES)}; a state that was saved with a function needs it here too"
             )
         if how == GLOBAL_NORM and self.option != "gradient_clipping":
             raise ValueError(
@@ -98,11 +98,6 @@ class Clipping(Transform):
             factor = batch.read(batch.group["shared_state"][self.prefix + "clip_factor"].to(batch.param))
             batch.note_limit(factor)
             return update.times(factor)
-        if how not in self.functions:
-            raise ValueError(
-                f"the loaded state clips by the function {how}, which this optimizer was not given; pass it as "
-                f"{self.option}"
-            )
         # a copy: the function may overwrite it, and it may be the gradient itself
         given = update.writable() if update.free else update.value().clone()
         limited = [self.functions[how](x) for x in (given.unbind() if batch.stacked else (given,))]
