@@ -96,7 +96,6 @@ class Chain(Optimizer):
         self.compile_mode = compile_mode
         # before super().__init__, which already calls add_param_group
         self.transforms, self.skip_nonfinite, self.capturable = tuple(transforms), skip_nonfinite, capturable
-        self.after_step_transforms = [transform for transform in self.transforms if transform.acts_after_step]
         # while `Health` measures: the group of every batch, and what clipping transforms noted about the batch
         self.limited: list[tuple[Group, list[tuple[Scalar, int]]]] | None = None
         super().__init__(params, {"lr": lr, **merged_options(self.transforms), "maximize": maximize})
@@ -112,7 +111,6 @@ class Chain(Optimizer):
         # torch's Optimizer.__getstate__ returns defaults, state and groups only
         own = {
             "transforms": self.transforms,
-            "after_step_transforms": self.after_step_transforms,
             "skip_nonfinite": self.skip_nonfinite,
             "capturable": self.capturable,
             "compile_mode": self.compile_mode,

@@ -114,6 +114,7 @@ def _move(optimizer: Chain, transforms: Sequence[Transform], waiting: Sequence[t
 
 
 def _finish(optimizer: Chain, batch: ParamBatch) -> None:
-    for transform in optimizer.after_step_transforms:
-        transform.after_step(transform.view(batch))
+    for transform in optimizer.transforms:
+        if transform.acts_after_step:
+            transform.after_step(transform.view(batch))
     write_back(batch)
