@@ -55,10 +55,15 @@ class ClipByGlobalNorm(Transform):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""
-        # parameters may be on other devices than the norm
-        factor = batch.read(batch.group["shared_state"][self.prefix + "gradient_scale"].to(batch.param))
-        batch.note_limit(factor)
-        return update.times(factor)
+        return limited_by(batch.group["shared_state"][self.prefix + "gradient_scale"], update, batch)
+
+
+def limited_by(factor: Tensor, update: Update, batch: ParamBatch) -> Update:
+    """Return the update times a factor of the whole group, and note it as a limit."""
+    # parameters may be on other devices than the norm
+    own = batch.read(factor.to(batch.param))
+    batch.note_limit(own)
+    return update.times(own)
 
 
 def total_norm(norms: Sequence[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
 from optim.engine.options import did_you_mean
 from optim.engine.transform import Transform
-from optim.transforms.clip_by_global_norm import total_norm
+from optim.transforms.clip_by_global_norm import limited_by, total_norm
 from optim.transforms.clippers import CLIPPERS, HEAVYBALL_NAMES
 from optim.transforms.mars import corrected_gradient
 
@@ -94,10 +94,7 @@ class Clipping(Transform):
         if how in CLIPPERS:
             return CLIPPERS[how](update, batch)
         if how == GLOBAL_NORM:
-            # parameters may be on other devices than the norm
-            factor = batch.read(batch.group["shared_state"][self.prefix + "clip_factor"].to(batch.param))
-            batch.note_limit(factor)
-            return update.times(factor)
+            return limited_by(batch.group["shared_state"][self.prefix + "clip_factor"], update, batch)
         # a copy: the function may overwrite it, and it may be the gradient itself
         given = update.writable() if update.free else update.value().clone()
         limited = [self.functions[how](x) for x in (given.unbind() if batch.stacked else (given,))]
