@@ -19,16 +19,27 @@ OUT_OF_MEMORY = (
 )
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, even of one whose `str` fails.
+
+    lhotse makes errors anew with a longer text; soundfile's expects a number there and then cannot be printed.
+    """
+    try:
+        return str(error)
+    except Exception:
+        return " ".join(str(part) for part in error.args).strip()
+
+
 def first_line(error: BaseException, max_characters: int = MAX_CHARACTERS) -> str:
     """Return the first line of an error, or its type if it has no text; some messages have many lines."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:max_characters]
+    return (text_of(error).strip() or type(error).__name__).splitlines()[0][:max_characters]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory ran out in this process; a loader's worker reports its own."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    text = str(error)
+    text = text_of(error)
     if not isinstance(error, RuntimeError | ImportError | OSError | SystemError) or "DataLoader worker" in text:
         return False
     return any(sign in text for sign in OUT_OF_MEMORY)

@@ -15,6 +15,7 @@ from lhotse.cut import Cut
 
 from asr.data.manifests.feature_storage import refuse_foreign_storage
 from asr.data.manifests.numpy_files import check_npy
+from asr.error_text import text_of
 from asr.errors import refuse_lack_of_memory
 
 MAX_FILTERS = 64  # of at most 4 MB each, see audio_checks
@@ -57,7 +58,7 @@ def cause(error: BaseException) -> str:
     # lhotse wraps a decoder's error several times, and the outer messages do not repeat its text
     while inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
         error = inner
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 class LogMel:
