@@ -16,7 +16,6 @@ from optim.engine.batch import (
     Update,
     at_least,
     at_most,
-    constant,
     state_dtype,
     zero_per_axes,
     zeros,
@@ -24,6 +23,7 @@ from optim.engine.batch import (
 from optim.engine.chain import Chain
 from optim.engine.options import WHOLE
 from optim.engine.transform import Transform
+from optim.transforms.adamw_kernel import step_by_rms
 from optim.transforms.clamp import Clamp
 from optim.transforms.clip_by_median_norm import ClipByMedianNorm
 
@@ -232,25 +232,15 @@ def _fused(u: Tensor, rate: float, batch: ParamBatch) -> None:
     To the kernel δ is a parameter, which its decay multiplies by β₁ and its step, without momentum, moves by the rest.
     """
     beta1, beta2 = batch.group["betas"]
-    # the kernel corrects by 1 − β₂^count: an infinite count turns that off
-    count = float(batch.step) if _correction(batch) < 1 else float("inf")
-    # torch.optim.adamw.adamw calls this too, but takes as long for that as the kernel does for most tensors
-    torch._fused_adamw_(
-        [batch.state["delta"]],
-        [u],
-        [torch.zeros_like(u)],
-        [batch.state["exp_avg_sq"]],
-        [],
-        [constant(count, u)],
-        amsgrad=False,
-        beta1=0.0,
+    step_by_rms(
+        batch.state["delta"],
+        u,
+        batch.state["exp_avg_sq"],
+        count=float(batch.step) if _correction(batch) < 1 else None,
         beta2=beta2,
         lr=rate,
-        weight_decay=(1 - beta1) / rate,
+        decay=(1 - beta1) / rate,
         eps=batch.group["eps"],
-        maximize=False,
-        grad_scale=None,
-        found_inf=None,
     )
 
 

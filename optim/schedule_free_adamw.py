@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, Unpack
 
@@ -10,9 +9,10 @@ import torch
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.batch import Group, ParamBatch, State, Update, constant, zeros
+from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adam import FUSED_ON
+from optim.transforms.adamw_kernel import step_by_rms
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 from optim.transforms.learning_rate import learning_rate
 from optim.transforms.schedule_free import ScheduleFree
@@ -141,24 +141,16 @@ def _fused_step(u: Tensor, batch: ParamBatch, averaging: ScheduleFree) -> None:
     group, z, y = batch.group, batch.state["z"], batch.param
     lr, beta, c = learning_rate(batch), averaging.beta(group), averaging.share_of_newest(batch)
     x = y.lerp_(z, 1 - 1 / beta)
-    # torch.optim.adamw.adamw calls this too, but takes as long for that as the kernel does for most tensors
-    torch._fused_adamw_(
-        [z],
-        [u],
-        [torch.zeros_like(u)],  # momentum, which beta1=0 leaves without effect
-        [batch.state["exp_avg_sq"]],
-        [],
-        # the kernel corrects by 1 − β₂^count; PaLM's average needs no correction
-        [constant(math.inf if group.get("palm") else float(batch.step), u)],
-        amsgrad=False,
-        beta1=0.0,
-        beta2=beta2_of(batch),  # type: ignore[arg-type]  # no tensor: the count of steps would be one too
-        lr=lr,  # type: ignore[arg-type]  # a number, or the group's tensor
-        weight_decay=group["weight_decay"] * (1 - beta),
+    step_by_rms(
+        z,
+        u,
+        batch.state["exp_avg_sq"],
+        # PaLM's average needs no correction
+        count=None if group.get("palm") else float(batch.step),
+        beta2=float(beta2_of(batch)),
+        lr=lr,
+        decay=group["weight_decay"] * (1 - beta),
         eps=group["eps"],
-        maximize=False,
-        grad_scale=None,
-        found_inf=None,
     )
     if group["weight_decay"]:
         Update(x, lr * (group["weight_decay"] * beta)).subtract_from(z)

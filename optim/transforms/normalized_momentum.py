@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, constant, zeros
+from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
+from optim.transforms.adamw_kernel import step_by_rms
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 
 
@@ -61,21 +60,15 @@ def _average_in_one_pass(u: Tensor, m: Tensor, v: Tensor, batch: ParamBatch) -> 
 
     To the kernel m is a parameter that decays by β₁ and climbs, without momentum, by 1 − β₁ times the divided u.
     """
-    torch._fused_adamw_(
-        [m],
-        [u],
-        [torch.zeros_like(u)],
-        [v],
-        [],
-        # the kernel corrects by 1 − β₂^count; PaLM's average needs no correction
-        [constant(math.inf if batch.group.get("palm") else float(batch.step), u)],
-        amsgrad=False,
-        beta1=0.0,
+    step_by_rms(
+        m,
+        u,
+        v,
+        # PaLM's average needs no correction
+        count=None if batch.group.get("palm") else float(batch.step),
         beta2=float(beta2_of(batch)),
         lr=1 - batch.group["betas"][0],
-        weight_decay=1.0,
+        decay=1.0,
         eps=batch.group["eps"],
-        maximize=True,
-        grad_scale=None,
-        found_inf=None,
+        ascend=True,
     )
