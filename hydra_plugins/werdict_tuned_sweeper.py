@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
+from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.tuning import TunedSystem, systems
 from asr.console import PlainConsole
@@ -50,8 +51,9 @@ class TunedSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Tune and train; ``arguments`` are overrides for all jobs."""
-        self.common = _plain_overrides(arguments)
         tuned = systems(self.options)
+        chosen = [word for system, _ in tuned for word in (*system.overrides, *system.warmups)]
+        self.common = _plain_overrides(arguments, {"seed", "optimizer.lr", *map(override_key, chosen)})
         self.sweep_dir.mkdir(parents=True, exist_ok=True)
         self._try("learning rates", [(system, lr) for system, lrs in tuned for lr in lrs])
         found = [system for system, _ in tuned]
@@ -79,14 +81,15 @@ class TunedSweeper(Sweeper):
             system.warmup_trials[warmup] = wer
 
     def _tune(self, what: str, jobs: Sequence[list[str]]) -> list[float]:
-        extra = [f"seed={self.options['tuning_seed']}", "decode_test=false", *self.options["tuning_overrides"]]
-        return self._launch(what, [[*words, *extra] for words in jobs])
+        extra = [f"seed={self.options['tuning_seed']}", "decode_test=false"]
+        return self._launch(what, [[*words, *extra] for words in jobs], self.options["tuning_overrides"])
 
-    def _launch(self, what: str, jobs: Sequence[list[str]]) -> list[float]:
+    def _launch(self, what: str, jobs: Sequence[list[str]], last: Sequence[str] = ()) -> list[float]:
         """Print what is next, run jobs, and return their WERs on the development sets; infinity if one has none."""
         if not jobs:
             return []
-        batch = [[*words, *self.common, f"sweep.name={self.sweep_name}"] for words in jobs]
+        # of two overrides of one key, Hydra takes the last
+        batch = [[*words, *self.common, *last, f"sweep.name={self.sweep_name}"] for words in jobs]
         console.print(f"{what}: {len(jobs)} jobs")
         assert self.launcher is not None
         self.validate_batch_is_legal(batch)
@@ -96,8 +99,12 @@ class TunedSweeper(Sweeper):
         return [math.inf if math.isnan(wer) else wer for wer in wers]
 
 
-def _plain_overrides(arguments: Sequence[str]) -> list[str]:
+def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:
     """Return what was typed beside the sweep itself.
+
+    Args:
+        arguments: what was typed.
+        chosen: keys that the sweep sets itself.
 
     Raises:
         ConfigError: something is swept by commas, or is what the sweep chooses.
@@ -107,9 +114,10 @@ def _plain_overrides(arguments: Sequence[str]) -> list[str]:
         key = override.key_or_group
         if override.is_sweep_override():
             raise ConfigError(f"{override.input_line}: this sweep chooses what varies; give one value")
-        if key in ("optimizer", "schedule", "seed", "optimizer.lr"):
+        if key in chosen:
             raise ConfigError(
-                f"{override.input_line}: this sweep chooses {key}; see sweep.only, sweep.schedule_modes and sweep.seeds"
+                f"{override.input_line}: this sweep chooses {key}; see sweep.only, .schedule_modes, .optimizers, "
+                ".schedules and .seeds"
             )
         if key != "sweep" and not key.startswith(("sweep.", "hydra.", "hydra/")):
             kept.append(str(override.input_line))

@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+from omegaconf import OmegaConf
 
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.jobs import records
@@ -90,6 +91,7 @@ def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_p
             "sweep.only=[adamw]",
             "sweep.seeds=[3]",
             "sweep.schedule_modes=[common]",
+            "sweep.tuning_overrides=['trainer.max_steps=4']",
         ),
         *("sweep.optimizers.adamw.lr=[0.001]", "sweep.schedules.warmup_cosine.warmups=['schedule.warmup_steps=1']"),
         *("sweep.max_extra_trials=1", *QUICK, f"data.dir={data(trained)}"),
@@ -101,6 +103,9 @@ def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_p
     for name, overrides in found.items():
         assert ("seed=0" in overrides) == (sets[name] == {}), name
         assert ("seed=3" in overrides) == ("test" in sets[name]), name
+        config = OmegaConf.load(sweep_dir / name / "config.yaml")
+        # 2 are typed for all jobs, 4 for those that tune
+        assert config.trainer.max_steps == (4 if "seed=0" in overrides else 2), name
     tuning = json.loads((sweep_dir / "tuning.json").read_text())["adamw warmup_cosine"]
     assert list(tuning["lr"]) == ["0.001", "0.003"]
     assert tuning["chosen"][-1] == "schedule.warmup_steps=1"
@@ -109,7 +114,11 @@ def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_p
 
 @pytest.mark.parametrize(
     ("word", "message"),
-    [("optimizer=eve", "this sweep chooses optimizer"), ("encoder.num_layers=1,2", "give one value")],
+    [
+        ("optimizer=eve", "this sweep chooses optimizer"),
+        ("encoder.num_layers=1,2", "give one value"),
+        ("schedule.warmup_steps=9", "this sweep chooses schedule.warmup_steps"),
+    ],
 )
 def test_what_the_sweep_chooses_may_not_be_typed(word, message, tmp_path):
     assert message in Workplace(tmp_path).run("train", "-m", "sweep=optimizers", word, code=2)
