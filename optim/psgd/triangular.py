@@ -11,8 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-MAX_BLOCKS = 6  # with more, the calls cost more than the zeros
-MIN_BLOCK = 64  # products of smaller blocks are slow
+from optim.engine.matmul import addmm, matmul
+
+MAX_BLOCKS = 3  # with more, the calls cost more than the zeros
+MIN_BLOCK = 128  # products of smaller blocks are slow
 
 
 def blocks(n: int, max_blocks: int = MAX_BLOCKS) -> list[slice]:
@@ -25,7 +27,7 @@ def times(q: Tensor, x: Tensor) -> Tensor:
     """Return Q X."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for r in blocks(q.shape[-1]):
-        torch.matmul(q[..., r, r.start :], x[..., r.start :, :], out=out[..., r, :])
+        out[..., r, :] = matmul(q[..., r, r.start :], x[..., r.start :, :])
     return out
 
 
@@ -33,7 +35,7 @@ def transposed_times(q: Tensor, x: Tensor) -> Tensor:
     """Return Qᵀ X."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for r in blocks(q.shape[-1]):
-        torch.matmul(q[..., : r.stop, r].mT, x[..., : r.stop, :], out=out[..., r, :])
+        out[..., r, :] = matmul(q[..., : r.stop, r].mT, x[..., : r.stop, :])
     return out
 
 
@@ -45,9 +47,7 @@ def transposed_solve(q: Tensor, x: Tensor) -> Tensor:
     for r in blocks(n, max_blocks=n):
         part = x[..., r, :]
         if r.start:
-            # in one call: a difference of its own would be another pass over X
-            add_product = torch.addmm if q.dim() == 2 else torch.baddbmm
-            part = add_product(part, q[..., : r.start, r].mT, out[..., : r.start, :], alpha=-1)
+            part = addmm(part, q[..., : r.start, r].mT, out[..., : r.start, :], alpha=-1)
         # the inverse of a block, and a product: the solver itself is slower than both
         size = r.stop - r.start
         inverse = torch.linalg.solve_triangular(q[..., r, r], eye[:size, :size], upper=True)
@@ -80,8 +80,7 @@ def grams(x: Tensor, y: Tensor) -> Grams:
     squares = torch.zeros_like(diagonal)
     for r in blocks(n):
         right = slice(r.start, n)
-        first, second = total[..., r, right], y[..., r, :] @ y[..., right, :].mT
-        torch.matmul(x[..., r, :], x[..., right, :].mT, out=first)
+        first, second = (matmul(z[..., r, :], z[..., right, :].mT) for z in (x, y))
         torch.sub(first, second, out=difference[..., r, right])
         # over the largest element, or squares could overflow
         first.add_(second).div_(largest[..., None, None])
@@ -90,7 +89,8 @@ def grams(x: Tensor, y: Tensor) -> Grams:
         squares[..., right].add_(squared.sum(-2))
         squares[..., r].add_(squared[..., size:].sum(-1))
         difference[..., r, r].triu_()
-        total[..., r, r].triu_()
+        first[..., :size].triu_()
+        total[..., r, right] = first
         total[..., r, : r.start] = 0
     return Grams(difference, total, largest, squares)
 
@@ -102,7 +102,7 @@ def subtract_product(q: Tensor, t: Tensor, scale: Tensor) -> None:
     for place, r in enumerate(parts):
         for c in parts[place:]:
             within = slice(r.start, c.stop)
-            product = t[..., r, within] @ q[..., within, c]
+            product = matmul(t[..., r, within], q[..., within, c])
             q[..., r, c].addcmul_(product, scale, value=-1)
 
 

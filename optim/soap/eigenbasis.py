@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from optim.engine.matmul import matmul
+
 STRIP = 128  # rows of a covariance that are computed by one call: fewer skip more above the diagonal, but call more
 
 
@@ -67,7 +69,7 @@ def rotated(x: Tensor, bases: Sequence[Tensor | None], *, back: bool = False) ->
         rest = x.shape[:first] + x.shape[first + 1 :]
         columns = x.reshape(*x.shape[: first + 1], -1).mT
         if basis is not None:
-            columns = columns @ (basis if back else basis.mT)
+            columns = matmul(columns, basis if back else basis.mT)
         x = columns.reshape(*rest, columns.shape[-1])
     return x
 
@@ -77,13 +79,14 @@ def cover(covariance: Tensor, x: Tensor, axis: int, decay: float) -> None:
     first = covariance.dim() - 2
     rows = x.movedim(axis, first).reshape(*covariance.shape[:-1], -1)
     if first:
-        covariance.baddbmm_(rows, rows.mT, beta=decay, alpha=1 - decay)
+        covariance.lerp_(rows @ rows.mT, 1 - decay)
         return
+    rows = rows.contiguous()
     for start in range(0, len(rows), STRIP):
         stop = min(start + STRIP, len(rows))
         # C is symmetric: what lies right of the strip's end would cost up to half of the products
-        part = covariance[start:stop, :stop]
-        part.addmm_(rows[start:stop], rows[:stop].mT, beta=decay, alpha=1 - decay)
+        product = matmul(rows[start:stop], rows[:stop].mT)
+        covariance[start:stop, :stop].lerp_(product, 1 - decay)
 
 
 def mirror(covariance: Tensor) -> None:
@@ -113,7 +116,7 @@ def first_basis(covariance: Tensor, rank: int) -> Tensor:
 def next_basis(covariance: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     """Return the basis after one power iteration, and which of the old vectors each of the new ones comes from."""
     mirror(covariance)
-    powers = basis @ covariance
+    powers = matmul(basis, covariance)
     eigenvalues = (powers * basis).sum(-1)
     order = eigenvalues.argsort(dim=-1, descending=True, stable=True)
     # in this order, because QR changes the first columns least, and those of large eigenvalues are known best

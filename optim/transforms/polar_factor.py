@@ -5,11 +5,13 @@ Shapes: R×C matrices, m = min(R, C) and n = max(R, C); leading axes are a batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from optim.engine.matmul import addmm, matmul
 
 Coefficients = tuple[float, float, float]
 
@@ -35,8 +37,6 @@ WIDE = 1.4
 """From this n/m on it is cheaper to iterate on the m×m Gram matrix than on the matrix; measured on a CPU."""
 MAX_NOISE = 3e-3
 """How far the rounding of a Gram matrix may grow, relative to 1, before it is computed anew."""
-ONEDNN_FROM = 64
-"""From this m on float32 products by oneDNN are faster than MKL's, at least on AMD's processors: 2.2 times at 256."""
 
 
 @lru_cache(maxsize=64)
@@ -91,47 +91,25 @@ def newton_schulz(x: Tensor, coefficients: Sequence[Coefficients], dtype: torch.
 
 def _iterate(x: Tensor, coefficients: Sequence[Coefficients], max_growth: float) -> Tensor:
     """Iterate on (..., m, n) of norm 1; after a growth of rounding above ``max_growth`` on the matrix itself."""
-    multiply: Callable[[Tensor, Tensor], Tensor] = torch.matmul
-    plus: Callable[..., Tensor] = torch.addmm if x.dim() == 2 else torch.baddbmm
-    if _suits_onednn(x):
-        # it takes strided matrices too, but hundreds of times as long for some
-        multiply, plus, x = _by_onednn, _plus_by_onednn, x.contiguous()
-    gram, q, growth = multiply(x, x.mT), None, 1.0
+    # in order once, and not in every product
+    x = x.contiguous()
+    gram, q, growth = matmul(x, x.mT), None, 1.0
     for i, (a, b, c) in enumerate(coefficients):
-        poly = plus(gram, gram, gram, beta=b, alpha=c)
+        poly = addmm(gram, gram, gram, beta=b, alpha=c)
         growth *= a * a
         is_last = i + 1 == len(coefficients)
-        q = q if q is None else plus(q, poly, q, beta=a)
+        q = q if q is None else addmm(q, poly, q, beta=a)
         if is_last or growth > max_growth:
             # a X beside B X and not P X: in bfloat16 the diagonal of P would lose the digits of B
-            x = plus(x, poly, x, beta=a) if q is None else multiply(q, x)
-            q, growth, gram = None, 1.0, gram if is_last else multiply(x, x.mT)
+            x = addmm(x, poly, x, beta=a) if q is None else matmul(q, x)
+            q, growth, gram = None, 1.0, gram if is_last else matmul(x, x.mT)
             continue
-        half = plus(gram, poly, gram, beta=a)
-        gram = plus(half, poly, half, beta=a)
+        half = addmm(gram, poly, gram, beta=a)
+        gram = addmm(half, poly, half, beta=a)
         if q is None:
             q = poly
             q.diagonal(dim1=-2, dim2=-1).add_(a)
     return x
-
-
-def _suits_onednn(x: Tensor) -> bool:
-    """Return whether products of x are best made by oneDNN, and can be."""
-    plain = x.dim() == 2 and x.dtype == torch.float32 and x.device.type == "cpu" and x.shape[0] >= ONEDNN_FROM
-    return plain and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-def _by_onednn(left: Tensor, right: Tensor) -> Tensor:
-    """Do what torch.matmul does."""
-    # torch's public functions give float32 matrices to MKL; this one is what compiled graphs call for linear layers
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right.mT, None, "none", [], "")
-    return product
-
-
-def _plus_by_onednn(base: Tensor, left: Tensor, right: Tensor, *, beta: float, alpha: float = 1.0) -> Tensor:
-    """Do what torch.addmm does."""
-    product = _by_onednn(left, right)
-    return (product if alpha == 1 else product.mul_(alpha)).add_(base, alpha=beta)
 
 
 def by_svd(x: Tensor) -> Tensor:
