@@ -44,6 +44,7 @@ def search_lrs(
     """Try the lrs of each row: the fewest steps are best, then the lowest loss."""
 
     def judge(tried: Sequence[Row]) -> list[tuple[float, float]]:
+        """Return the medians over the seeds of steps and of the last loss."""
         groups = train_groups(trainer, [[Task(row, problem, seed) for seed in range(num_seeds)] for row in tried])
         return [
             (statistics.median(run.steps for run in runs), statistics.median(run.loss for run in runs))

@@ -64,6 +64,7 @@ def search_lrs(
     """Try the lrs of each row that has one: the lowest loss is best."""
 
     def judge(tried: Sequence[Row]) -> list[float]:
+        """Return the last smoothed loss, averaged over the seeds."""
         groups = train_groups(trainer, [[Task(row, seed, num_epochs) for seed in range(num_seeds)] for row in tried])
         return [average([run.curve[-1] for run in runs]) for runs in groups]
 
