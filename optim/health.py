@@ -47,7 +47,8 @@ class Health:
         check_range("every", every, "[1, inf)" + WHOLE)
         check_range("num_steps", num_steps, "[0, inf)" + WHOLE)
         self.every, self.num_steps = every, num_steps
-        self.chains = [member for member in _members(optimizer) if isinstance(member, Chain)]
+        members = optimizer.optimizers if isinstance(optimizer, Combined) else [optimizer]
+        self.chains = [member for member in members if isinstance(member, Chain)]
         self.before: list[list[Tensor]] | None = None
         self.numbers: dict[str, float] = {}
         # hooks and not a wrapper: the trainer and its checkpoints keep the optimizer itself
@@ -102,10 +103,6 @@ class Health:
             if flags:
                 found["clipped_share"] = sum(flags) / len(flags)
             self.numbers |= {f"health/{label}/{name}": value for name, value in found.items()}
-
-
-def _members(optimizer: Optimizer) -> Sequence[Optimizer]:
-    return optimizer.optimizers if isinstance(optimizer, Combined) else [optimizer]
 
 
 def _labels(groups: Sequence[Group]) -> list[str]:

@@ -23,7 +23,7 @@ from optim.engine.batch import (
 from optim.engine.chain import Chain
 from optim.engine.options import WHOLE
 from optim.engine.transform import Transform
-from optim.transforms.adamw_kernel import step_by_rms
+from optim.transforms.adamw_kernel import same_layout, step_by_rms
 from optim.transforms.clamp import Clamp
 from optim.transforms.clip_by_median_norm import ClipByMedianNorm
 
@@ -160,8 +160,10 @@ class ScaledChange(Transform):
         period_ends = batch.step % int(batch.group["size_update_period"]) == 0
         if batch.numel > 1:
             _measure(update, batch, period_ends)
-        u, rate = update.value(), _rate(batch)
-        if isinstance(rate, float) and rate > SMALLEST_RATE and _suits_kernel(u, batch):
+        u, rate, (delta, v) = update.value(), _rate(batch), (batch.state["delta"], batch.state["exp_avg_sq"])
+        # on other devices the kernel's rate would have to be a number too
+        suits_kernel = u.device.type == "cpu" and same_layout(u, delta) and same_layout(delta, v)
+        if suits_kernel and isinstance(rate, float) and rate > SMALLEST_RATE:
             _fused(u, rate, batch)
         else:
             _plain(u, rate, batch)
@@ -219,11 +221,6 @@ def _plain(u: Tensor, rate: Scalar, batch: ParamBatch) -> None:
 def _correction(batch: ParamBatch) -> float:
     c = 1 - float(batch.group["betas"][1]) ** batch.step
     return c if c < CORRECTED_BELOW else 1.0
-
-
-def _suits_kernel(u: Tensor, batch: ParamBatch) -> bool:
-    """Return whether the kernel may walk through memory: on other devices its rate would have to be a number too."""
-    return u.device.type == "cpu" and u.stride() == batch.state["delta"].stride() == batch.state["exp_avg_sq"].stride()
 
 
 def _fused(u: Tensor, rate: float, batch: ParamBatch) -> None:

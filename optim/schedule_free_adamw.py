@@ -11,8 +11,7 @@ from torch import Tensor
 from optim.composable import CommonOptions, Composable
 from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
-from optim.transforms.adam import FUSED_ON
-from optim.transforms.adamw_kernel import step_by_rms
+from optim.transforms.adamw_kernel import FUSED_ON, same_layout, step_by_rms
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 from optim.transforms.learning_rate import learning_rate
 from optim.transforms.schedule_free import ScheduleFree
@@ -126,11 +125,11 @@ class ScaleByRms(FusedTransform):
         averaging = later[0]
         assert isinstance(averaging, ScheduleFree)
         for u, batch in zip(updates, batches, strict=True):
-            # the kernel walks through memory, which must be laid out alike
-            if batch.param.device.type in FUSED_ON and u.stride() == batch.state["z"].stride() == batch.param.stride():
+            param, z = batch.param, batch.state["z"]
+            if param.device.type in FUSED_ON and same_layout(u, z) and same_layout(z, param):
                 _fused_step(u, batch, averaging)
             else:
-                averaging(self(Update(u), batch), batch).subtract_from(batch.param)
+                averaging(self(Update(u), batch), batch).subtract_from(param)
 
 
 def _fused_step(u: Tensor, batch: ParamBatch, averaging: ScheduleFree) -> None:

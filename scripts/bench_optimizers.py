@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 from bench_rows import INSTALL, ROWS, UNIT, Row
 from bench_steps import Candidate, Stage, keep_freed_memory
-from rich import box
+from command_line import listed, positive, table_text
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -87,10 +87,10 @@ def summary(candidate: Candidate, times: Tensor, unit_times: Tensor) -> Result:
     return Result(candidate.row, median_ms, ratio, (low, high), candidate.state_bytes(), num_ops, num_waits)
 
 
-def table_text(results: Sequence[Result], markdown: bool) -> str:
-    """Return the results as a table, for a page or for a terminal."""
+def results_table(results: Sequence[Result], markdown: bool) -> Table:
+    """Return what was measured."""
     columns = ("ms", "ratio", "quartiles", "state bytes/param", "ops", "waits")
-    table = Table("optimizer", box=box.MARKDOWN if markdown else box.SIMPLE)
+    table = Table("optimizer")
     for column in columns:
         table.add_column(column, justify="right")
     for result in results:
@@ -104,10 +104,7 @@ def table_text(results: Sequence[Result], markdown: bool) -> str:
             f"{result.num_ops:,.0f}",
             f"{result.num_waits:,.0f}",
         )
-    console = Console(width=160)
-    with console.capture() as captured:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().strip("\n ").splitlines()) + "\n"
+    return table
 
 
 def circumstances(stage: Stage, options: argparse.Namespace, load: float, keeps_memory: bool) -> str:
@@ -159,22 +156,13 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--limits", action="store_true", help="exit with 1 when one of ours costs more than it may")
     parser.add_argument("--markdown", action="store_true", help="print the table as optim/RESULTS.md has it")
     options = parser.parse_args(arguments)
-    chosen = {name.strip() for name in options.only.split(",") if name.strip()}
-    if unknown := chosen - {row.name for row in ROWS}:
-        parser.error(f"no rows {sorted(unknown)}; there are {', '.join(row.name for row in ROWS)}")
+    chosen = listed(parser, options.only, [row.name for row in ROWS])
     if options.limits and (options.device != "cpu" or options.compile or options.threads != 1):
         parser.error("--limits are those of eager steps on a CPU with one thread; leave the other options out")
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU here")
     options.rows = [row for row in ROWS if row is UNIT or not chosen or row.name in chosen]
     return options
-
-
-def positive(text: str) -> int:
-    """Return a number of at least 1."""
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -190,7 +178,7 @@ def main(arguments: Sequence[str]) -> None:
         print(f"bench_optimizers: {error}", file=sys.stderr)
         sys.exit(2)
     print(f"{circumstances(stage, options, load, keeps_memory)}\n\n{legend(stage, options)}\n")
-    print(table_text(results, options.markdown))
+    print(table_text(results_table(results, options.markdown), options.markdown))
     misses = [miss for result in results for miss in result.misses()] if options.limits else []
     print(f"{len(results)} optimizers timed" + (", all limits kept" if options.limits and not misses else ""))
     if misses:

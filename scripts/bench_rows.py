@@ -1,4 +1,4 @@
-"""The rows of bench_optimizers.py: our optimizers with what they may cost, and their peers."""
+"""Rows of the tables that compare optimizers; those of bench_optimizers.py: ours with what they may cost, and peers."""
 
 from __future__ import annotations
 

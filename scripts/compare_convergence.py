@@ -12,20 +12,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from bench_rows import Row, find_optimizer
+from command_line import listed, positive, table_text
 from convergence_problems import PROBLEMS, Problem, Task, Trained, at_most, train
-from rich import box
-from rich.console import Console
-from rich.progress import Progress
+from lr_search import LrGrid, Trainer, at_lr, best_lr, check_num_seeds, open_trainer, reported_seeds, train_groups
 from rich.table import Table
 
 COMMON = {"lr": 3e-3, "weight_decay": 0.0}  # the middle of the grid
@@ -38,80 +33,56 @@ ROWS = (
     Row("heavyball_adamw", "heavyball", "AdamW", COMMON),
     Row("heavyball_soap", "heavyball", "SOAP", COMMON),
 )
-FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-FIRST_FACTORS = slice(2, 5)
-FIRST_REPORTED_SEED = 100
+GRID = LrGrid(factors=(0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), first=slice(2, 5))
 
-Grid = dict[float, tuple[float, float]]  # lr: median steps, and median of the last loss
-Trainer = Callable[[Sequence[Task]], list[Trained]]
+Scores = dict[float, tuple[float, float]]  # lr: median steps, and median of the last loss
 
 
-@contextmanager
-def open_trainer(num_jobs: int) -> Iterator[Trainer]:
-    """Yield what runs trainings, in so many processes, and shows how far they are; one job needs no other process."""
+def search_lrs(
+    trainer: Trainer[Task, Trained], rows: Sequence[Row], problem: Problem, num_seeds: int
+) -> dict[str, Scores]:
+    """Try the lrs of each row: the fewest steps are best, then the lowest loss."""
 
-    def run(progress: Progress, mapped: Callable[..., Iterable[Trained]], tasks: Sequence[Task]) -> list[Trained]:
-        return list(progress.track(mapped(train, tasks), len(tasks), description=f"{len(tasks)} trainings"))
+    def judge(tried: Sequence[Row]) -> list[tuple[float, float]]:
+        """Return the medians over the seeds of steps and of the last loss."""
+        groups = train_groups(trainer, [[Task(row, problem, seed) for seed in range(num_seeds)] for row in tried])
+        return [
+            (statistics.median(run.steps for run in runs), statistics.median(run.loss for run in runs))
+            for runs in groups
+        ]
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        if num_jobs == 1:
-            yield partial(run, progress, map)
-            return
-        with ProcessPoolExecutor(num_jobs, multiprocessing.get_context("spawn")) as pool:
-            yield partial(run, progress, pool.map)
-
-
-def search(trainer: Trainer, rows: Sequence[Row], problem: Problem, num_seeds: int) -> dict[str, Grid]:
-    """Try the lrs of each row; go on beyond an end as long as the best is there."""
-    grids: dict[str, Grid] = {row.name: {} for row in rows}
-    while missing := [(row, lr) for row in rows for lr in next_lrs(row.options["lr"], grids[row.name])]:
-        runs = trainer([Task(row, problem, lr, seed) for row, lr in missing for seed in range(num_seeds)])
-        for i, (row, lr) in enumerate(missing):
-            own = runs[i * num_seeds : (i + 1) * num_seeds]
-            steps, losses = [run.steps for run in own], [run.loss for run in own]
-            grids[row.name][lr] = statistics.median(steps), statistics.median(losses)
-    return grids
+    return GRID.search(rows, judge)
 
 
-def next_lrs(usual: float, grid: Grid) -> list[float]:
-    """Return the lrs to try next: those around the usual one, then one at a time beyond the best, then none."""
-    lrs = [float(f"{factor * usual:.6g}") for factor in FACTORS]  # no 0.009000000000000001 in tables
-    if not grid:
-        return lrs[FIRST_FACTORS]
-    place = lrs.index(best_lr(grid))
-    return [lr for lr in lrs[max(place - 1, 0) : place + 2] if lr not in grid]
-
-
-def best_lr(grid: Grid) -> float:
-    """Return the lr of the fewest steps, then of the lowest loss, then the smallest."""
-    return min(sorted(grid), key=grid.__getitem__)
-
-
-def results_table(trainer: Trainer, rows: Sequence[Row], problems: Sequence[Problem], num_seeds: int) -> Table:
+def results_table(
+    trainer: Trainer[Task, Trained], rows: Sequence[Row], problems: Sequence[Problem], num_seeds: int
+) -> Table:
     """Choose lrs, train on other seeds, and return what is reported."""
     table = Table("problem", "optimizer")
     for title in ("lr", "steps", "range", "CPU s", "reached", "grid: median steps"):
         table.add_column(title, justify="left" if title.startswith("grid") else "right")
     for problem in problems:
-        grids = search(trainer, rows, problem, num_seeds)
-        seeds = range(FIRST_REPORTED_SEED, FIRST_REPORTED_SEED + num_seeds)
-        runs = trainer([Task(row, problem, best_lr(grids[row.name]), seed) for row in rows for seed in seeds])
-        for i, row in enumerate(rows):
-            table.add_row(problem.name, *cells(row, grids[row.name], runs[i * num_seeds : (i + 1) * num_seeds]))
+        scores = search_lrs(trainer, rows, problem, num_seeds)
+        chosen = [at_lr(row, best_lr(scores[row.name])) for row in rows]
+        groups = train_groups(
+            trainer, [[Task(row, problem, seed) for seed in reported_seeds(num_seeds)] for row in chosen]
+        )
+        for row, runs in zip(chosen, groups, strict=True):
+            table.add_row(problem.name, *cells(row, scores[row.name], runs))
     return table
 
 
-def cells(row: Row, grid: Grid, runs: Sequence[Trained]) -> tuple[str, ...]:
+def cells(row: Row, scores: Scores, runs: Sequence[Trained]) -> tuple[str, ...]:
     """Return a line of the table without its problem."""
     steps = [run.steps for run in runs]
     return (
         row.name,
-        f"{best_lr(grid):g}",
+        f"{row.options['lr']:g}",
         number(statistics.median(steps)),
         f"{number(min(steps))}–{number(max(steps))}",
         number(statistics.median(run.cpu_s for run in runs), ".3g"),
         f"{sum(map(math.isfinite, steps))}/{len(steps)}",
-        " · ".join(f"{lr:g}: {number(grid[lr][0])}" for lr in sorted(grid)),
+        " · ".join(f"{lr:g}: {number(steps)}" for lr, (steps, _) in scores.items()),
     )
 
 
@@ -120,18 +91,9 @@ def number(value: float, form: str = ",.0f") -> str:
     return format(value, form) if math.isfinite(value) else "∞"
 
 
-def table_text(table: Table, markdown: bool) -> str:
-    """Return a table for a page or for a terminal."""
-    table.box = box.MARKDOWN if markdown else box.SIMPLE
-    console = Console(width=200)
-    with console.capture() as captured:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n") + "\n"
-
-
 def circumstances(options: argparse.Namespace) -> str:
     """Return what a reader must know to repeat or to doubt the numbers."""
-    judged, reported = (", ".join(str(first + i) for i in range(options.seeds)) for first in (0, FIRST_REPORTED_SEED))
+    judged, reported = (", ".join(map(str, seeds)) for seeds in (range(options.seeds), reported_seeds(options.seeds)))
     targets = "; ".join(f"{one.name} ≤ {one.target:.3g} within {one.max_steps} steps" for one in options.problems)
     return (
         f"torch {torch.__version__}, one thread; targets: {targets}. Constant lr, the one of fewest steps of the grid "
@@ -151,19 +113,10 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     chosen = listed(parser, options.only, [row.name for row in ROWS])
     problems = listed(parser, options.problems, [problem.name for problem in PROBLEMS])
-    if options.seeds > FIRST_REPORTED_SEED:
-        parser.error(f"--seeds: at most {FIRST_REPORTED_SEED}, else lr is chosen on seeds that are reported")
+    check_num_seeds(parser, options.seeds)
     options.rows = [row for row in ROWS if row.name in chosen or (not chosen and is_installed(row))]
     options.problems = [at_most(one, options.max_steps) for one in PROBLEMS if not problems or one.name in problems]
     return options
-
-
-def listed(parser: argparse.ArgumentParser, text: str, known: Sequence[str]) -> set[str]:
-    """Return the names of a list with commas; leaves with a message where one is unknown."""
-    names = {name.strip() for name in text.split(",") if name.strip()}
-    if unknown := names - set(known):
-        parser.error(f"no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    return names
 
 
 def is_installed(row: Row) -> bool:
@@ -175,13 +128,6 @@ def is_installed(row: Row) -> bool:
     return True
 
 
-def positive(text: str) -> int:
-    """Return a number of at least 1."""
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
-
-
 def main(arguments: Sequence[str]) -> None:
     """Choose lrs, train and print."""
     options = parsed(arguments)
@@ -191,7 +137,7 @@ def main(arguments: Sequence[str]) -> None:
     except ValueError as error:
         print(f"compare_convergence: {error}", file=sys.stderr)
         sys.exit(2)
-    with open_trainer(options.jobs) as trainer:
+    with open_trainer(train, options.jobs) as trainer:
         table = results_table(trainer, options.rows, options.problems, options.seeds)
     print(f"{circumstances(options)}\n\n{table_text(table, options.markdown)}")
     print(f"{len(options.rows)} optimizers compared on {len(options.problems)} problems")

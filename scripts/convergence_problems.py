@@ -43,7 +43,6 @@ class Task:
 
     row: Row
     problem: Problem
-    lr: float
     seed: int
 
 
@@ -57,11 +56,11 @@ class Trained:
 
 
 def train(task: Task) -> Trained:
-    """Train on one thread, at a constant lr."""
+    """Train on one thread, at the row's lr throughout."""
     torch.set_num_threads(1)
     problem = task.problem
     named, loss_at = problem.begin(task.seed)
-    optimizer: Optimizer = build_optimizer(replace(task.row, options={**task.row.options, "lr": task.lr}), named)
+    optimizer: Optimizer = build_optimizer(task.row, named)
     # Schedule-Free has two sets of weights
     if hasattr(optimizer, "train"):
         optimizer.train()

@@ -11,14 +11,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -26,20 +22,17 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
+from bench_rows import Row, find_optimizer
+from command_line import listed, positive, table_text
+from lr_search import LrGrid, Trainer, at_lr, best_lr, check_num_seeds, open_trainer, reported_seeds, train_groups
 from matplotlib.axes import Axes
-from rich import box
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
-from toy_training import NUM_BATCHES, ROWS, SMOOTHING, Row, Task, Trained, find_optimizer, train
+from toy_training import NUM_BATCHES, ROWS, SMOOTHING, Task, Trained, train
 
 EPOCHS_SHOWN = (10, 50, 100, 150)
-FIRST_REPORTED_SEED = 100
-FACTORS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of the usual lr
-FIRST_FACTORS = slice(2, 7)  # the grid grows beyond them only while its best lr is at an end
+GRID = LrGrid(factors=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0), first=slice(2, 7))
 
-Grid = dict[float, float]  # lr: last smoothed loss
-Trainer = Callable[[Sequence[Task]], list[Trained]]
+Scores = dict[float, float]  # lr: last smoothed loss
 
 
 @dataclass(frozen=True)
@@ -47,9 +40,13 @@ class Line:
     """What is reported of an optimizer at one lr, a training per seed; ``choice`` says how the lr came about."""
 
     row: Row
-    lr: float | None
     choice: str
     runs: list[Trained]
+
+    @property
+    def lr(self) -> float | None:
+        """Of the schedule's peak; None: the optimizer chooses its steps."""
+        return self.row.options.get("lr")
 
     def curve(self) -> list[float]:
         """Return the smoothed loss after every update, averaged over the seeds."""
@@ -61,62 +58,34 @@ def average(losses: Sequence[float]) -> float:
     return math.exp(statistics.fmean(math.log(loss) for loss in losses))
 
 
-@contextmanager
-def open_trainer(num_jobs: int) -> Iterator[Trainer]:
-    """Yield what runs trainings, in so many processes, and shows how far they are; one job needs no other process."""
+def search_lrs(
+    trainer: Trainer[Task, Trained], rows: Sequence[Row], num_seeds: int, num_epochs: int
+) -> dict[str, Scores]:
+    """Try the lrs of each row that has one: the lowest loss is best."""
 
-    def run(progress: Progress, mapped: Callable[..., Iterable[Trained]], tasks: Sequence[Task]) -> list[Trained]:
-        return list(progress.track(mapped(train, tasks), len(tasks), description=f"{len(tasks)} trainings"))
+    def judge(tried: Sequence[Row]) -> list[float]:
+        """Return the last smoothed loss, averaged over the seeds."""
+        groups = train_groups(trainer, [[Task(row, seed, num_epochs) for seed in range(num_seeds)] for row in tried])
+        return [average([run.curve[-1] for run in runs]) for runs in groups]
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        if num_jobs == 1:
-            yield partial(run, progress, map)
-            return
-        with ProcessPoolExecutor(num_jobs, multiprocessing.get_context("spawn")) as pool:
-            yield partial(run, progress, pool.map)
-
-
-def search(trainer: Trainer, rows: Sequence[Row], num_seeds: int, num_epochs: int) -> dict[str, Grid]:
-    """Try the lrs of each row that has one; go on beyond an end as long as the best is there."""
-    grids: dict[str, Grid] = {row.name: {} for row in rows if row.lr is not None}
-    while missing := [(row, lr) for row in rows for lr in next_lrs(row, grids.get(row.name, {}))]:
-        tasks = [Task(row, lr, seed, num_epochs) for row, lr in missing for seed in range(num_seeds)]
-        runs = trainer(tasks)
-        for i, (row, lr) in enumerate(missing):
-            finals = [run.curve[-1] for run in runs[i * num_seeds : (i + 1) * num_seeds]]
-            grids[row.name][lr] = average(finals)
-    return {name: dict(sorted(grid.items())) for name, grid in grids.items()}
-
-
-def next_lrs(row: Row, grid: Grid) -> list[float]:
-    """Return the lrs to try next: those around the usual one, then one at a time beyond the best, then none."""
-    if row.lr is None:
-        return []
-    lrs = [float(f"{factor * row.lr:.6g}") for factor in FACTORS]  # no 0.009000000000000001 in tables
-    if not grid:
-        return lrs[FIRST_FACTORS]
-    place = lrs.index(best_lr(grid))
-    return [lr for lr in lrs[max(place - 1, 0) : place + 2] if lr not in grid]
-
-
-def best_lr(grid: Grid) -> float:
-    """Return the lr of the lowest loss; of equals, the smallest."""
-    return min(sorted(grid), key=grid.__getitem__)
+    return GRID.search(rows, judge)
 
 
 def report(
-    trainer: Trainer, rows: Sequence[Row], grids: Mapping[str, Grid], num_seeds: int, num_epochs: int
+    trainer: Trainer[Task, Trained], rows: Sequence[Row], grids: Mapping[str, Scores], num_seeds: int, num_epochs: int
 ) -> list[Line]:
     """Train on the seeds that no lr was chosen on: each row at its usual lr, and at its best where that is another."""
-    chosen: list[tuple[Row, float | None, str]] = []
+    chosen: list[tuple[Row, str]] = []
     for row in rows:
-        best = None if row.lr is None else best_lr(grids[row.name])
-        choice = "own steps" if best is None else "usual, best" if best == row.lr else "usual"
-        chosen += [(row, row.lr, choice)] + [(row, best, "best")] * (best != row.lr)
-    seeds = range(FIRST_REPORTED_SEED, FIRST_REPORTED_SEED + num_seeds)
-    tasks = [Task(row, lr, seed, num_epochs) for row, lr, _ in chosen for seed in seeds]
-    runs = trainer(tasks)
-    return [Line(*what, runs[i * num_seeds : (i + 1) * num_seeds]) for i, what in enumerate(chosen)]
+        if row.name not in grids:
+            chosen.append((row, "own steps"))
+        elif (best := best_lr(grids[row.name])) == row.options["lr"]:
+            chosen.append((row, "usual, best"))
+        else:
+            chosen += [(row, "usual"), (at_lr(row, best), "best")]
+    seeds = reported_seeds(num_seeds)
+    groups = train_groups(trainer, [[Task(row, seed, num_epochs) for seed in seeds] for row, _ in chosen])
+    return [Line(row, choice, runs) for (row, choice), runs in zip(chosen, groups, strict=True)]
 
 
 def results_table(lines: Sequence[Line], epochs: Sequence[int]) -> Table:
@@ -137,7 +106,7 @@ def results_table(lines: Sequence[Line], epochs: Sequence[int]) -> Table:
     return table
 
 
-def grid_table(grids: Mapping[str, Grid]) -> Table:
+def grid_table(grids: Mapping[str, Scores]) -> Table:
     """Return what each lr led to, on the other seeds."""
     table = Table("optimizer", "lr: last smoothed loss")
     for name, grid in grids.items():
@@ -145,15 +114,6 @@ def grid_table(grids: Mapping[str, Grid]) -> Table:
         cells = [f"{lr:g}: {loss:.3g}{' (best)' if lr == best else ''}" for lr, loss in grid.items()]
         table.add_row(name, " · ".join(cells))
     return table
-
-
-def table_text(table: Table, markdown: bool) -> str:
-    """Return a table for a page or for a terminal."""
-    table.box = box.MARKDOWN if markdown else box.SIMPLE
-    console = Console(width=200)
-    with console.capture() as captured:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n") + "\n"
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
@@ -178,7 +138,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
 
 def circumstances(options: argparse.Namespace) -> str:
     """Return what a reader must know to repeat or to doubt the numbers."""
-    judged, reported = (", ".join(str(first + i) for i in range(options.seeds)) for first in (0, FIRST_REPORTED_SEED))
+    judged, reported = (", ".join(map(str, seeds)) for seeds in (range(options.seeds), reported_seeds(options.seeds)))
     return (
         f"torch {torch.__version__}, one thread; {options.epochs} epochs of {NUM_BATCHES} updates; all that have an lr "
         f"follow Eden(lr_batches=200, lr_epochs=5). Losses are smoothed ({SMOOTHING:g}), averaged geometrically over "
@@ -201,20 +161,10 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the tables as a page has them")
     parser.add_argument("--out", type=Path, default=Path("runs/toy_magnitudes"), help="folder (default: %(default)s)")
     options = parser.parse_args(arguments)
-    chosen = {name.strip() for name in options.only.split(",") if name.strip()}
-    if unknown := chosen - {row.optimizer for row in ROWS}:
-        parser.error(f"no rows {sorted(unknown)}; there are {', '.join(sorted({row.optimizer for row in ROWS}))}")
-    if options.seeds > FIRST_REPORTED_SEED:
-        parser.error(f"--seeds: at most {FIRST_REPORTED_SEED}, else lr is chosen on seeds that are reported")
+    chosen = listed(parser, options.only, sorted({row.optimizer for row in ROWS}))
+    check_num_seeds(parser, options.seeds)
     options.rows = [row for row in ROWS if not chosen or row.optimizer in chosen]
     return options
-
-
-def positive(text: str) -> int:
-    """Return a number of at least 1."""
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -227,8 +177,8 @@ def main(arguments: Sequence[str]) -> None:
     except (ValueError, OSError) as error:
         print(f"toy_magnitudes: {error}", file=sys.stderr)
         sys.exit(2)
-    with open_trainer(options.jobs) as trainer:
-        grids = search(trainer, options.rows, options.seeds, options.epochs)
+    with open_trainer(train, options.jobs) as trainer:
+        grids = search_lrs(trainer, options.rows, options.seeds, options.epochs)
         lines = report(trainer, options.rows, grids, options.seeds, options.epochs)
     epochs = sorted({*(epoch for epoch in EPOCHS_SHOWN if epoch < options.epochs), options.epochs})
     tables = (results_table(lines, epochs), grid_table(grids))

@@ -9,16 +9,13 @@ Reference:
 
 from __future__ import annotations
 
-import importlib
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
+from bench_rows import Row, build_optimizer
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 import optim
 
@@ -26,29 +23,19 @@ WIDTH, HIDDEN, BATCH_SHAPE, NUM_BATCHES = 100, 200, (4, 2), 20
 SMOOTHING = 0.95
 
 
-@dataclass(frozen=True)
-class Row:
-    """One optimizer: its class, its usual lr (None: it chooses its steps and gets no schedule), its other options."""
-
-    name: str
-    optimizer: str
-    lr: float | None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    module: str = "optim"
-
-
+# those without lr choose their steps, and get no schedule
 ROWS = (
-    Row("AdamW", "AdamW", 1e-3, module="torch.optim"),
-    Row("Eve", "Eve", 3e-3),
-    Row("Cain", "Cain", 3e-2),
-    Row("ScaledAdam", "ScaledAdam", 3e-2, {"clipping_scale": 2.0}),
-    Row("LearnedGradient", "LearnedGradient", 3e-2),
-    Row("Adafactor, relative step", "Adafactor", None),
-    Row("Adafactor", "Adafactor", 2e-2, {"relative_step": False}),
+    Row("AdamW", "torch.optim", "AdamW", {"lr": 1e-3}),
+    Row("Eve", "optim", "Eve", {"lr": 3e-3}),
+    Row("Cain", "optim", "Cain", {"lr": 3e-2}),
+    Row("ScaledAdam", "optim", "ScaledAdam", {"lr": 3e-2, "clipping_scale": 2.0}),
+    Row("LearnedGradient", "optim", "LearnedGradient", {"lr": 3e-2}),
+    Row("Adafactor, relative step", "optim", "Adafactor"),
+    Row("Adafactor", "optim", "Adafactor", {"lr": 2e-2, "relative_step": False}),
     # at the default of 128 nothing would be factored here
-    Row("T5XAdafactor", "T5XAdafactor", 2e-2, {"min_dim_size_to_factor": 32}),
-    Row("MaxFactor", "MaxFactor", 1e-2),
-    Row("SOAP", "SOAP", 3e-3, {"precondition_frequency": 10}),
+    Row("T5XAdafactor", "optim", "T5XAdafactor", {"lr": 2e-2, "min_dim_size_to_factor": 32}),
+    Row("MaxFactor", "optim", "MaxFactor", {"lr": 1e-2}),
+    Row("SOAP", "optim", "SOAP", {"lr": 3e-3, "precondition_frequency": 10}),
 )
 
 
@@ -57,7 +44,6 @@ class Task:
     """One training."""
 
     row: Row
-    lr: float | None
     seed: int
     num_epochs: int
 
@@ -68,20 +54,6 @@ class Trained:
 
     curve: list[float]
     cpu_s: float
-
-
-def find_optimizer(row: Row) -> Any:
-    """Return the class of a row.
-
-    Raises:
-        ValueError: there is none.
-    """
-    found = getattr(importlib.import_module(row.module), row.optimizer, None)
-    if found is None:
-        raise ValueError(
-            f"{row.module} exports no {row.optimizer}, which row {row.name!r} needs; choose rows with --only"
-        )
-    return found
 
 
 def make_problem(seed: int) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
@@ -100,9 +72,8 @@ def train(task: Task) -> Trained:
     """Train once, on one thread; the loss is infinite from where it stops being a number."""
     torch.set_num_threads(1)
     network, batches = make_problem(task.seed)
-    options = dict(task.row.options) if task.lr is None else {"lr": task.lr, **task.row.options}
-    optimizer: Optimizer = find_optimizer(task.row)(network.named_parameters(), **options)
-    schedule = None if task.lr is None else optim.Eden(optimizer, lr_batches=200, lr_epochs=5)
+    optimizer = build_optimizer(task.row, [*network.named_parameters()])
+    schedule = optim.Eden(optimizer, lr_batches=200, lr_epochs=5) if "lr" in task.row.options else None
     curve: list[float] = []
     start = time.process_time()
     for epoch in range(task.num_epochs):

@@ -1,10 +1,12 @@
 """What tests of every package share."""
 
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -40,6 +42,13 @@ def _as_it_was() -> Iterator[None]:
 def _torch_threads() -> int:
     # tests that never import torch must not wait for it
     return sys.modules["torch"].get_num_threads() if "torch" in sys.modules else 0
+
+
+@pytest.fixture
+def script(monkeypatch) -> Callable[[str], ModuleType]:
+    """Return what imports a file of scripts/ by its name."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    return importlib.import_module
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,6 @@
 """The comparison of convergence: its problems, how an lr is chosen, and what it prints."""
 
-import importlib
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,16 +8,13 @@ from torch import nn
 
 
 @pytest.fixture
-def compare(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
-    num_threads = torch.get_num_threads()
-    yield importlib.import_module("compare_convergence")
-    torch.set_num_threads(num_threads)
+def compare(script):
+    return script("compare_convergence")
 
 
 @pytest.fixture
-def parts(compare):
-    return sys.modules["convergence_problems"]
+def parts(script):
+    return script("convergence_problems")
 
 
 @pytest.fixture
@@ -38,8 +32,8 @@ def halving(compare, parts):
     """Plain descent that halves x, so that x²/2 falls by 4 per step from ½."""
 
     def run(target, max_steps=10, lr=0.5, smoothing=0.0):
-        sgd = compare.Row("sgd", "torch.optim", "SGD")
-        return parts.train(parts.Task(sgd, parts.Problem("square", square, target, max_steps, smoothing), lr, 0))
+        sgd = compare.Row("sgd", "torch.optim", "SGD", {"lr": lr})
+        return parts.train(parts.Task(sgd, parts.Problem("square", square, target, max_steps, smoothing), 0))
 
     return run
 
@@ -106,20 +100,15 @@ def test_the_average_of_losses_starts_at_the_first(halving):
     assert halving(target=0.0, smoothing=0.9, max_steps=2).loss == pytest.approx((0.9 * 0.5 + 0.125) / 1.9)
 
 
-def test_the_grid_grows_until_the_best_lr_is_inside(compare, parts, row):
+def test_of_equal_steps_the_lower_loss_is_best(compare, parts, row):
     def trainer(tasks):
         asked.extend(tasks)
-        return [parts.Trained(100 + abs(math.log(task.lr / 0.08)), 1.0, 0.0) for task in tasks]
+        return [parts.Trained(40.0 + task.seed**2, 1.0, abs(task.row.options["lr"] - 0.03)) for task in tasks]
 
     asked = []
-    grids = compare.search(trainer, [row["SOAP"]], compare.PROBLEMS[0], 2)
-    assert sorted(grids["SOAP"]) == [0.0009, 0.003, 0.009, 0.03, 0.09, 0.3]
-    assert {task.seed for task in asked} == {0, 1}
-
-
-def test_of_equal_steps_the_lower_loss_is_best_and_then_the_smaller_lr(compare):
-    assert compare.best_lr({0.1: (math.inf, 2.0), 0.2: (math.inf, 1.0), 0.3: (math.inf, 1.0)}) == 0.2
-    assert compare.best_lr({0.1: (9.0, 2.0), 0.2: (8.0, 3.0)}) == 0.2
+    scores = compare.search_lrs(trainer, [row["SOAP"]], compare.PROBLEMS[0], 3)
+    assert scores == {"SOAP": {lr: (41.0, abs(lr - 0.03)) for lr in (0.0009, 0.003, 0.009, 0.03, 0.09)}}
+    assert {task.seed for task in asked} == {0, 1, 2}
 
 
 def test_what_is_reported_was_trained_on_other_seeds_than_the_choice(compare, parts, row):

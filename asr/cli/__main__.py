@@ -57,6 +57,7 @@ def importing(command: str, clear: Callable[[], object] = lambda: None) -> Itera
     """
 
     def leave(number: int, _: object) -> None:
+        """Clean up, say what ended the command, and end the process without Python's own cleaning up."""
         line, code = "interrupted", INTERRUPTED
         if number != signal.SIGINT:
             line = f"ended by {signal.Signals(number).name}{advice_at_start(command)}"

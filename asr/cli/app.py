@@ -89,6 +89,7 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
     full, begun = FULL_ERROR in os.environ, False
 
     def guarded(config: DictConfig) -> object:
+        """Run the task, and leave with one message for what a user can mend."""
         nonlocal begun
         begun = True
         if not full:

@@ -147,7 +147,9 @@ class Chain(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         refuse_sparse_gradients(self)
-        if self.skip_nonfinite and not all_finite([p.grad for _, p, _ in self._named() if p.grad is not None]):
+        if self.skip_nonfinite and not all_finite(
+            [p.grad for _, p, _ in saved_state.named_parameters(self) if p.grad is not None]
+        ):
             self.count("skipped_steps")
             return loss
         # all entries exist before the first parameter moves: a norm over all gradients needs them together
@@ -225,9 +227,6 @@ class Chain(Optimizer):
     def _fresh_by_name(self, name: str, param: Tensor, group: Group) -> State:
         return self._fresh_state(param, group, self.stacking_key(name, param, group))
 
-    def _named(self) -> Iterator[tuple[str, Tensor, Group]]:
-        return saved_state.named_parameters(self)
-
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; a refused group leaves the optimizer as it was.
 
@@ -274,27 +273,5 @@ class Chain(Optimizer):
             ValueError: the state belongs to another optimizer or to other parameters, or an option in it is not
                 allowed; nothing was changed.
         """
-        saved: list[dict[str, Any]] = []
-
-        def inspect(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
-            given = saved_state.align(self, given)
-            for saved_group, group in zip(given["param_groups"], self.param_groups, strict=False):
-                self._check_group(saved_state.loaded_group(group, saved_group))
-            saved_state.check(self, given, self._fresh_by_name)
-            saved.append(given)
-            return given
-
-        # torch casts floating-point state to the parameter's dtype, which would round the float32 statistics of a
-        # bfloat16 parameter: restore them afterwards, before any hook of the user sees them
-        first = self.register_load_state_dict_pre_hook(inspect)
-        last = self.register_load_state_dict_post_hook(lambda _: self._restore(saved[0]), prepend=True)
-        try:
+        with saved_state.loading(self):
             super().load_state_dict(state_dict)
-        finally:
-            first.remove()
-            last.remove()
-
-    def _restore(self, saved: dict[str, Any]) -> None:
-        saved_state.restore(self, saved, self._fresh_by_name)
-        for group in self.param_groups if self.capturable else ():
-            keep_counts_on_device(group)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.engine.batch import Group, State
+from optim.engine.capturable import keep_counts_on_device
 from optim.engine.evaluation import EVALUATING, TRAINING_POINT
 from optim.engine.options import check_names
+
+if TYPE_CHECKING:
+    from optim.engine.chain import Chain
 
 # what torch and its schedules write into groups: their state may be loaded before, or without, the schedule
 SCHEDULE_KEYS = (
     *("param_names", "name", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"),
     "differentiable",  # torch adds it to every optimizer that it unpickles
 )
-Fresh = Callable[[str, Tensor, Group], State]
-"""Returns the state that a parameter of this name and group has before its first step."""
 
 
 def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]]:
@@ -28,6 +31,35 @@ def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]
         names = group.get("param_names")
         for i, param in enumerate(group["params"]):
             yield (names[i] if names else f"parameter {i} of group {place}"), param, group
+
+
+@contextmanager
+def loading(optimizer: Chain) -> Iterator[None]:
+    """Check the state that torch loads within, before anything changes, and put its dtypes back afterwards.
+
+    Raises:
+        ValueError: the state does not fit; see `align` and `check`.
+    """
+    saved: list[dict[str, Any]] = []
+
+    def inspect(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the state in the optimizer's order, and keep it."""
+        given = align(optimizer, given)
+        for saved_group, group in zip(given["param_groups"], optimizer.param_groups, strict=False):
+            optimizer._check_group(loaded_group(group, saved_group))
+        check(optimizer, given)
+        saved.append(given)
+        return given
+
+    # torch casts floating-point state to the parameter's dtype, which would round the float32 statistics of a
+    # bfloat16 parameter: restore them afterwards, before any hook of the user sees them
+    first = optimizer.register_load_state_dict_pre_hook(inspect)
+    last = optimizer.register_load_state_dict_post_hook(lambda _: restore(optimizer, saved[0]), prepend=True)
+    try:
+        yield
+    finally:
+        first.remove()
+        last.remove()
 
 
 def align(optimizer: Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +95,7 @@ def _align_group(place: int, saved: Mapping[str, Any], group: Group, options: It
     return {**saved, "params": [place_of[name] for name in names], "param_names": list(names)}
 
 
-def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
+def check(optimizer: Chain, given: Mapping[str, Any]) -> None:
     """Refuse state of another optimizer, or of parameters with other shapes.
 
     Raises:
@@ -75,7 +107,7 @@ def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
             raise ValueError(f"this state is not {owner}'s: its group {i} lacks shared_state, which this package saves")
         # a mark that this group has too, such as one of a schedule of the user's, is known
         check_names(saved.keys() - group.keys() - set(SCHEDULE_KEYS), group, f"the state saved for {owner}'s group {i}")
-    for name, _, expected, state in _saved_states(optimizer, given, fresh):
+    for name, _, expected, state in _saved_states(optimizer, given):
         want, have = _shapes(expected), _shapes(state)
         if want != have:
             raise ValueError(f"the state saved for {name} does not fit {owner}: expected {want}, given {have}")
@@ -94,12 +126,12 @@ def loaded_group(group: Group, saved: Mapping[str, Any]) -> Group:
     return {**group, **{key: value for key, value in saved.items() if key in group and key not in kept}}
 
 
-def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
+def restore(optimizer: Chain, given: Mapping[str, Any]) -> None:
     """Put the saved tensors back, with the dtypes of fresh ones and in memory of their own.
 
     torch has just loaded them, and has cast every floating-point one to the dtype of its parameter.
     """
-    for _, param, expected, saved in _saved_states(optimizer, given, fresh):
+    for _, param, expected, saved in _saved_states(optimizer, given):
         for key, value in saved.items():
             wanted = expected[key]
             if isinstance(wanted, Tensor):
@@ -115,18 +147,18 @@ def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> Non
             if isinstance(value, Tensor):
                 shared[key] = value.to(device)
         shared["steps"] = int(shared["steps"])
+        if optimizer.capturable:
+            keep_counts_on_device(group)
 
 
-def _saved_states(
-    optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh
-) -> Iterator[tuple[str, Tensor, State, Mapping[str, Any]]]:
+def _saved_states(optimizer: Chain, given: Mapping[str, Any]) -> Iterator[tuple[str, Tensor, State, Mapping[str, Any]]]:
     """Yield the parameters for which a state was saved, with their names, a state to compare with, and that state."""
     places = [(place, group) for group in given["param_groups"] for place in group["params"]]
     for (name, param, group), (place, saved_group) in zip(named_parameters(optimizer), places, strict=False):
         if place in given["state"]:
             # on the meta device: a full set of fresh statistics would need the memory of a second optimizer
             outline = param.to("meta")
-            expected = fresh(name, outline, loaded_group(group, saved_group))
+            expected = optimizer._fresh_by_name(name, outline, loaded_group(group, saved_group))
             if saved_group["shared_state"].get(EVALUATING):
                 expected[TRAINING_POINT] = outline
             yield name, param, expected, given["state"][place]

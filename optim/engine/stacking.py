@@ -97,10 +97,6 @@ def write_back(batch: ParamBatch) -> None:
     if half:
         values = batch.param.unbind() if batch.stacked else [batch.param]
         for entry, value in zip(entries, values, strict=True):
-            _round(entry, value)
-
-
-def _round(entry: ParamEntry, value: Tensor) -> None:
-    entry.param.copy_(value)
-    # Kahan summation: bfloat16 has a spacing of 2⁻⁷ above 1, and updates below half of it would otherwise be lost
-    entry.state["rounding_error"].copy_(value - entry.param)
+            entry.param.copy_(value)
+            # Kahan summation: bfloat16 has a spacing of 2⁻⁷ above 1; updates below half of it would otherwise be lost
+            entry.state["rounding_error"].copy_(value - entry.param)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -48,7 +48,9 @@ def check_rules(group: Group) -> None:
         if isinstance(group[option], tuple):
             _check_found(option, group)
     # every parameter now, so that a missing rule is an error at construction and not at a late first gradient
-    plans = {name: plan_of(name, shape, group) for name, shape in _named_shapes(group)}
+    params = group["params"]
+    names = group.get("param_names", [f"parameter {i}" for i in range(len(params))])
+    plans = {name: plan_of(name, param.shape, group) for name, param in zip(names, params, strict=True)}
     if group["logical_factor_rules"] is None and (undecided := [name for name, plan in plans.items() if plan is None]):
         raise ValueError(
             f"{_some(undecided)} of {len(plans)} parameters have more than two axes, which the heuristic does not "
@@ -67,12 +69,6 @@ def _check_found(option: str, group: Group) -> None:
     rules = _map_of(group[option])
     if left := [name for name in group["param_names"] if name not in rules]:
         raise ValueError(f"no pattern of {option} is found in {_some(left)}; end it with '.*' to cover the rest")
-
-
-def _named_shapes(group: Group) -> Iterator[tuple[str, Sequence[int]]]:
-    names = group.get("param_names")
-    for i, param in enumerate(group["params"]):
-        yield (names[i] if names else f"parameter {i}"), param.shape
 
 
 def _some(names: Sequence[str]) -> str:

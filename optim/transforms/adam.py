@@ -12,6 +12,7 @@ from torch import Tensor
 
 from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
+from optim.transforms.adamw_kernel import FUSED_ON, same_layout
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 from optim.transforms.learning_rate import LearningRate, learning_rate
 from optim.transforms.weight_decay import DecoupledDecay
@@ -19,7 +20,6 @@ from optim.transforms.weight_decay import DecoupledDecay
 BETAS = ("[0, 1)", "[0, 1)")
 Launch = tuple[torch.device, torch.dtype, int]
 """What one call of the kernel has in common: device, dtype and step."""
-FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 
 
 class Adam(FusedTransform):
@@ -77,22 +77,16 @@ class Adam(FusedTransform):
         for place, (u, batch) in enumerate(zip(updates, batches, strict=True)):
             param, m = batch.param, batch.state["exp_avg"]
             palm_on_device = isinstance(batch.step, Tensor) and batch.group.get("palm")  # its decay would be a tensor
-            if param.device.type in FUSED_ON and _same_layout(param, m) and not palm_on_device:
-                same_layout = u if _same_layout(u, m) else torch.empty_like(param).copy_(u)
+            if param.device.type in FUSED_ON and same_layout(param, m) and not palm_on_device:
+                u = u if same_layout(u, m) else torch.empty_like(param).copy_(u)
                 # one launch has one lr, which depends on the step during warm-up; counts on the device are not compared
-                fused[param.device, param.dtype, _launch(batch, place)].append((same_layout, batch))
+                fused[param.device, param.dtype, _launch(batch, place)].append((u, batch))
             else:
                 lr = learning_rate(batch)
                 param.mul_(1 - lr * weight_decay)
                 self(Update(u), batch).times(lr).subtract_from(param)
         for pairs in fused.values():
             _fused_step(pairs, weight_decay)
-
-
-def _same_layout(a: Tensor, b: Tensor) -> bool:
-    """Return whether a kernel that walks through the memory of both meets the same elements."""
-    # nearly all tensors are contiguous, and that is asked faster
-    return (a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride()
 
 
 def _launch(batch: ParamBatch, place: int) -> int:

@@ -1,4 +1,4 @@
-"""torch's kernel of AdamW without momentum: a division by averaged squares and a step, in one pass over memory."""
+"""torch's kernel of AdamW: which tensors suit it, and without momentum, a division by averaged squares and a step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ import torch
 from torch import Tensor
 
 from optim.engine.batch import constant
+
+FUSED_ON = ("cpu", "cuda", "mps", "xpu")
+
+
+def same_layout(a: Tensor, b: Tensor) -> bool:
+    """Return whether a kernel that walks through the memory of both, of one shape, meets the same elements."""
+    # nearly all tensors are contiguous, and that is asked faster
+    return (a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride()
 
 
 def step_by_rms(
@@ -22,13 +30,13 @@ def step_by_rms(
     eps: float,
     ascend: bool = False,
 ) -> None:
-    """Average u² in v, and move the target by the update over its root mean square.
+    """Average u² in v, and move the target by the update over its root mean square, in one pass over memory.
 
         v ← β₂ v + (1 − β₂) u²
         target ← (1 − lr · decay) target − lr · u/(√(v/(1 − β₂^count)) + eps)                  + instead of − to ascend
 
     Args:
-        target: changed in place; the three tensors are laid out alike in memory.
+        target: changed in place; it has the layout of u and v.
         u: the update, which is not modified.
         v: averaged squares, changed in place.
         count: of the averaged squares; None for no correction.

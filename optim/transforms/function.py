@@ -115,6 +115,7 @@ def transform(
             raise ValueError(f"statistic {key!r} must start as {wanted} or by a function, given {start!r}")
 
     def declared(function: Function) -> type[FunctionTransform]:
+        """Return the class of transforms that call the function."""
         body = {"function": staticmethod(function), "state": state, "allowed": dict(allowed or {})}
         body |= {"stacks": stacks, "shardable": shardable}
         # under the function's own name, where pickle then finds the class

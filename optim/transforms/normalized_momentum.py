@@ -10,7 +10,7 @@ from torch import Tensor
 from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
-from optim.transforms.adamw_kernel import step_by_rms
+from optim.transforms.adamw_kernel import same_layout, step_by_rms
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 
 
@@ -45,7 +45,8 @@ class NormalizedMomentum(Transform):
         """Return the average of the divided updates."""
         u, beta1, beta2 = update.value(), batch.group["betas"][0], beta2_of(batch)
         m, v = batch.state["exp_avg"], batch.state["exp_avg_sq"]
-        if u.device.type == "cpu" and not isinstance(batch.step, Tensor) and u.stride() == m.stride() == v.stride():
+        on_cpu = u.device.type == "cpu" and not isinstance(batch.step, Tensor)
+        if on_cpu and same_layout(u, m) and same_layout(m, v):
             _average_in_one_pass(u, m, v, batch)
         else:
             average_squares(v, u, beta2)
