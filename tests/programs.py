@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -148,6 +149,7 @@ class Programs:
 
 def serve(jobs: Iterator[str]) -> None:
     """Fork a child for every job, and answer with how it ended; run by ``python -m tests.programs``."""
+    import gc
     import importlib
     import tempfile
 
@@ -155,9 +157,12 @@ def serve(jobs: Iterator[str]) -> None:
 
     from asr.cli.config.explanations import config_folder
 
+    _import_all()
     tasks = {name: importlib.import_module(f"asr.cli.{name}") for name in COMMANDS}
     with initialize_config_dir(str(config_folder("train")), version_base="1.3"):
         compose("train")  # so that no child looks for Hydra's plugins, and builds its parser, again
+    gc.collect()
+    gc.freeze()  # a child whose collector looked at all that is imported here would copy its memory
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     codes: dict[int, int] = {}
@@ -186,6 +191,21 @@ def serve(jobs: Iterator[str]) -> None:
         seconds = round(time.monotonic() - start, 2)
         answer = {"code": code, "printed": printed, "peak_mb": round(peak_mb - base, 1), "seconds": seconds}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def _import_all() -> None:
+    """Import what commands import once they know what they shall build, so that no child does so again."""
+    import importlib
+    import pkgutil
+
+    import hydra.experimental.compose
+
+    import asr
+    import optim
+
+    for package in (asr, optim):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
 
 
 def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
@@ -226,12 +246,10 @@ def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
 
 
 def _wait(child: int, deadline: float) -> tuple[int, float]:
-    while time.monotonic() < deadline:
-        ended, status, usage = os.wait4(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
-        time.sleep(0.01)
-    os.killpg(child, signal.SIGKILL)
+    descriptor = os.pidfd_open(child)  # can be read once the child has ended
+    if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        os.killpg(child, signal.SIGKILL)
+    os.close(descriptor)
     _, status, usage = os.wait4(child, 0)
     return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
 
