@@ -103,6 +103,7 @@ class Programs:
         timeout_s: float = 60,
         limits: Mapping[str, int] | None = None,
         environment: Mapping[str, str] | None = None,
+        constants: Mapping[str, float] | None = None,
     ) -> Ended:
         """Run ``asr-<command>`` with words, and wait for its end.
 
@@ -113,6 +114,7 @@ class Programs:
             timeout_s: after which it is killed; it then ends with -9.
             limits: of the process, by their names in ``resource``, such as ``{"RLIMIT_FSIZE": 4096}``.
             environment: variables beside the test's own.
+            constants: of modules, which have other values in the command, such as a bound that is waited for.
         """
         job = {
             "command": command,
@@ -121,6 +123,7 @@ class Programs:
             "timeout_s": timeout_s,
             "limits": dict(limits or {}),
             "environment": dict(environment or {}),
+            "constants": dict(constants or {}),
         }
         answer = self.ask(job)
         printed = Path(answer.pop("printed"))
@@ -128,10 +131,17 @@ class Programs:
         printed.unlink()
         return ended
 
-    def start(self, command: str, *words: str, cwd: Path) -> Started:
-        """Start ``asr-<command>``, which prints to ``log.txt`` in its folder, and do not wait for it."""
-        job = {"command": command, "words": words, "cwd": str(cwd), "limits": {}, "environment": {}}
-        return Started(self, self.ask(job | {"log": str(cwd / "log.txt")})["pid"])
+    def start(self, command: str, *words: str, cwd: Path, ignored: signal.Signals | None = None) -> Started:
+        """Start ``asr-<command>``, which prints to ``log.txt`` in its folder, and do not wait for it.
+
+        Args:
+            command: of ``COMMANDS``.
+            words: its command line.
+            cwd: folder that it runs in.
+            ignored: signal that it ignores from its start, as nohup lets it.
+        """
+        job = {"command": command, "words": words, "cwd": str(cwd), "limits": {}, "environment": {}, "constants": {}}
+        return Started(self, self.ask(job | {"log": str(cwd / "log.txt"), "ignored": ignored})["pid"])
 
     def ask(self, job: Mapping[str, Any]) -> Any:
         """Have the forking process do something, and return its answer."""
@@ -198,11 +208,10 @@ def _import_all() -> None:
     import importlib
     import pkgutil
 
-    import hydra.experimental.compose
-
     import asr
     import optim
 
+    importlib.import_module("hydra.experimental.compose")
     for package in (asr, optim):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
@@ -219,6 +228,8 @@ def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
     try:
         os.setsid()  # so that it can be killed with all that it has started
         die_with_parent(os.getppid())
+        if job.get("ignored"):
+            signal.signal(job["ignored"], signal.SIG_IGN)
         os.chdir(job["cwd"])
         os.environ.update(job["environment"])
         tempfile.tempdir = None  # which the forking process has looked up
@@ -227,6 +238,10 @@ def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for name, value in job["limits"].items():
             resource.setrlimit(getattr(resource, name), (value, value))
+        for name, value in job["constants"].items():
+            module, _, constant = name.rpartition(".")
+            assert hasattr(sys.modules[module], constant), name
+            setattr(sys.modules[module], constant, value)
         sys.argv = [f"asr-{job['command']}", *job["words"]]
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)

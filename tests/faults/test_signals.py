@@ -92,14 +92,21 @@ def test_a_terminal_that_is_closed_in_training_leaves_a_checkpoint(small_run, tm
     assert list((tmp_path / "run" / "checkpoints").glob("update-*.ckpt"))
 
 
-def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
+def test_a_signal_that_is_ignored_at_start_up_stays_ignored(tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        process = start(tmp_path, "train", *LONG, f"data.dir={small_run.data_dir}", "run_dir=run")
+        process = start(tmp_path, "train", *LONG)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert wait_for_cpu(process, 0.5)
     process.send_signal(signal.SIGHUP)
+    assert wait_for_cpu(process, 0.8)
+    assert ended(process, tmp_path, signal.SIGTERM)[::2] == (TRY_AGAIN, f"asr-train: ended by SIGTERM {AGAIN}\n")
+
+
+def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
+    words = (*LONG, f"data.dir={small_run.data_dir}", "run_dir=run")
+    process = small_run.programs.start("train", *words, cwd=tmp_path, ignored=signal.SIGHUP)
     wait_for_update(tmp_path / "run", 2, process)
     process.send_signal(signal.SIGHUP)
     wait_for_update(tmp_path / "run", 10, process)
