@@ -14,10 +14,10 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 COMMANDS = ("prepare", "train", "evaluate", "transcribe", "compare")
 
@@ -131,17 +131,28 @@ class Programs:
         printed.unlink()
         return ended
 
-    def start(self, command: str, *words: str, cwd: Path, ignored: signal.Signals | None = None) -> Started:
+    def start(
+        self,
+        command: str,
+        *words: str,
+        cwd: Path,
+        constants: Mapping[str, float] | None = None,
+        ignored: signal.Signals | None = None,
+        num_spares: int = 0,
+    ) -> Started:
         """Start ``asr-<command>``, which prints to ``log.txt`` in its folder, and do not wait for it.
 
         Args:
             command: of ``COMMANDS``.
             words: its command line.
             cwd: folder that it runs in.
+            constants: as in ``run``.
             ignored: signal that it ignores from its start, as nohup lets it.
+            num_spares: ranks, or jobs of a sweep, that are forked too; further ones are new interpreters.
         """
-        job = {"command": command, "words": words, "cwd": str(cwd), "limits": {}, "environment": {}, "constants": {}}
-        return Started(self, self.ask(job | {"log": str(cwd / "log.txt"), "ignored": ignored})["pid"])
+        job = {"command": command, "words": words, "cwd": str(cwd), "limits": {}, "environment": {}}
+        job |= {"constants": dict(constants or {}), "ignored": ignored, "num_spares": num_spares}
+        return Started(self, self.ask(job | {"log": str(cwd / "log.txt")})["pid"])
 
     def ask(self, job: Mapping[str, Any]) -> Any:
         """Have the forking process do something, and return its answer."""
@@ -191,7 +202,7 @@ def serve(jobs: Iterator[str]) -> None:
         start = time.monotonic()
         child = os.fork()
         if child == 0:
-            _be(job, tasks[job["command"]], descriptor)
+            _be(job, tasks, descriptor)
         os.close(descriptor)
         if "log" in job:
             print(json.dumps({"pid": child}), file=answers, flush=True)
@@ -217,15 +228,19 @@ def _import_all() -> None:
             importlib.import_module(module.name)
 
 
-def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
+def _be(job: Mapping[str, Any], tasks: Mapping[str, Any], descriptor: int) -> None:
     """Be the command, in a process that never returns."""
     import resource
     import tempfile
 
     from asr.subprocesses import die_with_parent
+    from tests.spare_processes import fork_spares
 
-    code = 70
-    try:
+    def main(command: str, words: Sequence[str]) -> NoReturn:
+        sys.argv = [f"asr-{command}", *words]
+        _exit_after(tasks[command].main)
+
+    def start() -> None:
         os.setsid()  # so that it can be killed with all that it has started
         die_with_parent(os.getppid())
         if job.get("ignored"):
@@ -242,10 +257,19 @@ def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
             module, _, constant = name.rpartition(".")
             assert hasattr(sys.modules[module], constant), name
             setattr(sys.modules[module], constant, value)
-        sys.argv = [f"asr-{job['command']}", *job["words"]]
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
-        task.main()
+        fork_spares(job.get("num_spares", 0), main)
+        main(job["command"], job["words"])
+
+    _exit_after(start)
+
+
+def _exit_after(work: Callable[[], object]) -> NoReturn:
+    """Do what a process is for, and end it as an interpreter does."""
+    code = 70
+    try:
+        work()
         code = 0
     except SystemExit as left:
         if isinstance(left.code, str):

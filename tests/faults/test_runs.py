@@ -311,7 +311,7 @@ def test_files_from_the_future_do_not_change_which_checkpoint_is_the_newest(smal
 def test_wandb_that_cannot_be_reached_is_said_before_training(small_run, tmp_path):
     words = (f"run_dir={tmp_path / 'run'}", "logger=wandb", "logger.wandb.mode=online")
     environment = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_MODE": "online"}
-    environment |= {"WANDB_INIT_TIMEOUT": "5"}
+    environment |= {"WANDB_INIT_TIMEOUT": "2"}
     tiny = [word for word in TINY if not word.startswith("logger=")]
     ended = small_run.run("train", *tiny, *words, environment=environment, timeout_s=100)
     assert ended.code == 2, ended.printed
