@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 COMMANDS = ("prepare", "train", "evaluate", "transcribe", "compare")
 
@@ -102,6 +103,7 @@ class Programs:
         timeout_s: float = 60,
         limits: Mapping[str, int] | None = None,
         environment: Mapping[str, str] | None = None,
+        constants: Mapping[str, float] | None = None,
     ) -> Ended:
         """Run ``asr-<command>`` with words, and wait for its end.
 
@@ -112,6 +114,7 @@ class Programs:
             timeout_s: after which it is killed; it then ends with -9.
             limits: of the process, by their names in ``resource``, such as ``{"RLIMIT_FSIZE": 4096}``.
             environment: variables beside the test's own.
+            constants: of modules, which have other values in the command, such as a bound that is waited for.
         """
         job = {
             "command": command,
@@ -120,6 +123,7 @@ class Programs:
             "timeout_s": timeout_s,
             "limits": dict(limits or {}),
             "environment": dict(environment or {}),
+            "constants": dict(constants or {}),
         }
         answer = self.ask(job)
         printed = Path(answer.pop("printed"))
@@ -127,9 +131,27 @@ class Programs:
         printed.unlink()
         return ended
 
-    def start(self, command: str, *words: str, cwd: Path) -> Started:
-        """Start ``asr-<command>``, which prints to ``log.txt`` in its folder, and do not wait for it."""
+    def start(
+        self,
+        command: str,
+        *words: str,
+        cwd: Path,
+        constants: Mapping[str, float] | None = None,
+        ignored: signal.Signals | None = None,
+        num_spares: int = 0,
+    ) -> Started:
+        """Start ``asr-<command>``, which prints to ``log.txt`` in its folder, and do not wait for it.
+
+        Args:
+            command: of ``COMMANDS``.
+            words: its command line.
+            cwd: folder that it runs in.
+            constants: as in ``run``.
+            ignored: signal that it ignores from its start, as nohup lets it.
+            num_spares: ranks, or jobs of a sweep, that are forked too; further ones are new interpreters.
+        """
         job = {"command": command, "words": words, "cwd": str(cwd), "limits": {}, "environment": {}}
+        job |= {"constants": dict(constants or {}), "ignored": ignored, "num_spares": num_spares}
         return Started(self, self.ask(job | {"log": str(cwd / "log.txt")})["pid"])
 
     def ask(self, job: Mapping[str, Any]) -> Any:
@@ -148,6 +170,7 @@ class Programs:
 
 def serve(jobs: Iterator[str]) -> None:
     """Fork a child for every job, and answer with how it ended; run by ``python -m tests.programs``."""
+    import gc
     import importlib
     import tempfile
 
@@ -155,9 +178,12 @@ def serve(jobs: Iterator[str]) -> None:
 
     from asr.cli.config.explanations import config_folder
 
+    _import_all()
     tasks = {name: importlib.import_module(f"asr.cli.{name}") for name in COMMANDS}
     with initialize_config_dir(str(config_folder("train")), version_base="1.3"):
         compose("train")  # so that no child looks for Hydra's plugins, and builds its parser, again
+    gc.collect()
+    gc.freeze()  # a child whose collector looked at all that is imported here would copy its memory
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     codes: dict[int, int] = {}
@@ -176,7 +202,7 @@ def serve(jobs: Iterator[str]) -> None:
         start = time.monotonic()
         child = os.fork()
         if child == 0:
-            _be(job, tasks[job["command"]], descriptor)
+            _be(job, tasks, descriptor)
         os.close(descriptor)
         if "log" in job:
             print(json.dumps({"pid": child}), file=answers, flush=True)
@@ -188,17 +214,37 @@ def serve(jobs: Iterator[str]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
+def _import_all() -> None:
+    """Import what commands import once they know what they shall build, so that no child does so again."""
+    import importlib
+    import pkgutil
+
+    import asr
+    import optim
+
+    importlib.import_module("hydra.experimental.compose")
+    for package in (asr, optim):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+
+
+def _be(job: Mapping[str, Any], tasks: Mapping[str, Any], descriptor: int) -> None:
     """Be the command, in a process that never returns."""
     import resource
     import tempfile
 
     from asr.subprocesses import die_with_parent
+    from tests.spare_processes import fork_spares
 
-    code = 70
-    try:
+    def main(command: str, words: Sequence[str]) -> NoReturn:
+        sys.argv = [f"asr-{command}", *words]
+        _exit_after(tasks[command].main)
+
+    def start() -> None:
         os.setsid()  # so that it can be killed with all that it has started
         die_with_parent(os.getppid())
+        if job.get("ignored"):
+            signal.signal(job["ignored"], signal.SIG_IGN)
         os.chdir(job["cwd"])
         os.environ.update(job["environment"])
         tempfile.tempdir = None  # which the forking process has looked up
@@ -207,10 +253,23 @@ def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for name, value in job["limits"].items():
             resource.setrlimit(getattr(resource, name), (value, value))
-        sys.argv = [f"asr-{job['command']}", *job["words"]]
+        for name, value in job["constants"].items():
+            module, _, constant = name.rpartition(".")
+            assert hasattr(sys.modules[module], constant), name
+            setattr(sys.modules[module], constant, value)
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
-        task.main()
+        fork_spares(job.get("num_spares", 0), main)
+        main(job["command"], job["words"])
+
+    _exit_after(start)
+
+
+def _exit_after(work: Callable[[], object]) -> NoReturn:
+    """Do what a process is for, and end it as an interpreter does."""
+    code = 70
+    try:
+        work()
         code = 0
     except SystemExit as left:
         if isinstance(left.code, str):
@@ -226,12 +285,10 @@ def _be(job: Mapping[str, Any], task: Any, descriptor: int) -> None:
 
 
 def _wait(child: int, deadline: float) -> tuple[int, float]:
-    while time.monotonic() < deadline:
-        ended, status, usage = os.wait4(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
-        time.sleep(0.01)
-    os.killpg(child, signal.SIGKILL)
+    descriptor = os.pidfd_open(child)  # can be read once the child has ended
+    if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        os.killpg(child, signal.SIGKILL)
+    os.close(descriptor)
     _, status, usage = os.wait4(child, 0)
     return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
 

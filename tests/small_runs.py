@@ -29,6 +29,9 @@ LONG = (
     "trainer.max_steps=50000",
     "trainer.val_check_interval=50000",
 )
+# its corpus has shards enough for an interruption, each of which is soon complete
+MANY_SHARDS = (*LONG, "data.prepare.num_train=300")
+SMALL_SHARDS = {"asr.data.synthesis.shards.SHARD_UTTERANCES": 20}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.test_resume import wait_for_update
 from tests.programs import Started
-from tests.small_runs import LONG
+from tests.small_runs import LONG, MANY_SHARDS, SMALL_SHARDS
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -60,10 +60,10 @@ def test_an_interrupt_at_start_up_is_one_line(tmp_path, command, cpu_s):
         assert process.returncode == 2
 
 
-@pytest.mark.parametrize("options", [(), ("trainer.devices=2",)], ids=["one process", "two processes"])
-def test_an_interrupted_training_says_how_to_resume(small_run, tmp_path, options):
-    words = (*LONG, f"data.dir={small_run.data_dir}", "run_dir=run", *options)
-    process = small_run.programs.start("train", *words, cwd=tmp_path)
+@pytest.mark.parametrize("devices", [1, 2], ids=["one process", "two processes"])
+def test_an_interrupted_training_says_how_to_resume(small_run, tmp_path, devices):
+    words = (*LONG, f"data.dir={small_run.data_dir}", "run_dir=run", f"trainer.devices={devices}")
+    process = small_run.programs.start("train", *words, cwd=tmp_path, num_spares=devices)
     wait_for_update(tmp_path / "run", 2, process)
     lines = interrupted(process, tmp_path)
     assert [line for line in lines if line.startswith("asr-train: interrupted")] == [
@@ -72,7 +72,7 @@ def test_an_interrupted_training_says_how_to_resume(small_run, tmp_path, options
 
 
 def test_an_interrupted_preparation_leaves_nothing_half_made(programs, tmp_path):
-    process = programs.start("prepare", *LONG, "data.prepare.num_train=3000", cwd=tmp_path)
+    process = programs.start("prepare", *MANY_SHARDS, cwd=tmp_path, constants=SMALL_SHARDS)
     while not list(tmp_path.glob("data/digits/*/*")):
         assert process.poll() is None, (tmp_path / "log.txt").read_text()
         time.sleep(0.02)

@@ -25,6 +25,8 @@ from asr.training import checkpoint_files
 from asr.training.checkpoint_files import duplicate, explaining_failed_writes, update_file, write
 from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.run_summary import Stopwatch, write_summary
+from tests.faults import spoken_corpus
+from tests.faults.spoken_corpus import write_corpus
 from tests.small_runs import TINY
 
 
@@ -309,7 +311,7 @@ def test_files_from_the_future_do_not_change_which_checkpoint_is_the_newest(smal
 def test_wandb_that_cannot_be_reached_is_said_before_training(small_run, tmp_path):
     words = (f"run_dir={tmp_path / 'run'}", "logger=wandb", "logger.wandb.mode=online")
     environment = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_MODE": "online"}
-    environment |= {"WANDB_INIT_TIMEOUT": "5"}
+    environment |= {"WANDB_INIT_TIMEOUT": "2"}
     tiny = [word for word in TINY if not word.startswith("logger=")]
     ended = small_run.run("train", *tiny, *words, environment=environment, timeout_s=100)
     assert ended.code == 2, ended.printed
@@ -319,7 +321,8 @@ def test_wandb_that_cannot_be_reached_is_said_before_training(small_run, tmp_pat
 
 
 def test_a_reader_that_has_left_does_not_end_a_command_without_a_word(tmp_path):
-    command = [sys.executable, "-m", "asr.cli", "prepare", "data.prepare.num_train=9", "data.prepare.num_dev=2"]
+    write_corpus(tmp_path)
+    command = [sys.executable, "-m", "asr.cli", "prepare", *spoken_corpus.TINY]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.close()

@@ -17,7 +17,7 @@ from asr.signals import TRY_AGAIN
 from tests.cli.test_resume import wait_for_update
 from tests.faults.test_interrupts import start, wait_for_cpu
 from tests.programs import Started
-from tests.small_runs import LONG
+from tests.small_runs import LONG, MANY_SHARDS, SMALL_SHARDS
 
 AGAIN = "before training began; run the same command again"
 
@@ -52,7 +52,7 @@ def test_a_signal_at_start_up_is_one_line(tmp_path, command, number, cpu_s, code
     [("train", TRY_AGAIN, f"asr-train: ended by SIGUSR1 {AGAIN}"), ("prepare", 138, "asr-prepare: ended by SIGUSR1")],
 )
 def test_a_signal_in_preparation_is_one_line(programs, tmp_path, command, code, said):
-    process = programs.start(command, *LONG, "data.prepare.num_train=3000", cwd=tmp_path)
+    process = programs.start(command, *MANY_SHARDS, cwd=tmp_path, constants=SMALL_SHARDS)
     while not list(tmp_path.glob("data/digits/*/*")):
         assert process.poll() is None, (tmp_path / "log.txt").read_text()
         time.sleep(0.02)
@@ -60,10 +60,10 @@ def test_a_signal_in_preparation_is_one_line(programs, tmp_path, command, code, 
     assert not list(tmp_path.glob("data/digits/*/*/prepared.json"))
 
 
-@pytest.mark.parametrize(("number", "options"), [(signal.SIGXCPU, ()), (signal.SIGHUP, ("trainer.devices=2",))])
-def test_a_closed_terminal_and_a_limit_of_time_leave_a_checkpoint(small_run, tmp_path, number, options):
-    words = (*LONG, f"data.dir={small_run.data_dir}", "data.workers.num_workers=1", "run_dir=run", *options)
-    process = small_run.programs.start("train", *words, cwd=tmp_path)
+@pytest.mark.parametrize(("number", "devices"), [(signal.SIGXCPU, 1), (signal.SIGHUP, 2)])
+def test_a_closed_terminal_and_a_limit_of_time_leave_a_checkpoint(small_run, tmp_path, number, devices):
+    words = (*LONG, f"data.dir={small_run.data_dir}", "data.workers.num_workers=1", f"trainer.devices={devices}")
+    process = small_run.programs.start("train", *words, "run_dir=run", cwd=tmp_path, num_spares=devices)
     wait_for_update(tmp_path / "run", 2, process)
     os.killpg(process.pid, number)
     code, line, printed = ended(process, tmp_path, number)
@@ -92,14 +92,21 @@ def test_a_terminal_that_is_closed_in_training_leaves_a_checkpoint(small_run, tm
     assert list((tmp_path / "run" / "checkpoints").glob("update-*.ckpt"))
 
 
-def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
+def test_a_signal_that_is_ignored_at_start_up_stays_ignored(tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        process = start(tmp_path, "train", *LONG, f"data.dir={small_run.data_dir}", "run_dir=run")
+        process = start(tmp_path, "train", *LONG)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert wait_for_cpu(process, 0.5)
     process.send_signal(signal.SIGHUP)
+    assert wait_for_cpu(process, 0.8)
+    assert ended(process, tmp_path, signal.SIGTERM)[::2] == (TRY_AGAIN, f"asr-train: ended by SIGTERM {AGAIN}\n")
+
+
+def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
+    words = (*LONG, f"data.dir={small_run.data_dir}", "run_dir=run")
+    process = small_run.programs.start("train", *words, cwd=tmp_path, ignored=signal.SIGHUP)
     wait_for_update(tmp_path / "run", 2, process)
     process.send_signal(signal.SIGHUP)
     wait_for_update(tmp_path / "run", 10, process)
@@ -110,7 +117,7 @@ def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
 @pytest.mark.parametrize(("number", "steps"), [(signal.SIGTERM, "50000"), (signal.SIGUSR1, "2,50000")])
 def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp_path, number, steps):
     words = (*LONG[:-2], LONG[-1], f"data.dir={small_run.data_dir}", "sweep.name=s", f"trainer.max_steps={steps}")
-    process = small_run.programs.start("train", "-m", *words, cwd=tmp_path)
+    process = small_run.programs.start("train", "-m", *words, cwd=tmp_path, num_spares=2)
     sweep_dir = tmp_path / "runs" / "s"
     while len(records(sweep_dir)) <= steps.count(","):
         assert process.poll() is None, (tmp_path / "log.txt").read_text()

@@ -10,6 +10,7 @@ import yaml
 from asr.cli.config.explanations import config_folder
 from asr.cli.config.options import KINDS
 from asr.tracking.wandb_access import chosen_mode
+from tests.programs import Ended
 from tests.security.hostile_pickle import write_hostile_pickle
 
 HYDRA = "only what belongs to Hydra and its plugins is built"
@@ -211,12 +212,18 @@ ENDLESS = {
 }
 
 
+SMALL_BOUNDS = {"asr.cli.config.bounds.MAX_CPU_S": 0.5, "asr.cli.config.options.MAX_RESOLVED_BYTES": 2**27}
+
+
 @pytest.mark.parametrize("case", ENDLESS)
 @pytest.mark.parametrize("group", ["optimizer", "recipe"])
 def test_a_yaml_without_end_is_refused(programs, tmp_path, case, group):
     content, expected = ENDLESS[case]
     write_group(tmp_path / "theirs", group, content)
-    ended = programs.run("train", "--config-dir", "theirs", f"{group}=mine", cwd=tmp_path, timeout_s=20)
+    words = ("--config-dir", "theirs", f"{group}=mine")
+    # a choice of an optimizer is refused by the bounds of every user, which takes seconds
+    constants = SMALL_BOUNDS if group == "recipe" else {}
+    ended = programs.run("train", *words, cwd=tmp_path, timeout_s=20, constants=constants)
     assert ended.code == 2, ended.printed
     assert "Traceback" not in ended.printed
     assert expected in ended.last_line, ended.printed
@@ -247,14 +254,25 @@ def test_a_sweep_that_cannot_be_is_refused(programs, tmp_path, line):
     assert not any(path.name in ("a", "b", "x") for path in tmp_path.rglob("*"))
 
 
-def test_jobs_of_a_sweep_find_the_configs_of_added_folders(programs, tmp_path):
+@pytest.fixture(scope="module")
+def refused_job(programs, tmp_path_factory) -> tuple[Path, Ended]:
+    """Return the folder of a sweep, with how it ended: its one job is refused.
+
+    The folder has a name that needs quotes everywhere, and holds code that a job must not import.
+    """
+    folder = tmp_path_factory.mktemp("sweep") / "a\nb, {c}=d"
     for group, parent, content in (("optimizer", "adamw", "lr: -1"), ("schedule", "constant", "warmup_steps: 3")):
-        folder = tmp_path / f"their {group}" / group
-        folder.mkdir(parents=True)
-        (folder / "mine.yaml").write_text(f"defaults: [{parent}]\n{content}\n")
+        place = folder / f"their {group}" / group
+        place.mkdir(parents=True)
+        (place / "mine.yaml").write_text(f"defaults: [{parent}]\n{content}\n")
+    (folder / "yaml.py").write_text("open('hacked', 'w')")
     places = ("--config-dir=their optimizer", "hydra.searchpath=['their schedule']")
     words = ("optimizer=mine", "schedule=mine", "seed=1", "logger=none", "sweep.name=x")
-    ended = programs.run("train", "-m", *places, *words, cwd=tmp_path, timeout_s=60)
+    return folder, programs.run("train", "-m", *places, *words, cwd=folder)
+
+
+def test_jobs_of_a_sweep_find_the_configs_of_added_folders(refused_job):
+    _, ended = refused_job
     assert "asr-train: optimizer: lr must be a number" in ended.printed, ended.printed
     assert "1 jobs: 0 finished" in ended.last_line
 
@@ -407,12 +425,16 @@ def test_every_key_of_a_command_for_decoding_or_comparing_has_a_kind():
         assert (config.keys() | groups) - {"defaults", "hydra"} - own == KINDS[command].keys()
 
 
-def test_children_import_nothing_from_the_current_folder(programs, tmp_path):
-    (tmp_path / "yaml.py").write_text("open('hacked', 'w')")
-    words = ("-m", "seed=1", "trainer.max_steps=0", "logger=none", "sweep.name=x")
-    ended = programs.run("train", *words, cwd=tmp_path, timeout_s=60)
+def test_children_import_nothing_from_the_current_folder(refused_job):
+    folder, ended = refused_job
     assert "1 jobs: 0 finished" in ended.printed, ended.printed
-    assert not (tmp_path / "hacked").exists()
+    assert not (folder / "hacked").exists()
+
+
+def test_a_sweep_runs_in_a_folder_of_any_name(refused_job):
+    folder, ended = refused_job
+    assert "asr-train: optimizer: lr must be a number" in ended.printed, ended.printed
+    assert len(list((folder / "runs" / "x" / "jobs").glob("*.json"))) == 1
 
 
 def test_a_variable_of_the_launcher_is_not_obeyed_from_elsewhere(programs, tmp_path):
