@@ -17,9 +17,10 @@ from optim.laprop import LaProp
 from optim.learned_gradient.optimizer import LearnedGradient
 from optim.lion import Lion
 from optim.maxfactor import MaxFactor
-from optim.muon import MatrixOptions, Muon
-from optim.muon_laprop import MuonLaProp
-from optim.nor_muon import NorMuon
+from optim.muon.muon import MatrixOptions, Muon
+from optim.muon.muon_laprop import MuonLaProp
+from optim.muon.nor_muon import NorMuon
+from optim.muon.scion import Scion
 from optim.parameter_groups import grouped
 from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
@@ -33,7 +34,6 @@ from optim.schedules.noam import Noam
 from optim.schedules.warmup_cosine import WarmupCosine
 from optim.schedules.warmup_linear import WarmupLinear
 from optim.schedules.warmup_stable_decay import WarmupStableDecay
-from optim.scion import Scion
 from optim.soap.optimizer import SOAP
 from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.t5x_adafactor.optimizer import T5XAdafactor

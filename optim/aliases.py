@@ -10,7 +10,7 @@ from optim.adamw import AdamW
 from optim.adopt import ADOPT
 from optim.composable import Composable
 from optim.laprop import LaProp
-from optim.muon import Muon
+from optim.muon.muon import Muon
 from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
 from optim.schedule_free_adamw import ScheduleFreeAdamW

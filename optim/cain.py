@@ -13,7 +13,7 @@ from optim.engine.batch import Group, ParamBatch, State, Update, state_dtype, ze
 from optim.engine.chain import Chain
 from optim.engine.options import SWITCH
 from optim.engine.transform import Transform
-from optim.transforms.clamp import Clamp
+from optim.transforms.clipping.clamp import Clamp
 
 BETAS = ("[0, 1)", "[0, 1)")
 REFRESH_EVERY = 1000  # steps after which the sizes are estimated anew

@@ -24,8 +24,8 @@ from optim.engine.chain import Chain
 from optim.engine.options import WHOLE
 from optim.engine.transform import Transform
 from optim.transforms.adamw_kernel import same_layout, step_by_rms
-from optim.transforms.clamp import Clamp
-from optim.transforms.clip_by_median_norm import ClipByMedianNorm
+from optim.transforms.clipping.by_median_norm import ClipByMedianNorm
+from optim.transforms.clipping.clamp import Clamp
 
 CORRECTED_BELOW = 0.99  # if 1 − β₂ᵗ is less, the averaged square is corrected for its start at zero
 LARGEST_CHANGE = 0.1  # of the logarithm of the size, before momentum

@@ -15,8 +15,8 @@ from optim.engine.options import did_you_mean
 from optim.t5x_adafactor.factor_rules import HParamMap, rule_of_logical_axes, standard_logical_factor_rules
 from optim.t5x_adafactor.group_rules import check_rules, parse_rules, plan_of
 from optim.t5x_adafactor.transforms import MomentsByPlan, SkipNan
-from optim.transforms.clip_by_global_norm import ClipByGlobalNorm
-from optim.transforms.clip_by_rms import ClipByRms
+from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
+from optim.transforms.clipping.by_rms import ClipByRms
 from optim.transforms.factor_plan import FactorPlan
 from optim.transforms.learning_rate import LearningRate
 from optim.transforms.momentum import Momentum

@@ -11,7 +11,7 @@ from torch import nn
 
 import optim
 from optim.transforms.adam import Adam
-from optim.transforms.clip_by_median_norm import ClipByMedianNorm
+from optim.transforms.clipping.by_median_norm import ClipByMedianNorm
 from optim.transforms.learning_rate import LearningRate
 from tests.optim.training import make_gradient, make_parameters, run, same, values
 

@@ -12,8 +12,8 @@ from torch import nn
 from optim import Chain, Transform, Update, chain, grouped
 from optim.cain import AxisSizes
 from optim.transforms.adam import Adam
-from optim.transforms.clip_by_global_norm import ClipByGlobalNorm
-from optim.transforms.clip_by_rms import ClipByRms
+from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
+from optim.transforms.clipping.by_rms import ClipByRms
 from optim.transforms.learning_rate import LearningRate, WarmupLearningRate
 from optim.transforms.momentum import Momentum
 from optim.transforms.weight_decay import DecoupledDecay

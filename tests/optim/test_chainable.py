@@ -11,7 +11,7 @@ from torch import nn
 
 import optim
 from optim.transforms.adam import Adam
-from optim.transforms.clip_by_global_norm import ClipByGlobalNorm
+from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
 from optim.transforms.learning_rate import LearningRate
 from optim.transforms.momentum import Momentum
 from optim.transforms.weight_decay import AbsoluteDecay, DecoupledDecay
@@ -219,7 +219,7 @@ def test_a_name_leaves_the_transform_itself_alone():
 
 
 def test_what_acts_after_the_step_or_on_all_gradients_also_acts_within_a_row():
-    from optim.transforms.clamp import Clamp
+    from optim.transforms.clipping.clamp import Clamp
 
     param = nn.Parameter(torch.zeros(2))
     param.grad = torch.tensor([30.0, 40.0])

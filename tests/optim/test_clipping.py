@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import optim
-from optim.transforms.clippers import HEAVYBALL_NAMES
+from optim.transforms.clipping.functions import HEAVYBALL_NAMES
 from tests.optim.training import make_gradient, make_parameters, run, same, values
 
 NAME = f"{__name__}.to_unit_norm"

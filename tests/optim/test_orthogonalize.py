@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import optim
-from optim.transforms.polar_factor import by_qr, by_svd, newton_schulz, polynomials
+from optim.muon.polar_factor import by_qr, by_svd, newton_schulz, polynomials
 from tests.optim.training import make_gradient, run
 
 SHAPES = [(6, 4), (4, 6), (5, 5), (1, 7), (7, 1), (3, 4, 12), (3, 12, 4), (130, 400), (400, 130), (150, 160)]

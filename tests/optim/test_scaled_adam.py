@@ -12,7 +12,7 @@ from torch import nn
 import optim.scaled_adam as scaled_adam
 from optim import ParamBatch, ScaledAdam, Transform, Update, chain
 from optim.engine.stacking import STACK_BELOW_NUMEL
-from optim.transforms.clip_by_median_norm import ClipByMedianNorm
+from optim.transforms.clipping.by_median_norm import ClipByMedianNorm
 from tests.optim.training import make_gradient, make_parameters, run, same, values
 
 

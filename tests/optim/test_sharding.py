@@ -12,9 +12,9 @@ import torch.multiprocessing as mp
 
 import optim
 from optim.engine.sharding import assign, divided
-from optim.transforms.clip_by_global_norm import ClipByGlobalNorm
+from optim.muon.orthogonalize import Orthogonalize
+from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
 from optim.transforms.learning_rate import LearningRate
-from optim.transforms.orthogonalize import Orthogonalize
 from tests.optim.training import make_parameters, run, same
 
 WORLD = 2

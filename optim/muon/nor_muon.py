@@ -11,10 +11,10 @@ from torch import Tensor
 from optim.composable import Composable
 from optim.engine.batch import Group, ParamBatch, State, Update, zero_per_axes
 from optim.engine.transform import Transform
-from optim.muon import MatrixOptions, split_options
+from optim.muon.muon import MatrixOptions, split_options
+from optim.muon.orthogonalize import Orthogonalize, matrix_axes
 from optim.transforms.adam import BETAS
 from optim.transforms.momentum import NesterovMomentum
-from optim.transforms.orthogonalize import Orthogonalize, matrix_axes
 
 TINY = 1e-30
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Unpack
 from torch import Tensor
 
 from optim.composable import Composable
-from optim.muon import MatrixOptions, split_options
+from optim.muon.muon import MatrixOptions, split_options
+from optim.muon.orthogonalize import Orthogonalize
 from optim.transforms.normalized_momentum import NormalizedMomentum
-from optim.transforms.orthogonalize import Orthogonalize
 
 
 class MuonLaProp(Composable):

@@ -12,7 +12,7 @@ from optim.engine.batch import Group, ParamBatch, Update
 from optim.engine.options import FLOAT_DTYPE, SWITCH, WHOLE
 from optim.engine.sharding import divided
 from optim.engine.transform import GroupTransform
-from optim.transforms.polar_factor import by_qr, by_svd, newton_schulz, polynomials
+from optim.muon.polar_factor import by_qr, by_svd, newton_schulz, polynomials
 
 ITERATIVE = ("newton_schulz", "polar_express")
 METHODS = (*ITERATIVE, "qr", "svd")

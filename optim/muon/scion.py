@@ -9,9 +9,9 @@ from torch import Tensor
 
 from optim.composable import Composable
 from optim.engine.batch import Group, ParamBatch, Update, at_least
-from optim.muon import MatrixOptions, split_options
+from optim.muon.muon import MatrixOptions, split_options
+from optim.muon.orthogonalize import Orthogonalize, matrix_axes
 from optim.transforms.momentum import Momentum
-from optim.transforms.orthogonalize import Orthogonalize, matrix_axes
 
 NORMS = ("auto", "spectral", "sign", "row", "embedding")
 EPS = 1e-8

@@ -10,8 +10,8 @@ from torch import Tensor
 from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
 from optim.engine.options import did_you_mean
 from optim.engine.transform import Transform
-from optim.transforms.clip_by_global_norm import limited_by, total_norm
-from optim.transforms.clippers import CLIPPERS, HEAVYBALL_NAMES
+from optim.transforms.clipping.by_global_norm import limited_by, total_norm
+from optim.transforms.clipping.functions import CLIPPERS, HEAVYBALL_NAMES
 from optim.transforms.mars import corrected_gradient
 
 Clipper = Callable[[Tensor], Tensor]
@@ -21,7 +21,7 @@ NAMES = (*CLIPPERS, GLOBAL_NORM, "identity")
 
 
 class Clipping(Transform):
-    """Limits what arrives by one of `optim.transforms.clippers`, or by a function of one parameter's tensor.
+    """Limits what arrives by one of `optim.transforms.clipping.functions`, or by a function of one parameter's tensor.
 
     ``identity`` and None change nothing. ``global_norm``, for gradients alone, is
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
 from optim.engine.batch import Group
+from optim.muon.orthogonalize import Orthogonalize
 from optim.transforms.momentum import NesterovMomentum
-from optim.transforms.orthogonalize import Orthogonalize
 
 UNUSED_BETA2 = 0.99
 """The only betas[1] that Muon accepts: it stands for none."""

@@ -1,0 +1,1 @@
+"""Muon and its kin: updates of matrices whose singular values are all near 1."""

@@ -1,0 +1,1 @@
+"""Limits of gradients, of updates and of the parameters themselves."""
