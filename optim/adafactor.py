@@ -14,7 +14,7 @@ from optim.engine.chain import Chain
 from optim.engine.options import OR_NONE, SWITCH, check_range
 from optim.engine.transform import Transform
 from optim.transforms.clipping.by_rms import ClipByRms
-from optim.transforms.factored import FactoredMoments
+from optim.transforms.factored.moments import FactoredMoments
 from optim.transforms.momentum import Momentum
 
 

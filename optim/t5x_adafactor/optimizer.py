@@ -17,10 +17,10 @@ from optim.t5x_adafactor.group_rules import check_rules, parse_rules, plan_of
 from optim.t5x_adafactor.transforms import MomentsByPlan, SkipNan
 from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
 from optim.transforms.clipping.by_rms import ClipByRms
-from optim.transforms.factor_plan import FactorPlan
+from optim.transforms.factored.parameter_scale import ParameterScale
+from optim.transforms.factored.plan import FactorPlan
 from optim.transforms.learning_rate import LearningRate
 from optim.transforms.momentum import Momentum
-from optim.transforms.parameter_scale import ParameterScale
 from optim.transforms.weight_decay import AbsoluteDecay
 
 NamedRules = HParamMap | Sequence[tuple[str, Any]]

@@ -11,8 +11,8 @@ from torch import Tensor
 from optim.engine.batch import Group, ParamBatch, State, Update, at_least
 from optim.engine.options import SWITCH, WHOLE
 from optim.engine.transform import Transform
-from optim.transforms.factor_plan import FactorPlan
-from optim.transforms.factored import moment_state, over_moment
+from optim.transforms.factored.moments import moment_state, over_moment
+from optim.transforms.factored.plan import FactorPlan
 
 
 class MomentsByPlan(Transform):

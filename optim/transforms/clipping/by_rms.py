@@ -7,7 +7,7 @@ from torch import Tensor
 from optim.engine.batch import Group, ParamBatch, Update, at_least
 from optim.engine.options import OR_NONE, check_range
 from optim.engine.transform import Transform
-from optim.transforms.factor_plan import slice_axes, slice_rms, times_slices
+from optim.transforms.factored.plan import slice_axes, slice_rms, times_slices
 
 
 class ClipByRms(Transform):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, constant, zero_per_axes, zeros
 from optim.engine.transform import Transform
-from optim.transforms.factor_plan import Axes
+from optim.transforms.factored.plan import Axes
 
 
 def moment_state(param: Tensor, rows: Axes, cols: Axes) -> State:

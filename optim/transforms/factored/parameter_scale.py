@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from optim.engine.batch import ParamBatch, Update, at_least, at_most
 from optim.engine.options import OR_NONE
 from optim.engine.transform import Transform
-from optim.transforms.factor_plan import FactorPlan, slice_rms, times_slices
+from optim.transforms.factored.plan import FactorPlan, slice_rms, times_slices
 
 
 class ParameterScale(Transform):

@@ -1,0 +1,1 @@
+"""Statistics of matrices by their rows and columns, as Adafactor keeps them."""
