@@ -14,8 +14,11 @@ Input = TypeVar("Input")
 
 
 def divided(
-    function: Callable[[Input], Tensor], inputs: Sequence[Input], costs: Sequence[float], like: Sequence[Tensor]
-) -> list[Tensor]:
+    function: Callable[[Input], Sequence[Tensor]],
+    inputs: Sequence[Input],
+    costs: Sequence[float],
+    like: Sequence[Sequence[Tensor]],
+) -> list[Sequence[Tensor]]:
     """Return ``function`` of every input; each process computes a part of them and sends its results to the others.
 
     Every process gets the bits of the one that computed. On equal devices these are the bits of the undivided work,
@@ -25,21 +28,23 @@ def divided(
         function: must depend on the input alone, since only one process calls it.
         inputs: the same in all processes, which must call this together.
         costs: time of each input, in any unit; equal in all processes.
-        like: for each input, a tensor with the shape, dtype and device of its result. NCCL needs CUDA tensors.
+        like: for each input, tensors with the shapes, dtypes and devices of its results. NCCL needs CUDA tensors.
 
     Returns:
-        One tensor per input.
+        The results of each input.
     """
     world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if world == 1:
         return [function(x) for x in inputs]
     owners, rank = assign(costs, world), dist.get_rank()
     results = [
-        function(x) if owner == rank else torch.empty_like(y, memory_format=torch.contiguous_format)
-        for x, owner, y in zip(inputs, owners, like, strict=True)
+        function(x) if owner == rank else [torch.empty_like(y, memory_format=torch.contiguous_format) for y in empty]
+        for x, owner, empty in zip(inputs, owners, like, strict=True)
     ]
-    _exchange(results, owners)
-    return results
+    flat = [y for found in results for y in found]
+    _exchange(flat, [owner for owner, found in zip(owners, results, strict=True) for _ in found])
+    exchanged = iter(flat)
+    return [[next(exchanged) for _ in found] for found in results]
 
 
 def assign(costs: Sequence[float], num_ranks: int) -> list[int]:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, ClassVar
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, state_dtype, zeros
+from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.options import OR_NONE, SWITCH, WHOLE
 from optim.engine.random import Draw
+from optim.engine.sharding import divided
 from optim.engine.storage import STORAGE_DTYPES
-from optim.engine.transform import Transform
+from optim.engine.transform import GroupTransform
 from optim.psgd.kron_factors import (
     MEMORY_SAVE_MODES,
     Factor,
+    Fit,
     applied,
     applied_products,
     applied_transposed,
     balance,
-    fit,
     product_of,
     triangular_axes,
 )
@@ -31,7 +32,7 @@ from optim.transforms.merged_dims import MergedDims, merged_dims
 NOISE = 2.0**-11.5  # √ε, of the mean absolute gradient
 
 
-class KronPreconditioner(Transform):
+class KronPreconditioner(GroupTransform):
     """The averaged gradient times P = Q₁ᵀQ₁ ⊗ Q₂ᵀQ₂ ⊗ …, fitted such that P g has the covariance I.
 
     Every axis k of a parameter has an upper triangular Q_k, or a diagonal one: if the axis is longer than
@@ -78,6 +79,8 @@ class KronPreconditioner(Transform):
         exp_avg_input: whether gradients are averaged; False for PSGD without momentum.
         precond_init_scale: above 0.
         precond_lr: in (0, 1].
+        shard_matrix_work: in a distributed run, divide the fits of the factors over the processes, see `divided`; the
+            average is preconditioned by all.
         seed: of the probes and of the drawn updates.
 
     Reference:
@@ -102,6 +105,7 @@ class KronPreconditioner(Transform):
         "exp_avg_input": SWITCH,
         "precond_init_scale": "(0, inf)",
         "precond_lr": "(0, 1]",
+        "shard_matrix_work": SWITCH,
         "seed": "[0, inf)" + WHOLE,
     }
 
@@ -136,18 +140,66 @@ class KronPreconditioner(Transform):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the preconditioned average."""
-        group, g, scale = batch.group, update.value(), 1.0
-        average = g
-        if group["exp_avg_input"]:
-            average = batch.state["exp_avg"].lerp_(g, 1 - group["beta"])
-            scale = 1 / (1 - group["beta"] ** batch.step)
-        due = updates_at(batch.step, **_schedule(group))
-        # at other steps the cached products are enough
-        factors = _factors(batch) if due or not group["cached"] else []
-        early = _preconditioned(average, factors, batch) if due and group["delayed"] else None
-        if due:
-            _update(average * scale if group["momentum_into_precond_update"] else g, factors, batch)
-        return Update(_preconditioned(average, factors, batch) if early is None else early, scale, free=True)
+        step = _begun(update, batch)
+        for one in step.fits:
+            one.compute()
+        return _ended(step, batch)
+
+    def takes_all(self, group: Group) -> bool:
+        """Return whether the fits are divided over processes."""
+        return bool(group["shard_matrix_work"])
+
+    def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
+        """Return all preconditioned averages; the factors of each block are fitted by one process."""
+        steps = [_begun(update, batch) for update, batch in zip(updates, batches, strict=True)]
+        fits = [one for step in steps for one in step.fits]
+        costs = [one.gradient.numel() * sum(factor.q.shape[-1] for factor in one.factors) for one in fits]
+        found = divided(Fit.compute, fits, costs, [[factor.q for factor in one.factors] for one in fits])
+        for one, fitted in zip(fits, found, strict=True):
+            for factor, q in zip(one.factors, fitted, strict=True):
+                factor.q.copy_(q)
+        return [_ended(step, batch) for step, batch in zip(steps, batches, strict=True)]
+
+
+class Step(NamedTuple):
+    """A step whose factors are still to be fitted.
+
+    Attributes:
+        average: to be preconditioned.
+        scale: of the average, which leaves out its correction.
+        factors: of every block; none if cached products are enough.
+        fits: of every block; none if the factors are not due.
+        early: the average preconditioned before the fits, if they are delayed.
+    """
+
+    average: Tensor
+    scale: Scalar
+    factors: list[list[Factor]]
+    fits: list[Fit]
+    early: Tensor | None
+
+
+def _begun(update: Update, batch: ParamBatch) -> Step:
+    """Average the gradient, and find out what is to be fitted."""
+    group, g, scale = batch.group, update.value(), 1.0
+    average = g
+    if group["exp_avg_input"]:
+        average = batch.state["exp_avg"].lerp_(g, 1 - group["beta"])
+        scale = 1 / (1 - group["beta"] ** batch.step)
+    due = updates_at(batch.step, **_schedule(group))
+    # at other steps the cached products are enough
+    factors = _factors(batch) if due or not group["cached"] else []
+    early = _preconditioned(average, factors, batch) if due and group["delayed"] else None
+    fits = _fits(average * scale if group["momentum_into_precond_update"] else g, factors, batch) if due else []
+    return Step(average, scale, factors, fits, early)
+
+
+def _ended(step: Step, batch: ParamBatch) -> Update:
+    """Store the factors if they were fitted, and return the preconditioned average."""
+    if step.fits:
+        _store(step.factors, batch)
+    u = _preconditioned(step.average, step.factors, batch) if step.early is None else step.early
+    return Update(u, step.scale, free=True)
 
 
 def _schedule(group: Group) -> dict[str, Any]:
@@ -190,8 +242,8 @@ def _factors(batch: ParamBatch) -> list[list[Factor]]:
     return found
 
 
-def _update(observed: Tensor, factors: list[list[Factor]], batch: ParamBatch) -> None:
-    """Fit the factors, and store them and their products."""
+def _fits(observed: Tensor, factors: list[list[Factor]], batch: ParamBatch) -> list[Fit]:
+    """Return what the factors of every block are fitted to: a gradient with noise, and a probe."""
     group, labels = batch.group, [entry.label for entry in batch.entries]
     draw = Draw(group["seed"], batch.step, "probe", labels, observed.device)
     probe = draw.normal(batch.numel).to(observed.dtype).reshape(observed.shape)
@@ -201,9 +253,14 @@ def _update(observed: Tensor, factors: list[list[Factor]], batch: ParamBatch) ->
         observed = torch.addcmul(observed, probe, noise)
     else:
         observed = torch.add(observed, probe, alpha=noise)
-    balances = balances_at(batch.step, **_schedule(group))
-    for block, (h, v, parts) in enumerate(zip(_blocks(observed, batch), _blocks(probe, batch), factors, strict=True)):
-        fit(h, v, parts, group["precond_lr"])
+    pairs = zip(_blocks(observed, batch), _blocks(probe, batch), factors, strict=True)
+    return [Fit(h, v, parts, group["precond_lr"]) for h, v, parts in pairs]
+
+
+def _store(factors: list[list[Factor]], batch: ParamBatch) -> None:
+    """Balance the factors if it is time, and store them and their products."""
+    group, balances = batch.group, balances_at(batch.step, **_schedule(batch.group))
+    for block, parts in enumerate(factors):
         if balances and len(parts) > 1:
             balance(parts)
         for axis, factor in enumerate(parts):

@@ -126,6 +126,20 @@ def fit(gradient: Tensor, probe: Tensor, factors: Sequence[Factor], precond_lr: 
             q.sub_((first - second).mul_(q).mul_(precond_lr / largest))
 
 
+class Fit(NamedTuple):
+    """The update of one block's factors: what `fit` takes."""
+
+    gradient: Tensor
+    probe: Tensor
+    factors: list[Factor]
+    precond_lr: float
+
+    def compute(self) -> list[Tensor]:
+        """Move the factors in place, and return them."""
+        fit(*self)
+        return [factor.q for factor in self.factors]
+
+
 def norm_bound(found: Grams) -> Tensor:
     """Return a lower bound (…) of the spectral norm of S = X Xᵀ + Y Yᵀ.
 

@@ -50,6 +50,7 @@ class PSGDKron(Composable):
         exp_avg_input: bool = True,
         precond_init_scale: float = 1.0,
         precond_lr: float = 0.1,
+        shard_matrix_work: bool = False,
         **common: Unpack[CommonOptions],
     ) -> None:
         rule = KronPreconditioner(
@@ -69,6 +70,7 @@ class PSGDKron(Composable):
             exp_avg_input=exp_avg_input,
             precond_init_scale=precond_init_scale,
             precond_lr=precond_lr,
+            shard_matrix_work=shard_matrix_work,
             seed=common.get("seed", 0),
         )
         common.setdefault("update_clipping", "trust_region")

@@ -40,25 +40,62 @@ class Block(NamedTuple):
         for axis, covariance, _ in self._matrices():
             cover(covariance, self.grad, axis, decay)
 
-    def begin(self) -> None:
-        """Set the bases to the eigenvectors of the covariances, which know one gradient."""
-        numel = math.prod(self.grad.shape[self.grad.dim() - len(self.bases) :])
-        for axis, covariance, basis in self._matrices():
-            basis.copy_(first_basis(covariance, numel // self.grad.shape[axis]))
+    def turns(self, *, first: bool) -> list[Turn]:
+        """Return what is to be computed for new bases.
 
-    def refresh(self) -> None:
-        """Improve the bases, and turn the averages with them."""
-        average = rotated(self.exp_avg, self.bases, back=True)
+        Args:
+            first: whether there is no basis yet, and the covariances know one gradient.
+        """
+        numel = math.prod(self.grad.shape[self.grad.dim() - len(self.bases) :])
+        found = []
         for axis, covariance, basis in self._matrices():
-            new, order = next_basis(covariance, basis)
+            mirror(covariance)
+            found.append(Turn(covariance, basis, numel // self.grad.shape[axis] if first else None))
+        return found
+
+    def turn(self, found: Sequence[Sequence[Tensor]], *, first: bool) -> None:
+        """Set the bases to those that were found, and turn the averages with them.
+
+        Args:
+            found: the results of all `turns`.
+            first: as there.
+        """
+        average = self.exp_avg if first else rotated(self.exp_avg, self.bases, back=True)
+        for (axis, _, basis), (new, order) in zip(self._matrices(), found, strict=True):
             basis.copy_(new)
-            self.exp_avg_sq.copy_(reordered(self.exp_avg_sq, order, axis))
-        self.exp_avg.copy_(rotated(average, self.bases))
+            if not first:
+                self.exp_avg_sq.copy_(reordered(self.exp_avg_sq, order, axis))
+        if not first:
+            self.exp_avg.copy_(rotated(average, self.bases))
 
     def _matrices(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         for axis, (covariance, basis) in enumerate(zip(self.covariances, self.bases, strict=True), -len(self.bases)):
             if covariance is not None and basis is not None:
                 yield axis, covariance, basis
+
+
+class Turn(NamedTuple):
+    """The basis of one axis that is to be made or improved.
+
+    Attributes:
+        covariance: C, whole.
+        basis: Q, which is not modified.
+        rank: that a first covariance can have at most; None if Q is to be improved.
+    """
+
+    covariance: Tensor
+    basis: Tensor
+    rank: int | None
+
+    def like(self) -> list[Tensor]:
+        """Return tensors like the results of `compute`."""
+        return [self.basis, self.basis.new_empty(self.basis.shape[:-1], dtype=torch.int64)]
+
+    def compute(self) -> list[Tensor]:
+        """Return the new basis, and which of the old vectors each of its vectors comes from."""
+        if self.rank is None:
+            return [x.contiguous() for x in next_basis(self.covariance, self.basis)]
+        return [first_basis(self.covariance, self.rank).contiguous(), self.like()[1].zero_()]
 
 
 def rotated(x: Tensor, bases: Sequence[Tensor | None], *, back: bool = False) -> Tensor:
@@ -115,7 +152,6 @@ def first_basis(covariance: Tensor, rank: int) -> Tensor:
 
 def next_basis(covariance: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     """Return the basis after one power iteration, and which of the old vectors each of the new ones comes from."""
-    mirror(covariance)
     powers = matmul(basis, covariance)
     eigenvalues = (powers * basis).sum(-1)
     order = eigenvalues.argsort(dim=-1, descending=True, stable=True)

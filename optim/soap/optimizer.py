@@ -34,6 +34,7 @@ class SOAP(Composable):
         split: cut axes longer than max_precond_dim into blocks.
         use_precond_schedule: refresh ever more rarely.
         precond_scheduler: (a, b) of that schedule, each above 0.
+        shard_matrix_work: in a distributed run, divide the new bases over the processes.
         common: see `optim.composable.CommonOptions`; the defaults of weight_decay and warmup_steps are 0.01 and 1.
 
     Raises:
@@ -70,6 +71,7 @@ class SOAP(Composable):
         split: bool = False,
         use_precond_schedule: bool = False,
         precond_scheduler: tuple[float, float] = PRECOND_SCHEDULER,
+        shard_matrix_work: bool = False,
         **common: Unpack[CommonOptions],
     ) -> None:
         rule = RotatedAdam(
@@ -85,6 +87,7 @@ class SOAP(Composable):
             split=split,
             use_precond_schedule=use_precond_schedule,
             precond_scheduler=precond_scheduler,
+            shard_matrix_work=shard_matrix_work,
         )
         options: CommonOptions = {"weight_decay": 0.01, "warmup_steps": 1, **common}
         super().__init__(params, [rule], lr=lr, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.options import SWITCH, WHOLE
-from optim.engine.transform import Transform
-from optim.soap.eigenbasis import Block, rotated
+from optim.engine.sharding import divided
+from optim.engine.transform import GroupTransform
+from optim.soap.eigenbasis import Block, Turn, rotated
 from optim.transforms.adam import BETAS
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 from optim.transforms.merged_dims import MergedDims, merged_dims
@@ -24,7 +25,7 @@ GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 TINY = 1e-30  # keeps the quotient finite if a direction is zero
 
 
-class RotatedAdam(Transform):
+class RotatedAdam(GroupTransform):
     """Adam's direction in the eigenbasis Q_k of the averaged G_(k) G_(k)ᵀ on each axis k.
 
     g ×_k Q multiplies g by Q along axis k; G_(k) unfolds g along it. At the parameter's own step t = 1, u = 0 and
@@ -53,6 +54,9 @@ class RotatedAdam(Transform):
     A parameter with less than two axes longer than 1, or without an axis that has a matrix, takes plain Adam's steps
     from t = 1. Axes longer than ``max_precond_dim`` have no matrix, unless ``split`` cuts them.
 
+    With ``shard_matrix_work`` the processes of a distributed run divide the new Q_k, see `divided`; what every step
+    multiplies is not divided: to send all statistics would take longer.
+
     State: m (``exp_avg``) and v (``exp_avg_sq``), in the basis and merged; for block b and axis k, C (``gg_b_k``), in
     which elements above the diagonal are those of the last refresh, and Qᵀ (``q_b_k``).
 
@@ -73,6 +77,7 @@ class RotatedAdam(Transform):
         "split": SWITCH,
         "use_precond_schedule": SWITCH,
         "precond_scheduler": ("(0, inf)", "(0, inf)"),
+        "shard_matrix_work": SWITCH,
     }
 
     def check(self, group: Group) -> None:
@@ -96,10 +101,36 @@ class RotatedAdam(Transform):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return Adam's direction, turned back from the eigenbasis."""
+        direction, turning = self._moved(update, batch)
+        for block in turning:
+            first = batch.step == 1
+            block.turn([turn.compute() for turn in block.turns(first=first)], first=first)
+        return direction
+
+    def takes_all(self, group: Group) -> bool:
+        """Return whether new bases are divided over processes."""
+        return bool(group["shard_matrix_work"])
+
+    def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
+        """Return all directions; each new basis is computed by one process."""
+        moved = [self._moved(update, batch) for update, batch in zip(updates, batches, strict=True)]
+        turning = [
+            (block, batch.step == 1) for (_, blocks), batch in zip(moved, batches, strict=True) for block in blocks
+        ]
+        turns = [block.turns(first=first) for block, first in turning]
+        work = [turn for of_block in turns for turn in of_block]
+        costs = [turn.basis.numel() * turn.basis.shape[-1] for turn in work]
+        found = iter(divided(Turn.compute, work, costs, [turn.like() for turn in work]))
+        for (block, first), of_block in zip(turning, turns, strict=True):
+            block.turn([next(found) for _ in of_block], first=first)
+        return [direction for direction, _ in moved]
+
+    def _moved(self, update: Update, batch: ParamBatch) -> tuple[Update, list[Block]]:
+        """Update the statistics; return Adam's direction, and the blocks whose bases are due."""
         group, state, u = batch.group, batch.state, update.value()
         plan = _plan_of(batch.shape, group)
         if plan is None:
-            return _scaled(_quotient(u, state["exp_avg"], state["exp_avg_sq"], batch), batch)
+            return _scaled(_quotient(u, state["exp_avg"], state["exp_avg_sq"], batch), batch), []
         # Adam counts from the second step on: the first one only prepares the bases
         clock = replace(batch, step=batch.step - 1)
         blocks, directions = list(_blocks(plan, u, batch)), []
@@ -109,13 +140,10 @@ class RotatedAdam(Transform):
                 directions.append(rotated(quotient, block.bases, back=True))
             # only now: with this gradient in the basis, its own large elements would be made small
             block.cover(group["shampoo_beta"])
-            if clock.step == 0:
-                block.begin()
-            elif _refreshes(clock.step, group):
-                block.refresh()
+        due = blocks if clock.step == 0 or _refreshes(clock.step, group) else []
         if not directions:
-            return Update(torch.zeros_like(u), free=True)
-        return _scaled(plan.dims.join(directions).reshape(u.shape), clock)
+            return Update(torch.zeros_like(u), free=True), due
+        return _scaled(plan.dims.join(directions).reshape(u.shape), clock), due
 
 
 class Plan(NamedTuple):

@@ -25,6 +25,10 @@ OPTIMIZERS = {
     "MuonLaProp": optim.MuonLaProp,
     "NorMuon": optim.NorMuon,
     "Scion": optim.Scion,
+    "SOAP": optim.SOAP,
+    "SOAP_split": partial(optim.SOAP, split=True, max_precond_dim=16, precondition_1d=True),
+    "PSGDKron": optim.PSGDKron,
+    "PSGDKron_cached": partial(optim.PSGDKron, cached=True, delayed=True, store_triu_as_line=False),
 }
 
 
@@ -49,7 +53,8 @@ def _work(rank: int, folder: str) -> None:
         for size in (1, 5, 2, 4)
         for dtype in (torch.float32, torch.float64)
     ]
-    results = divided(lambda x: (calls.append(x.numel()), x * 2)[1], inputs, [x.numel() for x in inputs], inputs)
+    like = [[x, x] for x in inputs]
+    results = divided(lambda x: (calls.append(x.numel()), [x * 2, x * 3])[1], inputs, [x.numel() for x in inputs], like)
     same_bits = {}
     for name, make in OPTIMIZERS.items():
         (params, optimizer), (others, other) = trained(make, shard_matrix_work=True), trained(make)
@@ -74,8 +79,9 @@ def test_each_process_computes_a_part_and_all_get_everything(ranks):
     assert sum(ranks[0]["calls"]) == sum(ranks[1]["calls"])
     for rank in ranks:
         sizes = [1, 1, 5, 5, 2, 2, 4, 4]
-        assert [x.tolist() for x in rank["results"]] == [[2.0 * size] * size for size in sizes]
-        assert [x.dtype for x in rank["results"]] == [torch.float32, torch.float64] * 4
+        assert [x.tolist() for x, _ in rank["results"]] == [[2.0 * size] * size for size in sizes]
+        assert [y.tolist() for _, y in rank["results"]] == [[3.0 * size] * size for size in sizes]
+        assert [x.dtype for x, _ in rank["results"]] == [torch.float32, torch.float64] * 4
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
