@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from optim.engine.batch import Group, ParamBatch
+from optim.engine.matmul import matmul
 from optim.learned_gradient.mode_products import inner, multiplied, symmetric_product, unfolded
 
 META_NORMS = ("frobenius", "rms", "rms_squared")
@@ -121,7 +122,7 @@ def _moved(axis: int, slope: Tensor, rest: Tensor, direction: Tensor, batch: Par
     if full:
         step = _scaled(_full_step(axis, slope, rest, direction, batch), (-2, -1), batch.group)
         step.diagonal(dim1=-2, dim2=-1).add_(1)
-        new = symmetric_product(step @ matrix, step)
+        new = symmetric_product(matmul(step, matrix), step)
         diagonal = new.diagonal(dim1=-2, dim2=-1)
         # J does not depend on the size of M_k: without this line it would drift
         new.div_(diagonal.mean(-1)[..., None, None])
@@ -148,7 +149,7 @@ def _full_step(axis: int, slope: Tensor, rest: Tensor, direction: Tensor, batch:
         )
     # lerp with 0.5: (D + Dᵀ)/2 in one pass
     derivative = inner(slope, rest, axis, stacked)
-    return torch.lerp(derivative, derivative.mT, 0.5) @ matrix
+    return matmul(torch.lerp(derivative, derivative.mT, 0.5), matrix)
 
 
 def _scaled(step: Tensor, inner_axes: tuple[int, ...], group: Group) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from optim.engine.matmul import matmul
+
 BLOCK = 256  # rows up to which one call is faster than several that skip work
 
 
@@ -34,10 +36,10 @@ def multiplied(x: Tensor, matrix: Tensor, axis: int, stacked: bool) -> Tensor:
         return x * along(matrix, x, axis, stacked)
     # the last two axes need no movedim, whose reshape would copy x; M is symmetric, so either side is right
     if axis == -1 and x.dim() - stacked >= 2:
-        return x @ (matrix.reshape(len(x), *[1] * (x.dim() - 3), *matrix.shape[1:]) if stacked else matrix)
+        return matmul(x, matrix.reshape(len(x), *[1] * (x.dim() - 3), *matrix.shape[1:]) if stacked else matrix)
     if axis == -2 and x.dim() - stacked == 2:
-        return matrix @ x
-    product = unfolded(x, axis, stacked) @ matrix
+        return matmul(matrix, x)
+    product = matmul(unfolded(x, axis, stacked), matrix)
     return product.reshape(x.movedim(axis, -1).shape).movedim(-1, axis)
 
 
@@ -52,7 +54,7 @@ def along(vector: Tensor, x: Tensor, axis: int, stacked: bool) -> Tensor:
 
 def inner(first: Tensor, second: Tensor, axis: int, stacked: bool) -> Tensor:
     """Return the inner products of all pairs of slices along an axis, (n, n), or (N, n, n) of stacks."""
-    return unfolded(first, axis, stacked).mT @ unfolded(second, axis, stacked)
+    return matmul(unfolded(first, axis, stacked).mT, unfolded(second, axis, stacked))
 
 
 def symmetric_product(first: Tensor, second: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ def symmetric_product(first: Tensor, second: Tensor) -> Tensor:
 def _fill_symmetric(product: Tensor, first: Tensor, second: Tensor) -> None:
     size = product.shape[-1]
     if size <= BLOCK:
-        block = first @ second.mT
+        block = matmul(first, second.mT)
         # matmul rounds (i, j) and (j, i) differently: without this the matrices would lose their symmetry over time
         torch.add(block, block.mT, out=product).mul_(0.5)
         return
@@ -80,6 +82,6 @@ def _fill_symmetric(product: Tensor, first: Tensor, second: Tensor) -> None:
     for part in (slice(half), slice(half, size)):
         _fill_symmetric(product[..., part, part], first[..., part, :], second[..., part, :])
     # halves, not single blocks: matmul is efficient on large parts only
-    below = first[..., half:, :] @ second[..., :half, :].mT
+    below = matmul(first[..., half:, :], second[..., :half, :].mT)
     product[..., half:, :half] = below
     product[..., :half, half:] = below.mT
