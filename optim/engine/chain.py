@@ -279,7 +279,7 @@ class Chain(Optimizer):
         def inspect(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
             given = saved_state.align(self, given)
             for saved_group, group in zip(given["param_groups"], self.param_groups, strict=False):
-                self._check_group(saved_state.loaded_group(group, saved_group))
+                self._check_group(saved_state.without_marks(self, saved_state.loaded_group(group, saved_group)))
             saved_state.check(self, given, self._fresh_by_name)
             saved.append(given)
             return given

@@ -14,10 +14,11 @@ from optim.engine.evaluation import EVALUATING, TRAINING_POINT
 from optim.engine.options import check_names
 
 # what torch and its schedules write into groups: their state may be loaded before, or without, the schedule
-SCHEDULE_KEYS = (
-    *("param_names", "name", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"),
+MARKS = (
+    *("max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"),
     "differentiable",  # torch adds it to every optimizer that it unpickles
 )
+SCHEDULE_KEYS = ("param_names", "name", "initial_lr", *MARKS)
 Fresh = Callable[[str, Tensor, Group], State]
 """Returns the state that a parameter of this name and group has before its first step."""
 
@@ -92,6 +93,11 @@ def loaded_group(group: Group, saved: Mapping[str, Any]) -> Group:
     """Return a group with the options that loading a saved one gives it; shapes of statistics may depend on them."""
     kept = ("params", "param_names", "shared_state")
     return {**group, **{key: value for key, value in saved.items() if key in group and key not in kept}}
+
+
+def without_marks(optimizer: Optimizer, group: Group) -> Group:
+    """Return a group without what the schedules of torch add to it, which is no option."""
+    return {key: value for key, value in group.items() if key in optimizer.defaults or key not in MARKS}
 
 
 def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
