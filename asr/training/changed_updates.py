@@ -44,7 +44,7 @@ class ChangedUpdates:
             named_parameters: of the recognizer.
 
         Raises:
-            ValueError: the optimizer would hold other statistics than the saved ones, or group its parameters otherwise.
+            ValueError: the optimizer would hold other statistics than the saved ones, or has other groups.
         """
         named = [(name, param) for name, param in named_parameters if param.requires_grad]
         before, after = self.before(named), self.after(named)

@@ -87,3 +87,10 @@ def test_changes_that_were_recorded_without_an_update_since_are_made_too(small_r
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("weight_decay: 0.01", "weight_decay: 0.5"))
     assert [group["weight_decay"] for group in groups_after(small_run, folder)] == [0.0, 0.5]
+
+
+def test_a_capturable_optimizer_trains_and_is_resumed(small_run, tmp_path):
+    folder = small_run.interrupted(tmp_path / "run")
+    groups = groups_after(small_run, folder, "allow_changes=true", "optimizer.capturable=true")
+    assert all(isinstance(group["lr"], torch.Tensor) for group in groups)
+    assert groups_after(small_run, folder, "allow_changes=true", "trainer.max_steps=7")[0]["lr"] >= 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor
@@ -108,7 +109,13 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
         optimizer = updates.optimizer_factory(recognizer.named_parameters())
     try_optimizers(config, on_cpu=isinstance(trainer.accelerator, CPUAccelerator))
     max_steps = config["trainer"].get("max_steps")
-    try_schedule(updates.schedule_factory(optimizer), max_steps if isinstance(max_steps, int) else None)
+    # on real parameters, because a capturable optimizer keeps its rate on their device; the meta device has no numbers
+    small = [
+        (name, nn.Parameter(torch.ones([min(2, n) for n in p.shape]))) for name, p in recognizer.named_parameters()
+    ]
+    try_schedule(
+        updates.schedule_factory(updates.optimizer_factory(small)), max_steps if isinstance(max_steps, int) else None
+    )
     _warn_of_decay(optimizer, config)
     return Outline(trainer, callbacks, data, recognizer.encoder)
 
