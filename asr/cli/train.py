@@ -204,18 +204,11 @@ def _record_start(plan: Plan, folder: Path) -> None:
     """Write the overrides and the composed config to the run's folder, which is locked.
 
     Raises:
-        ConfigError: the config or the data of a resumed run have changed, and the user does not accept it, or its
-            checkpoint does not fit them.
+        ConfigError: the config or the data of a resumed run have changed, and user or checkpoint do not accept it.
     """
     words = list(plan.job.overrides.task)
     if plan.resumed is not None:
-        checkpoint = newest_good_checkpoint(plan.resumed)
-        changed = _accepted_changes(plan, plan.resumed, checkpoint)
-        if checkpoint is not None:
-            check_resume(plan.config, plan.data, plan.prepared, checkpoint)
-        for change in changed:
-            console.print(f"changed since the run was started: {change}", soft_wrap=True)
-        if not changed:
+        if not _accepted_changes(plan, plan.resumed):
             return
         words = recorded_overrides(plan.resumed, words)
     plan.prepared.record(folder)
@@ -227,12 +220,18 @@ def _record_start(plan: Plan, folder: Path) -> None:
     plan.prepared.list_too_short(folder)
 
 
-def _accepted_changes(plan: Plan, folder: Path, checkpoint: LoadedCheckpoint | None) -> list[str]:
-    """Return what has changed since the run was started, if the user accepts it."""
+def _accepted_changes(plan: Plan, folder: Path) -> list[str]:
+    """Return what has changed since the run was started, if the user accepts it and the checkpoint fits it."""
     found = changes(saved_config(folder), plan.config)
+    checkpoint = newest_good_checkpoint(folder)
     if checkpoint is not None and checkpoint.data["fingerprint"] != plan.prepared.fingerprint:
         found.append(f"data: {checkpoint.data['fingerprint']} in the run, {plan.prepared.fingerprint} now")
-    return refuse_changes(found, bool(plan.config["allow_changes"]))
+    refuse_changes(found, bool(plan.config["allow_changes"]))
+    if checkpoint is not None:
+        check_resume(plan.config, plan.data, plan.prepared, checkpoint)
+    for change in found:
+        console.print(f"changed since the run was started: {change}", soft_wrap=True)
+    return found
 
 
 def _fit_and_report(plan: Plan, run_dir: Path) -> None:

@@ -58,6 +58,11 @@ class ChangedUpdates:
             saved.update({key: copy.deepcopy(value) for key, value in group.items() if key not in NO_OPTIONS})
 
 
+def small_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> Named:
+    """Return parameters of the same names and numbers of dimensions, with at most two rows and columns."""
+    return [(name, nn.Parameter(torch.ones([min(2, size) for size in param.shape]))) for name, param in named]
+
+
 def _refuse_other_groups(before: Optimizer, after: Optimizer) -> None:
     """Refuse what torch would not notice: it matches parameters by their order."""
     had, have = ([group["param_names"] for group in optimizer.param_groups] for optimizer in (before, after))
@@ -77,7 +82,7 @@ def _trial_statistics(
     factory: Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer], named: Named
 ) -> dict[str, Any]:
     """Return what torch's own optimizers hold after a step, which they do not check when they load a state."""
-    small = [(name, nn.Parameter(torch.ones([min(2, size) for size in param.shape]))) for name, param in named]
+    small = small_parameters(named)
     optimizer = factory(small)
     for member in getattr(optimizer, "optimizers", [optimizer]):
         if not type(member).__module__.startswith("torch.optim."):
