@@ -137,15 +137,15 @@ def _misfit_alone(
     *parents, name = change.partition(":")[0].split(".")
     tried, now = copy.deepcopy({**config, **{key: checkpoint.config[key] for key in UPDATES}}), config
     node = tried
-    for parent in parents:
-        node, now = node[parent], now[parent]
-    if name in now:
-        node[name] = now[name]
-    else:
-        del node[name]
     try:
+        for parent in parents:
+            node, now = node[parent], now[parent]
+        if name in now:
+            node[name] = now[name]
+        else:
+            del node[name]
         return _misfit(tried, parts, prepared, checkpoint) is not None
-    except ValueError:  # some options are possible only with others
+    except (ValueError, KeyError):  # some options are possible, or exist, only with others
         return False
 
 
