@@ -31,8 +31,14 @@ def text_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException, max_characters: int = MAX_CHARACTERS) -> str:
-    """Return the first line of an error, or its type if it has no text; some messages have many lines."""
-    return (text_of(error).strip() or type(error).__name__).splitlines()[0][:max_characters]
+    """Return the first line of an error, or its type if it has no text; some messages have many lines.
+
+    A longer line ends after a whole word, with an ellipsis.
+    """
+    line = (text_of(error).strip() or type(error).__name__).splitlines()[0]
+    if len(line) <= max_characters:
+        return line
+    return (line[:max_characters].rpartition(" ")[0] or line[:max_characters]) + " …"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

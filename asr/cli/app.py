@@ -26,10 +26,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 import asr.recipes
 from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, advice_at_start, ended_code, importing
-from asr.cli.config.explanations import config_folder, explain, explain_os_error
+from asr.cli.config.explanations import config_folder, explain, explain_os_error, explain_yaml
 from asr.cli.config.help import command_help
-from asr.cli.config.hydra_guard import check_hydra, typed_overrides
-from asr.cli.config.options import PLACE, check_options
+from asr.cli.config.hydra_guard import check_hydra, check_shown, typed_overrides
+from asr.cli.config.options import GROUPS, PLACE, check_options
 from asr.cli.config.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_value
 from asr.cli.config.words import (
     SEARCHPATH,
@@ -153,12 +153,13 @@ def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> 
             hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
             return
         words = typed_overrides(sys.argv, may_sweep=config_name == "train")
-        check_words(words, folder)
+        check_words(words, folder, removable=() if config_name in ("train", "prepare") else GROUPS)
         resumed = resumed_folder(words) if config_name == "train" else None
         if resumed is not None:
             store_resumed(resumed, folder / f"{config_name}.yaml", words)
             primary = CONFIG_NAME
         check_hydra(primary, folder, words)
+        check_shown(primary, folder, sys.argv, words)
         hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
 
 
@@ -182,6 +183,8 @@ def _told(error: Exception, config_name: str) -> tuple[str, int]:
         return f"out of memory: {first_line(error)}; {MORE_MEMORY}", 1
     if isinstance(error, OSError):
         return explain_os_error(error)
+    if isinstance(error, yaml.YAMLError):
+        return explain_yaml(error), 2
     return str(error), 1 if isinstance(error, RunFailed | ModuleNotFoundError) else 2
 
 

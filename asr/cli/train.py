@@ -21,6 +21,7 @@ from asr.cli.app import run_app
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
+from asr.cli.builders.resume import build_resumed_module, check_resume
 from asr.cli.builders.trainer import build_trainer
 from asr.cli.config.resuming import changes, recorded_data, recorded_overrides, refuse_changes, run_folder, saved_config
 from asr.cli.config.words import override_key, words_for_jobs
@@ -203,7 +204,7 @@ def _record_start(plan: Plan, folder: Path) -> None:
     """Write the overrides and the composed config to the run's folder, which is locked.
 
     Raises:
-        ConfigError: the config or the data of a resumed run have changed, and the user does not accept it.
+        ConfigError: the config or the data of a resumed run have changed, and user or checkpoint do not accept it.
     """
     words = list(plan.job.overrides.task)
     if plan.resumed is not None:
@@ -220,12 +221,15 @@ def _record_start(plan: Plan, folder: Path) -> None:
 
 
 def _accepted_changes(plan: Plan, folder: Path) -> list[str]:
-    """Return what has changed since the run was started, if the user accepts it."""
+    """Return what has changed since the run was started, if the user accepts it and the checkpoint fits it."""
     found = changes(saved_config(folder), plan.config)
     checkpoint = newest_good_checkpoint(folder)
     if checkpoint is not None and checkpoint.data["fingerprint"] != plan.prepared.fingerprint:
         found.append(f"data: {checkpoint.data['fingerprint']} in the run, {plan.prepared.fingerprint} now")
-    for change in refuse_changes(found, bool(plan.config["allow_changes"])):
+    refuse_changes(found, bool(plan.config["allow_changes"]))
+    if checkpoint is not None:
+        check_resume(plan.config, plan.data, plan.prepared, checkpoint)
+    for change in found:
         console.print(f"changed since the run was started: {change}", soft_wrap=True)
     return found
 
@@ -234,7 +238,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
     """Train in this process, which may be one of several; the first one decodes and reports."""
     watch, config = Stopwatch(), plan.config
     checkpoint = None if config["resume"] is None else newest_good_checkpoint(run_dir)
-    module = build_module(config, plan.data, plan.prepared, checkpoint)
+    module = build_resumed_module(config, plan.data, plan.prepared, checkpoint)
     _announce(module, config, run_dir, checkpoint)
     loggers = build_loggers(config, run_dir) if is_first_process() else []
     for logger in loggers:

@@ -23,6 +23,7 @@ from asr.evaluation.wer import Score, Utterance, score
 from asr.inference.decode import Decoder, decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
+from asr.training.changed_updates import ChangedUpdates
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
@@ -94,13 +95,18 @@ class TrainingModule(pl.LightningModule):
         self.num_unread: dict[str, int] = {}  # in the current validation, by development set
         self.current_batch: Batch | None = None  # named when memory runs out
         self.in_backward: GradientsInBackward | None = None
+        self.changed_updates: ChangedUpdates | None = None  # since the checkpoint that the run continues from
+
+    def build_updates(self) -> tuple[Optimizer, LRScheduler]:
+        """Return a new optimizer of the recognizer's parameters, and its schedule."""
+        optimizer = self.optimizer_factory(self.recognizer.named_parameters())
+        return optimizer, self.schedule_factory(optimizer)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer and its schedule."""
-        optimizer = self.optimizer_factory(self.recognizer.named_parameters())
+        optimizer, schedule = self.build_updates()
         if isinstance(optimizer, StepsInBackward):
             self.in_backward = optimizer.before_step = GradientsInBackward()
-        schedule = self.schedule_factory(optimizer)
         # Lightning's default interval, "epoch", would advance the schedule once per epoch
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -271,6 +277,8 @@ class TrainingModule(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counts."""
         check_resumable(checkpoint)  # before Lightning restores optimizers and loops
+        if self.changed_updates is not None:
+            self.changed_updates.carry_into(checkpoint, self.recognizer.named_parameters())
         if "guard" in checkpoint:
             self.guard.load_state_dict(checkpoint["guard"])
         if "unreadable" in checkpoint:

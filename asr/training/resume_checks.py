@@ -96,9 +96,12 @@ def check_optimizer(optimizer: Optimizer) -> None:
         raise ValueError("the optimizer's state is empty, although updates were made: moments would start from zero")
     for moments in optimizer.state.values():
         for key, value in moments.items():
-            is_one = isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_floating_point()
-            if (is_one or isinstance(value, float)) and not math.isfinite(value):
-                raise ValueError(f"the optimizer's {key} is {float(value)}, which must be finite")
+            numbers = torch.as_tensor(value) if isinstance(value, torch.Tensor | int | float) else torch.zeros(())
+            if numbers.is_floating_point() and not numbers.isfinite().all():
+                raise ValueError(f"the optimizer's {key} must be finite, and holds numbers that are not")
+            # a bias correction would divide by zero
+            if key == "step" and (numbers < 0).any():
+                raise ValueError(f"the optimizer's step is {value!r:.80}, which must be at least 0")
     # optimizers of `optim` check their own state, which may be moments of rows and columns
     if not type(optimizer).__module__.startswith("torch.optim."):
         return

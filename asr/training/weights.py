@@ -99,3 +99,20 @@ def _replace_weights(checkpoint: LoadedCheckpoint, averaged: Mapping[str, Tensor
         raise ValueError(f"{checkpoint.path}: averages of unknown weights: {', '.join(sorted(unknown))}")
     changed = {name: mean.to(checkpoint.weights[name].dtype) for name, mean in averaged.items()}
     return replace(checkpoint, weights={**checkpoint.weights, **changed}, described=described)
+
+
+def misfit(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    """Return how weights differ from a recognizer's own in name, shape or kind; empty if they fit.
+
+    Names the first alone; torch would name all, a line each.
+    """
+    problems = [f"{name} is missing" for name in own if name not in given]
+    problems += [f"{name} is not known" for name in given if name not in own]
+    for name in (name for name in own if name in given):
+        expected, found = own[name], given[name]
+        if expected.shape != found.shape or expected.is_floating_point() != found.is_floating_point():
+            problems.append(
+                f"{name} is {found.dtype} of shape {list(found.shape)}, not {expected.dtype} of {list(expected.shape)}"
+            )
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return f"its weights do not fit its config: {problems[0][:200]}{more}" if problems else ""

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from optim.engine.chain import Chain
 
 # what torch and its schedules write into groups: their state may be loaded before, or without, the schedule
-SCHEDULE_KEYS = (
-    *("param_names", "name", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"),
+MARKS = (
+    *("max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"),
     "differentiable",  # torch adds it to every optimizer that it unpickles
 )
+SCHEDULE_KEYS = ("param_names", "name", "initial_lr", *MARKS)
 
 
 def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]]:
@@ -46,7 +47,7 @@ def loading(optimizer: Chain) -> Iterator[None]:
         """Return the state in the optimizer's order, and keep it."""
         given = align(optimizer, given)
         for saved_group, group in zip(given["param_groups"], optimizer.param_groups, strict=False):
-            optimizer._check_group(loaded_group(group, saved_group))
+            optimizer._check_group(without_marks(optimizer, loaded_group(group, saved_group)))
         check(optimizer, given)
         saved.append(given)
         return given
@@ -124,6 +125,11 @@ def loaded_group(group: Group, saved: Mapping[str, Any]) -> Group:
     """Return a group with the options that loading a saved one gives it; shapes of statistics may depend on them."""
     kept = ("params", "param_names", "shared_state")
     return {**group, **{key: value for key, value in saved.items() if key in group and key not in kept}}
+
+
+def without_marks(optimizer: Optimizer, group: Group) -> Group:
+    """Return a group without what the schedules of torch add to it, which is no option."""
+    return {key: value for key, value in group.items() if key in optimizer.defaults or key not in MARKS}
 
 
 def restore(optimizer: Chain, given: Mapping[str, Any]) -> None:

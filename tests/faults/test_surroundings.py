@@ -140,6 +140,14 @@ def test_a_rank_that_is_left_in_the_environment_is_named(small_run, tmp_path, va
     assert not (tmp_path / "run").exists()
 
 
+def test_tasks_of_slurm_that_the_trainer_does_not_know_of_are_named(small_run, tmp_path):
+    tasks = {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "x", "SLURM_PROCID": "1"}
+    ended = small_run.run("train", *TINY, "trainer=cpu", f"run_dir={tmp_path / 'run'}", environment=tasks)
+    assert ended.code == 2, ended.printed
+    assert "SLURM_NTASKS=2 SLURM_JOB_NAME=x SLURM_PROCID=1: by these variables SLURM has started" in ended.last_line
+    assert "unset them, or start one process per device with srun" in ended.last_line
+
+
 def test_a_rank_that_a_library_cannot_read_is_named(tmp_path):
     environment = {**os.environ, "SLURM_JOB_ID": "1", "SLURM_NTASKS": "2", "SLURM_PROCID": "x"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)

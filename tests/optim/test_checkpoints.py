@@ -240,9 +240,12 @@ def test_a_schedules_mark_in_the_groups_survives(case):
     params = make_parameters()
     optimizer = case.factory(params)
     torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10, cycle_momentum=False)
-    twin = case.factory(make_parameters())
-    twin.load_state_dict(optimizer.state_dict())
-    assert twin.param_groups[0]["max_lr"] == 0.1
+    for has_schedule in (False, True):
+        twin = case.factory(make_parameters())
+        if has_schedule:
+            torch.optim.lr_scheduler.OneCycleLR(twin, max_lr=0.2, total_steps=10, cycle_momentum=False)
+        twin.load_state_dict(optimizer.state_dict())
+        assert twin.param_groups[0]["max_lr"] == 0.1
 
 
 def test_state_finds_its_parameter_by_name_in_another_order(case):

@@ -496,6 +496,13 @@ def change_steps(value: float) -> Callable[[State], None]:
     return change
 
 
+def fill_moments(key: str, value: float) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        state["optimizer_states"][0]["state"][0][key].fill_(value)
+
+    return change
+
+
 RESUMED = {
     "optimizer states a mapping": put("optimizer_states", {}),
     "no optimizer states": drop("optimizer_states"),
@@ -538,6 +545,9 @@ RESUMED = {
     "no lowest error rate": change_state("CheckpointCallback", "best_wer", float("nan")),
     "a best update below 0": change_state("CheckpointCallback", "best_update", -5),
     "steps that are no number": change_steps(float("nan")),
+    "steps below 0": change_steps(-3),
+    "moments that are no numbers": fill_moments("exp_avg", float("nan")),
+    "moments without end": fill_moments("exp_avg_sq", float("inf")),
     "counts as text": put("guard", {"skipped_updates": "x", "consecutive_skips": 0, "too_short": 0}),
     "counts a list": put("guard", [1]),
     "a clock that is none": put("nominal_audio", {}),

@@ -297,6 +297,33 @@ NOT_YAML = {
 }
 
 
+NOT_PLAIN = {
+    "a tag of Python": ("lr: !!python/object/apply:os.mkdir [hacked]", "line 1: could not determine a constructor"),
+    "a list as a key": ("? [a, b]\n: 1", "line 1: found unhashable key"),
+    "a key twice": ("lr: 1\nlr: 2", "line 2: found duplicate key lr"),
+    "bytes that are none": ("lr: !!binary x", "line 1: failed to decode base64 data"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), NOT_PLAIN.values(), ids=NOT_PLAIN)
+def test_a_yaml_of_more_than_plain_values_is_refused_in_one_line(programs, tmp_path, content, said):
+    (tmp_path / "theirs" / "optimizer").mkdir(parents=True)
+    file = tmp_path / "theirs" / "optimizer" / "mine.yaml"
+    file.write_text(content)
+    ended = programs.run("train", "--config-dir=theirs", "optimizer=mine", cwd=tmp_path, timeout_s=20)
+    assert ended.code == 2, ended.printed
+    assert ended.last_line.startswith(f"asr-train: {file}: {said}"), ended.printed
+    assert "allowed are keys of text, each once" in ended.last_line
+
+
+def test_a_flag_whose_value_may_be_missing_keeps_the_overrides_around_it(programs, tmp_path):
+    for words in (("seed=2", "--info", "searchpath"), ("-i", "searchpath", "seed=2")):
+        ended = programs.run("train", *words, cwd=tmp_path, timeout_s=20)
+        assert (ended.code, "| schema " in ended.printed) == (0, True), ended.printed
+    ended = programs.run("train", "seed=2", "--info", "optimizer.lr=0.5", cwd=tmp_path, timeout_s=20)
+    assert (ended.code, "lr: 0.5" in ended.printed) == (0, True), ended.printed
+
+
 @pytest.mark.parametrize(("content", "said"), NOT_YAML.values(), ids=NOT_YAML)
 @pytest.mark.parametrize("place", ["recipes_dir=theirs", "--config-dir=theirs"])
 def test_a_yaml_that_cannot_be_read_is_named_with_its_line(programs, recipes, tmp_path, content, said, place):
@@ -344,9 +371,27 @@ NONSENSE = {
     "a searchpath that is not there": ("train", ["hydra.searchpath=[nowhere]"], ["a list of folders that exist"]),
     "a number as searchpath": ("train", ["hydra.searchpath=5"], ["a list of folders that exist"]),
     "two searchpaths": ("train", ["hydra.searchpath=[.]", "hydra.searchpath=[/]"], ["give hydra.searchpath once"]),
+    "an empty name as folder of configs": (
+        "train",
+        ["--config-dir", "", "seed=1"],
+        ["--config-dir: there is no folder ''"],
+    ),
+    "a part that is not there": (
+        "train",
+        ["--cfg", "job", "-p", "nope.nope"],
+        ["--package nope.nope: the config has no such part", "Allowed: data, tokenizer"],
+    ),
+    "a part of no config": ("train", ["-p", "data"], ["--package is for --cfg"]),
+    "no such kind of config": ("train", ["--cfg", "nope"], ["argument --cfg/-c: invalid choice: 'nope'"]),
+    "the config of a sweep": (
+        "train",
+        ["-m", "seed=1,2", "--cfg", "job"],
+        ["-m and --cfg cannot be given together: a sweep has no single config"],
+    ),
+    "two flags of Hydra": ("train", ["--cfg", "job", "--info"], ["--cfg and --info cannot be given together; keep"]),
     "no such folder of configs": ("train", ["--config-dir=nowhere"], ["--config-dir: there is no folder 'nowhere'"]),
     "a group removed and used": ("train", ["~data", "data.dir=x"], ["data"]),
-    "a group removed and made": ("train", ["~data", "+data.dir=x"], ["data.sampling_rate_hz"]),
+    "a group removed and made": ("train", ["~data", "+data.dir=x"], ["~data: data is missing then"]),
     "removed with another value": ("train", ["~seed=5"], ["'seed' is 1 and not 5"]),
     "a sweep without -m": ("train", ["seed=1,2"], ["seed=1,2: several values are a sweep, which -m asks for"]),
     "interpolations in interpolations": (

@@ -32,6 +32,7 @@ from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import RANK_VARIABLES, is_first_process
+from asr.training.changed_updates import small_parameters
 from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.processes import is_started_as_rank
 from asr.training.weights import check_kind
@@ -108,7 +109,9 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
         optimizer = updates.optimizer_factory(recognizer.named_parameters())
     try_optimizers(config, on_cpu=isinstance(trainer.accelerator, CPUAccelerator))
     max_steps = config["trainer"].get("max_steps")
-    try_schedule(updates.schedule_factory(optimizer), max_steps if isinstance(max_steps, int) else None)
+    # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
+    tried = updates.schedule_factory(updates.optimizer_factory(small_parameters(recognizer.named_parameters())))
+    try_schedule(tried, max_steps if isinstance(max_steps, int) else None)
     _warn_of_decay(optimizer, config)
     return Outline(trainer, callbacks, data, recognizer.encoder)
 

@@ -28,6 +28,7 @@ from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
 from asr.training.checkpoints import FORMAT, LoadedCheckpoint
 from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
+from asr.training.restorable import Misfit
 from asr.training.unreadable import max_unreadable
 
 IN_BACKWARD = "trainer.step_in_backward"
@@ -146,14 +147,19 @@ def build_module(
     prepared: PreparedData,
     checkpoint: LoadedCheckpoint | None = None,
 ) -> TrainingModule:
-    """Build what Lightning trains; a checkpoint to resume from limits the size of the recognizer."""
+    """Build what Lightning trains; a checkpoint to resume from limits the size of the recognizer.
+
+    Raises:
+        ConfigError: a part is refused.
+        Misfit: the recognizer is much larger than that of the checkpoint.
+    """
     updates = build_update_parts(config)
     shapes = prepared.tokenizer.vocab_size, prepared.mean, prepared.std
     try:
         with contextlib.nullcontext() if checkpoint is None else no_more_parameters_than(checkpoint.weights):
             recognizer = build_recognizer(config, *shapes)
     except ConfigError as error:
-        raise error if checkpoint is None else ConfigError(f"resume: {checkpoint.path}: {error}") from error
+        raise error if checkpoint is None else Misfit("weights", str(error)) from error
     data = {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder), "notes": list(prepared.notes)}
     num_cuts = int(prepared.splits["train"]["num_utterances"])
     return TrainingModule(

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from torch import Tensor
 
 from asr.cli.builders.model_size import no_more_parameters_than, refuse_huge_numbers
 from asr.cli.builders.parts import build_recognizer, num_threads, part
@@ -26,7 +25,7 @@ from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoint_checks import count_at
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
-from asr.training.weights import check_kind, choose_weights
+from asr.training.weights import check_kind, choose_weights, misfit
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,8 @@ def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
         refuse_huge_numbers(checkpoint.config)
         with no_more_parameters_than(weights):
             recognizer = build_recognizer(checkpoint.config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
-        _refuse_other_weights(recognizer.state_dict(), weights)
+        if problem := misfit(recognizer.state_dict(), weights):
+            raise ConfigError(problem)
         recognizer.load_state_dict(weights)
     return recognizer.eval()
 
@@ -98,21 +98,6 @@ def _naming(path: Path) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ConfigError(f"{path}: its config cannot be built: {type(error).__name__}: {first_line(error)}") from error
-
-
-def _refuse_other_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Name the first weights that differ; torch would name all, a line each."""
-    problems = [f"{name} is missing" for name in own if name not in weights]
-    problems += [f"{name} is not known" for name in weights if name not in own]
-    for name in (name for name in own if name in weights):
-        expected, given = own[name], weights[name]
-        if expected.shape != given.shape or expected.is_floating_point() != given.is_floating_point():
-            problems.append(
-                f"{name} is {given.dtype} of shape {list(given.shape)}, not {expected.dtype} of {list(expected.shape)}"
-            )
-    if problems:
-        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-        raise ConfigError(f"its weights do not fit its config: {problems[0][:200]}{more}")
 
 
 def restore(options: DictConfig) -> Restored:

@@ -20,6 +20,7 @@ ACCELERATORS = ("cpu", "gpu", "cuda", "auto")
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
 BACKENDS = (None, "gloo", "nccl")
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
+SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
 # options of Lightning's Trainer that a run cannot have, and what to use instead
 REFUSED = {
     "barebones": "it leaves out logging and checkpoints",
@@ -79,13 +80,29 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     is_count = isinstance(devices, int) and not isinstance(devices, bool) and devices >= 1
     if node["accelerator"] == "cpu" and devices != "auto" and not is_count:
         raise ConfigError(f"trainer.devices must be a whole number of at least 1 on a CPU, or auto, given {devices!r}")
-    trainer: Trainer = instantiate(node, "trainer", logger=loggers, callbacks=callbacks)
+    trainer = _instantiate(node, loggers, callbacks)
     # clipping to a negative norm would reverse every gradient
     if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
         raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
     _check_processes(trainer)
     if in_backward:
         check_in_backward(trainer)
+    return trainer
+
+
+def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]) -> Trainer:
+    try:
+        trainer: Trainer = instantiate(node, "trainer", logger=loggers, callbacks=callbacks)
+    except ConfigError as error:
+        slurm = [f"{name}={os.environ[name]}" for name in SLURM_VARIABLES if name in os.environ]
+        # Lightning (2.6) tells which options of a batch script it wants, also where nobody has written one
+        if not slurm or "slurm" not in str(error).lower():
+            raise
+        raise ConfigError(
+            f"{' '.join(slurm)}: by these variables SLURM has started several processes, but the trainer does not know "
+            "of others; unset them, or start one process per device with srun, --ntasks-per-node=N and trainer=slurm "
+            "trainer.devices=N, as the README shows"
+        ) from error
     return trainer
 
 

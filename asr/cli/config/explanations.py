@@ -8,6 +8,7 @@ import re
 import unicodedata
 from pathlib import Path
 
+import yaml
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -48,6 +49,18 @@ def explain_os_error(error: OSError) -> tuple[str, int]:
     if error.errno == errno.EPIPE:
         return "the program that read the output has ended", 1
     return f"{told}; the machine could not do it", 1
+
+
+def explain_yaml(error: yaml.YAMLError) -> str:
+    """Return in one line which file is not plain YAML, where, why, and what is allowed."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return _in_one_line(str(error))
+    why = _in_one_line(str(getattr(error, "problem", None) or getattr(error, "context", None)))
+    return (
+        f"{mark.name}: line {mark.line + 1}: {why}; allowed are keys of text, each once, and plain values: numbers, "
+        "texts, true, false, null, lists and mappings of them"
+    )
 
 
 def explain(error: Exception, config_name: str) -> str:
@@ -105,7 +118,9 @@ def explain_choice(group: str, choice: str, folder: Path) -> str:
     known = list(choices(folder, group)) if "/" in group or (folder / group).is_dir() else []
     if not known:
         return ""
-    return f"{group}={choice}: there is no such {group}.{did_you_mean(choice, known)} Allowed: {', '.join(known)}."
+    # null asks for nothing, which some groups have a choice for
+    meant = did_you_mean("none", {"none"} & {*known}) if choice == "null" else did_you_mean(choice, known)
+    return f"{group}={choice}: there is no such {group}.{meant} Allowed: {', '.join(known)}."
 
 
 def _explain_key(key: str, config_name: str) -> str:

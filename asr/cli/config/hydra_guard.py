@@ -6,11 +6,12 @@ variables and logging from it, and can unpickle a former job. A recipe or a past
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
@@ -53,20 +54,72 @@ def typed_overrides(argv: Sequence[str], may_sweep: bool) -> list[str]:
     Raises:
         ConfigError: a flag of Hydra would read code or another config, or start a sweep of a command without any.
     """
-    # Hydra's own parser, because argparse takes shortened flags and values in several forms
-    arguments = get_args_parser().parse_args(argv[1:])
+    arguments = _parsed(argv)
     for name, why in REFUSED_FLAGS.items():
         if getattr(arguments, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} is not used here: {why}")
     if arguments.multirun and not may_sweep:
         raise ConfigError("-m is for sweeps of asr-train; this command runs once")
+    _check_modes(arguments)
     words: list[str] = list(arguments.overrides)
     places = typed_places(words)
     if arguments.config_dir is not None:
-        if not Path(arguments.config_dir).is_dir():
+        # an empty name would be the current folder
+        if not arguments.config_dir.strip() or not Path(arguments.config_dir).is_dir():
             raise ConfigError(f"--config-dir: there is no folder {arguments.config_dir!r}")
         places.append(str(Path(arguments.config_dir).resolve()))
     return [*(word for word in words if not word.startswith(SEARCHPATH)), *([searchpath(places)] if places else [])]
+
+
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """Return a command line as Hydra's own parser reads it: argparse takes shortened flags and values in many forms."""
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --hydra-help tells what Hydra adds")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    return parser.parse_args(list(argv[1:]))
+
+
+def _check_modes(arguments: argparse.Namespace) -> None:
+    """Refuse flags that ask for two things at once, and those without the flag that they belong to."""
+    asked = {"-m": arguments.multirun, "-r": arguments.run, "--cfg": arguments.cfg, "--info": arguments.info}
+    typed = [flag for flag, value in asked.items() if value]
+    if len(typed) > 1:
+        why = ": a sweep has no single config; leave out -m, with one value for each key" if "-m" in typed else ""
+        raise ConfigError(f"{' and '.join(typed)} cannot be given together{why or '; keep one of them'}")
+    for flag, value in (("--package", arguments.package), ("--resolve", arguments.resolve)):
+        if value and not arguments.cfg:
+            raise ConfigError(f"{flag} is for --cfg, which shows a config; add --cfg job, or leave out {flag}")
+
+
+def check_shown(config_name: str, folder: Path, argv: Sequence[str], words: Sequence[str]) -> None:
+    """Refuse to show a part that the config does not have.
+
+    Args:
+        config_name: of the primary config.
+        folder: of the configs.
+        argv: of the command, whose flags may be ``--cfg`` and ``--package``.
+        words: overrides of the command line.
+
+    Raises:
+        ConfigError: names the part and what is allowed.
+    """
+    arguments = _parsed(argv)
+    if arguments.package in (None, "_global_"):
+        return
+    with initialize_config_dir(str(folder), version_base="1.3"):
+        config = compose(config_name, overrides=list(words), return_hydra_config=arguments.cfg != "job")
+    if arguments.cfg == "hydra":
+        config = OmegaConf.masked_copy(config, "hydra")
+    with contextlib.suppress(OmegaConfBaseException):  # an index of no list, or a part of a value
+        if OmegaConf.select(config, arguments.package, throw_on_missing=False) is not None:
+            return
+    raise ConfigError(
+        f"--package {arguments.package}: the config has no such part, or it is null. Allowed: "
+        f"{', '.join(map(str, config))}, and parts of them."
+    )
 
 
 def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:

@@ -218,8 +218,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def refuse_changes(found: list[str], anyway: bool) -> list[str]:
-    """Return the changes, to be printed, if they were asked for.
+def refuse_changes(found: list[str], anyway: bool) -> None:
+    """Refuse changes that were not asked for.
 
     Raises:
         ConfigError: something has changed, without ``allow_changes=true``.
@@ -230,4 +230,3 @@ def refuse_changes(found: list[str], anyway: bool) -> list[str]:
             + "\n  ".join(found)
             + "\nUndo the changes, or accept them with allow_changes=true."
         )
-    return found

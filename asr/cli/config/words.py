@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 
 import asr.recipes
 from asr.cli.config.explanations import explain_choice
+from asr.cli.config.help import choices
 from asr.cli.errors import ConfigError
 
 MAX_WORDS = 2000
@@ -25,6 +26,7 @@ WITH_VALUE = (
     *("-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"),
     "--experimental-rerun",
 )
+SEVERAL = ("logger", "callbacks")  # groups of which a run may have several choices at once
 SEARCHPATH = "hydra.searchpath="
 ADDED = ("command-line", "hydra.searchpath in command-line")  # how Hydra names who has added a folder of configs
 
@@ -58,14 +60,19 @@ def override_key(word: str) -> str:
 def flags_first(argv: list[str]) -> None:
     """Move flags, and their values, in front of overrides: argparse reads overrides from one piece of the line only."""
     flags, words = [], []
-    rest = iter(argv[1:])
-    for word in rest:
-        if word.startswith("-"):
-            flags.append(word)
-            if word in WITH_VALUE or any(len(word) > 3 and flag.startswith(word) for flag in WITH_VALUE):
-                flags += [value for value in [next(rest, None)] if value is not None]
-        else:
+    rest = list(reversed(argv[1:]))
+    while rest:
+        word = rest.pop()
+        if not word.startswith("-"):
             words.append(word)
+            continue
+        flags.append(word)
+        if word == "-i" or (len(word) > 3 and "--info".startswith(word)):
+            # its value may be left out; argparse would then take an override for it
+            given = bool(rest) and not re.match(r"[-+~]|[^=]*=", rest[-1])
+            flags[-1] = f"--info={rest.pop() if given else 'all'}"
+        elif rest and (word in WITH_VALUE or any(len(word) > 3 and flag.startswith(word) for flag in WITH_VALUE)):
+            flags.append(rest.pop())
     argv[1:] = [*flags, *words]
 
 
@@ -82,12 +89,13 @@ def name_sweep(argv: list[str]) -> None:
     argv[1:] = ["-m", *words]
 
 
-def check_words(words: Sequence[str], folder: Path) -> None:
-    """Refuse a word without a key, and one that chooses a number or a mapping where a file of a group is chosen.
+def check_words(words: Sequence[str], folder: Path, removable: Collection[str] = ()) -> None:
+    """Refuse a word without a key, and one that chooses nothing, or no file, where one file of a group is chosen.
 
     Args:
         words: overrides of the command line.
         folder: of the configs.
+        removable: groups of which nothing may be chosen.
 
     Raises:
         ConfigError: names the word and what is allowed.
@@ -95,7 +103,14 @@ def check_words(words: Sequence[str], folder: Path) -> None:
     for override in OverridesParser.create().parse_overrides(list(words)):
         if not override.key_or_group:
             raise ConfigError(f"{override.input_line!r} names no key")
+        key = override.key_or_group
+        known = list(choices(folder, key)) if "." not in key and (folder / key).is_dir() else []
         if override.is_delete():
+            if known and key not in removable:
+                raise ConfigError(
+                    f"~{key}: {key} is missing then, which this command needs; {key}=… replaces it by another choice. "
+                    f"Allowed: {', '.join(known)}."
+                )
             continue
         if override.is_sweep_override():
             _check_sweep(override)
@@ -107,9 +122,12 @@ def check_words(words: Sequence[str], folder: Path) -> None:
             isinstance(name, str) and len(name) <= MAX_KEY and name[:1] != "/" and ".." not in name.split("/")
             for name in names
         ):
-            explained = explain_choice(override.key_or_group, str(value), folder)
+            explained = explain_choice(key, "null" if value is None else str(value), folder)
             if explained:
                 raise ConfigError(explained)
+        elif isinstance(value, list) and len(value) != 1 and known and key not in SEVERAL:
+            swept = f"-m {key}={','.join(map(str, names)) or 'A,B'}"
+            raise ConfigError(f"{override.input_line}: {key} takes one choice; {swept} makes a run of each")
 
 
 def _check_sweep(override: Override) -> None:

@@ -1,0 +1,154 @@
+"""A checkpoint and the config of now → the module that continues, tried before the run's folder records anything."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from asr.cli.builders.parts import DataParts, build_module, build_update_parts
+from asr.cli.config.resuming import changes
+from asr.cli.errors import ConfigError
+from asr.data.preparation.prepared import PreparedData
+from asr.nested import flatten
+from asr.training.changed_updates import ChangedUpdates
+from asr.training.checkpoints import LoadedCheckpoint
+from asr.training.module import TrainingModule
+from asr.training.restorable import Misfit, check_restorable
+
+UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients
+# groups of the config that decide whether a part of a checkpoint fits
+DECIDING = {
+    "weights": ("encoder", "head", "tokenizer", "features", "data"),
+    "optimizer": ("optimizer", "parameter_rules"),
+    "schedule": ("schedule", "optimizer", "parameter_rules"),
+}
+MOST_NAMED = 4  # changes
+
+
+def build_resumed_module(
+    config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, checkpoint: LoadedCheckpoint | None
+) -> TrainingModule:
+    """Build what Lightning trains, to continue from a checkpoint with the options of now.
+
+    Raises:
+        ConfigError: the optimizer of the checkpoint is another one, or the recognizer is much larger.
+    """
+    module = build_module(config, parts, prepared, checkpoint)
+    if checkpoint is not None:
+        module.changed_updates = _changed_updates(checkpoint, config)
+    return module
+
+
+def _changed_updates(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) -> ChangedUpdates | None:
+    """Return how updates were made and are made now; None if the config says the same about them."""
+    former, now = ({key: one.get(key) for key in UPDATES} for one in (checkpoint.config, config))
+    if flatten(former) == flatten(now):
+        return None
+    for key in ("optimizer", "parameter_rules"):
+        _refuse_other_targets(former[key], now[key], key)
+    # steps in the backward pass would hook the parameters of this trial
+    base = {**config, "trainer": {**config["trainer"], "step_in_backward": False}}
+    after = build_update_parts(base)
+    try:
+        before = build_update_parts({**base, **former})
+    except ValueError as error:
+        raise ConfigError(f"resume: {checkpoint.path}: its config cannot be built: {error}") from error
+    return ChangedUpdates(before.optimizer_factory, after.optimizer_factory, after.schedule_factory)
+
+
+def _refuse_other_targets(former: Any, now: Any, key: str) -> None:
+    """Refuse another optimizer or transform: the names of its options and statistics may be the same by chance."""
+    for had, have in zip_longest(_targets(former), _targets(now), fillvalue="none"):
+        if had != have:
+            raise ConfigError(
+                f"resume: {key}: {had} in the run, {have} now: an optimizer cannot continue from the statistics of "
+                "another one; leave out this change, or start a new run"
+            )
+
+
+def _targets(node: Any) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield str(node["_target_"])
+        for value in node.values():
+            yield from _targets(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _targets(value)
+
+
+def check_resume(
+    config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, checkpoint: LoadedCheckpoint
+) -> None:
+    """Refuse to continue from a checkpoint that does not fit; names the changes that are to blame, if there are any.
+
+    Args:
+        config: of now.
+        parts: of its data side.
+        prepared: the data.
+        checkpoint: that the run would continue from.
+
+    Raises:
+        ConfigError: a part of the checkpoint does not fit the config, or fits no run.
+    """
+    problem = _misfit(config, parts, prepared, checkpoint)
+    if problem is None:
+        return
+    found = changes(checkpoint.config, config)
+    if checkpoint.data["fingerprint"] != prepared.fingerprint:
+        found.append(f"data: {checkpoint.data['fingerprint']} in the run, {prepared.fingerprint} now")
+    deciding = [
+        change for change in found if change.partition(":")[0].partition(".")[0] in DECIDING.get(problem.part, ())
+    ]
+    if not deciding:
+        raise ConfigError(
+            f"resume: {checkpoint.path} does not fit the run that it is in: {problem}; "
+            "move it away to resume from the one before"
+        )
+    if problem.part == "optimizer" and len(deciding) > 1:
+        alone = (change for change in deciding if _misfit_alone(change, config, parts, prepared, checkpoint))
+        deciding = [*alone] or deciding
+    raise ConfigError(
+        f"resume: {checkpoint.path}: {problem}, because of what has changed since it was saved: {_listed(deciding)}; "
+        "leave that out, or start a new run"
+    )
+
+
+def _misfit(
+    config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, checkpoint: LoadedCheckpoint
+) -> Misfit | None:
+    try:
+        check_restorable(build_resumed_module(config, parts, prepared, checkpoint), checkpoint.path)
+    except Misfit as misfit:
+        return misfit
+    return None
+
+
+def _misfit_alone(
+    change: str,
+    config: Mapping[str, Any],
+    parts: DataParts,
+    prepared: PreparedData,
+    checkpoint: LoadedCheckpoint,
+) -> bool:
+    """Return whether the checkpoint does not fit because of a single change."""
+    *parents, name = change.partition(":")[0].split(".")
+    tried, now = copy.deepcopy({**config, **{key: checkpoint.config[key] for key in UPDATES}}), config
+    node = tried
+    try:
+        for parent in parents:
+            node, now = node[parent], now[parent]
+        if name in now:
+            node[name] = now[name]
+        else:
+            del node[name]
+        return _misfit(tried, parts, prepared, checkpoint) is not None
+    except (ValueError, KeyError):  # some options are possible, or exist, only with others
+        return False
+
+
+def _listed(found: Sequence[str]) -> str:
+    more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return "; ".join(found[:MOST_NAMED]) + more

@@ -1,0 +1,96 @@
+"""What is changed for a resumed run is really done, or refused before its folder is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.training.checkpoint_files import update_file
+
+CHECKPOINT = "/checkpoints/update-000003.ckpt: "
+SINCE = "because of what has changed since it was saved: "
+REFUSED = {
+    "another encoder": ("encoder=conformer_xs", ["its weights do not fit", f"{SINCE}encoder._target_: "]),
+    "another width": (
+        "encoder.d_model=32",
+        [
+            "encoder.subsampling.project.weight is torch.float32 of shape [16, 40], not",
+            f"{SINCE}encoder.d_model: 16 in",
+        ],
+    ),
+    "another tokenizer": ("tokenizer=bpe", ["head.project.weight", f"{SINCE}tokenizer._target_: "]),
+    "another optimizer with the same statistics": (
+        "optimizer=laprop",
+        ["resume: optimizer: optim.AdamW in the run, optim.LaProp now"],
+    ),
+    "torch's optimizer of the same name": (
+        "optimizer=torch_adamw",
+        ["resume: optimizer: optim.AdamW in the run, torch.optim.AdamW now"],
+    ),
+    "an optimizer of a rule": (
+        "parameter_rules=matrices",
+        ["resume: parameter_rules: none in the run, optim.AdamW now"],
+    ),
+    "other groups": ("parameter_rules=none", ["group 0 of the optimizer has other", f"{SINCE}parameter_rules.rules: "]),
+    "statistics of another type": (
+        "optimizer.lr=0.003 optimizer.storage_dtype=bfloat16",
+        [
+            "exp_avg was saved as torch.float32",
+            f"{SINCE}optimizer.storage_dtype: 'float32' in the run, 'bfloat16' now;",
+        ],
+    ),
+    "more statistics": (
+        "optimizer.mars=true",
+        ["previous_grad", f"{SINCE}optimizer.mars: False in the run, True now;"],
+    ),
+}
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+@pytest.mark.parametrize(("words", "parts"), REFUSED.values(), ids=REFUSED)
+def test_a_change_that_does_not_fit_leaves_the_folder_as_it_was(small_run, tmp_path, words, parts):
+    folder = small_run.interrupted(tmp_path / "run")
+    before = content(folder)
+    ended = small_run.run("train", f"resume={folder}", "allow_changes=true", *words.split(" "))
+    assert ended.code == 2, ended.printed
+    for part in parts:
+        assert part in ended.last_line
+    assert "move it away" not in ended.last_line
+    assert content(folder) == before
+
+
+def groups_after(small_run, folder: Path, *words: str) -> list[dict]:
+    ended = small_run.run("train", f"resume={folder}", *words)
+    assert ended.code == 0, ended.printed
+    state = torch.load(update_file(folder / "checkpoints", 6), weights_only=True)
+    return state["optimizer_states"][0]["param_groups"]
+
+
+def test_an_option_that_was_changed_is_that_of_the_restored_optimizer(small_run, tmp_path):
+    words = ("allow_changes=true", "optimizer.lr=0.003", "optimizer.weight_decay=0.5", "optimizer.caution=true")
+    folder = small_run.interrupted(tmp_path / "run")
+    groups = groups_after(small_run, folder, *words)
+    assert [group["weight_decay"] for group in groups] == [0.0, 0.5]
+    assert all(group["caution"] and group["initial_lr"] == 0.003 for group in groups)
+    metrics = [path.read_text().splitlines() for path in (small_run.run_dir / "metrics.csv", folder / "metrics.csv")]
+    once, twice = ([float(line.split(",")[2]) for line in lines if ",train/lr," in line] for lines in metrics)
+    assert twice == pytest.approx([*once[:3], *(2 * rate for rate in once[3:])])
+
+
+def test_changes_that_were_recorded_without_an_update_since_are_made_too(small_run, tmp_path):
+    folder = small_run.interrupted(tmp_path / "run")
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("weight_decay: 0.01", "weight_decay: 0.5"))
+    assert [group["weight_decay"] for group in groups_after(small_run, folder)] == [0.0, 0.5]
+
+
+def test_a_capturable_optimizer_trains_and_is_resumed(small_run, tmp_path):
+    folder = small_run.interrupted(tmp_path / "run")
+    groups = groups_after(small_run, folder, "allow_changes=true", "optimizer.capturable=true")
+    assert all(isinstance(group["lr"], torch.Tensor) for group in groups)
+    assert groups_after(small_run, folder, "allow_changes=true", "trainer.max_steps=7")[0]["lr"] >= 0

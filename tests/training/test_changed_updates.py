@@ -1,0 +1,139 @@
+"""Options that have changed since a checkpoint are those of the restored optimizer, at the rate of the new config."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+import optim
+from asr.training.changed_updates import ChangedUpdates
+from tests.training.runs import same
+
+DONE = 3  # updates before the change
+
+
+def grouped(optimizer: Callable[..., torch.optim.Optimizer], **rule: Any) -> Callable[..., torch.optim.Optimizer]:
+    return optim.grouped(optimizer, [{"pattern": "bias", "weight_decay": 0.0, **rule}, {"pattern": ".*"}])
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(3, 2)
+
+
+def trained(factory, schedule) -> tuple[nn.Module, torch.optim.Optimizer, lr_scheduler.LRScheduler]:
+    net = model()
+    optimizer = factory(net.named_parameters())
+    rates = schedule(optimizer)
+    for _ in range(DONE):
+        optimizer.zero_grad()
+        net(torch.ones(1, 3)).square().sum().backward()
+        optimizer.step()
+        rates.step()
+    return net, optimizer, rates
+
+
+def state_of(optimizer, rates) -> dict[str, Any]:
+    parts = {"optimizer_states": [optimizer.state_dict()], "lr_schedulers": [rates.state_dict()], "epoch": 0}
+    return copy.deepcopy(parts)
+
+
+def options(group: dict[str, Any]) -> dict[str, Any]:
+    plain = {
+        key: value for key, value in group.items() if key not in ("params", "param_names", "shared_state", "betas")
+    }
+    return plain | {"beta1": group["betas"][0], "beta2": group["betas"][1]}
+
+
+COSINE = partial(optim.WarmupCosine, max_steps=10, warmup_steps=2)
+ADAMW, TORCH = partial(optim.AdamW, lr=1e-2), partial(torch.optim.AdamW, lr=1e-2)
+SCHEDULES = {
+    "a formula": (COSINE, COSINE),
+    "another formula": (COSINE, partial(optim.Constant, warmup_steps=1)),
+    "eden": (partial(optim.Eden, lr_batches=2, lr_epochs=1), partial(optim.Eden, lr_batches=5, lr_epochs=1)),
+    "torch's steps": (partial(lr_scheduler.StepLR, step_size=2), partial(lr_scheduler.StepLR, step_size=2)),
+    "torch's steps, longer": (partial(lr_scheduler.StepLR, step_size=2), partial(lr_scheduler.StepLR, step_size=3)),
+    "torch's cosine": 2 * (partial(lr_scheduler.CosineAnnealingLR, T_max=9, eta_min=1e-3),),
+    "torch's cycle": (
+        partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=9),
+        partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=9),
+    ),
+    "from torch's to a formula": (partial(lr_scheduler.StepLR, step_size=2), COSINE),
+    "from a formula to torch's": (COSINE, partial(lr_scheduler.StepLR, step_size=2)),
+}
+
+
+@pytest.mark.parametrize("lr", [1e-2, 3e-2])
+@pytest.mark.parametrize("make", [ADAMW, TORCH], ids=["ours", "torch's"])
+@pytest.mark.parametrize("schedules", SCHEDULES.values(), ids=SCHEDULES)
+def test_the_rate_is_that_of_a_run_that_had_the_new_config_from_its_start(make, schedules, lr):
+    former, schedule = schedules
+    net, optimizer, rates = trained(grouped(make, lr_scale=0.5), former)
+    state, now = state_of(optimizer, rates), grouped(partial(make, lr=lr, weight_decay=0.3), lr_scale=0.1)
+    ChangedUpdates(grouped(make, lr_scale=0.5), now, schedule).carry_into(state, net.named_parameters())
+    resumed = now(net.named_parameters())
+    resumed_rates = schedule(resumed)
+    resumed.load_state_dict(state["optimizer_states"][0])
+    resumed_rates.load_state_dict(state["lr_schedulers"][0])
+    _, whole, whole_rates = trained(now, schedule)
+    for _ in range(2):
+        for group, expected in zip(resumed.param_groups, whole.param_groups, strict=True):
+            assert options(group) == pytest.approx(options(expected))
+        resumed.step()
+        whole.step()
+        resumed_rates.step()
+        whole_rates.step()
+    assert [group["weight_decay"] for group in resumed.param_groups] == [0.0, 0.3]
+
+
+@pytest.mark.parametrize("make", [ADAMW, TORCH], ids=["ours", "torch's"])
+def test_statistics_stay_bit_for_bit(make):
+    net, optimizer, rates = trained(make, COSINE)
+    state = state_of(optimizer, rates)
+    ChangedUpdates(make, partial(make, eps=1e-3), COSINE).carry_into(state, net.named_parameters())
+    before = state_of(optimizer, rates)
+    assert same(state["optimizer_states"][0]["state"], before["optimizer_states"][0]["state"])
+    assert state["lr_schedulers"] == before["lr_schedulers"]
+    (group,), (former,) = (s["optimizer_states"][0]["param_groups"] for s in (state, before))
+    assert {key for key in group if not same(group[key], former[key])} <= {"eps", "lr"}
+
+
+MEDIAN = partial(optim.ScaledAdam, lr=1e-2)
+REFUSED = {
+    "statistics that torch's optimizer lacks": (TORCH, partial(TORCH, amsgrad=True), "another max_exp_avg_sq for bias"),
+    "a momentum that there was not": (
+        partial(torch.optim.SGD, lr=1e-2),
+        partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
+        "another momentum_buffer for",
+    ),
+    "parameters in other groups": (
+        grouped(TORCH),
+        optim.grouped(TORCH, [{"pattern": "weight", "weight_decay": 0.0}, {"pattern": ".*"}]),
+        "group 0 of the optimizer has other parameters: bias, weight moved",
+    ),
+    "fewer groups": (grouped(ADAMW), ADAMW, "group 0 of the optimizer has other parameters: weight moved"),
+    "statistics of a group": (
+        MEDIAN,
+        partial(MEDIAN, clipping_update_period=7),
+        "for group 0 than the saved one",
+    ),
+    "one of several optimizers": (
+        optim.grouped(ADAMW, [{"pattern": "bias", "optimizer": TORCH}, {"pattern": ".*"}]),
+        optim.grouped(ADAMW, [{"pattern": "bias", "optimizer": TORCH, "amsgrad": True}, {"pattern": ".*"}]),
+        "another max_exp_avg_sq for bias",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_the_saved_statistics_do_not_fit_is_refused(before, after, said):
+    net, optimizer, rates = trained(before, COSINE)
+    with pytest.raises(ValueError, match=said):
+        ChangedUpdates(before, after, COSINE).carry_into(state_of(optimizer, rates), net.named_parameters())
