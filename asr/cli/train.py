@@ -43,7 +43,7 @@ from asr.training.fit import fit
 from asr.training.module import TrainingModule
 from asr.training.processes import agree, is_started_as_rank
 from asr.training.report import report_run
-from asr.training.resumable_loader import ResumableLoader
+from asr.training.resuming.resumable_loader import ResumableLoader
 from asr.training.run_summary import Stopwatch
 from asr.training.stopping import check_monitors, why_early
 

@@ -17,8 +17,8 @@ from asr.data.loading.loader import EvaluationLoader
 from asr.error_text import first_line, is_out_of_memory
 from asr.errors import RunFailed, explaining_lost_workers, explaining_out_of_memory
 from asr.training.module import TrainingModule
-from asr.training.resumable_loader import ResumableLoader
-from asr.training.resume_checks import check_optimizer, check_schedule
+from asr.training.resuming.resumable_loader import ResumableLoader
+from asr.training.resuming.resume_checks import check_optimizer, check_schedule
 from asr.training.stopping import refuse_end_without_update
 
 

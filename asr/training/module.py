@@ -23,11 +23,11 @@ from asr.evaluation.wer import Score, Utterance, score
 from asr.inference.decode import Decoder, decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
-from asr.training.changed_updates import ChangedUpdates
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
-from asr.training.resume_checks import check_resumable
+from asr.training.resuming.changed_updates import ChangedUpdates
+from asr.training.resuming.resume_checks import check_resumable
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
 from asr.training.unreadable import UnreadableCuts
 from asr.training.update_sums import NominalAudio, UpdateSums

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from asr.cli.config.explanations import CONFIGS
 from asr.training.checkpoint_files import point_link, update_file
 from asr.training.checkpoints import load_checkpoint
-from asr.training.resume_checks import check_schedule
+from asr.training.resuming.resume_checks import check_schedule
 from asr.training.weights import choose_weights
 
 State = dict[str, Any]

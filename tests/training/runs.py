@@ -14,7 +14,7 @@ from asr.data.loading.loader import Workers
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.checkpoints import FORMAT, newest_good_checkpoint
 from asr.training.module import TrainingModule
-from asr.training.resumable_loader import ResumableLoader
+from asr.training.resuming.resumable_loader import ResumableLoader
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 
 EPOCH = 4  # micro-batches of a process in an epoch

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import optim
-from asr.training.changed_updates import ChangedUpdates
+from asr.training.resuming.changed_updates import ChangedUpdates
 from tests.training.runs import same
 
 DONE = 3  # updates before the change

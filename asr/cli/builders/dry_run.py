@@ -32,9 +32,9 @@ from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import RANK_VARIABLES, is_first_process
-from asr.training.changed_updates import small_parameters
 from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.processes import is_started_as_rank
+from asr.training.resuming.changed_updates import small_parameters
 from asr.training.weights import check_kind
 
 NEEDING_LOGGER = (LearningRateMonitor, DeviceStatsMonitor)

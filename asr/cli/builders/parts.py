@@ -28,7 +28,7 @@ from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
 from asr.training.checkpoints import FORMAT, LoadedCheckpoint
 from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
-from asr.training.restorable import Misfit
+from asr.training.resuming.restorable import Misfit
 from asr.training.unreadable import max_unreadable
 
 IN_BACKWARD = "trainer.step_in_backward"

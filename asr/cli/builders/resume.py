@@ -12,10 +12,10 @@ from asr.cli.config.resuming import changes
 from asr.cli.errors import ConfigError
 from asr.data.preparation.prepared import PreparedData
 from asr.nested import flatten
-from asr.training.changed_updates import ChangedUpdates
 from asr.training.checkpoints import LoadedCheckpoint
 from asr.training.module import TrainingModule
-from asr.training.restorable import Misfit, check_restorable
+from asr.training.resuming.changed_updates import ChangedUpdates
+from asr.training.resuming.restorable import Misfit, check_restorable
 
 UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients
 # groups of the config that decide whether a part of a checkpoint fits

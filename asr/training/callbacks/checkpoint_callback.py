@@ -23,7 +23,7 @@ from asr.training.checkpoint_files import (
     write,
 )
 from asr.training.evaluation_point import at_evaluation_point
-from asr.training.loop_counters import ends_update, is_last_update, mark_ended, mark_validating, validates_next
+from asr.training.resuming.loop_counters import ends_update, is_last_update, mark_ended, mark_validating, validates_next
 
 SCORE = "val/wer"
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from asr.data.loading.batch import Batch
-from asr.training.loop_counters import ends_update
+from asr.training.resuming.loop_counters import ends_update
 from asr.training.step_in_backward import StepsInBackward
 
 NUM_TIMED = 1000  # medians are over this many of the newest updates

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from asr.signals import ENDING, TRY_AGAIN, heeded, leave_closed_terminal
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.loop_counters import ends_update, is_last_update, validates_next
+from asr.training.resuming.loop_counters import ends_update, is_last_update, validates_next
 
 EXIT_CODE = TRY_AGAIN
 
