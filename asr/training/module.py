@@ -29,6 +29,7 @@ from asr.training.processes import gather
 from asr.training.resuming.changed_updates import ChangedUpdates
 from asr.training.resuming.resume_checks import check_resumable
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
+from asr.training.stopping import keep_patience
 from asr.training.unreadable import UnreadableCuts
 from asr.training.update_sums import NominalAudio, UpdateSums
 
@@ -279,6 +280,7 @@ class TrainingModule(pl.LightningModule):
         check_resumable(checkpoint)  # before Lightning restores optimizers and loops
         if self.changed_updates is not None:
             self.changed_updates.carry_into(checkpoint, self.recognizer.named_parameters())
+        keep_patience(self.trainer.callbacks, checkpoint["callbacks"])  # type: ignore[attr-defined]
         if "guard" in checkpoint:
             self.guard.load_state_dict(checkpoint["guard"])
         if "unreadable" in checkpoint:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EarlyStopping, Timer
@@ -32,6 +33,18 @@ def check_monitors(callbacks: Iterable[pl.Callback], dev_names: Sequence[str]) -
                 "callbacks: EarlyStopping with check_on_train_epoch_end=true would look for a metric too early: "
                 "validations are counted in updates; leave it out"
             )
+
+
+def keep_patience(callbacks: Iterable[pl.Callback], states: Mapping[str, dict[str, Any]]) -> None:
+    """Put the patience of now into the states of callbacks, where Lightning (2.6) would restore the old one.
+
+    Args:
+        callbacks: of the run that is resumed.
+        states: of its checkpoint, changed in place.
+    """
+    for callback in callbacks:
+        if isinstance(callback, EarlyStopping) and callback.state_key in states:
+            states[callback.state_key]["patience"] = callback.patience
 
 
 def refuse_end_without_update(trainer: pl.Trainer, first_update: int) -> None:
