@@ -35,8 +35,9 @@ class ADOPT(Composable):
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        Taniguchi et al. 2024, "ADOPT", arXiv:2411.02853, algorithm 2, with the clipping of its later versions. Differs:
-        weight decay acts at the first step too. HeavyBall has no clipping, and begins m with its first value.
+        Taniguchi et al. 2024, "ADOPT: Modified Adam Can Converge with Any β2 with the Optimal Rate", arXiv:2411.02853,
+        algorithm 2, with the clipping of its later versions. Differs: weight decay acts
+        at the first step too. HeavyBall has no clipping, and begins m with its first value.
     """
 
     has_beta2: ClassVar = True

@@ -129,8 +129,10 @@ def _assign(rules: Sequence[Rule], names: Sequence[str]) -> dict[str, int]:
                 f"parameter rule {pattern!r} matches no parameter{did_you_mean(pattern, names)}; "
                 f"names look like {', '.join(names[:3])}. Correct or remove the rule."
             )
-        # a last rule that matches everything covers the rest, and the rest may be empty
-        if len(matched) == len(taken) < len(names):
+        # a last rule that asks for nothing covers the rest, and the rest may be empty
+        asks = rule.options or rule.lr_scale != 1.0 or rule.optimizer is not None
+        covers_rest = not asks and place == len(rules) - 1 and len(matched) == len(names)
+        if len(matched) == len(taken) and not covers_rest:
             raise ValueError(
                 f"parameter rule {pattern!r} decides about no parameter: earlier rules take all it matches, "
                 f"{rules[owners[taken[0]]].pattern.pattern!r} takes {taken[0]}. Move it up or remove it."

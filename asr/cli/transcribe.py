@@ -39,7 +39,7 @@ def run(options: DictConfig) -> None:
             f"run: it was trained on features without audio, {features.num_features} per frame, and cannot read audio; "
             "give features of the same kind to asr-evaluate manifest=PATH"
         )
-    cuts, unreadable = audio_cuts(files, getattr(features, "sampling_rate_hz", 0))
+    cuts, unreadable = audio_cuts(files, features.sampling_rate_hz)
     texts: dict[str, str] = {}
     if len(cuts):
         loader = restored.data_module.evaluation_loader(cuts)

@@ -28,6 +28,7 @@ class Features(Protocol):
     frame_shift_s: float
     precomputed: bool  # read from disk in training
     from_audio: bool
+    sampling_rate_hz: int  # of audio when features are made from it; 0 if they are not
 
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return (T, F) float32."""
@@ -123,6 +124,7 @@ class PrecomputedFeatures:
 
     precomputed = True
     from_audio = False
+    sampling_rate_hz = 0
 
     def __init__(self, num_features: int, frame_shift_ms: float = 10.0) -> None:
         if num_features < 1:

@@ -90,6 +90,7 @@ def test_every_recipe_has_its_papers(recipe):
     text = (folder / f"{recipe.split('/')[1]}.yaml").read_text()
     assert text.startswith("# @package _global_\n")
     assert f"asr-train recipe={recipe}" in text
+    assert f"\n# Expect: the row of this name in recipes/{folder.name}/RESULTS.md\n" in text
 
 
 def test_every_yaml_says_what_it_is_in_one_line():

@@ -403,6 +403,7 @@ CASES = [
         oracle_runs=(
             {},
             {"betas": (0.8, 0.7), "eps": 0.5},
+            {"eps": 0.0},
             {"clip_exponent": None},
             {"weight_decay": 0.3, "warmup_steps": 7},
         ),

@@ -102,6 +102,13 @@ def test_a_pattern_that_matches_nothing_is_refused_with_near_names():
         build({"pattern": "encodr.weight", "lr_scale": 2.0}, {"pattern": ".*"})
 
 
+@pytest.mark.parametrize("asked", [{"lr_scale": 0.5}, {"weight_decay": 0.1}, {"optimizer": partial(Cain, lr=0.1)}])
+def test_a_rule_that_asks_for_something_is_refused_after_one_that_takes_everything(asked):
+    for later in ([{"pattern": "weight|bias", **asked}], [{"pattern": "bias", **asked}, {"pattern": "weight"}]):
+        with pytest.raises(ValueError, match=r"decides about no parameter: earlier rules take all it matches, '\.\*'"):
+            build({"pattern": ".*"}, *later)
+
+
 def test_a_rule_that_comes_too_late_is_refused():
     with pytest.raises(ValueError, match=r"'bias' decides about no parameter.*'\.\*' takes encoder.bias"):
         build({"pattern": ".*"}, {"pattern": "bias", "weight_decay": 0.0})

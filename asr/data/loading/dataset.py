@@ -41,6 +41,7 @@ class SpeechDataset(Dataset):
         self.features, self.tokenizer, self.perturb = features, tokenizer, perturb
 
     def __getitem__(self, item: tuple[int, CutSet]) -> Batch:
+        """Return the batch of an item: the seed of a micro-batch and its cuts, as the sampler yields them."""
         seed, cuts = item
         read: list[tuple[Cut, Tensor]] = []
         skipped: list[tuple[str, str]] = []
@@ -55,15 +56,15 @@ class SpeechDataset(Dataset):
         return _collate(read, self.tokenizer, seed, tuple(skipped))
 
     def _features(self, cut: Cut, seed: int) -> Tensor:
-        from_audio = cut.has_recording and not self.features.precomputed
-        rate_hz = getattr(self.features, "sampling_rate_hz", 0)
-        if from_audio:
+        reads_audio = cut.has_recording and not self.features.precomputed
+        rate_hz = self.features.sampling_rate_hz
+        if reads_audio:
             refuse_changed(cut)
             if problem := too_long(cut, rate_hz):
                 raise ValueError(problem)
         if self.perturb is not None:
             # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
-            cut = cut.resample(rate_hz) if from_audio and rate_hz else cut
+            cut = cut.resample(rate_hz) if reads_audio and rate_hz else cut
             cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
         return torch.from_numpy(read_features(self.features, cut))
 

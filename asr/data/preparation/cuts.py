@@ -103,7 +103,7 @@ class SourceCheck:
         recording = cut.recording
         if recording.id not in self.problems:
             self.problems[recording.id] = audio_problem(recording)
-        return self.problems[recording.id] or too_long(cut, getattr(self.features, "sampling_rate_hz", 0))
+        return self.problems[recording.id] or too_long(cut, self.features.sampling_rate_hz)
 
 
 def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:

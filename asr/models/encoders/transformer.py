@@ -1,6 +1,6 @@
 """Pre-norm transformer encoder with rotary positions.
 
-B batch, T frames, D width, H heads.
+B batch, T frames, D width, H heads, K width of a head.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
-        """Attend; x (B, T, D), mask (B, 1, 1, T) true where a frame may be attended to."""
+        """Attend; x (B, T, D), mask (B, 1, 1, T) true where a frame may be attended to, positions (T, K/2) each."""
         batch, frames, width = x.shape
         # one matrix product for all three; (3, B, H, T, K)
         heads = self.query_key_value(x).view(batch, frames, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
