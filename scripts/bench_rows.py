@@ -68,7 +68,7 @@ ROWS = (
         max_ratio=2.1,
         max_state_bytes=0.10,
     ),
-    Row("MaxFactor", "optim", "MaxFactor", max_ratio=2.1, max_state_bytes=0.12),
+    Row("MaxFactor", "optim", "MaxFactor", max_ratio=2.3, max_state_bytes=0.12),
     Row("Eve", "optim", "Eve", max_ratio=1.8),
     Row("Cain", "optim", "Cain", max_ratio=5),
     Row("ScaledAdam", "optim", "ScaledAdam", {"clipping_scale": 2.0}, period=4, max_ratio=2.8),
