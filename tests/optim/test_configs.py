@@ -149,3 +149,9 @@ def test_a_stranger_within_a_list_is_refused():
     node = {"_target_": "optim.grouped", "rules": rules}
     with pytest.raises(ConfigError, match=r"parameter_rules.rules.0.optimizer._target_: 'os.system' is not allowed"):
         instantiate(node, "parameter_rules")
+
+
+def test_the_sweep_knows_rates_of_every_optimizer():
+    sweep = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizers
+    # torch's AdamW makes the same updates as ours
+    assert set(sweep) == {file.stem for file in FILES["optimizer"]} - {"torch_adamw"}
