@@ -21,9 +21,9 @@ from asr.cli.app import run_app
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
-from asr.cli.builders.resume import build_resumed_module, check_resume
+from asr.cli.builders.resume import build_resumed_module, changes_since, check_resume
 from asr.cli.builders.trainer import build_trainer
-from asr.cli.config.resuming import changes, recorded_data, recorded_overrides, refuse_changes, run_folder, saved_config
+from asr.cli.config.resuming import recorded_data, recorded_overrides, refuse_changes, run_folder, saved_config
 from asr.cli.config.words import override_key, words_for_jobs
 from asr.cli.errors import ConfigError
 from asr.cli.find_batch_size import find_batch_size
@@ -222,10 +222,8 @@ def _record_start(plan: Plan, folder: Path) -> None:
 
 def _accepted_changes(plan: Plan, folder: Path) -> list[str]:
     """Return what has changed since the run was started, if the user accepts it and the checkpoint fits it."""
-    found = changes(saved_config(folder), plan.config)
     checkpoint = newest_good_checkpoint(folder)
-    if checkpoint is not None and checkpoint.data["fingerprint"] != plan.prepared.fingerprint:
-        found.append(f"data: {checkpoint.data['fingerprint']} in the run, {plan.prepared.fingerprint} now")
+    found = changes_since(checkpoint, saved_config(folder), plan.config, plan.prepared)
     refuse_changes(found, bool(plan.config["allow_changes"]))
     if checkpoint is not None:
         check_resume(plan.config, plan.data, plan.prepared, checkpoint)

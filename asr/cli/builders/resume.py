@@ -79,6 +79,23 @@ def _targets(node: Any) -> Iterator[str]:
             yield from _targets(value)
 
 
+def changes_since(
+    checkpoint: LoadedCheckpoint | None, former: Mapping[str, Any], config: Mapping[str, Any], prepared: PreparedData
+) -> list[str]:
+    """Return what has changed since a checkpoint: keys of the config, and the data.
+
+    Args:
+        checkpoint: None if there is none, and its data are unknown.
+        former: the config that counts as that of before.
+        config: of now.
+        prepared: the data of now.
+    """
+    found = changes(former, config)
+    if checkpoint is not None and checkpoint.data["fingerprint"] != prepared.fingerprint:
+        found.append(f"data: {checkpoint.data['fingerprint']} in the run, {prepared.fingerprint} now")
+    return found
+
+
 def check_resume(
     config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, checkpoint: LoadedCheckpoint
 ) -> None:
@@ -96,9 +113,7 @@ def check_resume(
     problem = _misfit(config, parts, prepared, checkpoint)
     if problem is None:
         return
-    found = changes(checkpoint.config, config)
-    if checkpoint.data["fingerprint"] != prepared.fingerprint:
-        found.append(f"data: {checkpoint.data['fingerprint']} in the run, {prepared.fingerprint} now")
+    found = changes_since(checkpoint, checkpoint.config, config, prepared)
     deciding = [
         change for change in found if change.partition(":")[0].partition(".")[0] in DECIDING.get(problem.part, ())
     ]
