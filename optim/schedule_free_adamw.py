@@ -12,7 +12,7 @@ from optim.composable import CommonOptions, Composable
 from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adamw_kernel import FUSED_ON, same_layout, step_by_rms
-from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
+from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of, correction_count
 from optim.transforms.learning_rate import learning_rate
 from optim.transforms.schedule_free import ScheduleFree
 
@@ -144,8 +144,7 @@ def _fused_step(u: Tensor, batch: ParamBatch, averaging: ScheduleFree) -> None:
         z,
         u,
         batch.state["exp_avg_sq"],
-        # PaLM's average needs no correction
-        count=None if group.get("palm") else float(batch.step),
+        count=correction_count(batch),
         beta2=float(beta2_of(batch)),
         lr=lr,
         decay=group["weight_decay"] * (1 - beta),

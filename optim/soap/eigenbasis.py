@@ -61,9 +61,9 @@ class Block(NamedTuple):
             first: as there.
         """
         average = self.exp_avg if first else rotated(self.exp_avg, self.bases, back=True)
-        for (axis, _, basis), (new, order) in zip(self._matrices(), found, strict=True):
+        for (axis, _, basis), (new, *orders) in zip(self._matrices(), found, strict=True):
             basis.copy_(new)
-            if not first:
+            for order in orders:
                 self.exp_avg_sq.copy_(reordered(self.exp_avg_sq, order, axis))
         if not first:
             self.exp_avg.copy_(rotated(average, self.bases))
@@ -89,13 +89,14 @@ class Turn(NamedTuple):
 
     def like(self) -> list[Tensor]:
         """Return tensors like the results of `compute`."""
-        return [self.basis, self.basis.new_empty(self.basis.shape[:-1], dtype=torch.int64)]
+        order = self.basis.new_empty(self.basis.shape[:-1], dtype=torch.int64)
+        return [self.basis, order] if self.rank is None else [self.basis]
 
     def compute(self) -> list[Tensor]:
-        """Return the new basis, and which of the old vectors each of its vectors comes from."""
+        """Return the new basis, and if there was one, which of the old vectors each of its vectors comes from."""
         if self.rank is None:
             return [x.contiguous() for x in next_basis(self.covariance, self.basis)]
-        return [first_basis(self.covariance, self.rank).contiguous(), self.like()[1].zero_()]
+        return [first_basis(self.covariance, self.rank).contiguous()]
 
 
 def rotated(x: Tensor, bases: Sequence[Tensor | None], *, back: bool = False) -> Tensor:

@@ -51,6 +51,11 @@ def beta2_correction(batch: ParamBatch) -> Scalar:
     return 1.0 if batch.group.get("palm") else 1 - batch.group["betas"][1] ** batch.step
 
 
+def correction_count(batch: ParamBatch) -> float | None:
+    """Return the t of `beta2_correction` for `step_by_rms`; None if there is nothing to correct."""
+    return None if batch.group.get("palm") else float(batch.step)
+
+
 def average_squares(v: Tensor, u: Tensor, beta2: Scalar) -> Tensor:
     """Return v ← β₂ v + (1 − β₂) u², changed in place."""
     if isinstance(beta2, Tensor):

@@ -11,7 +11,7 @@ from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
 from optim.transforms.adamw_kernel import same_layout, step_by_rms
-from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
+from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of, correction_count
 
 
 class NormalizedMomentum(Transform):
@@ -65,8 +65,7 @@ def _average_in_one_pass(u: Tensor, m: Tensor, v: Tensor, batch: ParamBatch) -> 
         m,
         u,
         v,
-        # PaLM's average needs no correction
-        count=None if batch.group.get("palm") else float(batch.step),
+        count=correction_count(batch),
         beta2=float(beta2_of(batch)),
         lr=1 - batch.group["betas"][0],
         decay=1.0,
