@@ -112,7 +112,8 @@ class Programs:
             words: its command line.
             cwd: folder that it runs in.
             timeout_s: after which it is killed; it then ends with -9.
-            limits: of the process, by their names in ``resource``, such as ``{"RLIMIT_FSIZE": 4096}``.
+            limits: of the process, by their names in ``resource``, such as ``{"RLIMIT_FSIZE": 4096}``; those of memory
+                count from what the forked process has, which differs between machines.
             environment: variables beside the test's own.
             constants: of modules, which have other values in the command, such as a bound that is waited for.
         """
@@ -252,7 +253,7 @@ def _be(job: Mapping[str, Any], tasks: Mapping[str, Any], descriptor: int) -> No
             os.dup2(descriptor, name)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for name, value in job["limits"].items():
-            resource.setrlimit(getattr(resource, name), (value, value))
+            resource.setrlimit(getattr(resource, name), (value + _mapped(name),) * 2)
         for name, value in job["constants"].items():
             module, _, constant = name.rpartition(".")
             assert hasattr(sys.modules[module], constant), name
@@ -282,6 +283,13 @@ def _exit_after(work: Callable[[], object]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _mapped(limit: str) -> int:
+    """Return the bytes that a process has of what a limit counts; 0 if it counts no memory."""
+    field = {"RLIMIT_AS": "VmSize", "RLIMIT_DATA": "VmData"}.get(limit, "")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if field and line.startswith(field)), 0)
 
 
 def _wait(child: int, deadline: float) -> tuple[int, float]:
