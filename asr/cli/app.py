@@ -20,7 +20,9 @@ from typing import NoReturn
 
 import hydra
 import yaml
+from hydra._internal.hydra import Hydra
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -158,9 +160,10 @@ def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> 
         if resumed is not None:
             store_resumed(resumed, folder / f"{config_name}.yaml", words)
             primary = CONFIG_NAME
-        check_hydra(primary, folder, words)
+        mode = check_hydra(primary, folder, words)
         check_shown(primary, folder, sys.argv, words)
-        hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
+        with _known_mode(mode):
+            hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
 
 
 def _check_environment() -> None:
@@ -221,6 +224,17 @@ def _raw_errors() -> Iterator[None]:
     finally:
         if before is None:
             os.environ.pop(FULL_ERROR, None)
+
+
+@contextlib.contextmanager
+def _known_mode(mode: RunMode | None) -> Iterator[None]:
+    """Tell Hydra ``hydra.mode``, for which alone it would compose the config one more time: half of what it takes."""
+    before = Hydra.get_mode
+    Hydra.get_mode = lambda *_, **__: mode  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Hydra.get_mode = before  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -122,7 +123,7 @@ def check_shown(config_name: str, folder: Path, argv: Sequence[str], words: Sequ
     )
 
 
-def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
+def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> RunMode | None:
     """Compose, and refuse what Hydra would build or run beyond its own.
 
     Nothing is composed if all configs are our own and no override is for Hydra.
@@ -134,6 +135,9 @@ def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
         folder: of the configs.
         words: overrides of the command line.
 
+    Returns:
+        ``hydra.mode``, if a config or a word sets it.
+
     Raises:
         ConfigError: names the key and what is allowed.
     """
@@ -143,18 +147,21 @@ def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> None:
     places = [str(place) for word in words if word.startswith(SEARCHPATH) for place in typed_places([word])]
     is_own = not places and (folder / f"{config_name}.yaml").is_file()
     if is_own and not any(re.match(r"hydra([./@]|$)", key) for key in typed):
-        return
+        return None
     strangers = [place for place in places if not leads_to_recipes(Path(place))]
     for place in places:
         _check_yamls(Path(place), trusted=place not in strangers)
     own = _composed(config_name, folder, _own_words(parsed, folder)) if places else None
+    mode: RunMode | None = None
     for chosen in ((), *_swept_choices(parsed, folder)) if places else ((),):
         composed = _composed(config_name, folder, [*single, *chosen])
+        mode = mode or composed["hydra"]["mode"]
         _check_node(composed["hydra"], typed)
         if own is not None:
             _refuse_changes(own["hydra"], composed["hydra"], "hydra.", chosen)
         if own is not None and strangers:
             _refuse_changes(_destinations(own), _destinations(composed), "", chosen)
+    return mode
 
 
 def _check_yamls(folder: Path, trusted: bool) -> None:
