@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+from torch.optim import Optimizer
 
 from asr.console import PlainConsole
 from asr.training.module import TrainingModule
@@ -16,7 +19,10 @@ REPORT_EVERY_S = 30.0
 
 
 class TrainingProgress(pl.Callback):
-    """A bar over the updates of a run with loss, WER, speed and the time left; plain lines without a terminal."""
+    """A bar over the updates of a run with loss, WER, speed and the time left; plain lines without a terminal.
+
+    A run of several parameter groups begins with a line about each.
+    """
 
     def __init__(self) -> None:
         self.console = PlainConsole()
@@ -25,8 +31,11 @@ class TrainingProgress(pl.Callback):
         self.last_report = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Open the bar."""
+        """Name the parameter groups, and open the bar."""
         self.last_report = time.monotonic()
+        groups = describe_groups(trainer.optimizers[0])
+        for line in groups if trainer.is_global_zero and len(groups) > 1 else ():
+            self.console.print(f"  {line}", soft_wrap=True)
         if not trainer.is_global_zero or not self.console.is_terminal:  # a log file would hold every frame of the bar
             return
         self.bar = Progress(
@@ -87,3 +96,30 @@ class TrainingProgress(pl.Callback):
         if "train/audio_s_per_s" in metrics:
             parts.append(f"{float(metrics['train/audio_s_per_s']):.0f} audio s/s")
         return "  ".join(parts)
+
+
+def describe_groups(optimizer: Optimizer) -> list[str]:
+    """Return a line about each parameter group: its optimizer, its size, its peak lr, and the options of its own.
+
+    An option is a group's own if another group of the same optimizer has another value of it.
+    """
+    stepped = getattr(optimizer, "optimizer", optimizer)  # if it steps another one in the backward pass
+    members: Sequence[Optimizer] = getattr(stepped, "optimizers", [stepped])  # if it is several as one
+    lines = []
+    for member in members:
+        # a schedule has set the lr of the first update already
+        groups = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in member.param_groups]
+        for group in groups:
+            size = f"{len(group['params'])} tensors, {sum(p.numel() for p in group['params']):,} parameters"
+            own = [
+                f"{name} {_shown(group.get(name))}"
+                for name in member.defaults
+                if name == "lr" or any(other.get(name) != group.get(name) for other in groups)
+            ]
+            lines.append(f"{type(member).__name__}: {', '.join([size, *own])}")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    value = value.item() if isinstance(value, Tensor) else value
+    return f"{value:g}" if isinstance(value, float) else str(value)
