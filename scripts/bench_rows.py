@@ -133,7 +133,8 @@ def build_optimizer(row: Row, named: Sequence[tuple[str, Tensor]]) -> Optimizer:
         return found(named, **row.options)
     matrices = [(name, param) for name, param in named if param.dim() == 2]
     others = [(name, param) for name, param in named if param.dim() != 2]
-    return Combined([found(matrices, **row.options), build_optimizer(row.rest, others)])
+    members = [found(matrices, **row.options)] if matrices else []
+    return Combined([*members, build_optimizer(row.rest, others)] if others else members)
 
 
 def _module(name: str) -> ModuleType:

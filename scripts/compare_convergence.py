@@ -29,9 +29,22 @@ ROWS = (
     Row("AdamW", "optim", "AdamW", COMMON),
     Row("SOAP", "optim", "SOAP", COMMON),
     Row("SOAP_10", "optim", "SOAP", {**COMMON, "precondition_frequency": 10}),
+    Row("PSGDKron", "optim", "PSGDKron", COMMON),
+    Row("Muon", "optim", "Muon", COMMON, rest=Row("AdamW", "optim", "AdamW", COMMON)),
+    Row("ScheduleFreeAdamW", "optim", "ScheduleFreeAdamW", COMMON),
+    Row("LaProp", "optim", "LaProp", COMMON),
+    Row("ADOPT", "optim", "ADOPT", COMMON),
+    Row("RMSprop", "optim", "RMSprop", COMMON),
+    Row("Lion", "optim", "Lion", COMMON),
     Row("pytorch_optimizer_soap", "pytorch_optimizer", "SOAP", COMMON),
     Row("heavyball_adamw", "heavyball", "AdamW", COMMON),
     Row("heavyball_soap", "heavyball", "SOAP", COMMON),
+    Row("heavyball_psgd_kron", "heavyball", "PSGDKron", COMMON),
+    Row("heavyball_muon", "heavyball", "Muon", COMMON, rest=Row("AdamW", "optim", "AdamW", COMMON)),
+    Row("heavyball_schedule_free", "heavyball", "SFAdamW", COMMON),
+    Row("pytorch_optimizer_kron", "pytorch_optimizer", "Kron", COMMON),
+    Row("pytorch_optimizer_laprop", "pytorch_optimizer", "LaProp", COMMON),
+    Row("pytorch_optimizer_adopt", "pytorch_optimizer", "ADOPT", COMMON),
 )
 GRID = LrGrid(factors=(0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), first=slice(2, 5))
 

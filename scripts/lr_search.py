@@ -59,8 +59,9 @@ def check_num_seeds(parser: argparse.ArgumentParser, num_seeds: int) -> None:
 
 
 def at_lr(row: Row, lr: float) -> Row:
-    """Return the row with another lr."""
-    return replace(row, options={**row.options, "lr": lr})
+    """Return the row with another lr, of the optimizer of its rest too."""
+    rest = None if row.rest is None else at_lr(row.rest, lr)
+    return replace(row, options={**row.options, "lr": lr}, rest=rest)
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,18 @@ def test_what_is_reported_was_trained_on_other_seeds_than_the_choice(compare, pa
     assert [next(iter(column.cells)) for column in table.columns[3:6]] == ["101", "100–102", "1"]
 
 
+@pytest.mark.parametrize("shapes", [[(2, 3), (4,)], [(2, 3)], [(4,), ()]])
+def test_muon_has_the_matrices_and_adamw_the_rest_at_the_same_lr(script, compare, row, shapes):
+    named = [(f"x{i}", nn.Parameter(torch.zeros(shape))) for i, shape in enumerate(shapes)]
+    optimizer = script("bench_rows").build_optimizer(compare.at_lr(row["Muon"], 0.25), named)
+    found = {
+        type(one).__name__: [p.shape for g in one.param_groups for p in g["params"]] for one in optimizer.optimizers
+    }
+    assert found.get("Muon", []) == [shape for shape in shapes if len(shape) == 2]
+    assert found.get("AdamW", []) == [shape for shape in shapes if len(shape) != 2]
+    assert {group["lr"] for group in optimizer.param_groups} == {0.25}
+
+
 def test_rows_of_missing_packages_are_left_out_unless_they_are_named(compare, monkeypatch, capsys):
     monkeypatch.setattr(compare, "ROWS", (compare.Row("gone", "not_installed", "SOAP"), *compare.ROWS[:1]))
     assert [one.name for one in compare.parsed([]).rows] == ["torch_adamw"]
