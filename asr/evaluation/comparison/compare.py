@@ -12,7 +12,7 @@ from asr.evaluation.comparison.result import Comparison, Row, Scope, SetComparis
 from asr.evaluation.comparison.statistics.counts import count_errors
 from asr.evaluation.comparison.statistics.curves import time_to_target
 from asr.evaluation.comparison.statistics.differences import Differences
-from asr.evaluation.comparison.statistics.estimate import estimate
+from asr.evaluation.comparison.statistics.estimate import effective_number, estimate
 from asr.evaluation.confidence import interval_of_counts
 from asr.evaluation.formatting import shortlist
 
@@ -53,8 +53,8 @@ def compare(
     for name in sorted({name for run in kept for name in run.sets}):
         comparable, left_out = comparable_runs(kept, name)
         found += left_out
-        if len(comparable[0].sets[name].ids) < 2:
-            found.append(f"{name} is left out: it has a single utterance, which says nothing about others")
+        if sum(map(bool, comparable[0].sets[name].words)) < 2:
+            found.append(f"{name} is left out: it has a single utterance with words, which says nothing about others")
         else:
             sets.append(_SetComparer(comparable, name, base, target_wer, level).compare())
     if not sets:
@@ -104,6 +104,7 @@ class _SetComparer:
             name=self.name,
             num_utterances=len(self.errors.ids),
             num_speakers=None if None in speakers else len(speakers),
+            effective_units=effective_number(self.counts.words),
             rows=[self._row(name, best) for name in ranked],
             baseline=self.baseline,
         )

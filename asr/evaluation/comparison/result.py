@@ -96,6 +96,8 @@ class SetComparison:
         name: of the set.
         num_utterances: in the set.
         num_speakers: in the set; None if unknown.
+        effective_units: speakers, or utterances, of one size that would decide as evenly as these; see
+            ``effective_number``.
         rows: best mean WER first.
         baseline: name of the system that others are compared with; None if it has no run on this set.
     """
@@ -103,6 +105,7 @@ class SetComparison:
     name: str
     num_utterances: int
     num_speakers: int | None
+    effective_units: float
     rows: Sequence[Row]
     baseline: str | None
 

@@ -171,7 +171,18 @@ def test_a_single_utterance_is_no_test_set():
     runs = [run_of("adamw", 1, sets={"one": errors_of([1]), "test": errors_of([1, 2])})]
     comparison, _ = rows_of(runs)
     assert [found.name for found in comparison.sets] == ["test"]
-    assert "one is left out: it has a single utterance" in comparison.problems[0]
+    assert "one is left out: it has a single utterance with words" in comparison.problems[0]
+
+
+def test_a_speaker_without_words_is_no_second_speaker():
+    speakers = ("a", "a", "a", "b")
+    sets = {
+        "alone": dataclasses.replace(errors_of([1, 2, 1, 0], speakers=speakers), words=(10, 10, 10, 0)),
+        "one": dataclasses.replace(errors_of([1, 2, 0, 0], speakers=speakers), words=(10, 0, 0, 0)),
+    }
+    comparison, rows = rows_of([run_of("adamw", seed, sets=sets) for seed in (1, 2)])
+    assert rows["adamw"].scope == "seeds and utterances"
+    assert [problem.split(":")[0] for problem in comparison.problems] == ["one is left out"]
 
 
 def test_nothing_to_compare_says_why():

@@ -20,9 +20,23 @@ def headline(found: SetComparison, level: float) -> list[str]:
     if best.scope == "this run only":
         covers = "of this run only: another seed may give another WER."
     sentences = [first, f"The brackets show the {100 * level:g} % interval {covers}"]
+    sentences += _few_decide(found)
     if len(found.rows) == 1:
         return [*sentences, "There is no other system to compare it with."]
     return [*sentences, *_against_best(found, best), *_against_baseline(found, best), *_detectable(found)]
+
+
+def _few_decide(found: SetComparison) -> list[str]:
+    """Return a sentence if few long speakers, or utterances, have most of the words."""
+    many, unit = found.num_utterances, "utterances"
+    if found.num_speakers is not None and found.num_speakers > 1:
+        many, unit = found.num_speakers, "speakers"
+    if found.effective_units > many / 2:
+        return []
+    return [
+        f"Few of the {many} {unit} have most of the words: together they tell as much as {found.effective_units:.1f} "
+        "of one size would, and the intervals are as wide as that asks for."
+    ]
 
 
 def _claim(found: SetComparison, best: Row) -> str:

@@ -43,12 +43,13 @@ class SetCounts:
 
 
 def count_errors(runs: Sequence[Run], name: str) -> SetCounts:
-    """Sum the word errors on a test set by speaker, or by utterance if any speaker is unknown or there is only one.
+    """Sum the word errors on a test set by speaker, or by utterance if any speaker is unknown or only one has words.
 
     Errors of one speaker depend on each other, so that utterances are not independent units.
     """
     first = runs[0].sets[name]
-    by_speaker = all(first.speakers) and len(set(first.speakers)) > 1
+    heard = {speaker for speaker, words in zip(first.speakers, first.words, strict=True) if words}
+    by_speaker = all(first.speakers) and len(heard) > 1
     labels = first.speakers if by_speaker else first.ids
     _, units = np.unique(np.array([str(label) for label in labels]), return_inverse=True)
 

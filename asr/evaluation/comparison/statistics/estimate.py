@@ -25,10 +25,10 @@ class Estimate:
     Seeds and units are drawn from two populations and crossed: every seed is tested on every unit. So the mean is
     uncertain in two ways, and ``half_width`` adds them:
 
-        h(α)² = t²(α, S - 1) · seed_variance + t²(α, U - 1) · test_variance
+        h(α)² = t²(α, S - 1) · seed_variance + t²(α, E - 1) · test_variance
 
-    with t(α, ν) the two-sided quantile of Student's t. With one seed the first part is unknown and left out: then the
-    interval says nothing about other seeds.
+    with t(α, ν) the two-sided quantile of Student's t, and E the effective number of units. With one seed the first
+    part is unknown and left out: then the interval says nothing about other seeds.
 
     The interval misses the true mean with a probability of at most α, if WERs are nearly normal and the two variance
     estimates independent. Proof: let w be the seeds' share of the true variance and q₁, q₂ the estimates divided by
@@ -41,7 +41,7 @@ class Estimate:
         seed_variance: (R) variance of the mean over other seeds; 0 for one seed.
         test_variance: (R) variance of the mean over other test sets.
         num_seeds: S.
-        num_units: U, at least 2.
+        effective_units: E, from 1 to U; see ``effective_number``.
 
     Reference:
         Obuchowski and Rockette 1995, Communications in Statistics - Simulation 24, 285-308, split the variance of a
@@ -56,11 +56,11 @@ class Estimate:
     seed_variance: Array
     test_variance: Array
     num_seeds: int
-    num_units: int
+    effective_units: float
 
     def half_width(self, alpha: float | Array) -> Array:
         """Return half the width of the interval that misses the true mean with a probability of at most ``alpha``."""
-        squares = stats.t.isf(np.asarray(alpha) / 2, self.num_units - 1) ** 2 * self.test_variance
+        squares = stats.t.isf(np.asarray(alpha) / 2, self.effective_units - 1) ** 2 * self.test_variance
         if self.num_seeds > 1:
             squares = squares + stats.t.isf(np.asarray(alpha) / 2, self.num_seeds - 1) ** 2 * self.seed_variance
         return np.sqrt(squares)
@@ -87,13 +87,14 @@ class Estimate:
 def estimate(errors: NDArray[np.int64], words: NDArray[np.int64]) -> Estimate:
     """Estimate a mean WER, or from differences of errors a mean difference, with both parts of its variance.
 
-    A WER is a ratio of sums over units, so that unit u moves the WER of seed s by about
-    ``(errors[s, u] - WER[s] · words[u]) / sum(words)``. Products of these moves, summed over the units, estimate the
-    variances of the WERs over other units, and their covariances. The covariance between seeds is the part that more
-    seeds cannot reduce; the variance between the WERs of the seeds contains all the rest.
+    A WER is a ratio of sums over units. Without unit u, that of seed s moves by
+    ``(errors[s, u] - WER[s] · words[u]) / (sum(words) - words[u])``. Products of these moves, summed over the units,
+    estimate the variances of the WERs over other units, and their covariances (jackknife). The covariance between seeds
+    is the part that more seeds cannot reduce; the variance between the WERs of the seeds contains all the rest.
 
-    With many units this equals a bootstrap over whole speakers, the same for all seeds and for both systems, but
-    without its randomness. Utterances are not resampled within a speaker: their randomness is already part of the
+    With many units of one size this equals a bootstrap over whole speakers, the same for all seeds and for both
+    systems, but without its randomness. If sizes differ, the bootstrap's variance is too small: a long speaker pulls
+    the WER towards its own. Utterances are not resampled within a speaker: their randomness is already part of the
     spread among speakers.
 
     Args:
@@ -101,21 +102,25 @@ def estimate(errors: NDArray[np.int64], words: NDArray[np.int64]) -> Estimate:
         words: (U,) in the references; at least one in total.
 
     Raises:
-        ValueError: there are fewer than two units.
+        ValueError: there are fewer than two units, or one has all words.
 
     Reference:
         Field and Welsh 2007, "Bootstrapping clustered data", Journal of the Royal Statistical Society B 69, 369-390:
-        drawing whole clusters gives consistent variances where effects of the clusters are random.
+        drawing whole clusters gives consistent variances where effects of the clusters are random. MacKinnon 2026,
+        "When can we trust cluster-robust inference?", arXiv:2604.02000: leaving out one cluster at a time corrects them
+        where few clusters have most of the weight.
     """
     num_seeds, num_units = errors.shape[-2:]
     if num_units < 2:
         raise ValueError("the test set has a single utterance, which says nothing about others; use a larger set")
     total = words.sum()
     rates = errors.sum(-1) / total
-    moves = (errors - rates[..., None] * words) / total
-    unbiased = num_units / (num_units - 1)
-    each = unbiased * (moves**2).sum(-1).mean(-1)
-    mean = unbiased * (moves.mean(-2) ** 2).sum(-1)
+    if words.max() == total:
+        raise ValueError("one unit has all words of the test set, which says nothing about others; use a larger set")
+    moves = (errors - rates[..., None] * words) / (total - words)
+    shrunk = (num_units - 1) / num_units
+    each = shrunk * (moves**2).sum(-1).mean(-1)
+    mean = shrunk * (moves.mean(-2) ** 2).sum(-1)
     if num_seeds == 1:
         seeds, test = np.zeros_like(mean), mean
     else:
@@ -124,4 +129,14 @@ def estimate(errors: NDArray[np.int64], words: NDArray[np.int64]) -> Estimate:
         # mean² holds the variances of single seeds too; this leaves the covariance between seeds
         seeds, test = spread / num_seeds, (num_seeds * mean - each) / (num_seeds - 1)
     # systems that make the same errors on this test set may differ by a word on another
-    return Estimate(rates.mean(-1), seeds, np.maximum(test, 1 / total**2), num_seeds, num_units)
+    return Estimate(rates.mean(-1), seeds, np.maximum(test, 1 / total**2), num_seeds, effective_number(words))
+
+
+def effective_number(words: NDArray[np.int64]) -> float:
+    """Return how many units of one size would decide a WER as evenly as these, by their words (U,): U if all are equal.
+
+    Reference:
+        Kish 1992, "Weighting for unequal P_i", Journal of Official Statistics 8, 183-200, for the formula. Differs: it
+        is used for degrees of freedom, which scripts/check_statistics.py justifies.
+    """
+    return float(words.sum() ** 2 / (words.astype(np.float64) ** 2).sum())

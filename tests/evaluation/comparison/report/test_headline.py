@@ -17,7 +17,7 @@ from asr.evaluation.formatting import (
     shortened,
 )
 from tests.evaluation.comparison.made_comparisons import made_comparison
-from tests.evaluation.comparison.made_runs import better, run_of, sweep
+from tests.evaluation.comparison.made_runs import better, errors_of, run_of, sweep
 
 BAD = (9, 9, 9, 9, 9, 9)
 
@@ -43,6 +43,24 @@ def test_what_cannot_be_distinguished_is_named():
     assert first.startswith(f"{best} has the lowest WER: ")
     assert rest[0] == f"It cannot be distinguished from {other}."
     assert not any("is better" in sentence for sentence in rest)
+
+
+@pytest.mark.parametrize(
+    ("speakers", "said_of"),
+    [(("a", "b", "c", "c"), "3 speakers have"), (None, "4 utterances have"), (("a",) * 4, "4 utt")],
+)
+def test_a_long_speaker_who_decides_is_mentioned(speakers, said_of):
+    def with_words(*words):
+        errors = [errors_of(counts, speakers=speakers) for counts in ((60, 3, 1, 1), (50, 2, 2, 1))]
+        return [
+            run_of("adamw", seed, sets={"test": dataclasses.replace(one, words=words)})
+            for seed, one in enumerate(errors)
+        ]
+
+    (sentence,) = [sentence for sentence in said(with_words(900, 20, 20, 20)) if sentence.startswith("Few")]
+    assert said_of in sentence
+    assert "as much as 1.1 of one size" in sentence
+    assert not any(sentence.startswith("Few") for sentence in said(with_words(200, 200, 150, 100)))
 
 
 def test_a_best_that_is_the_baseline_says_so():

@@ -6,23 +6,41 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from asr.evaluation.comparison.statistics.estimate import Estimate, estimate
+from asr.evaluation.comparison.statistics.estimate import Estimate, effective_number, estimate
 from asr.evaluation.comparison.statistics.multiple_testing import holm
 from scripts import check_statistics
-from scripts.check_statistics import WORLDS, World, false_positives, false_tables, pair_estimates, power
+from scripts.check_statistics import (
+    UNEQUAL,
+    WORLDS,
+    World,
+    coverage,
+    false_positives,
+    false_tables,
+    pair_estimates,
+    power,
+)
 
 FEW_SEEDS = [world for world in WORLDS if world.num_seeds < 10]
 
 
 def test_two_seeds_and_two_speakers_by_hand():
-    """WERs .15 and .05. Moves of the speakers: .0625, -.0625 in the first seed and .0375, -.0375 in the second."""
-    found = estimate(np.array([[4, 2], [2, 0]]), np.array([10, 30]))
+    """WERs .15 and .05. Without the first speaker .1 and 0, without the second .2 and .1: moves of .05."""
+    found = estimate(np.array([[4, 2], [2, 0]]), np.array([20, 20]))
     assert found.mean == pytest.approx(0.1)
     assert found.seed_variance == pytest.approx(0.005 / 2)
-    assert found.test_variance == pytest.approx(2 * (0.0625 * 0.0375 + 0.0625 * 0.0375))
+    assert found.test_variance == pytest.approx((0.05 * 0.05 + 0.05 * 0.05) / 2)
     # Student's t with one degree of freedom is Cauchy's distribution: half of it lies between -1 and 1
-    assert found.half_width(0.5) == pytest.approx(math.sqrt(0.0025 + 0.009375))
-    assert found.p_value() == pytest.approx(1 - 2 / math.pi * math.atan(0.1 / math.sqrt(0.011875)), rel=1e-6)
+    assert found.half_width(0.5) == pytest.approx(math.sqrt(0.0025 + 0.0025))
+    assert found.p_value() == pytest.approx(1 - 2 / math.pi * math.atan(0.1 / math.sqrt(0.005)), rel=1e-6)
+
+
+def test_speakers_of_different_sizes_are_left_out_one_by_one():
+    errors, words = np.array([7, 2, 0, 5]), np.array([60, 10, 20, 10])
+    found = estimate(errors[None], words)
+    moved = [np.delete(errors, u).sum() / np.delete(words, u).sum() - 0.14 for u in range(4)]
+    assert found.test_variance == pytest.approx(3 / 4 * np.square(moved).sum())
+    assert found.effective_units == pytest.approx(100**2 / (3600 + 100 + 400 + 100))
+    assert effective_number(np.full(7, 30)) == pytest.approx(7)
 
 
 def test_many_estimates_at_once_are_those_of_each_alone():
@@ -62,13 +80,14 @@ def test_seeds_that_agree_by_chance_are_not_certainty():
 def test_one_seed_speaks_of_the_test_set_alone():
     errors, words = np.array([[4, 2, 7]]), np.array([10, 30, 20])
     found = estimate(errors, words)
-    moves = (errors[0] - errors.sum() / 60 * words) / 60
-    assert found.half_width(0.05) == pytest.approx(stats.t.isf(0.025, 2) * math.sqrt(1.5 * (moves**2).sum()))
+    moves = (errors[0] - errors.sum() / 60 * words) / (60 - words)
+    freedom = 60**2 / 1400 - 1
+    assert found.half_width(0.05) == pytest.approx(stats.t.isf(0.025, freedom) * math.sqrt(2 / 3 * (moves**2).sum()))
 
 
 def test_the_test_sets_part_is_what_drawing_speakers_for_all_seeds_at_once_gives():
     rng = np.random.default_rng(0)
-    words = rng.integers(50, 150, 60)
+    words = rng.integers(90, 110, 60)
     speakers = rng.normal(0, 0.05, 60)
     errors = np.stack([np.round(words * (speakers + rng.normal(0.1, 0.05, 60))).astype(int) for _ in range(4)])
     drawn = rng.integers(60, size=(20_000, 60))
@@ -81,6 +100,8 @@ def test_the_test_sets_part_is_what_drawing_speakers_for_all_seeds_at_once_gives
 def test_a_single_unit_is_refused():
     with pytest.raises(ValueError, match="single utterance"):
         estimate(np.array([[1], [2]]), np.array([5]))
+    with pytest.raises(ValueError, match="one unit has all words"):
+        estimate(np.array([[1, 0], [2, 1]]), np.array([5, 0]))
 
 
 def test_holm_by_hand():
@@ -101,6 +122,12 @@ def test_equal_systems_are_said_to_differ_in_about_5_of_100_comparisons(world):
     found = 100 * false_positives(world, 4000)
     # systems that suit speakers differently make it more careful still, but never less
     assert (3 if world.taste_sd < world.seed_sd or not world.taste_sd else 2) < found < 7
+
+
+@pytest.mark.parametrize("world", [world for world in UNEQUAL if world.num_seeds == 5], ids=str)
+def test_speakers_of_very_different_sizes_do_not_raise_false_alarms(world):
+    assert 100 * false_positives(world, 4000) < 6.5
+    assert 100 * coverage(world, 4000) > 92.5
 
 
 @pytest.mark.parametrize("world", [World(0.01, 0.03, 0.0, 3), World(0.03, 0.03, 0.0, 5)], ids=str)
@@ -126,8 +153,9 @@ def test_the_smallest_detectable_difference_is_found_in_about_80_of_100(num_seed
 
 def test_the_script_prints_a_row_per_world(monkeypatch, capsys):
     monkeypatch.setattr(check_statistics, "WORLDS", WORLDS[1:3])
+    monkeypatch.setattr(check_statistics, "UNEQUAL", UNEQUAL[:1])
     monkeypatch.setattr("sys.argv", ["check_statistics.py", "200"])
     check_statistics.main()
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 3 |")]
-    assert len(rows) == 2
-    assert all(row.count("|") == 10 for row in rows)
+    assert len(rows) == 3
+    assert all(row.count("|") == 13 for row in rows)
