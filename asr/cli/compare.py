@@ -11,11 +11,13 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.app import run_app
+from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.config.resuming import FREE
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.console import PlainConsole
 from asr.evaluation.comparison.compare import compare
 from asr.evaluation.comparison.inputs.run_folders import read_runs
+from asr.evaluation.comparison.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
 from asr.evaluation.comparison.report.files import write_json, write_report_files
 from asr.evaluation.comparison.report.terminal import tables
 from asr.evaluation.comparison.result import Comparison
@@ -43,9 +45,14 @@ def run(options: DictConfig) -> None:
         free_folder(config["out"], "out")
     else:
         usable_folder((sweep or RUNS) / "comparison", "out")
+    speaker_of = _speaker_of(config)
     found = read_runs(folders, free=("sweep", *FREE))
+    runs = found.runs
+    if speaker_of is not None:
+        with bounded(f"speaker_pattern: it takes longer than {MAX_CPU_S} s on the ids of utterances; simplify it"):
+            runs = with_speakers(runs, speaker_of)
     comparison = compare(
-        found.runs,
+        runs,
         title=sweep.name if sweep else f"{len(folders)} runs",
         baseline=None if config["baseline"] is None else str(config["baseline"]),
         target_wer=None if config["target_wer"] is None else _number(config, "target_wer"),
@@ -77,6 +84,16 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
         matching = [Path(pattern)] if Path(pattern).is_dir() else [Path(path) for path in glob.glob(pattern)]
         found += _with_configs(matching, f"runs: {pattern!r} is not a run folder and matches none")
     return None, list(dict.fromkeys(found))
+
+
+def _speaker_of(config: Mapping[str, Any]) -> SpeakerOf | None:
+    """Return what tells the speaker of an utterance, if the user says so."""
+    file, pattern = config["speakers"], config["speaker_pattern"]
+    if file is not None and pattern is not None:
+        raise ConfigError("give speakers=FILE or speaker_pattern=REGEX, not both")
+    if file is not None:
+        return read_speakers(named_path(file))
+    return None if pattern is None else speakers_by_pattern(pattern)
 
 
 def _sweep_folder(name: str) -> Path:

@@ -55,6 +55,14 @@ def test_folders_are_compared_by_pattern_or_by_list(workplace, tmp_path):
     assert re.search(rf"comparison: {tmp_path}/runs/comparison/\d{{4}}-\d\d-\d\d_\S+$", printed)
 
 
+def test_the_user_names_speakers(workplace, tmp_path):
+    ids = [f"utt{index:02d}" for index in range(24)]
+    (tmp_path / "utt2spk").write_text("".join(f"{id} {index % 2}\n" for index, id in enumerate(ids)))
+    for option, number in ((f"speakers={tmp_path / 'utt2spk'}", 2), ("'speaker_pattern=\"utt(.)\"'", 3)):
+        printed = workplace.run("compare", "sweep=first", option.strip("'"), f"out={tmp_path / str(number)}")
+        assert f"24 utterances, {number} speakers" in printed
+
+
 def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
     output = workplace.folder / "tracked"
     printed = workplace.run("compare", "sweep=first", "logger=wandb", f"out={output}")
@@ -84,6 +92,9 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
         ({"sweep": "first", "target_wer": "low"}, ["target_wer must be a number, given 'low'"]),
         ({"sweep": "first", "level": None}, ["level must be a number, given None"]),
         ({"sweep": "first", "out": "runs/first"}, ["out:", "not empty"]),
+        ({"sweep": "first", "speakers": "a", "speaker_pattern": "b"}, ["give speakers=FILE or speaker_pattern=REGEX"]),
+        ({"sweep": "first", "speakers": "nowhere"}, ["nowhere"]),
+        ({"sweep": "first", "speaker_pattern": "utt0"}, ["finds no speaker in the utterance 'utt10'"]),
     ],
     ids=str,
 )

@@ -5,6 +5,11 @@ from __future__ import annotations
 from asr.evaluation.comparison.result import Row, SetComparison, Verdict
 from asr.evaluation.formatting import detectable, interval, percent, points, points_interval, shortlist
 
+UNKNOWN_SPEAKERS = (
+    "Speakers are unknown: verdicts and intervals take utterances for independent, and are too sure if a voice has "
+    "several of them; name the speakers with speakers=FILE or speaker_pattern=REGEX."
+)
+
 
 def best_of(found: SetComparison) -> Row:
     """Return the system that the others are compared with; not the first row, if that has a single seed."""
@@ -20,22 +25,23 @@ def headline(found: SetComparison, level: float) -> list[str]:
     if best.scope == "this run only":
         covers = "of this run only: another seed may give another WER."
     sentences = [first, f"The brackets show the {100 * level:g} % interval {covers}"]
-    sentences += _few_decide(found)
+    sentences += _units(found)
     if len(found.rows) == 1:
         return [*sentences, "There is no other system to compare it with."]
     return [*sentences, *_against_best(found, best), *_against_baseline(found, best), *_detectable(found)]
 
 
-def _few_decide(found: SetComparison) -> list[str]:
-    """Return a sentence if few long speakers, or utterances, have most of the words."""
-    many, unit = found.num_utterances, "utterances"
-    if found.num_speakers is not None and found.num_speakers > 1:
-        many, unit = found.num_speakers, "speakers"
-    if found.effective_units > many / 2:
+def _units(found: SetComparison) -> list[str]:
+    """Return a sentence on speakers who are unknown, or alone, or of whom few have most of the words."""
+    if found.num_speakers is None:
+        return [UNKNOWN_SPEAKERS]
+    if found.num_speakers == 1:
+        return ["There is a single speaker: verdicts and intervals hold for this voice alone."]
+    if found.effective_units > found.num_speakers / 2:
         return []
     return [
-        f"Few of the {many} {unit} have most of the words: together they tell as much as {found.effective_units:.1f} "
-        "of one size would, and the intervals are as wide as that asks for."
+        f"Few of the {found.num_speakers} speakers have most of the words: together they tell as much as "
+        f"{found.effective_units:.1f} of one size would, and the intervals are as wide as that asks for."
     ]
 
 

@@ -116,10 +116,12 @@ def wer_table(found: SetComparison, level: float) -> Table:
     # the tables of differences repeat the verdicts
     if len(found.rows) > 1:
         columns.append(Column("vs. best", is_text=True, in_terminal=False))
-        verdicts.append(lambda row: _verdict(row.to_best, "best" if row.system == best else ""))
+        verdicts.append(lambda row: _verdict(found, row.to_best, "best" if row.system == best else ""))
     if len(found.rows) > 1 and found.baseline not in (None, best):
         columns.append(Column("vs. baseline", is_text=True, in_terminal=False))
-        verdicts.append(lambda row: _verdict(row.to_baseline, "baseline" if row.system == found.baseline else ""))
+        verdicts.append(
+            lambda row: _verdict(found, row.to_baseline, "baseline" if row.system == found.baseline else "")
+        )
     rows = [
         [
             Cell(row.system),
@@ -134,37 +136,43 @@ def wer_table(found: SetComparison, level: float) -> Table:
     return Table("Word error rates", columns, rows)
 
 
-def _verdict(found: Difference | None, own: str) -> Cell:
-    if found is None:
+def _verdict(found: SetComparison, difference: Difference | None, own: str) -> Cell:
+    if difference is None:
         return Cell(own or "no seed in common")
-    return Cell(found.verdict, tone=TONES[found.verdict])
+    sure = difference.verdict in ("better", "worse")
+    return Cell(
+        difference.verdict,
+        "speakers unknown" if sure and found.num_speakers is None else "",
+        tone=TONES[difference.verdict],
+    )
 
 
 def difference_tables(found: SetComparison, level: float) -> list[Table]:
     """Return differences from the best and, unless it is the same system, from the baseline."""
     best = best_of(found).system
     role = "best and baseline" if best == found.baseline else "best"
-    tables = [_differences(f"Difference from {best} ({role})", level, {row.system: row.to_best for row in found.rows})]
+    to_best = {row.system: row.to_best for row in found.rows}
+    tables = [_differences(f"Difference from {best} ({role})", found, level, to_best)]
     if found.baseline not in (None, best):
         to_baseline = {row.system: row.to_baseline for row in found.rows}
-        tables.append(_differences(f"Difference from {found.baseline} (baseline)", level, to_baseline))
+        tables.append(_differences(f"Difference from {found.baseline} (baseline)", found, level, to_baseline))
     return [table for table in tables if table.rows]
 
 
-def _differences(title: str, level: float, differences: Mapping[str, Difference | None]) -> Table:
+def _differences(title: str, found: SetComparison, level: float, differences: Mapping[str, Difference | None]) -> Table:
     names = (f"points [{100 * level:g} %]", "p (Holm)", "P(lower WER)", "can detect", "seeds")
     rows = []
-    for system, found in differences.items():
-        if found is not None:
-            probability = found.probability_of_improvement
+    for system, difference in differences.items():
+        if difference is not None:
+            probability = difference.probability_of_improvement
             cells = (
-                Cell(points(found.mean), points_interval(found.low, found.high)),
-                Cell(p_value(found.p_adjusted)),
+                Cell(points(difference.mean), points_interval(difference.low, difference.high)),
+                Cell(p_value(difference.p_adjusted)),
                 Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
-                Cell(detectable(found.smallest_detectable)),
-                Cell(str(found.num_seeds)),
+                Cell(detectable(difference.smallest_detectable)),
+                Cell(str(difference.num_seeds)),
             )
-            rows.append([Cell(system), _verdict(found, ""), *cells])
+            rows.append([Cell(system), _verdict(found, difference, ""), *cells])
     return Table(title, [SYSTEM, Column("verdict", is_text=True), *map(Column, names)], rows)
 
 
