@@ -149,7 +149,6 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("callbacks.averaging.every=0", ["callbacks.averaging", "every must be at least 1", "given 0"]),
         ("callbacks.optimizer_health.every=0", ["callbacks.optimizer_health", "every must be at least 1", "given 0"]),
         ("callbacks.checkpoints.keep_last=0", ["callbacks.checkpoints", "keep_last must be at least 1", "given 0"]),
-        ("callbacks.cost.every=0", ["callbacks.cost", "every must be at least 1", "given 0"]),
         (
             "+callbacks.lr={_target_:lightning.pytorch.callbacks.LearningRateMonitor,logging_interval:never}",
             ["callbacks.lr", "logging_interval", "never"],

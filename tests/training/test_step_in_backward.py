@@ -87,7 +87,7 @@ def test_gradients_that_are_not_finite_end_the_run():
 
 def test_no_share_of_the_optimizer_is_claimed():
     for way, measured in ((in_backward, False), (usual, True)):
-        cost = TrainingCost(every=1)
+        cost = TrainingCost()
         train([batch_of(60, 40)] * 3, way, callbacks=[cost])
         found = cost.read()
         assert (found["optimizer_share"] is not None) == measured

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import lightning.pytorch as pl
@@ -18,30 +18,59 @@ from asr.data.loading.batch import Batch
 from asr.training.resuming.loop_counters import ends_update
 from asr.training.step_in_backward import StepsInBackward
 
-NUM_TIMED = 1000  # medians are over this many of the newest updates
+MOST_PENDING = 1000  # steps whose events a GPU has not reached
+
+
+class Durations:
+    """Count, mean and spread of durations in seconds; all of them count, so that rare heavy steps are seen."""
+
+    def __init__(self) -> None:
+        self.count, self.total, self.squares = 0.0, 0.0, 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one more."""
+        self.count, self.total, self.squares = self.count + 1, self.total + seconds, self.squares + seconds**2
+
+    @property
+    def mean(self) -> float | None:
+        """Mean; None without any."""
+        return self.total / self.count if self.count else None
+
+    @property
+    def sd(self) -> float | None:
+        """Standard deviation (n - 1); None with fewer than two."""
+        if self.count < 2:
+            return None
+        return math.sqrt(max(0.0, self.squares - self.total**2 / self.count) / (self.count - 1))
+
+    def state(self) -> list[float]:
+        """Return what ``restore`` takes."""
+        return [self.count, self.total, self.squares]
+
+    def restore(self, state: Any) -> None:
+        """Take over what ``state`` has returned.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        count, total, squares = map(float, state)
+        if not (0 <= count < math.inf and 0 <= total < math.inf and 0 <= squares < math.inf):
+            raise ValueError(f"durations must be three numbers of at least 0, given {state!r}")
+        self.count, self.total, self.squares = count, total, squares
 
 
 class TrainingCost(pl.Callback):
-    """Times updates, and the optimizer's steps within them; validations and checkpoints do not count.
+    """Times all updates, and the optimizer's steps within them; validations and checkpoints do not count.
 
     A resumed run continues from the seconds in its checkpoint: updates that a kill has lost count once.
-
-    Args:
-        every: updates between two timings of the optimizer; on a GPU such a step waits for the device before and after.
-
-    Raises:
-        ValueError: ``every`` is below 1.
     """
 
-    def __init__(self, every: int = 10) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, given {every}")
-        self.every = every
+    def __init__(self) -> None:
         self.seconds = self.audio_s = self.audio_begun_s = 0.0
         self.tick: float | None = None
         self.update_begun = 0.0
-        self.updates: deque[float] = deque(maxlen=NUM_TIMED)
-        self.steps: deque[float] = deque(maxlen=NUM_TIMED)
+        self.updates, self.steps = Durations(), Durations()
+        self.clock: StepClock | None = None
         self.optimizer: Optimizer | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -51,10 +80,10 @@ class TrainingCost(pl.Callback):
         self.optimizer = trainer.optimizers[0]
         if isinstance(self.optimizer, StepsInBackward):
             return  # no moment when the backward pass is over and the steps begin
-        clock = StepClock(self.every, trainer.global_step, self.steps)
+        self.clock = StepClock(self.steps)
         # hooks, because Lightning calls no method of a callback right around the optimizer's own work
-        self.optimizer.register_step_pre_hook(clock.begin)
-        self.optimizer.register_step_post_hook(clock.end)
+        self.optimizer.register_step_pre_hook(self.clock.begin)
+        self.optimizer.register_step_post_hook(self.clock.end)
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Count the time spent waiting for the batch."""
@@ -69,7 +98,7 @@ class TrainingCost(pl.Callback):
         pl_module.log("train/audio_s_per_s", self.audio_s / max(1e-9, self.seconds - self.audio_begun_s))
         pl_module.log("train/elapsed_s", self.seconds)
         if ends_update(trainer):
-            self.updates.append(self.seconds - self.update_begun)
+            self.updates.add(self.seconds - self.update_begun)
             self.update_begun = self.seconds
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -88,64 +117,85 @@ class TrainingCost(pl.Callback):
         self.tick = now
 
     def read(self) -> dict[str, float | int | None]:
-        """Return seconds per update, the optimizer's share, and the bytes of its state; None if not measured."""
-        update = median(self.updates) if self.updates else None
-        share = median(self.steps) / update if self.steps and update else None
+        """Return seconds per update and per step of the optimizer, its share, and the bytes of its state.
+
+        What was not measured is None.
+        """
+        if self.clock is not None:
+            self.clock.collect(wait=True)
+        update, step = self.updates.mean, self.steps.mean
         return {
             "training_seconds": round(self.seconds, 1),
             "seconds_per_update": update,
-            "optimizer_share": share,
+            "optimizer_step_seconds": step,
+            "optimizer_step_sd": self.steps.sd,
+            "optimizer_share": step / update if step is not None and update else None,
             "optimizer_state_bytes": None if self.optimizer is None else state_bytes(self.optimizer),
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the seconds so far, and the newest timings."""
-        return {"seconds": self.seconds, "updates": list(self.updates), "steps": list(self.steps)}
+        """Return the seconds so far, and what has been timed."""
+        if self.clock is not None:
+            self.clock.collect()
+        return {"seconds": self.seconds, "update_times": self.updates.state(), "step_times": self.steps.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the seconds and timings."""
         self.seconds = float(state_dict["seconds"])
-        self.updates.extend(map(float, state_dict["updates"]))
-        self.steps.extend(map(float, state_dict["steps"]))
+        # checkpoints from before all steps were timed have others, which do not compare
+        for name, durations in (("update_times", self.updates), ("step_times", self.steps)):
+            durations.restore(state_dict.get(name, [0.0] * 3))
 
 
 class StepClock:
-    """Times every n-th step of an optimizer by hooks, without the closure, which runs forward and backward."""
+    """Times every step of an optimizer by hooks, without the closure, which runs forward and backward.
 
-    def __init__(self, every: int, num_steps: int, durations: deque[float]) -> None:
-        self.every, self.num_steps, self.durations = every, num_steps, durations
-        self.begun: float | None = None
+    On a GPU events are recorded between its kernels and read later: no step waits for the device.
+    """
+
+    def __init__(self, durations: Durations) -> None:
+        self.durations = durations
+        self.begun: float | torch.cuda.Event = 0.0
+        self.pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def begin(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-        """Note the start of a step that is to be timed."""
-        self.num_steps += 1
-        if self.num_steps % self.every:
-            self.begun = None
-            return None
-        self.begun = self._now(optimizer)
+        """Note the start of a step."""
+        self.begun = _now(optimizer)
         closure = kwargs.get("closure")
         return None if closure is None else (args, {**kwargs, "closure": self._timed_from_end(optimizer, closure)})
 
     def _timed_from_end(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         def timed() -> Any:
             loss = closure()  # Lightning's training_step and backward
-            self.begun = self._now(optimizer)
+            self.begun = _now(optimizer)
             return loss
 
         return timed
 
     def end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Keep the duration of a timed step."""
-        if self.begun is not None:
-            self.durations.append(self._now(optimizer) - self.begun)
+        """Keep the duration of the step, on a GPU as soon as it has passed there."""
+        ended = _now(optimizer)
+        if isinstance(self.begun, float) and isinstance(ended, float):
+            self.durations.add(ended - self.begun)
+        elif not isinstance(self.begun, float) and not isinstance(ended, float):
+            self.pending.append((self.begun, ended))
+            self.collect(wait=len(self.pending) > MOST_PENDING)
 
-    @staticmethod
-    def _now(optimizer: Optimizer) -> float:
-        device = optimizer.param_groups[0]["params"][0].device
-        if device.type == "cuda":
-            # kernels run later than they are called: without this a step would take only the time of its launches
-            torch.cuda.synchronize(device)
+    def collect(self, *, wait: bool = False) -> None:
+        """Read the events that the GPU has passed; or all, which waits for it."""
+        while self.pending and (wait or self.pending[0][1].query()):
+            begun, ended = self.pending.popleft()
+            ended.synchronize()
+            self.durations.add(begun.elapsed_time(ended) / 1000)
+
+
+def _now(optimizer: Optimizer) -> float | torch.cuda.Event:
+    device = optimizer.param_groups[0]["params"][0].device
+    if device.type != "cuda":
         return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 def state_bytes(optimizer: Optimizer) -> int:

@@ -68,6 +68,8 @@ def made_run(name: str, rank: int, seed: int, sets: tuple[str, ...], curves: boo
             num_parameters=1_234_567,
             seconds=UPDATES * (0.1 + 0.01 * rank),
             seconds_per_update=0.1 + 0.01 * rank,
+            optimizer_step_seconds=0.005,
+            optimizer_step_sd=0.002,
             optimizer_share=0.05 + 0.01 * rank,
             optimizer_state_bytes=1_234_567 * 8,
             peak_memory_mb=850.0 + rank,

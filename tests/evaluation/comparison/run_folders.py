@@ -87,6 +87,8 @@ def write_run(
         "cost": {
             "training_seconds": 50.0,
             "seconds_per_update": 0.5,
+            "optimizer_step_seconds": 0.05,
+            "optimizer_step_sd": 0.01,
             "optimizer_share": 0.1,
             "optimizer_state_bytes": 8000,
         },

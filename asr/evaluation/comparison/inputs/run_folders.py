@@ -131,13 +131,17 @@ def _cost(files: _Files) -> Cost:
     resumed = number_at(summary, "training", "resumed_after") is not None
     state_bytes = number_at(summary, "cost", "optimizer_state_bytes")
     gpu_mb = number_at(summary, "peak_gpu_memory_mb")
+    mean_step = number_at(summary, "cost", "optimizer_step_seconds")
     return Cost(
         num_updates=logged if num_updates is None else int(num_updates),
         num_parameters=int(number_at(summary, "num_parameters") or 0),
         seconds=number_at(summary, "training", "seconds") if seconds is None else seconds,
         cpu_seconds=None if resumed else number_at(summary, "training", "cpu_seconds"),
         seconds_per_update=number_at(summary, "cost", "seconds_per_update"),
-        optimizer_share=number_at(summary, "cost", "optimizer_share"),
+        optimizer_step_seconds=mean_step,
+        optimizer_step_sd=number_at(summary, "cost", "optimizer_step_sd"),
+        # without a mean, every tenth step was timed, and heavy ones between them never
+        optimizer_share=None if mean_step is None else number_at(summary, "cost", "optimizer_share"),
         optimizer_state_bytes=None if state_bytes is None else int(state_bytes),
         peak_memory_mb=number_at(summary, "peak_memory_mb") if gpu_mb is None else gpu_mb,
     )

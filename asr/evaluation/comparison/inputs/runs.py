@@ -53,7 +53,9 @@ class Cost:
         num_parameters: of the recognizer.
         seconds: wall time of training, before and after interruptions.
         cpu_seconds: CPU time of training; unknown if the run was interrupted.
-        seconds_per_update: median wall time of an update.
+        seconds_per_update: mean wall time of an update.
+        optimizer_step_seconds: mean time of a step of the optimizer, of all steps.
+        optimizer_step_sd: their standard deviation.
         optimizer_share: the optimizer step's share of an update, 0 to 1.
         optimizer_state_bytes: of all tensors in the optimizer state.
         peak_memory_mb: largest resident memory, or on a GPU the largest allocation.
@@ -64,6 +66,8 @@ class Cost:
     seconds: float | None = None
     cpu_seconds: float | None = None
     seconds_per_update: float | None = None
+    optimizer_step_seconds: float | None = None
+    optimizer_step_sd: float | None = None
     optimizer_share: float | None = None
     optimizer_state_bytes: int | None = None
     peak_memory_mb: float | None = None

@@ -211,9 +211,19 @@ def cost_table(comparison: Comparison) -> Table:
         rates, costs = {run.lr for run in runs}, [run.cost for run in runs]
         lr = number(rates.pop()) if len(rates) == 1 else "several"
         cells = [Cell(number(_median([pick(cost) for cost in costs]))) for pick in medians.values()]
-        rows.append([Cell(name), Cell(lr), *cells, Cell(duration(_median([cost.seconds for cost in costs])))])
-    columns = [SYSTEM, Column("lr"), *medians, Column("training time")]
-    return Table("Training cost", columns, rows, ["Medians over the seeds that measured them."])
+        time = Cell(duration(_median([cost.seconds for cost in costs])))
+        rows.append([Cell(name), Cell(lr), *cells, _step_ms(costs), time])
+    columns = [SYSTEM, Column("lr"), *medians, Column("optimizer step ms", in_terminal=False), Column("training time")]
+    notes = ["Medians over the seeds that measured them; of a run, the mean of all its updates, and of all steps ± sd."]
+    return Table("Training cost", columns, rows, notes)
+
+
+def _step_ms(costs: Sequence[Cost]) -> Cell:
+    mean, sd = (
+        _median([None if value is None else 1000 * value for value in values])
+        for values in zip(*((cost.optimizer_step_seconds, cost.optimizer_step_sd) for cost in costs), strict=True)
+    )
+    return Cell(number(mean), "" if sd is None else f"± {number(sd)}")
 
 
 def _state_per_parameter(cost: Cost) -> float | None:

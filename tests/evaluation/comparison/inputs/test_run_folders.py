@@ -33,6 +33,8 @@ def test_a_run_is_read_whole(tmp_path):
         seconds=50.0,
         cpu_seconds=70.0,
         seconds_per_update=0.5,
+        optimizer_step_seconds=0.05,
+        optimizer_step_sd=0.01,
         optimizer_share=0.1,
         optimizer_state_bytes=8000,
         peak_memory_mb=200.0,

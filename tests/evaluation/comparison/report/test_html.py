@@ -104,6 +104,7 @@ def test_times_costs_and_runs_are_listed(page):
         "optimizer time %": "5",
         "state bytes per parameter": "8",
         "peak memory MB": "850",
+        "optimizer step ms": "5 ± 2",
         "training time": "60 s",
     }
     header, *runs = table_of(page, "All runs")
@@ -202,10 +203,11 @@ def test_one_run_alone_has_a_report(tmp_path):
 def test_a_training_that_measured_nothing_has_dashes(tmp_path):
     comparison = made_comparison(1, 1, curves=False)
     (run,) = comparison.runs
-    blank = dataclasses.replace(run.cost, **dict.fromkeys(("seconds_per_update", "optimizer_state_bytes", "seconds")))
+    unmeasured = "seconds_per_update", "optimizer_step_seconds", "optimizer_step_sd", "optimizer_state_bytes", "seconds"
+    blank = dataclasses.replace(run.cost, **dict.fromkeys(unmeasured))
     root = written(dataclasses.replace(comparison, runs=[dataclasses.replace(run, cost=blank, lr=None)]), tmp_path)
     row = table_of(root, "Training cost")[1]
-    assert (row[4], row[6], row[8]) == ("–", "–", "–")
+    assert (row[4], row[6], row[8], row[9]) == ("–",) * 4
     assert table_of(root, "All runs")[1][2] == "–"
 
 
