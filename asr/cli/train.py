@@ -23,7 +23,16 @@ from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.builders.resume import build_resumed_module, changes_since, check_resume
 from asr.cli.builders.trainer import build_trainer
-from asr.cli.config.resuming import recorded_data, recorded_overrides, refuse_changes, run_folder, saved_config
+from asr.cli.config.resuming import (
+    changes,
+    differs,
+    recorded_data,
+    recorded_overrides,
+    refuse_changes,
+    run_folder,
+    saved_config,
+    unrecorded,
+)
 from asr.cli.config.words import override_key, words_for_jobs
 from asr.cli.errors import ConfigError
 from asr.cli.find_batch_size import find_batch_size
@@ -208,7 +217,7 @@ def _record_start(plan: Plan, folder: Path) -> None:
     """
     words = list(plan.job.overrides.task)
     if plan.resumed is not None:
-        if not _accepted_changes(plan, plan.resumed):
+        if not _accepted_changes(plan, plan.resumed) and not differs(saved_config(plan.resumed), plan.config):
             return
         words = recorded_overrides(plan.resumed, words)
     plan.prepared.record(folder)
@@ -223,8 +232,11 @@ def _record_start(plan: Plan, folder: Path) -> None:
 def _accepted_changes(plan: Plan, folder: Path) -> list[str]:
     """Return what has changed since the run was started, if the user accepts it and the checkpoint fits it."""
     checkpoint = newest_good_checkpoint(folder)
-    found = changes_since(checkpoint, saved_config(folder), plan.config, plan.prepared)
-    refuse_changes(found, bool(plan.config["allow_changes"]))
+    found = new = changes(saved_config(folder), plan.config)
+    if checkpoint is not None:
+        found = changes_since(checkpoint, plan.config, plan.prepared)
+        new = unrecorded(found, folder, plan.config)
+    refuse_changes(new, bool(plan.config["allow_changes"]))
     if checkpoint is not None:
         check_resume(plan.config, plan.data, plan.prepared, checkpoint)
     for change in found:

@@ -210,18 +210,21 @@ def check_weights(weights: Mapping[str, Any], where: str) -> None:
             raise ValueError(f"{where}.{name} holds numbers that are not finite: the model has diverged")
 
 
-def check_averages(state: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
+def check_averages(state: Mapping[str, Any], weights: Mapping[str, torch.Tensor], updates: int) -> None:
     """Refuse averages that do not fit the weights of the same checkpoint.
 
     Args:
         state: of ``RunningAverages``.
         weights: of the same checkpoint.
+        updates: that the checkpoint was saved after.
 
     Raises:
         ValueError: names the part.
     """
     for name in NUMBERS:
-        count_at(state, name)
+        # the moving average counts the updates that were not averaged too, of another interval perhaps
+        if count_at(state, name) > updates and name != "ema_updates":
+            raise ValueError(f"averages.{name} is {state[name]} after {updates} updates")
     total = mapping_at(state, "sum")
     unknown = total.keys() - weights.keys()
     if unknown:
@@ -260,3 +263,5 @@ def _check_like(
                 f"{where}.{name} is {tensor.dtype} of shape {list(tensor.shape)}, not {dtype} of the weight's "
                 f"shape {list(weights[name].shape)}"
             )
+        if weights[name].is_floating_point() and not tensor.to(weights[name].dtype).isfinite().all():
+            raise ValueError(f"{where}.{name} holds numbers that are too large for {weights[name].dtype}")

@@ -115,7 +115,7 @@ def _loaded(path: Path, state: object) -> LoadedCheckpoint:
     weights = {name.removeprefix(PREFIX): tensor for name, tensor in all_weights.items() if name.startswith(PREFIX)}
     averages = mapping_at(state, AVERAGES) if AVERAGES in state else None
     if averages is not None:
-        check_averages(averages, weights)
+        check_averages(averages, weights, count_at(state, "global_step"))
     return LoadedCheckpoint(
         path,
         weights,

@@ -18,7 +18,7 @@ from asr.error_text import first_line, is_out_of_memory
 from asr.errors import RunFailed, explaining_lost_workers, explaining_out_of_memory
 from asr.training.module import TrainingModule
 from asr.training.resuming.resumable_loader import ResumableLoader
-from asr.training.resuming.resume_checks import check_optimizer, check_schedule
+from asr.training.resuming.resume_checks import check_optimizer, check_schedule, lay_out_anew
 from asr.training.stopping import refuse_end_without_update
 
 
@@ -86,9 +86,10 @@ class _RestoreChecks(pl.Callback):
             check_schedule(saved, built.scheduler.state_dict())
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Check the restored optimizer."""
+        """Check the restored optimizer, and lay out its moments as in a run that was not interrupted."""
         for optimizer in trainer.optimizers if self.first_update else ():
             check_optimizer(optimizer)
+            lay_out_anew(optimizer)
         self.started = True
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:

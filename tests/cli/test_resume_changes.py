@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr.plain_data import read_yaml
 from asr.training.checkpoint_files import update_file
 
 CHECKPOINT = "/checkpoints/update-000003.ckpt: "
@@ -86,7 +87,34 @@ def test_changes_that_were_recorded_without_an_update_since_are_made_too(small_r
     folder = small_run.interrupted(tmp_path / "run")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("weight_decay: 0.01", "weight_decay: 0.5"))
+    edited = small_run.run("train", f"resume={folder}", "logger=csv")
+    assert (edited.code, "optimizer.weight_decay: 0.01 in the run, 0.5 now" in edited.printed) == (2, True)
+    overrides = folder / "overrides.yaml"
+    overrides.write_text(f"{overrides.read_text()}- optimizer.weight_decay=0.5\n")
     assert [group["weight_decay"] for group in groups_after(small_run, folder)] == [0.0, 0.5]
+
+
+def test_what_may_change_freely_is_recorded_too(small_run, tmp_path):
+    folder = small_run.interrupted(tmp_path / "run")
+    words = "weights=average", "callbacks.averaging.every=2", "logger=csv"
+    for _ in range(2):
+        assert small_run.run("train", f"resume={folder}", *words).code == 0
+    config = read_yaml(folder / "config.yaml")
+    assert (config["weights"], config["callbacks"]["averaging"]["every"]) == ("average", 2)
+    assert {"weights=average", "callbacks.averaging.every=2"} <= set(read_yaml(folder / "overrides.yaml"))
+    assert len(list(folder.glob("config*"))) == 2, "the former one is kept, and nothing new needs a third"
+
+
+@pytest.mark.parametrize("max_steps", [2, 5])
+def test_a_budget_below_what_is_done_is_refused(small_run, tmp_path, max_steps):
+    folder = small_run.copy(tmp_path / "run")
+    before = (folder / "config.yaml").read_text()
+    ended = small_run.run("train", f"resume={folder}", f"trainer.max_steps={max_steps}", "allow_changes=true")
+    assert (ended.code, f"trainer.max_steps={max_steps}, but the run has made 6 updates" in ended.last_line) == (
+        2,
+        True,
+    )
+    assert (folder / "config.yaml").read_text() == before
 
 
 def test_a_capturable_optimizer_trains_and_is_resumed(small_run, tmp_path):

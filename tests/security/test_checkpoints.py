@@ -7,6 +7,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from asr.training.checkpoint_files import point_link, update_file
 from asr.training.checkpoints import load_checkpoint
 from asr.training.resuming.resume_checks import check_schedule
 from asr.training.weights import choose_weights
+from tests.small_runs import TINY
 
 State = dict[str, Any]
 MOST_S, MOST_MB = 10, 1000  # that refusing takes
@@ -179,6 +181,11 @@ PARTS = {
     "a mark that is none": (put("averages/marks/0", 7), "averages.marks.0 is a int"),
     "a mark without means": (put("averages/marks/0/mean", {}), "has 0 weights, not the"),
     "ema of other names": (put("averages/ema", {}), "averages.ema has 0 weights"),
+    "averages too large": (
+        put(f"averages/sum/{FIRST}", torch.full((2, 1, 3, 3), 1e300, dtype=torch.float64)),
+        "holds numbers that are too large for torch.float32",
+    ),
+    "averages of the future": (put("averages/update", 999), "averages.update is 999 after 6 updates"),
     "ema a list": (put("averages/ema", [1]), "ema is a list"),
 }
 
@@ -510,6 +517,15 @@ RESUMED = {
     "an optimizer state that is none": put("optimizer_states/0", 5),
     "moments of no parameter": put("optimizer_states/0/state", {}),
     "moments of other shapes": put("optimizer_states/0/state/0/exp_avg", torch.ones(7)),
+    "moments of a parameter missing": drop("optimizer_states/0/state/3"),
+    "averages of squares below 0": fill_moments("exp_avg_sq", -1.0),
+    "other options than the config's": put("optimizer_states/0/param_groups/0/betas", (0.1, 0.1)),
+    "uphill": put("optimizer_states/0/param_groups/1/maximize", True),
+    "rates of another schedule": put("lr_schedulers/0/base_lrs", [-1.0, 1.0]),
+    "a save in the future": put("callbacks/CheckpointCallback/saved_update", 6),
+    "a best in the future": put("callbacks/CheckpointCallback/best_update", 9),
+    "fewer errors than none": put("callbacks/CheckpointCallback/best_wer", -1.0),
+    "a trend of another kind": put("callbacks/StallWarning", {"trend": 5}),
     "moments as text": put("optimizer_states/0/state/0/exp_avg", "x"),
     "fewer groups of parameters": put("optimizer_states/0/param_groups", []),
     "betas as text": put("optimizer_states/0/param_groups/0/betas", "x"),
@@ -519,7 +535,7 @@ RESUMED = {
     "no loops": drop("loops"),
     "an epoch as text": put("epoch", "x"),
     "more epochs than updates": put("epoch", 4),
-    "another number of updates": put("global_step", 2),
+    "another number of updates": put("global_step", 4),
     "micro-batches without end": put(f"{DONE}/total/processed", 2**62),
     "an epoch without end": put(f"{DONE}/current/processed", 2**62),
     "more micro-batches than in total": put(f"{DONE}/current/processed", 4),
@@ -581,6 +597,29 @@ def test_a_schedule_of_torch_takes_only_what_it_would_have_itself(rates):
     check_schedule({**good, "last_epoch": 7}, good)
     with pytest.raises(ValueError, match="the schedule's _last_lr is"):
         check_schedule({**good, "_last_lr": rates}, good)
+
+
+def transposed(value: torch.Tensor) -> torch.Tensor:
+    return value.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+@pytest.mark.parametrize("optimizer", ["torch_adamw", "adamw", "muon", "eve", "schedule_free_adamw"])
+def test_the_order_of_moments_in_memory_changes_nothing(small_run, tmp_path, optimizer):
+    word = f"optimizer={optimizer}"
+    assert small_run.run("train", *TINY, word, f"run_dir={tmp_path / 'run'}").code == 0
+    whole = replace(small_run, run_dir=tmp_path / "run")
+    weights = []
+    for name in ("same", "other"):
+        run_dir = whole.interrupted(tmp_path / name)
+        path = update_file(run_dir / "checkpoints", 3)
+        state = torch.load(path, weights_only=True)
+        for moments in state["optimizer_states"][0]["state"].values() if name == "other" else ():
+            moments |= {key: transposed(value) for key, value in moments.items() if getattr(value, "ndim", 0) > 1}
+        torch.save(state, path)
+        ended = small_run.run("train", f"resume={run_dir}")
+        assert ended.code == 0, ended.printed
+        weights.append(torch.load(update_file(run_dir / "checkpoints", 6), weights_only=True)["state_dict"])
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_an_unchanged_run_is_resumed(small_run, tmp_path):

@@ -79,19 +79,10 @@ def _targets(node: Any) -> Iterator[str]:
             yield from _targets(value)
 
 
-def changes_since(
-    checkpoint: LoadedCheckpoint | None, former: Mapping[str, Any], config: Mapping[str, Any], prepared: PreparedData
-) -> list[str]:
-    """Return what has changed since a checkpoint: keys of the config, and the data.
-
-    Args:
-        checkpoint: None if there is none, and its data are unknown.
-        former: the config that counts as that of before.
-        config: of now.
-        prepared: the data of now.
-    """
-    found = changes(former, config)
-    if checkpoint is not None and checkpoint.data["fingerprint"] != prepared.fingerprint:
+def changes_since(checkpoint: LoadedCheckpoint, config: Mapping[str, Any], prepared: PreparedData) -> list[str]:
+    """Return what has changed since a checkpoint was saved: keys of the config, and the data."""
+    found = changes(checkpoint.config, config)
+    if checkpoint.data["fingerprint"] != prepared.fingerprint:
         found.append(f"data: {checkpoint.data['fingerprint']} in the run, {prepared.fingerprint} now")
     return found
 
@@ -110,10 +101,16 @@ def check_resume(
     Raises:
         ConfigError: a part of the checkpoint does not fit the config, or fits no run.
     """
+    budget = config["trainer"]["max_steps"]
+    if budget < checkpoint.update:
+        raise ConfigError(
+            f"resume: trainer.max_steps={budget}, but the run has made {checkpoint.update} updates; give at least as "
+            "many, or start a new run"
+        )
     problem = _misfit(config, parts, prepared, checkpoint)
     if problem is None:
         return
-    found = changes_since(checkpoint, checkpoint.config, config, prepared)
+    found = changes_since(checkpoint, config, prepared)
     deciding = [
         change for change in found if change.partition(":")[0].partition(".")[0] in DECIDING.get(problem.part, ())
     ]

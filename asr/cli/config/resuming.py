@@ -218,6 +218,35 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def unrecorded(found: Sequence[str], folder: Path, now: Mapping[str, Any]) -> list[str]:
+    """Return the changes that nobody has typed for the run: those of a config.yaml that was edited, or that are new.
+
+    Args:
+        found: what ``changes`` has returned, with a checkpoint's config as the one before.
+        folder: of the run.
+        now: the config.
+    """
+    before_typing = {change.partition(":")[0] for change in changes(saved_config(folder), now)}
+    values = flatten(now)
+    words = OverridesParser.create().parse_overrides(saved_overrides(folder))
+    typed = {word.key_or_group: word.value() for word in words if not word.is_sweep_override()}
+
+    def is_recorded(key: str) -> bool:
+        chosen = any(key.startswith(f"{name}.") for name in typed)  # in a group
+        return key not in before_typing and (chosen or (key in typed and typed[key] == values.get(key)))
+
+    return [change for change in found if not is_recorded(change.partition(":")[0])]
+
+
+def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether a config says something new that a run's folder should hold: free keys, such as weights, too."""
+    old, new = (
+        {key: value for key, value in flatten(config).items() if key.partition(".")[0] not in TYPED_ONLY}
+        for config in (saved, now)
+    )
+    return old != new
+
+
 def refuse_changes(found: list[str], anyway: bool) -> None:
     """Refuse changes that were not asked for.
 

@@ -141,3 +141,5 @@ class CheckpointCallback(Checkpoint):
             None if state_dict[name] is None else count_at(state_dict, name) for name in ("saved_update", "best_update")
         )
         self.best_wer = float(state_dict["best_wer"])
+        if self.best_wer < 0:
+            raise ValueError(f"best_wer is {self.best_wer:g}; an error rate is at least 0")

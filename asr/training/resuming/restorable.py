@@ -14,7 +14,7 @@ from asr.error_text import first_line, is_out_of_memory
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoints import PREFIX
 from asr.training.module import TrainingModule
-from asr.training.resuming.resume_checks import check_optimizer, check_resumable, check_schedule
+from asr.training.resuming.resume_checks import check_optimizer, check_options, check_resumable, check_schedule
 from asr.training.weights import misfit
 
 
@@ -57,6 +57,7 @@ def check_restorable(module: TrainingModule, path: Path) -> None:
             module.changed_updates.carry_into(state, module.recognizer.named_parameters())
         optimizer, schedule = module.build_updates()
         saved, rates = state["optimizer_states"][0], state["lr_schedulers"][0]
+        check_options(saved, optimizer, schedule)
         optimizer.load_state_dict(saved)
         check_optimizer(optimizer)
         if module.changed_updates is not None:

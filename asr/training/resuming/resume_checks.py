@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from asr.training.checkpoint_checks import count_at, mapping_at
 
 MAX_PER_UPDATE = 2**20  # micro-batches of an update, and of the validation after it
 PARTS = ("ready", "started", "processed", "completed")
 STEPS = "epoch_loop.automatic_optimization.optim_progress"
+SQUARES = re.compile(r"(^|_)(sq|square_avg)(_|$)")  # in the names of statistics
 POSITIONS = ("last_epoch", "batch", "epoch")  # of a schedule, as torch and as our own schedules name it
 
 
@@ -27,10 +30,17 @@ def check_resumable(state: Mapping[str, Any]) -> None:
         parts = state.get(key)
         if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], Mapping):
             raise ValueError(f"{key} must be a list of one mapping, and is {type(parts).__name__}")
+    moments = mapping_at(state["optimizer_states"][0], "state")
+    if state.get("num_moments", len(moments)) != len(moments):
+        raise ValueError(
+            f"the optimizer's state has {len(moments)} parameters, and was saved with {state['num_moments']}"
+        )
+    updates, epoch = count_at(state, "global_step"), count_at(state, "epoch")
     for key, value in _leaves(mapping_at(state, "callbacks"), "callbacks"):
         if isinstance(value, float) and math.isnan(value):
             raise ValueError(f"{key} is not a number")
-    updates, epoch = count_at(state, "global_step"), count_at(state, "epoch")
+        if key.endswith("_update") and isinstance(value, int) and value > updates:
+            raise ValueError(f"{key} is {value} after {updates} updates")
     loop = mapping_at(mapping_at(state, "loops"), "fit_loop")
     most = (updates + 1) * MAX_PER_UPDATE
     for key, value in _leaves(loop, "loops.fit_loop"):
@@ -72,8 +82,38 @@ def _check_position(loop: Mapping[str, Any], updates: int, epoch: int) -> None:
         raise ValueError(f"state_dict.combined_loader is {loaders!r:.80}, after {done} micro-batches of the epoch")
 
 
+def check_options(saved: Mapping[str, Any], optimizer: Optimizer, schedule: LRScheduler) -> None:
+    """Refuse saved options that the run's config does not have: torch would restore them, and nobody would see it.
+
+    Args:
+        saved: state of the optimizer.
+        optimizer: as the config builds it.
+        schedule: of the same, which may change rates, and the momentum if it cycles.
+
+    Raises:
+        ValueError: names the option.
+    """
+    free = {"lr", "initial_lr", "params", "param_names", "shared_state"}
+    if getattr(schedule, "cycle_momentum", False):
+        free |= {"betas", "momentum"}
+    for place, (theirs, ours) in enumerate(zip(saved["param_groups"], optimizer.param_groups, strict=False)):
+        for key in (theirs.keys() & ours.keys()) - free:
+            if not _same(theirs[key], ours[key]):
+                raise ValueError(
+                    f"the optimizer's {key} is {theirs[key]!r:.80} in group {place}, the config says {ours[key]!r:.80}"
+                )
+
+
+def _same(saved: Any, built: Any) -> bool:
+    if isinstance(built, list | tuple):
+        return isinstance(saved, list | tuple) and len(saved) == len(built) and all(map(_same, saved, built))
+    return type(saved) is type(built) and bool(saved == built)
+
+
 def check_schedule(saved: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
     """Refuse the state of a schedule whose values have other types, or lists other lengths, than those of a new one.
+
+    The rates that it starts from must be the same.
 
     Raises:
         ValueError: names the part.
@@ -81,6 +121,9 @@ def check_schedule(saved: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
     for key, value in fresh.items():
         if key in saved and not _is_like(saved[key], value):
             raise ValueError(f"the schedule's {key} is {saved[key]!r:.80}, which must be like {value!r:.80}")
+    rates, expected = (list(map(float, part.get("base_lrs", ()))) for part in (saved, fresh))
+    if rates != expected:
+        raise ValueError(f"the schedule's base_lrs are {rates!r:.80}, and the config says {expected!r:.80}")
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
@@ -99,6 +142,8 @@ def check_optimizer(optimizer: Optimizer) -> None:
             numbers = torch.as_tensor(value) if isinstance(value, torch.Tensor | int | float) else torch.zeros(())
             if numbers.is_floating_point() and not numbers.isfinite().all():
                 raise ValueError(f"the optimizer's {key} must be finite, and holds numbers that are not")
+            if SQUARES.search(key) and (numbers < 0).any():
+                raise ValueError(f"the optimizer's {key} holds averages of squares, and some are below 0")
             # a bias correction would divide by zero
             if key == "step" and (numbers < 0).any():
                 raise ValueError(f"the optimizer's step is {value!r:.80}, which must be at least 0")
@@ -116,6 +161,21 @@ def check_optimizer(optimizer: Optimizer) -> None:
             )
             if not fits and not isinstance(value, int | float | None):
                 raise ValueError(f"the optimizer's {key} does not fit a parameter of shape {list(parameter.shape)}")
+
+
+def lay_out_anew(optimizer: Optimizer) -> None:
+    """Give moments that are like a parameter its order in memory, and each its own: rounding depends on the order.
+
+    A checkpoint may hold moments whose elements lie elsewhere, or share memory, though their values are right.
+    """
+    seen: set[int] = set()
+    for parameter, moments in getattr(optimizer, "optimizer", optimizer).state.items():
+        for key, value in moments.items():
+            if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+                continue
+            if value.stride() != parameter.stride() or value.untyped_storage().data_ptr() in seen:
+                moments[key] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
+            seen.add(moments[key].untyped_storage().data_ptr())
 
 
 def _is_like(value: Any, default: Any) -> bool:
