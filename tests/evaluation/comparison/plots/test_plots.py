@@ -143,6 +143,18 @@ def test_several_seeds_have_a_band(plots):
     assert BAND in by_name(plots)["dev_wer_updates"].svg
 
 
+@pytest.mark.parametrize(("last_s", "unit"), [(50, "s"), (700, "min"), (4000, "min"), (20_000, "h"), (400_000, "h")])
+def test_ticks_of_time_are_round_in_the_unit_that_is_named(last_s, unit):
+    seconds = tuple(last_s * part for part in (0.1, 0.5, 1.0))
+    runs = [run_of("eve", seed, curves={"val/wer": Curve((10, 20, 30), seconds, (0.9, 0.5, 0.3))}) for seed in (1, 2)]
+    svg = curves_of(compare(runs, title="made"), "dev_wer_seconds").svg
+    assert f"training time ({unit})" in texts(svg)
+    groups = [node for node in ElementTree.fromstring(svg).iter() if node.get("id", "").startswith("xtick_")]
+    ticks = [node.text for group in groups for node in group.iter() if node.tag.endswith("text")]
+    assert len(ticks) >= 3
+    assert max(map(len, ticks)) <= 5, ticks
+
+
 @pytest.mark.parametrize("value", [0.0, 1e-9, 1.0, 5e8, float("nan")])
 def test_odd_curves_are_drawn(value):
     runs = [run_of("eve", seed, curves={"val/wer": Curve((10,), (5e5,), (value,))}) for seed in (1, 2)]
