@@ -133,8 +133,10 @@ def report(found: Sequence[TunedSystem], sweep_dir: Path) -> None:
         lrs = [f"{lr:g}: {_percent(system.trials[lr])}" for lr in sorted(system.trials)]
         warmups = [f"{word.partition('=')[2]}: {_percent(wer)}" for word, wer in system.warmup_trials.items()]
         chosen = " ".join(system.chosen()[len(system.overrides) :])
-        edge = " (at the edge of what was tried)" if system.at_edge else ""
-        table.add_row(system.name, "\n".join(lrs), "\n".join(warmups), chosen + edge)
+        doubt = " (at the edge of what was tried)" if system.at_edge else ""
+        if not system.has_learned:
+            doubt = " (failed: no trial came below a WER of 100 %)"
+        table.add_row(system.name, "\n".join(lrs), "\n".join(warmups), chosen + doubt)
     console.print(table)
     plain = {
         system.name: {
@@ -142,6 +144,7 @@ def report(found: Sequence[TunedSystem], sweep_dir: Path) -> None:
             "warmup": {word: _finite(wer) for word, wer in system.warmup_trials.items()},
             "chosen": system.chosen(),
             "at_edge": system.at_edge,
+            "has_learned": system.has_learned,
         }
         for system in found
     }

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.jobs import records
 from asr.cli.sweeps.tuning import TunedSystem, systems
+from hydra_plugins.werdict_tuned_sweeper import report
 from tests.cli.conftest import Workplace
 from tests.cli.test_resume import data
 from tests.cli.test_sweeps import QUICK
@@ -41,8 +42,13 @@ def tried(**trials: float) -> TunedSystem:
         ({"0.01": 0.3, "0.03": 0.4, "0.09": 0.5}, 0.01, True, 0.0033),
         ({"0.01": 0.5, "0.03": 0.3, "0.09": 0.4}, 0.03, False, 0.052),
         ({"0.01": 0.3, "0.03": 0.2, "0.09": math.inf}, 0.03, False, 0.017),
-        # none learned anything: the middle
-        ({"0.01": 1.0, "0.03": 1.0, "0.09": 1.0}, 0.03, False, 0.017),
+        # none learned anything: the middle is no optimum, and both sides are tried in turn
+        ({"0.01": 1.0, "0.03": 1.0, "0.09": 1.0}, 0.03, True, 0.0033),
+        ({"0.0033": 1.0, "0.01": 1.0, "0.03": 1.0, "0.09": 1.0}, 0.01, True, 0.27),
+        ({"0.01": math.inf, "0.03": math.inf, "0.09": math.inf}, 0.03, True, 0.0033),
+        # as good at an edge as inside
+        ({"0.01": 0.5, "0.03": 0.3, "0.09": 0.3}, 0.03, True, 0.27),
+        ({"0.01": 0.3, "0.03": 0.3, "0.09": 0.4}, 0.03, True, 0.0033),
         ({"0.01": 0.5}, 0.01, True, 0.03),
     ],
 )
@@ -50,6 +56,14 @@ def test_the_next_lr_lies_beyond_an_edge_or_beside_the_best(trials, best, at_edg
     system = tried(**trials)
     assert (system.best_lr, system.at_edge) == (best, at_edge)
     assert system.next_lr() == following
+
+
+@pytest.mark.parametrize(("wers", "learned"), [((1.0, math.inf), False), ((1.3, 1.0), False), ((1.0, 0.99), True)])
+def test_a_system_that_never_learned_is_said_to_have_failed(wers, learned, tmp_path, capsys):
+    system = tried(**{"0.01": wers[0], "0.03": wers[1]})
+    report([system], tmp_path)
+    assert json.loads((tmp_path / "tuning.json").read_text())["eve"]["has_learned"] == learned
+    assert ("(failed:" in capsys.readouterr().out) != learned
 
 
 def test_the_usual_warmup_is_kept_where_another_is_not_better():

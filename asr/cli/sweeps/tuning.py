@@ -43,19 +43,33 @@ class TunedSystem:
 
     @property
     def at_edge(self) -> bool:
-        """Whether the best learning rate is the smallest or the largest tried: a better one may lie beyond."""
-        return self.best_lr in (min(self.trials), max(self.trials))
+        """Whether the smallest or the largest learning rate is the best, or as good: a better one may lie beyond."""
+        return any(self._edges())
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether any trial made fewer errors than there are words."""
+        return min(self.trials.values()) < 1
+
+    def _edges(self) -> tuple[bool, bool]:
+        """Return whether the smallest, and whether the largest learning rate has the lowest WER."""
+        lowest = min(self.trials.values())
+        return self.trials[min(self.trials)] == lowest, self.trials[max(self.trials)] == lowest
 
     def next_lr(self) -> float:
-        """Return the learning rate to try next: beyond an edge, else between the best and its better neighbor."""
+        """Return the learning rate to try next: beyond an edge, else between the best and its better neighbor.
+
+        If both edges are the best, as where nothing was learned, the range grows downwards and upwards in turn.
+        """
         lrs = sorted(self.trials)
-        place = lrs.index(self.best_lr)
         if len(lrs) == 1:
             return rounded(3 * lrs[0])
-        if place == 0:
+        below, above = self._edges()
+        if below and not (above and len(lrs) % 2 == 0):
             return rounded(lrs[0] ** 2 / lrs[1])
-        if place == len(lrs) - 1:
+        if above:
             return rounded(lrs[-1] ** 2 / lrs[-2])
+        place = lrs.index(self.best_lr)
         neighbor = min(lrs[place - 1], lrs[place + 1], key=lambda lr: self.trials[lr])
         return rounded(math.sqrt(lrs[place] * neighbor))
 
