@@ -13,8 +13,9 @@ from lhotse.utils import fastcopy
 
 from asr.console import track
 from asr.data.features import Features
-from asr.data.manifests.audio_checks import audio_problem, remember_size, too_long
+from asr.data.manifests.audio_checks import audio_problem, remember_size
 from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.decoding_limits import too_long
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.preparation.feature_checks import refuse_unfit, stored_problem
 from asr.text.normalize import TextNormalizer
