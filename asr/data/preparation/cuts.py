@@ -17,6 +17,7 @@ from asr.data.manifests.audio_checks import audio_problem, remember_size
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.manifests.import_manifests import import_manifests
+from asr.data.manifests.source_files import refuse_unspeakable
 from asr.data.preparation.feature_checks import refuse_unfit, stored_problem
 from asr.text.normalize import TextNormalizer
 
@@ -76,6 +77,7 @@ def check_cuts(
             text = normalize(supervision.text or "")
         except ValueError as error:
             raise ValueError(f"{split}: {cut.id}: {error}") from error
+        refuse_unspeakable(f"{split}: {cut.id}", text)  # as reading the cut will: capitals can be longer
         if reason := source(cut) or _unusable(split, cut, text, limits):
             checked.dropped.append(Dropped(split, cut.id, reason))
         else:
