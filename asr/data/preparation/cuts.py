@@ -120,8 +120,10 @@ def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:
     return None
 
 
-def evaluation_cuts(path: Path, normalize: Callable[[str], str], features: Features) -> tuple[CutSet, list[Dropped]]:
-    """Return the cuts of all splits at ``path`` with normalized transcripts, and what was dropped.
+def evaluation_cuts(
+    path: Path, normalize: Callable[[str], str], features: Features
+) -> tuple[CutSet, list[Dropped], list[str]]:
+    """Return the cuts of all splits at ``path`` with normalized transcripts, what was dropped, and notes on the import.
 
     Empty transcripts stay, because they are references like others.
 
@@ -144,4 +146,4 @@ def evaluation_cuts(path: Path, normalize: Callable[[str], str], features: Featu
                 cuts.append(cut)
     if not cuts:
         raise ValueError(f"{path}: there is nothing to decode; the first reasons: {[d.reason for d in dropped[:3]]}")
-    return CutSet.from_cuts(cuts), dropped
+    return CutSet.from_cuts(cuts), dropped, imported.notes
