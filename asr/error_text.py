@@ -51,10 +51,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(sign in text for sign in OUT_OF_MEMORY)
 
 
+def memory_error(error: BaseException | None) -> BaseException | None:
+    """Return the error that says that memory ran out: this one, one that led to it, or None.
+
+    lhotse fails to make numpy's error anew, and raises a TypeError about that.
+    """
+    while error is not None and not is_out_of_memory(error):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def caused_by_memory(error: BaseException | None) -> bool:
     """Return whether an error, or one that led to it, says that memory ran out."""
-    while error is not None:
-        if is_out_of_memory(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return memory_error(error) is not None

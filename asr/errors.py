@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-from asr.error_text import caused_by_memory, first_line, is_out_of_memory
+from asr.error_text import first_line, is_out_of_memory, memory_error
 
 # what torch's DataLoader reports about a dead worker, and what the parent sees when it fetches a batch
 WORKER_SIGNS = (
@@ -69,9 +69,9 @@ def refuse_lack_of_memory(error: BaseException, place: str) -> None:
     """
     if isinstance(error, OutOfMemory):
         raise error
-    if caused_by_memory(error):
+    if cause := memory_error(error):
         raise OutOfMemory(
-            f"out of memory while reading {place} ({first_line(error)}); free some memory, or raise its limit "
+            f"out of memory while reading {place} ({first_line(cause)}); free some memory, or raise its limit "
             "(ulimit -v), then run the same command again"
         ) from error
 

@@ -53,13 +53,13 @@ def _sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list
         prepared = restored.prepared()
         return {name: prepared.cuts(name) for name in prepared.names("test")}, list(prepared.notes)
     path = named_path(options.manifest)
-    cuts, dropped = evaluation_cuts(path, restored.text, restored.data_module.features)
+    cuts, dropped, notes = evaluation_cuts(path, restored.text, restored.data_module.features)
     for item in dropped[:NUM_LEFT_OUT]:
         console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)
     if len(dropped) > NUM_LEFT_OUT:
         console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
     of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
-    return {of_file if options.name is None else str(options.name): cuts}, []
+    return {of_file if options.name is None else str(options.name): cuts}, notes
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from asr.data.manifests.numpy_files import check_npy
 from asr.error_text import text_of
 from asr.errors import refuse_lack_of_memory
 
-MAX_FILTERS = 64  # of at most 4 MB each, see audio_checks
+MAX_FILTERS = 64  # of at most 4 MB each, see decoding_limits
 
 
 class Features(Protocol):

@@ -117,12 +117,14 @@ def test_other_rates_short_and_broken_files_are_handled(trained, tmp_path):
 
 def test_any_manifest_is_evaluated(trained, tmp_path):
     files = audio_of(trained, "dev")[:4]
-    rows = [f"{path}\tone two three\tspeaker{i % 2}" for i, path in enumerate(files)]
-    (tmp_path / "my set.tsv").write_text("\n".join(["audio\ttext\tspeaker", *rows, f"{tmp_path}/gone.wav\thi\tx"]))
+    rows = [f"{path}\tone two three\tspeaker{i % 2}\t0.5" for i, path in enumerate(files)]
+    lines = ["audio\ttext\tspeaker\tstart", *rows, f"{tmp_path}/gone.wav\thi\tx\t0"]
+    (tmp_path / "my set.tsv").write_text("\n".join(lines))
     output = tmp_path / "out"
     printed = trained.run("evaluate", "run=first", f"manifest='{tmp_path}/my set.tsv'", f"output_dir={output}")
     assert "left out" in printed
     assert "missing audio" in printed
+    assert "my_set  note: columns not used: start" in printed
     assert (output / "my_set.wer.txt").read_text().startswith("WER ")
     assert len((output / "my_set.hyp.txt").read_text().splitlines()) == 4
     again = trained.run("evaluate", "run=first", f"manifest='{tmp_path}/my set.tsv'", f"output_dir={output}", code=2)

@@ -134,7 +134,7 @@ def test_lhotse_manifests_and_segments_are_read(tmp_path):
     lhotse_manifests(tmp_path)
     corpus = prepare_custom(tmp_path / "out", source=str(tmp_path))
     assert sum(map(len, ids(corpus).values())) == 12
-    cuts, dropped = evaluation_cuts(tmp_path, TextNormalizer(case="upper"), SPEC.features)
+    cuts, dropped, _ = evaluation_cuts(tmp_path, TextNormalizer(case="upper"), SPEC.features)
     assert len(cuts) == 12
     assert dropped == []
     cut = cuts["audio 0-1"]
@@ -148,7 +148,7 @@ def test_a_cuts_manifest_is_read(tmp_path):
         supervisions=SupervisionSet.from_file(tmp_path / "supervisions.jsonl.gz"),
     )
     whole.trim_to_supervisions().to_file(tmp_path / "cuts_test-mine.jsonl.gz")
-    cuts, _ = evaluation_cuts(tmp_path / "cuts_test-mine.jsonl.gz", TextNormalizer(), SPEC.features)
+    cuts, _, _ = evaluation_cuts(tmp_path / "cuts_test-mine.jsonl.gz", TextNormalizer(), SPEC.features)
     assert len(cuts) == 12
 
 

@@ -11,7 +11,8 @@ import soundfile
 from lhotse import AudioSource, Recording
 from lhotse.augmentation import Resample, Speed
 
-from asr.data.manifests.audio_checks import audio_problem, too_long
+from asr.data.manifests.audio_checks import audio_problem
+from asr.data.manifests.decoding_limits import too_long
 from tests.faults.spoken_corpus import write_audio
 
 

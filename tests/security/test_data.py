@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.faults.spoken_corpus import TINY, TRAIN, write_corpus
@@ -302,11 +303,23 @@ def run_dir(programs, tmp_path_factory) -> Path:
 
 def change_cut(**changed: Any) -> Callable[[Path], None]:
     """Change the last test cut, and all digests with it, as an adversary would."""
+    return change_cuts("test", lambda cut: cut | changed, slice(-1, None))
 
+
+def change_segment(**changed: Any) -> Callable[[Path], None]:
+    return change_cuts("test", lambda cut: cut | {"supervisions": [cut["supervisions"][0] | changed]}, slice(-1, None))
+
+
+def change_cuts(
+    split: str, changed: Callable[[dict[str, Any]], dict[str, Any]], which: slice = slice(None)
+) -> Callable[[Path], None]:
     def change(data: Path) -> None:
-        lines = (data / "cuts_test.jsonl").read_text().splitlines(keepends=True)
-        cut = json.loads(lines[-1]) | changed
-        (data / "cuts_test.jsonl").write_text("".join([*lines[:-1], json.dumps(cut) + "\n"]))
+        path = data / f"cuts_{split}.jsonl"
+        cuts = [json.loads(line) for line in path.read_text().splitlines()]
+        cuts[which] = [changed(cut) for cut in cuts[which]]
+        path.write_text("".join(json.dumps(cut) + "\n" for cut in cuts))
+        offsets = np.cumsum([0, *(len(json.dumps(cut)) + 1 for cut in cuts)])[:-1]
+        np.savez(path.with_suffix(".npz"), offsets=offsets, durations=np.array([cut["duration"] for cut in cuts]))
         seal(data)
 
     return change
@@ -347,6 +360,9 @@ PREPARED = {
         change_cut(features={"storage_type": "memory_raw", "storage_path": "", "storage_key": "gASV"}),
         "storage 'memory_raw'",
     ),
+    "a transcript that is a number": (change_segment(text=5), "field 'text' must be str, given '5'"),
+    "a transcript of 4 MB": (change_segment(text="a " * 2**21), "the transcript has 4194304 characters"),
+    "a speaker in a list": (change_segment(speaker=["x"]), "field 'speaker' must be str, given"),
     "a mixed cut": (change_cut(type="MixedCut", tracks=[]), "this is no cut of type"),
     "cuts cut short": (lambda data: os.truncate(data / "cuts_test.jsonl", 100), "cuts_test.jsonl has 100 bytes"),
     "an index cut short": (lambda data: os.truncate(data / "cuts_test.npz", 100), "cuts_test.npz has 100 bytes"),
@@ -377,3 +393,18 @@ def test_the_data_folder_of_a_checkpoint_is_not_trusted(programs, run_dir, chang
     finally:
         shutil.rmtree(index.parent)
         kept.rename(index.parent)
+
+
+def test_prepared_audio_of_another_rate_than_its_cuts_say_is_not_resampled(programs, run_dir, tmp_path):
+    data = next((run_dir.parent / "data").glob("*/*/prepared.json")).parent
+    kept = shutil.copytree(data, tmp_path / "kept")
+    change_cuts("train", lambda cut: cut | {"recording": cut["recording"] | {"sampling_rate": 1}})(data)
+    try:
+        ended = programs.run("train", *TRAIN[:-1], f"run_dir={tmp_path / 'run'}", cwd=run_dir.parent, timeout_s=30)
+    finally:
+        shutil.rmtree(data)
+        kept.rename(data)
+    assert (ended.code, "Traceback" in ended.printed) == (1, False), ended.printed
+    assert "the first: train" in ended.last_line
+    assert "impossible rate: 1 Hz" in ended.last_line
+    assert ended.peak_mb < 500

@@ -23,6 +23,7 @@ Change = Callable[[dict[str, Any]], Any]
 FILE = {"type": "file", "channels": [0], "source": "/tmp/a.wav"}
 RECORDING = {"id": "r", "sources": [FILE], "sampling_rate": 8000, "num_samples": 8000, "duration": 1.0}
 ARRAY = {"storage_type": "numpy_files", "storage_path": "/tmp/f", "storage_key": "a/a.npy"}
+SEGMENT = {"id": "s", "recording_id": "r", "start": 0, "duration": 1.0, "text": "a", "speaker": "x"}
 CUT = {
     "id": "c",
     "start": 0,
@@ -82,6 +83,19 @@ HOSTILE = {
     "true as duration": {"duration": True},
     "an id that is a list": {"id": ["c"]},
     "no supervisions": {"supervisions": None},
+    "a supervision in words": {"supervisions": ["hello"]},
+    "a transcript that is a number": {"supervisions": [SEGMENT | {"text": 5}]},
+    "a transcript in a list": {"supervisions": [SEGMENT | {"text": ["a", "b"]}]},
+    "a transcript of 4 MB": {"supervisions": [SEGMENT | {"text": "a " * 2**21}]},
+    "a transcript in many supervisions": {"supervisions": [SEGMENT | {"text": "a " * 6000}] * 2},
+    "a speaker that is a number": {"supervisions": [SEGMENT | {"speaker": 3}]},
+    "a speaker in a list": {"supervisions": [SEGMENT | {"speaker": ["x"]}]},
+    "a channel in words": {"channel": "0"},
+    "custom fields in a list": {"custom": [1]},
+    "a recording in a list": {"recording": [RECORDING]},
+    "a rate in words": {"recording": RECORDING | {"sampling_rate": "8000"}},
+    "a duration of a recording in words": {"recording": RECORDING | {"duration": "1"}},
+    "2000 sources": {"recording": RECORDING | {"sources": [FILE] * 2000}},
 }
 
 
@@ -114,8 +128,17 @@ def test_a_line_that_is_no_cut_is_refused(line):
 
 
 def test_a_plain_cut_is_let_through():
-    cut = CUT | {"features": ARRAY, "custom": {"bytes": 7, "names": ["a"]}}
+    cut = CUT | {"supervisions": [SEGMENT], "features": ARRAY, "custom": {"bytes": 7, "names": ["a"]}}
     assert parse_cut(json.dumps(cut).encode(), "there") == cut
+
+
+def test_a_cut_that_lasts_longer_than_its_index_says_is_refused(tmp_path):
+    prepared = run(tmp_path, Recipe())
+    path = prepared.folder / "cuts_train.npz"
+    with np.load(path) as index:
+        np.savez(path, offsets=index["offsets"], durations=index["durations"] / 1000)
+    with pytest.raises(ValueError, match=r"cuts_train\.jsonl, byte 0: the cut lasts .* s, its index says 0\.00"):
+        IndexedCutSet(prepared.folder / "cuts_train").check()
 
 
 def set_to(**values: Any) -> Change:

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from lhotse import CutSet
+from lhotse.utils import rich_exception_info
 
 from asr.data.features import LogMel
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
-from asr.errors import OutOfMemory, RunFailed, explaining_lost_workers
+from asr.errors import OutOfMemory, RunFailed, explaining_lost_workers, refuse_lack_of_memory
 from asr.inference.decode import decode_all
 from asr.training.fit import fit, when_training
 from tests.data.corpora import Recipe, dropped
@@ -123,6 +125,17 @@ def test_an_utterance_that_cannot_be_read_for_lack_of_memory_is_not_skipped(tmp_
     cuts = CutSet.from_cuts(prepared.cuts("train")[:1])
     with pytest.raises(RunFailed, match="out of memory while reading train-0"), explaining_lost_workers():
         list(load_batches(dataset, [(1, cuts)], Workers(num_workers)))
+
+
+def test_an_error_that_a_library_fails_to_make_anew_says_what_numpy_said():
+    @rich_exception_info
+    def allocate():
+        np.empty(2**52)
+
+    with pytest.raises(TypeError) as raised:
+        allocate()
+    with pytest.raises(OutOfMemory, match=r"while reading u1 \(Unable to allocate .* for an array with shape"):
+        refuse_lack_of_memory(raised.value, "u1")
 
 
 def test_a_preparation_that_lacks_memory_keeps_nothing(tmp_path, monkeypatch):

@@ -17,7 +17,8 @@ from torch.utils.data import Dataset, get_worker_info
 
 from asr.data.features import Features, cause, read_features
 from asr.data.loading.batch import Batch
-from asr.data.manifests.audio_checks import refuse_changed, too_long
+from asr.data.manifests.audio_checks import refuse_changed
+from asr.data.manifests.decoding_limits import too_long
 from asr.data.seeding import seed_for
 from asr.error_text import caused_by_memory
 from asr.errors import WorkerLost, refuse_lack_of_memory
@@ -59,9 +60,9 @@ class SpeechDataset(Dataset):
         reads_audio = cut.has_recording and not self.features.precomputed
         rate_hz = self.features.sampling_rate_hz
         if reads_audio:
-            refuse_changed(cut)
             if problem := too_long(cut, rate_hz):
                 raise ValueError(problem)
+            refuse_changed(cut)
         if self.perturb is not None:
             # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
             cut = cut.resample(rate_hz) if reads_audio and rate_hz else cut

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import stat
@@ -13,9 +12,9 @@ from typing import Any
 import soundfile
 from lhotse import Recording
 from lhotse.audio import set_current_audio_backend
-from lhotse.augmentation import Resample, Speed
 from lhotse.cut import Cut
 
+from asr.data.manifests.decoding_limits import RATES_HZ, before_transforms, impulse_responses
 from asr.errors import refuse_lack_of_memory
 
 # lhotse 1.33 tries several backends; some start programs, for *.sph a shell with the file name in its command, so
@@ -26,16 +25,6 @@ set_current_audio_backend(READER)
 
 # programs that write manifests round differently, and lhotse pads the difference; more than a frame is a loss
 TOLERATED_S = 0.01
-# telephone to ultrasound; another rate in a header would turn seconds into hours when resampled
-RATES_HZ = (4_000, 768_000)
-# a cut is decoded, resampled and encoded in one piece, and attention takes memory that grows with the square of it
-MAX_DECODED_S = 900
-MAX_DECODED_SAMPLES = MAX_DECODED_S * 48_000
-MAX_CHANNELS = 1024  # of libsndfile
-MAX_TRANSFORMS = 20
-# taps of a resampling filter: the product of both rates without their common factors, 441 × 160 from 44.1 to 16 kHz,
-# but 10^9 between two prime rates
-MAX_FILTER = 2**20
 # libsndfile's log of a chunk whose header claims more bytes than follow; programs that write to a pipe do not know the
 # number, and claim one of the others
 CLAIM = re.compile(r"^ *(?:data|SSND|Data Size) *: *(\d+) \(should be (\d+)\)", re.MULTILINE)
@@ -79,96 +68,59 @@ def _sources(data: Any) -> Iterator[Mapping[str, Any]]:
 def audio_problem(recording: Recording) -> str | None:
     """Return why a recording cannot be used, or None; what precedes a colon is the kind of reason."""
     refuse_foreign_sources([recording])
-    for source in recording.sources:
-        if problem := _file_problem(Path(source.source), len(source.channels), recording):
-            return problem
-    return None
-
-
-def too_long(cut: Cut, target_rate_hz: int = 0) -> str | None:
-    """Return why decoding and resampling a cut would take too much memory, or None.
-
-    Args:
-        cut: a part of a recording.
-        target_rate_hz: rate to resample to; 0 for none.
-    """
-    if not cut.duration <= MAX_DECODED_S:
-        return f"longer than {MAX_DECODED_S} s; cut it into parts"
-    # lhotse reads all channels of a file together
-    num_channels = max((len(source.channels) for source in cut.recording.sources), default=0)
-    try:
-        steps = list(_resampling(cut.recording, target_rate_hz))
-    except (TypeError, ValueError, OverflowError) as error:  # a manifest may hold a speed of 1e308
-        return f"impossible transforms: {error}"
-    if num_channels * cut.duration * max(cut.recording.sampling_rate, *map(max, steps), 0) > MAX_DECODED_SAMPLES:
-        return f"more than {MAX_DECODED_SAMPLES} samples in all channels; cut it into parts"
-    return _transform_problem(cut.recording, steps)
-
-
-def _resampling(recording: Recording, target_rate_hz: int) -> Iterator[tuple[int, int]]:
-    """Yield source and target rates of each resampling when a recording is read."""
-    for transform in recording.transforms or ():
-        if isinstance(transform, Resample):
-            yield transform.source_sampling_rate, transform.target_sampling_rate
-        elif isinstance(transform, Speed):
-            yield round(recording.sampling_rate * transform.factor), recording.sampling_rate
-    if target_rate_hz:
-        yield recording.sampling_rate, target_rate_hz
-
-
-def _transform_problem(recording: Recording, steps: Iterable[tuple[int, int]]) -> str | None:
-    if len(recording.transforms or ()) > MAX_TRANSFORMS:
-        return f"impossible transforms: {len(recording.transforms)}, allowed are {MAX_TRANSFORMS}"
-    for source_hz, target_hz in steps:
-        if not all(0 < rate <= RATES_HZ[1] for rate in (source_hz, target_hz)):
-            return f"impossible rate: resampling from {source_hz} to {target_hz} Hz, allowed are 1 to {RATES_HZ[1]}"
-        if source_hz * target_hz // math.gcd(source_hz, target_hz) ** 2 > MAX_FILTER:
-            return (
-                f"impossible rate: resampling from {source_hz} to {target_hz} Hz takes a filter of more than "
-                f"{MAX_FILTER} numbers; save the audio at a usual rate"
-            )
-    return None
+    return _problem(recording, read_end=True)
 
 
 def remember_size(cut: Cut) -> None:
-    """Store the size of a cut's audio files in it, so that a change is noticed without opening them."""
-    cut.custom = {**(cut.custom or {}), BYTES: sum(os.stat(source.source).st_size for source in cut.recording.sources)}
+    """Store the size of a cut's audio files in it, so that a change is noticed without decoding them."""
+    cut.custom = {**(cut.custom or {}), BYTES: _num_bytes(cut.recording)}
 
 
 def refuse_changed(cut: Cut) -> None:
-    """Refuse audio that has changed since its cut was prepared; takes microseconds if nothing has.
+    """Refuse audio that has changed since its cut was prepared; reads no more than headers if its size is the same.
 
     Raises:
-        ValueError: it is missing, no regular file, or has another size and does not fit its manifest.
+        ValueError: it is missing, no regular file, or does not fit its manifest.
     """
-    size = 0
-    for source in cut.recording.sources:
-        try:
-            status = os.stat(source.source)
-        except (OSError, ValueError):
-            raise ValueError(f"missing audio: {source.source}") from None
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"unreadable audio: {source.source} is not a regular file")
-        size += status.st_size
-    if size != (cut.custom or {}).get(BYTES, size) and (problem := audio_problem(cut.recording)):
+    problem = _problem(cut.recording, read_end=False)
+    if problem is None:
+        size = _num_bytes(cut.recording)
+        changed = size != (cut.custom or {}).get(BYTES, size)
+        problem = audio_problem(cut.recording) if changed else None
+    if problem:
         raise ValueError(f"{problem} (changed since it was prepared)")
 
 
-def _file_problem(path: Path, num_channels: int, recording: Recording) -> str | None:
-    # Path.is_file raises an error on a name that is too long
-    if not os.path.isfile(path):
+def _num_bytes(recording: Recording) -> int:
+    return sum(os.stat(source.source).st_size for source in recording.sources)
+
+
+def _problem(recording: Recording, read_end: bool) -> str | None:
+    for one in (recording, *impulse_responses(recording)):
+        for source in one.sources:
+            if problem := _file_problem(Path(source.source), len(source.channels), one, read_end):
+                return problem
+    return None
+
+
+def _file_problem(path: Path, num_channels: int, recording: Recording, read_end: bool) -> str | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # also a name that is too long, or holds NUL
         return f"missing audio: {path}"
-    if path.stat().st_size == 0:
+    if not stat.S_ISREG(status.st_mode):
+        return f"unreadable audio: {path} is not a regular file"
+    if status.st_size == 0:
         return f"empty audio: {path}"
     try:
         with soundfile.SoundFile(path) as file:
-            return _content_problem(file, num_channels, recording)
+            return _header_problem(file, num_channels, recording) or (_end_problem(file) if read_end else None)
     except Exception as error:  # a decoder may raise anything: for *.raw it is a TypeError
         refuse_lack_of_memory(error, str(path))
         return f"unreadable audio: {error}"
 
 
-def _content_problem(file: soundfile.SoundFile, num_channels: int, recording: Recording) -> str | None:
+def _header_problem(file: soundfile.SoundFile, num_channels: int, recording: Recording) -> str | None:
     if file.frames == 0:
         return f"empty audio: {file.name}"
     if file.channels != num_channels:
@@ -177,14 +129,21 @@ def _content_problem(file: soundfile.SoundFile, num_channels: int, recording: Re
         claimed, there = int(claim[1]), int(claim[2])
         if claimed not in UNKNOWN_BYTES and claimed - there > TOLERATED_S * file.samplerate:
             return f"truncated audio: its header claims {claimed} bytes, {there} are there, in {file.name}"
-    # a recording with transforms has another rate and length than its file
-    if not recording.transforms:
-        if file.samplerate != recording.sampling_rate:
-            return f"unexpected rate: {file.samplerate} Hz, the manifest has {recording.sampling_rate}, in {file.name}"
-        if file.frames < recording.num_samples - TOLERATED_S * file.samplerate:
-            return f"truncated audio: {file.frames} of {recording.num_samples} samples in {file.name}"
+    rate_hz, duration_s = before_transforms(recording)
+    if file.samplerate != rate_hz:
+        return f"unexpected rate: {file.samplerate} Hz, the manifest has {rate_hz}, in {file.name}"
+    num_samples = round(duration_s * rate_hz)
+    if file.frames < num_samples - TOLERATED_S * file.samplerate:
+        return f"truncated audio: {file.frames} of {num_samples} samples in {file.name}"
+    # lhotse decodes the whole file for a cut of the whole recording, however long the manifest says that it is
+    if file.frames > 2 * num_samples:
+        return f"unexpected length: {file.frames} samples, the manifest has {num_samples}, in {file.name}"
     if not RATES_HZ[0] <= file.samplerate <= RATES_HZ[1]:
         return f"impossible rate: {file.samplerate} Hz, allowed are {RATES_HZ[0]} to {RATES_HZ[1]}, in {file.name}"
+    return None
+
+
+def _end_problem(file: soundfile.SoundFile) -> str | None:
     file.seek(file.frames - 1)
     if len(file.read(1)) == 0:
         return f"truncated audio: the last of {file.frames} samples cannot be read from {file.name}"

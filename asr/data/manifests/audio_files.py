@@ -9,7 +9,8 @@ from pathlib import Path
 from lhotse import CutSet, Recording
 from lhotse.cut import Cut
 
-from asr.data.manifests.audio_checks import audio_problem, too_long
+from asr.data.manifests.audio_checks import audio_problem
+from asr.data.manifests.decoding_limits import too_long
 from asr.errors import refuse_lack_of_memory
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE

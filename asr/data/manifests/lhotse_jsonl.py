@@ -18,43 +18,25 @@ from typing import Any, TypeVar
 from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 from asr.console import track
-from asr.data.manifests.audio_checks import MAX_CHANNELS, MAX_TRANSFORMS, refuse_foreign_sources
+from asr.data.manifests.audio_checks import refuse_foreign_sources
 from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.decoding_limits import MAX_CHANNELS, MAX_TRANSFORMS, impulse_responses
 from asr.data.manifests.feature_storage import refuse_foreign_storage
+from asr.data.manifests.manifest_fields import (
+    CUT,
+    CUT_OPTIONAL,
+    FEATURES,
+    FEATURES_OPTIONAL,
+    RECORDING,
+    RECORDING_OPTIONAL,
+    SUPERVISION,
+    SUPERVISION_OPTIONAL,
+    check_fields,
+)
 from asr.data.manifests.source_files import read_lines, refuse_unspeakable
 
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
-Type = type | tuple[type, ...]
-
-NUMBER = (int, float)
 HALF = re.compile(r"\\u[dD][89a-fA-F]")
-# fields that are read, with their types; others are ignored
-RECORDING: dict[str, Type] = {"id": str, "sources": list, "sampling_rate": int, "num_samples": int, "duration": NUMBER}
-RECORDING_OPTIONAL: dict[str, Type] = {"channel_ids": list, "transforms": list}
-FEATURES: dict[str, Type] = {
-    **dict.fromkeys(("recording_id", "storage_type", "storage_path", "storage_key"), str),
-    **dict.fromkeys(("start", "duration", "frame_shift"), NUMBER),
-    **dict.fromkeys(("num_frames", "num_features", "sampling_rate"), int),
-}
-FEATURES_OPTIONAL: dict[str, Type] = {"type": str, "channels": int}
-SUPERVISION: dict[str, Type] = {"id": str, "recording_id": str, "start": NUMBER, "duration": NUMBER}
-SUPERVISION_OPTIONAL: dict[str, Type] = {
-    "channel": (int, list),
-    **dict.fromkeys(("text", "speaker", "language", "gender"), str),
-}
-CUT: dict[str, Type] = {"id": str, "start": NUMBER}
-CUT_OPTIONAL: dict[str, Type] = {"recording": dict, "supervisions": list}
-# outside of these lhotse's arithmetic fails, or rounds segments to nothing; zero and negative numbers contradict other
-# fields, which manifest_checks reports
-RANGES = {
-    "sampling_rate": (1, 10**9),
-    "num_samples": (1, 10**13),
-    "duration": (1e-6, 1e9),
-    "start": (0, 1e9),
-    "num_frames": (1, 10**12),
-    "num_features": (1, 10**6),
-    "frame_shift": (1e-6, 1e6),
-}
 READABLE_CUTS = ("MonoCut", "MultiCut")
 MAX_SUPERVISIONS = 20_000  # of a cut; more than a day of speech has
 
@@ -108,7 +90,7 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
                 f"{where}: a cut of type {kind!r} is not read, only {' and '.join(READABLE_CUTS)}: what is mixed or "
                 "padded would be lost. Save its audio to a file, and a cut of that file."
             )
-        data = _fields(where, data, CUT, CUT_OPTIONAL)
+        data = check_fields(where, data, CUT, CUT_OPTIONAL)
         if not data.get("recording") or not data.get("supervisions"):
             lacking = "supervision" if data.get("recording") else "recording"
             dropped.append(Dropped(split, data["id"], f"no {lacking}: the cut has none"))
@@ -174,25 +156,8 @@ def _refuse_halves(line: str, data: Any) -> None:
             raise ValueError(f"it holds {half!r}, half of a surrogate pair, which is no character") from error
 
 
-def _fields(where: str, data: Any, required: dict[str, Type], optional: dict[str, Type]) -> dict[str, Any]:
-    """Return the fields of an item that are read; refuse other types and impossible numbers."""
-    if not isinstance(data, dict):
-        raise ValueError(f"{where}: an object in braces is expected, given {str(data)[:60]!r}")
-    for name, kinds in (required | optional).items():
-        value = data.get(name)
-        if name not in required and value is None:
-            continue
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-            raise ValueError(f"{where}: field {name!r} must be {names}, given {str(value)[:60]!r}")
-        least, most = RANGES.get(name, (0, 0))
-        if most and isinstance(value, int | float) and value != 0 and not least <= abs(value) <= most:
-            raise ValueError(f"{where}: field {name!r} must be from {least:g} to {most:g}, given {str(value)[:60]}")
-    return {name: data[name] for name in (*required, *optional) if data.get(name) is not None}
-
-
 def _recording(where: str, data: Any) -> Recording:
-    fields = _fields(where, data, RECORDING, RECORDING_OPTIONAL)
+    fields = check_fields(where, data, RECORDING, RECORDING_OPTIONAL)
     _refuse_many(where, fields)
     if fields["sampling_rate"] <= 0:
         raise ValueError(f"{where}: field 'sampling_rate' must be positive, given {fields['sampling_rate']}")
@@ -203,7 +168,7 @@ def _recording(where: str, data: Any) -> Recording:
         raise ValueError(f"{where}: {error}") from error
     except Exception as error:  # lhotse checks few types, and raises whatever follows
         raise ValueError(f"{where}: this recording cannot be read: {type(error).__name__}: {error}") from error
-    for source in recording.sources:
+    for source in (source for one in (recording, *impulse_responses(recording)) for source in one.sources):
         # prepared data must not depend on where a command is started
         source.source = os.path.abspath(source.source)
     return recording
@@ -225,7 +190,7 @@ def _refuse_many(where: str, fields: dict[str, Any]) -> None:
 
 
 def _features(where: str, data: Any) -> Features:
-    features = Features(**{"type": "unknown"} | _fields(where, data, FEATURES, FEATURES_OPTIONAL))
+    features = Features(**{"type": "unknown"} | check_fields(where, data, FEATURES, FEATURES_OPTIONAL))
     # prepared data must not depend on where a command is started
     features.storage_path = os.path.abspath(features.storage_path)
     try:
@@ -236,7 +201,7 @@ def _features(where: str, data: Any) -> Features:
 
 
 def _supervision(where: str, data: Any) -> SupervisionSegment:
-    fields = _fields(where, data, SUPERVISION, SUPERVISION_OPTIONAL)
+    fields = check_fields(where, data, SUPERVISION, SUPERVISION_OPTIONAL)
     refuse_unspeakable(where, fields.get("text", ""))
     channels = fields.get("channel")
     if isinstance(channels, list):

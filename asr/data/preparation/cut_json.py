@@ -8,11 +8,23 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from asr.data.manifests.decoding_limits import MAX_CHANNELS
 from asr.data.manifests.feature_storage import READABLE
+from asr.data.manifests.manifest_fields import (
+    NUMBER,
+    RECORDING,
+    RECORDING_OPTIONAL,
+    SUPERVISION,
+    SUPERVISION_OPTIONAL,
+    Type,
+    check_fields,
+)
+from asr.data.manifests.source_files import refuse_unspeakable
 
 CUT_TYPES = ("MonoCut", "MultiCut")  # lhotse's MixedCut and PaddingCut never occur in prepared data
 MAX_LINE_BYTES = 2**24
-REQUIRED = {"id": str, "start": int | float, "duration": int | float, "supervisions": list}
+CUT: dict[str, Type] = {"id": str, "start": NUMBER, "duration": NUMBER, "supervisions": list}
+CUT_OPTIONAL: dict[str, Type] = {"channel": (int, list), "recording": dict, "features": dict, "custom": dict}
 
 
 def parse_cut(line: bytes, where: str) -> dict[str, Any]:
@@ -36,12 +48,14 @@ def parse_cut(line: bytes, where: str) -> dict[str, Any]:
         raise ValueError(f"{where}: this is no cut: {error}") from None
     if not isinstance(data, dict) or data.get("type") not in CUT_TYPES:
         raise ValueError(f"{where}: this is no cut of type {' or '.join(CUT_TYPES)}, but {line[:60]!r}")
-    for name, kinds in REQUIRED.items():
-        value = data.get(name)
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise ValueError(f"{where}: field {name!r} of the cut is {str(value)[:60]!r}")
+    check_fields(where, data, CUT, CUT_OPTIONAL)
     if not 0 < data["duration"] < math.inf or not 0 <= data["start"] < math.inf:
         raise ValueError(f"{where}: the cut starts at {data['start']} s and lasts {data['duration']} s")
+    if data.get("recording") is not None:
+        check_fields(where, data["recording"], RECORDING, RECORDING_OPTIONAL)
+    for supervision in data["supervisions"]:
+        check_fields(where, supervision, SUPERVISION, SUPERVISION_OPTIONAL)
+    refuse_unspeakable(where, " ".join(supervision.get("text") or "" for supervision in data["supervisions"]))
     # not recursive: what json can parse may be nested as deeply as Python's stack
     todo: list[Any] = [data]
     while todo:
@@ -57,8 +71,8 @@ def parse_cut(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _check_sources(sources: Any, where: str) -> None:
-    if not isinstance(sources, list) or not sources:
-        raise ValueError(f"{where}: sources of audio are {str(sources)[:60]!r}, not a list of files")
+    if not isinstance(sources, list) or not 0 < len(sources) <= MAX_CHANNELS:
+        raise ValueError(f"{where}: audio sources are {str(sources)[:60]!r}, not a list of 1 to {MAX_CHANNELS} files")
     for source in sources:
         kind = source.get("type") if isinstance(source, Mapping) else None
         path = source.get("source") if isinstance(source, Mapping) else None

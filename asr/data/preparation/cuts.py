@@ -13,9 +13,11 @@ from lhotse.utils import fastcopy
 
 from asr.console import track
 from asr.data.features import Features
-from asr.data.manifests.audio_checks import audio_problem, remember_size, too_long
+from asr.data.manifests.audio_checks import audio_problem, remember_size
 from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.decoding_limits import too_long
 from asr.data.manifests.import_manifests import import_manifests
+from asr.data.manifests.source_files import refuse_unspeakable
 from asr.data.preparation.feature_checks import refuse_unfit, stored_problem
 from asr.text.normalize import TextNormalizer
 
@@ -75,6 +77,7 @@ def check_cuts(
             text = normalize(supervision.text or "")
         except ValueError as error:
             raise ValueError(f"{split}: {cut.id}: {error}") from error
+        refuse_unspeakable(f"{split}: {cut.id}", text)  # as reading the cut will: capitals can be longer
         if reason := source(cut) or _unusable(split, cut, text, limits):
             checked.dropped.append(Dropped(split, cut.id, reason))
         else:
@@ -117,8 +120,10 @@ def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:
     return None
 
 
-def evaluation_cuts(path: Path, normalize: Callable[[str], str], features: Features) -> tuple[CutSet, list[Dropped]]:
-    """Return the cuts of all splits at ``path`` with normalized transcripts, and what was dropped.
+def evaluation_cuts(
+    path: Path, normalize: Callable[[str], str], features: Features
+) -> tuple[CutSet, list[Dropped], list[str]]:
+    """Return the cuts of all splits at ``path`` with normalized transcripts, what was dropped, and notes on the import.
 
     Empty transcripts stay, because they are references like others.
 
@@ -141,4 +146,4 @@ def evaluation_cuts(path: Path, normalize: Callable[[str], str], features: Featu
                 cuts.append(cut)
     if not cuts:
         raise ValueError(f"{path}: there is nothing to decode; the first reasons: {[d.reason for d in dropped[:3]]}")
-    return CutSet.from_cuts(cuts), dropped
+    return CutSet.from_cuts(cuts), dropped, imported.notes

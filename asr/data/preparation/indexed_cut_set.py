@@ -78,7 +78,12 @@ class IndexedCutSet(Sequence[Cut]):
             self._file = self.lines.open("rb")
         self._file.seek(self.offsets[number])
         # the message has the offset, because a negative number counts from the end
-        return parse_cut(self._file.readline(MAX_LINE_BYTES + 1), f"{self.lines}, byte {self.offsets[number]}")
+        where = f"{self.lines}, byte {self.offsets[number]}"
+        data = parse_cut(self._file.readline(MAX_LINE_BYTES + 1), where)
+        # batches are planned by the index alone
+        if data["duration"] != self.durations[number]:
+            raise ValueError(f"{where}: the cut lasts {data['duration']} s, its index says {self.durations[number]} s")
+        return data
 
     def __getstate__(self) -> dict[str, Any]:
         # copies and worker processes must not share a file position

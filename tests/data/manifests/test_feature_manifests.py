@@ -37,7 +37,7 @@ def test_a_folder_of_features_and_supervisions_is_decoded(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     pair = stored_utterance(Path("."), "a", text="Hi")
     assert pair[0].storage_path == "matrices"
-    ((cut,), dropped) = evaluation_cuts(write_folder(tmp_path / "m", pair), str.lower, FEATURES)
+    ((cut,), dropped, _) = evaluation_cuts(write_folder(tmp_path / "m", pair), str.lower, FEATURES)
     monkeypatch.chdir("/")
     assert (cut.id, cut.supervisions[0].text, dropped) == ("a", "hi", [])
     np.testing.assert_array_equal(FEATURES(cut), matrix(100, seed=1))
@@ -52,7 +52,7 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path):
     folder = write_folder(tmp_path, *pairs)
     lost = SupervisionSegment("lost", "nowhere", 0.0, 1.0)
     SupervisionSet.from_segments([*(segment for _, segment in pairs), lost]).to_file(folder / "supervisions.jsonl.gz")
-    cuts, dropped = evaluation_cuts(folder, str, FEATURES)
+    cuts, dropped, _ = evaluation_cuts(folder, str, FEATURES)
     assert [cut.id for cut in cuts] == ["good"]
     assert {item.item: item.reason.split(":")[0] for item in dropped} == {
         "gone": "missing features",

@@ -37,7 +37,7 @@ def test_relative_audio_is_found_from_every_folder_later(manifests):
 
 
 def test_segments_without_audio_are_named_when_evaluating(manifests):
-    cuts, dropped = evaluation_cuts(manifests, str, SPEC.features)
+    cuts, dropped, _ = evaluation_cuts(manifests, str, SPEC.features)
     assert [cut.id for cut in cuts] == ["good"]
     assert {item.item: item.reason.split(":")[0] for item in dropped} == {
         "late": "outside its recording",
@@ -110,7 +110,7 @@ def test_one_id_may_name_different_audio_in_different_splits(tmp_path):
         RecordingSet.from_recordings([recording]).to_file(tmp_path / f"recordings_{split}.jsonl")
         SupervisionSet.from_segments([segment]).to_file(tmp_path / f"supervisions_{split}.jsonl")
     (tmp_path / "gone.wav").unlink()
-    cuts, dropped = evaluation_cuts(tmp_path, str, SPEC.features)
+    cuts, dropped, _ = evaluation_cuts(tmp_path, str, SPEC.features)
     assert [cut.id for cut in cuts] == ["test"]
     assert [(item.split, item.item, item.reason.split(":")[0]) for item in dropped] == [("dev", "dev", "missing audio")]
 
@@ -120,9 +120,16 @@ def test_nothing_to_decode_says_why(tmp_path):
         evaluation_cuts(table(tmp_path, "audio\ttext", "gone.wav\thi"), str, SPEC.features)
 
 
+def test_columns_that_are_not_used_are_named_when_evaluating(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
+    source = table(tmp_path, "audio\ttext\tstart\tduration", "a.wav\thi\t0.5\t0.1")
+    ((cut,), _, notes) = evaluation_cuts(source, str, SPEC.features)
+    assert (cut.duration, notes) == (1.0, ["columns not used: start, duration"])
+
+
 def test_empty_transcripts_are_references(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
-    ((cut,), dropped) = evaluation_cuts(table(tmp_path, "audio\ttext", "a.wav\t"), str.strip, SPEC.features)
+    ((cut,), dropped, _) = evaluation_cuts(table(tmp_path, "audio\ttext", "a.wav\t"), str.strip, SPEC.features)
     assert (cut.supervisions[0].text, dropped) == ("", [])
 
 
@@ -131,6 +138,6 @@ def test_every_real_prompt_is_a_reference_whatever_its_split(shared_data, tmp_pa
         tar.extractall(tmp_path, filter="data")
     lines = (tmp_path / "asterisk_en/transcripts.tsv").read_text(encoding="utf-8").splitlines()
     source = table(tmp_path / "asterisk_en", "audio\tspeaker\ttext\tsplit", *lines)
-    cuts, dropped = evaluation_cuts(source, str.upper, SPEC.features)
+    cuts, dropped, _ = evaluation_cuts(source, str.upper, SPEC.features)
     assert dropped == []
     assert sorted(cut.supervisions[0].text for cut in cuts) == sorted(line.split("\t")[2].upper() for line in lines)

@@ -163,7 +163,7 @@ def test_cuts_without_audio_or_transcript_are_listed(tmp_path):
     silent, untold = cut_of(tmp_path, "b", "t").to_dict(), recording(tmp_path, "c").to_cut().with_id("untold")
     del silent["recording"]
     write(tmp_path / "cuts_test.jsonl", cut_of(tmp_path), silent | {"id": "silent"}, untold)
-    cuts, dropped = evaluation_cuts(tmp_path, str.upper, SPEC.features)
+    cuts, dropped, _ = evaluation_cuts(tmp_path, str.upper, SPEC.features)
     assert [(cut.id, cut.supervisions[0].text) for cut in cuts] == [("s", "HI")]
     assert [(item.split, item.item, item.reason.split(":")[0]) for item in dropped] == [
         ("test", "silent", "no recording"),
@@ -187,6 +187,6 @@ def test_an_address_inside_a_cut_is_refused(tmp_path):
 def test_the_channel_that_a_supervision_names_is_read(tmp_path, channel, level):
     write(tmp_path / "recordings.jsonl", recording(tmp_path, num_channels=2))
     write(tmp_path / "supervisions.jsonl", SEGMENT | {"channel": channel})
-    ((cut,), _) = evaluation_cuts(tmp_path, str, SPEC.features)
+    ((cut,), _, _) = evaluation_cuts(tmp_path, str, SPEC.features)
     assert np.allclose(cut.load_audio()[0], level, atol=1e-3)
     assert any("several channels: 1" in note for note in import_manifests(tmp_path).notes)
