@@ -61,6 +61,13 @@ def test_a_failing_job_does_not_stop_the_others_and_the_sweep_says_so(trained, t
     assert "2 jobs: 1 finished, 1 not: " in printed
 
 
+def test_each_value_that_is_swept_is_a_job_and_the_same_command_finds_them_again(trained, tmp_path):
+    words = ("-m", "torch_threads=1,2", "sweep.name=all", f"data.dir={data(trained)}")
+    quick = [word for word in QUICK if not word.startswith("torch_threads")]
+    assert "2 jobs: 2 finished. " in Workplace(tmp_path).run("train", *quick, *words)
+    assert "2 jobs: 2 finished (2 of them before)" in Workplace(tmp_path).run("train", *quick, *words)
+
+
 def test_two_jobs_at_a_time_of_two_ranks_each(trained, tmp_path):
     """Lightning on its own would start the multirun again in every rank."""
     words = ("-m", "optimizer=adamw,eve", "sweep.name=ranks", "hydra/launcher=parallel", "trainer.devices=2")

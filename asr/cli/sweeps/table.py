@@ -8,11 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, read_write
 from rich.table import Table
 
 from asr.cli.errors import ConfigError
-from asr.cli.sweeps.jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, is_finished, records
+from asr.cli.sweeps.jobs import (
+    RECORDS,
+    JobRecord,
+    best_dev_wer,
+    check_sweep_name,
+    is_finished,
+    records,
+    swept_free_keys,
+)
 from asr.console import PlainConsole, printable
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
@@ -24,7 +32,7 @@ console = PlainConsole()
 
 
 class SweepTable(Callback):
-    """Checks a sweep's name before it starts, and prints the status of every job at its end."""
+    """Checks a sweep before it starts and tells its jobs what is swept; prints the status of every job at its end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse an invalid name, folders that jobs get by themselves, and a hostile folder; listen for signals.
@@ -37,9 +45,13 @@ class SweepTable(Callback):
                 if config.get(key) is not None:
                     raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
             check_sweep_folder(Path(config.hydra.sweep.dir))
+            swept = swept_free_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {})
         except ValueError as error:
             print(f"asr-train: {printable(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
+        if swept:
+            with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
+                config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
         if config.hydra.launcher._target_.endswith(".BasicLauncher"):
             end_with(lambda: resume_line(Path(config.hydra.sweep.dir)))
         else:
