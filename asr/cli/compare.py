@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.app import run_app
 from asr.cli.config.bounds import MAX_CPU_S, bounded
-from asr.cli.config.resuming import FREE
+from asr.cli.config.free_keys import free_in_comparison
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.console import PlainConsole
 from asr.evaluation.comparison.compare import compare
@@ -46,7 +46,7 @@ def run(options: DictConfig) -> None:
     else:
         usable_folder((sweep or RUNS) / "comparison", "out")
     speaker_of = _speaker_of(config)
-    found = read_runs(folders, free=("sweep", *FREE))
+    found = read_runs(folders, free=free_in_comparison)
     runs = found.runs
     if speaker_of is not None:
         with bounded(f"speaker_pattern: it takes longer than {MAX_CPU_S} s on the ids of utterances; simplify it"):

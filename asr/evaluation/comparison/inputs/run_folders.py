@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.evaluation.comparison.inputs.naming import BUDGET, SEED, Systems
+from asr.evaluation.comparison.inputs.naming import BUDGET, SEED, FreeKeys, Systems
 from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
 from asr.evaluation.comparison.inputs.runs import Cost, Curve, Run, SetErrors
 from asr.evaluation.formatting import count, shortlist
@@ -46,12 +46,12 @@ class _Files:
     problems: list[str]
 
 
-def read_runs(folders: Sequence[Path], free: Sequence[str] = ()) -> ReadRuns:
+def read_runs(folders: Sequence[Path], free: FreeKeys = lambda config: ()) -> ReadRuns:
     """Read finished runs; a folder that cannot be read is left out with a message.
 
     Args:
         folders: of runs.
-        free: config keys that do not change what is trained.
+        free: tells of each config which keys do not change the result.
     """
     read, problems, num_tuning = [], [], 0
     for folder in folders:
