@@ -64,9 +64,9 @@ def run(options: DictConfig) -> None:
     output = _output_folder(config["out"], sweep)
     report, *plots = write_report_files(comparison, output)
     files = [write_json(comparison, output), report, *plots]
-    console.print(f"report: {report}", soft_wrap=True)
+    console.print_line(f"report: {report}")
     _track(config.get("logger"), comparison, files, output, sweep)
-    console.print(f"comparison: {output}", soft_wrap=True)
+    console.print_line(f"comparison: {output}")
 
 
 def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
@@ -142,7 +142,7 @@ def _print(comparison: Comparison) -> None:
         console.print(table, "")
     for kind, sentences in (("note", comparison.notes), ("problem", comparison.problems)):
         for sentence in sentences:
-            console.print(f"{kind}: {sentence}", soft_wrap=True)
+            console.print_line(f"{kind}: {sentence}")
 
 
 def _track(

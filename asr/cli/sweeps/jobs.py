@@ -107,7 +107,7 @@ def records(sweep_dir: Path) -> list[JobRecord]:
         try:
             found.append(JobRecord.load(path))
         except ValueError as error:
-            console.print(f"left out: {error}", soft_wrap=True)
+            console.print_line(f"left out: {error}")
     return sorted(found, key=lambda record: (record.overrides, record.name))
 
 
@@ -263,6 +263,6 @@ def best_dev_wer(folder: Path) -> float:
         points = read_metrics(metrics, lambda name: name == "val/wer") if metrics.is_file() else {}
         values = list(points["val/wer"][1]) if points else []
     except ValueError as error:
-        console.print(f"the WER on dev of {folder.name} is not known: {error}", soft_wrap=True)
+        console.print_line(f"the WER on dev of {folder.name} is not known: {error}")
         values = []
     return min(filter(math.isfinite, values), default=math.inf)

@@ -65,7 +65,7 @@ class SweepTable(Callback):
             print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
             raise SystemExit(2)
         console.print(job_table(sweep_dir, found))
-        console.print(last_line(sweep_dir, found), soft_wrap=True)
+        console.print_line(last_line(sweep_dir, found))
         if any(record.failed for record in found):
             raise SystemExit(1)
 
@@ -74,7 +74,7 @@ def _has_run(record: JobRecord, sweep_dir: Path) -> bool:
     """Return whether a job that its file calls finished has left a report; a line says so if not."""
     has_run = record.failed or is_finished(sweep_dir / record.name)
     if not has_run:
-        console.print(f"left out: {record.name}: its record says {record.status}, but its folder holds no report")
+        console.print_line(f"left out: {record.name}: its record says {record.status}, but its folder holds no report")
     return has_run
 
 
@@ -129,7 +129,7 @@ def _test_wers(folder: Path) -> list[float]:
     try:
         sets = at(read_json(path), "test")
     except ValueError as error:
-        console.print(f"the WER on test of {folder.name} is not known: {error}", soft_wrap=True)
+        console.print_line(f"the WER on test of {folder.name} is not known: {error}")
         return []
     wers = [number_at(found, "wer") for found in sets.values()] if isinstance(sets, dict) else []
     return [math.inf if wer is None else wer for wer in wers]

@@ -13,6 +13,8 @@ from asr.nested import at, flatten, is_within
 SEED = "seed"
 BUDGET = "trainer.max_steps"
 NUM_KEYS = 5  # differing keys that a message names
+MAX_KEY = 100  # characters
+MAX_NAME = 200
 
 # returns the keys of a config that do not change the result of its run; all keys below them are free too
 FreeKeys = Callable[[Mapping[str, Any]], Collection[str]]
@@ -64,7 +66,7 @@ class Systems:
         configs = [self.configs[run] for run in runs]
         rows = {key: [config.get(key, "absent") for config in configs] for key in sorted(set().union(*configs))}
         texts = [
-            f"{key}: {' / '.join(shortened(str(value), 40) for value in values)}"
+            f"{shortened(key, MAX_KEY)}: {' / '.join(shortened(str(value), 40) for value in values)}"
             for key, values in rows.items()
             if len(set(map(repr, values))) > 1
         ]
@@ -89,4 +91,4 @@ def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], config: Ma
     if optimizer is None and (not own or any(key.startswith("optimizer.") for key in own)):
         optimizer = overrides.get("optimizer") or str(at(config, "optimizer", "_target_")).rpartition(".")[2]
     options = [f"{key.removeprefix('optimizer.')}={value}" for key, value in own.items()]
-    return " ".join([optimizer, *options] if optimizer else options)
+    return shortened(" ".join([optimizer, *options] if optimizer else options), MAX_NAME)

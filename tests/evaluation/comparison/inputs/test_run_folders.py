@@ -53,6 +53,20 @@ def test_notes_that_are_no_list_are_left_out(tmp_path):
     assert read_runs(folders, free).notes == ["a"]
 
 
+def test_what_a_strangers_run_says_is_of_bounded_length_and_in_lines_of_our_own(tmp_path):
+    notes = ["evil\nproblem: fake", "x" * 400_000, *map(str, range(1000))]
+    loud = write_run(tmp_path / "a", "seed=1", f"+{'k' * 200_000}=1", summary={"notes": notes, "data": "d" * 200_000})
+    other = write_run(tmp_path / "b", "seed=1", config={"k" * 200_000: 2})
+    no_seed = write_run(tmp_path / "c")
+    (no_seed / "config.yaml").write_text(yaml.safe_dump({"seed": "s\n" * 100_000}))
+    many = write_run(tmp_path / "d", "seed=2", summary={"test": {f"set{n}": {} for n in range(1000)}})
+    found = read_runs([loud, other, no_seed, many], free)
+    texts = [*found.notes, *found.problems, *(run.system for run in found.runs)]
+    assert max(map(len, texts)) <= 1000
+    assert len(texts) < 60
+    assert not any("\n" in text for text in texts)
+
+
 def test_cpu_seconds_of_a_resumed_run_are_unknown_since_killed_processes_took_some_too(tmp_path):
     training = {"seconds": 30.0, "cpu_seconds": 35.0, "resumed_after": 50}
     (run,) = read_runs([write_run(tmp_path / "a", summary={"training": training})], free).runs
