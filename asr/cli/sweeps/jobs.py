@@ -20,6 +20,7 @@ from typing import IO, Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import TypeAdapter, ValidationError
 
+from asr.cli.config.effects import JOB_VARIABLE
 from asr.cli.config.resuming import FREE
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
@@ -220,7 +221,7 @@ def _run(command: str, words: Sequence[str], num_gpus: int | None, output: IO[st
     with claimed_gpus(num_gpus) as environment:
         process = subprocess.Popen(
             [sys.executable, "-m", "asr.cli", command, *words],
-            env=environment,
+            env={**environment, JOB_VARIABLE: "1"},
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
             preexec_fn=functools.partial(die_with_parent, os.getpid()),

@@ -11,6 +11,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from rich.table import Table
 
+from asr.cli.config.effects import check_effects, check_vocab_size
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.jobs import (
     RECORDS,
@@ -45,6 +46,8 @@ class SweepTable(Callback):
                 if config.get(key) is not None:
                     raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
             check_sweep_folder(Path(config.hydra.sweep.dir))
+            check_effects(config, config.hydra)
+            check_vocab_size(config, config.hydra.overrides.task)
             swept = swept_free_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {})
         except ValueError as error:
             print(f"asr-train: {printable(str(error))}", file=sys.stderr)
