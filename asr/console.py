@@ -46,6 +46,10 @@ class PlainConsole(Console):
     def __init__(self, *, stderr: bool = False, quiet: bool = False, **options: Any) -> None:
         super().__init__(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False, **options)
 
+    def print_line(self, text: str) -> None:
+        """Print text in one line, however long; ends of lines in it are escapes: no stranger's text forges a line."""
+        self.print(text.replace("\n", "\\n"), soft_wrap=True)
+
     def on_broken_pipe(self) -> None:
         """Raise an error if nobody reads standard output any more; rich would exit without a message.
 

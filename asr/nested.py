@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -30,3 +30,8 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     if isinstance(node, Mapping) and node:
         return {key: value for name, item in node.items() for key, value in flatten(item, f"{prefix}{name}.").items()}
     return {prefix.removesuffix("."): list(node) if isinstance(node, tuple) else node}
+
+
+def is_within(key: str, places: Iterable[str]) -> bool:
+    """Return whether a dotted key is one of the places, or lies below one."""
+    return any(f"{key}.".startswith(f"{place}.") for place in places)

@@ -21,6 +21,7 @@ from typing import NoReturn
 import hydra
 import yaml
 from hydra._internal.hydra import Hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -28,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import asr.recipes
 from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, advice_at_start, ended_code, importing
+from asr.cli.config.effects import check_effects
 from asr.cli.config.explanations import config_folder, explain, explain_os_error, explain_yaml
 from asr.cli.config.help import command_help
 from asr.cli.config.hydra_guard import check_hydra, check_shown, typed_overrides
@@ -99,6 +101,8 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
         # inside the job, because Hydra comments on what leaves it
         try:
             check_options(config_name, config)
+            if config_name == "train":
+                check_effects(config, HydraConfig.get())
             return (task or _own_task(config_name))(config)
         except Exception as error:
             if full or not (isinstance(error, EXPLAINED) or is_out_of_memory(error)):

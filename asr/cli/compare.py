@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.app import run_app
 from asr.cli.config.bounds import MAX_CPU_S, bounded
-from asr.cli.config.resuming import FREE
+from asr.cli.config.free_keys import free_in_comparison
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.console import PlainConsole
 from asr.evaluation.comparison.compare import compare
@@ -46,7 +46,7 @@ def run(options: DictConfig) -> None:
     else:
         usable_folder((sweep or RUNS) / "comparison", "out")
     speaker_of = _speaker_of(config)
-    found = read_runs(folders, free=("sweep", *FREE))
+    found = read_runs(folders, free=free_in_comparison)
     runs = found.runs
     if speaker_of is not None:
         with bounded(f"speaker_pattern: it takes longer than {MAX_CPU_S} s on the ids of utterances; simplify it"):
@@ -64,9 +64,9 @@ def run(options: DictConfig) -> None:
     output = _output_folder(config["out"], sweep)
     report, *plots = write_report_files(comparison, output)
     files = [write_json(comparison, output), report, *plots]
-    console.print(f"report: {report}", soft_wrap=True)
+    console.print_line(f"report: {report}")
     _track(config.get("logger"), comparison, files, output, sweep)
-    console.print(f"comparison: {output}", soft_wrap=True)
+    console.print_line(f"comparison: {output}")
 
 
 def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
@@ -142,7 +142,7 @@ def _print(comparison: Comparison) -> None:
         console.print(table, "")
     for kind, sentences in (("note", comparison.notes), ("problem", comparison.problems)):
         for sentence in sentences:
-            console.print(f"{kind}: {sentence}", soft_wrap=True)
+            console.print_line(f"{kind}: {sentence}")
 
 
 def _track(

@@ -10,6 +10,7 @@ from asr.console import ESCAPES
 
 UNKNOWN = "–"
 NUM_LISTED = 5  # ids or runs that a sentence names
+MAX_LISTED = 300  # characters of each
 
 
 def percent(fraction: float | None) -> str:
@@ -75,9 +76,10 @@ def count(amount: int, noun: str) -> str:
 
 def shortlist(things: Iterable[object]) -> str:
     """Return the first few things, separated by commas, and the number of the others."""
-    texts = [str(thing) for thing in things]
-    more = len(texts) - NUM_LISTED
-    return ", ".join(texts[:NUM_LISTED]) + (f" and {more} more" if more > 0 else "")
+    listed = list(things)
+    texts = [shortened(str(thing), MAX_LISTED) for thing in listed[:NUM_LISTED]]
+    more = len(listed) - NUM_LISTED
+    return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
 
 
 def printable(text: str) -> str:

@@ -46,39 +46,45 @@ def bounded_lines(file: IO[str], max_lines: int | None = None) -> Iterator[str]:
         yield line
 
 
-def read_metrics(path: Path, is_wanted: Callable[[str], bool]) -> dict[str, Points]:
+def read_metrics(path: Path, is_wanted: Callable[[str], bool], max_points: int | None = None) -> dict[str, Points]:
     """Read metrics by name; lines that are not rows of the table, such as a truncated last line, are skipped.
 
     Args:
         path: of the file.
         is_wanted: whether to read the metric of this name.
+        max_points: allowed number; None: ``MAX_POINTS``.
 
     Raises:
         ValueError: the file is not a table, or too large.
     """
     check_regular_file(path)
+    max_points = MAX_POINTS if max_points is None else max_points
     points: dict[str, Points] = {}
     num_points = 0
     with _naming_table(path), path.open(newline="", encoding="utf-8", errors="replace") as file:
         for row in csv.reader(line.replace("\0", "") for line in bounded_lines(file)):
             if len(row) != 3 or not is_wanted(row[1]):
                 continue
-            num_points += _add_point(points, *row)
-            if num_points > MAX_POINTS or len(points) > MAX_CURVES:
-                raise ValueError(f"it has more than {MAX_POINTS} points, or than {MAX_CURVES} curves")
+            _add_point(points, *row)
+            num_points += 1  # also of a row without numbers, which takes as long
+            if num_points > max_points or len(points) > MAX_CURVES:
+                raise ValueError(f"it has more than {max_points} points, or than {MAX_CURVES} curves")
     return points
 
 
-def _add_point(points: dict[str, Points], step: str, name: str, value: str) -> bool:
-    with contextlib.suppress(ValueError):
+def _add_point(points: dict[str, Points], step: str, name: str, value: str) -> None:
+    try:
         update, number = int(step), float(value)
-        if abs(update) < MAX_STEP:
-            steps, values = points.setdefault(name, (array("q"), array("d")))
-            steps.append(update)
-            # curves leave out what is not a number
-            values.append(number if number == 0 or SMALLEST <= abs(number) <= LARGEST else math.nan)
-            return True
-    return False
+    except ValueError:
+        return
+    if not -MAX_STEP < update < MAX_STEP:
+        return
+    if name not in points:
+        points[name] = (array("q"), array("d"))
+    steps, values = points[name]
+    steps.append(update)
+    # curves leave out what is not a number
+    values.append(number if number == 0 or SMALLEST <= abs(number) <= LARGEST else math.nan)
 
 
 def rows_before(path: Path, file: IO[str], update: int) -> Iterator[list[str]]:

@@ -55,7 +55,7 @@ def evaluate_sets(
             recognizer, decoder, data_module.tokenizer, data_module.evaluation_loader(cuts), name, len(cuts)
         )
         for cut, reason in decoded.unread:
-            console.print(f"{name}: could not read {cut}: {reason}", soft_wrap=True)
+            console.print_line(f"{name}: could not read {cut}: {reason}")
         if decoded.unread and not decoded.utterances:
             failures.append(
                 f"none of the {len(decoded.unread)} utterances of {name} could be read, so that it has no error rate; "
@@ -75,5 +75,5 @@ def _report(name: str, decoded: Decoded, notes: Sequence[str], folder: Path) -> 
     console.print(Text.assemble((printable(name), "bold"), "  ", headline(result, interval)), soft_wrap=True)
     speed = [] if factor is None else [f"decoded {decoded.audio_s:.0f} s of audio, real-time factor {factor:.2g}"]
     for note in (*notes, *speed):
-        console.print(f"{name}  note: {note}", soft_wrap=True)
+        console.print_line(f"{name}  note: {note}")
     return Evaluated(result, interval, factor)

@@ -8,6 +8,8 @@ from omegaconf import OmegaConf
 
 from asr.cli import compare as command
 from asr.cli.config.explanations import CONFIGS
+from asr.cli.config.free_keys import free_in_comparison
+from asr.evaluation.comparison.inputs.run_folders import read_runs
 from tests.cli.conftest import Workplace
 from tests.cli.wandb_file import read_wandb
 from tests.evaluation.comparison.run_folders import write_run, write_sweep
@@ -73,6 +75,54 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
     assert (found.job_type, found.group) == ("comparison", "first")
     assert found.config["title"] == "first"
     assert found.exit_codes == [0]
+
+
+STOP = {"_target_": "lightning.pytorch.callbacks.EarlyStopping", "monitor": "val/wer"}
+AVERAGING = {"_target_": "asr.training.callbacks.averaging.WeightAveraging", "ema_decay": 0.9}
+STALL = {"_target_": "asr.training.callbacks.stall_warning.StallWarning"}
+
+
+@pytest.mark.parametrize(
+    ("former", "later", "num_systems"),
+    [
+        ({"weights": "raw"}, {"weights": "average"}, 2),
+        ({"callbacks": {}}, {"callbacks": {"stop": STOP}}, 2),
+        ({"callbacks": {"stop": STOP}}, {"callbacks": {"stop": {**STOP, "patience": 9}}}, 2),
+        ({"callbacks": {}}, {"callbacks": {"end": {"_target_": "lightning.pytorch.callbacks.Timer"}}}, 2),
+        ({"callbacks": {}}, {"callbacks": {"new": {"_target_": "their.Callback"}}}, 2),
+        (
+            {"weights": "ema", "callbacks": {"averaging": AVERAGING}},
+            {"weights": "ema", "callbacks": {"averaging": {**AVERAGING, "ema_decay": 0.99}}},
+            2,
+        ),
+        ({}, {"trainer__devices": 2}, 2),
+        ({}, {"trainer__num_nodes": 2}, 2),
+        ({}, {"weights": "raw", "callbacks": {"averaging": AVERAGING, "stall_warning": STALL}}, 1),
+        ({"callbacks": {"averaging": AVERAGING}}, {"callbacks": {"averaging": None}}, 1),
+        ({"callbacks": 5, "weights": None}, {"callbacks": [], "weights": None}, 2),
+        ({"torch_threads": 1, "logger": {}}, {"torch_threads": 2, "sweep": {"name": "b"}}, 1),
+        ({"trainer__devices": [0]}, {"trainer__devices": [1]}, 1),
+    ],
+    ids=str,
+)
+def test_what_changes_the_result_makes_another_system_and_nothing_else_does(tmp_path, former, later, num_systems):
+    folders = [
+        write_run(tmp_path / str(seed), "optimizer=eve", f"seed={seed}", config=changes)
+        for seed, changes in enumerate((former, later))
+    ]
+    found = read_runs(folders, free_in_comparison)
+    assert len({run.system for run in found.runs}) == num_systems, found.problems
+    assert bool(found.problems) == (num_systems == 2)
+
+
+def test_the_weights_that_were_typed_name_a_system(tmp_path):
+    folders = [
+        write_run(tmp_path / kind, "optimizer=eve", "seed=1", f"weights={kind}", config={"weights": kind})
+        for kind in ("average", "raw")
+    ]
+    found = read_runs(folders, free_in_comparison)
+    assert [run.system for run in found.runs] == ["weights=average", "eve"]
+    assert found.problems == []
 
 
 @pytest.mark.parametrize(

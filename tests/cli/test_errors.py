@@ -27,6 +27,23 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
 @pytest.mark.parametrize(
     ("word", "parts"),
     [
+        ("sweep=optimizers sweep.seeds=[1,2]", ["sweep=optimizers: this is for sweeps", "without -m"]),
+        ("sweep=seeds", ["sweep=seeds: this is for sweeps", "without -m"]),
+        ("sweep.gpus_per_job=2", ["sweep.gpus_per_job=2", "without -m"]),
+        ("sweep.name=foo", ["sweep.name=foo", "without -m"]),
+        ("hydra.sweeper.max_batch_size=2", ["hydra.sweeper.max_batch_size=2", "without -m"]),
+        ("allow_changes=true", ["allow_changes=true is for resuming a run", "resume=RUN"]),
+        ("++resume_logger=true", ["resume_logger=true is for resuming a run", "resume=RUN"]),
+        ("+best_lr.adamww=0.5", ["best_lr.adamww", "Did you mean 'adamw'?", "eve"]),
+        (
+            "best_lr={adamw:0.1}",
+            ["best_lr: the given mapping has a key that best_lr lacks; ++best_lr.KEY=… adds it", "It has: none"],
+        ),
+        (
+            "data.batch={max_s:1}",
+            ["data.batch: the given mapping has a key that data.batch lacks", "It has: max_duration_s, num_buckets"],
+        ),
+        ("tokenizer=char data.vocab_size=1", ["data.vocab_size=1", "tokenizer=char", "one token per character"]),
         ("optimizer.lrr=1", ["optimizer.lrr", "Did you mean 'lr'?", "weight_decay"]),
         ("+optimizer.lrr=1", ["optimizer.lrr", "Did you mean 'lr'?", "weight_decay"]),
         ("optimizer.lr=-1", ["optimizer", "-1"]),
@@ -195,9 +212,18 @@ def test_a_training_that_cannot_go_on_ends_with_its_message(monkeypatch, capsys,
         run_app("train", fails)
 
 
-def test_a_good_command_line_passes_and_writes_nothing(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "optimizer=eve schedule=eden encoder.num_layers=1",
+        "recipe=digits/zipformer_ctc ++best_lr.eve=0.1",
+        "++best_lr={adamw:0.1} allow_changes=false data.vocab_size=300",
+        "tokenizer=char",
+    ],
+)
+def test_a_good_command_line_passes_and_writes_nothing(monkeypatch, tmp_path, line):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["asr-train", "optimizer=eve", "schedule=eden", "encoder.num_layers=1"])
+    monkeypatch.setattr(sys, "argv", ["asr-train", *line.split(" ")])
     run_app("train", lambda config: train_module.dry_run(train_module.plain(config)))
     assert list(tmp_path.iterdir()) == []
 

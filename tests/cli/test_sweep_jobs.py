@@ -10,7 +10,7 @@ from asr.cli.config.explanations import PLUGINS
 from asr.cli.config.words import name_sweep
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.gpus import VARIABLE, claimed_gpus
-from asr.cli.sweeps.jobs import check_sweep_name, job_name
+from asr.cli.sweeps.jobs import check_sweep_name, job_name, swept_free_keys
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 
@@ -22,9 +22,33 @@ def test_a_job_is_named_by_what_is_trained_not_by_where():
     assert job_name(["optimizer=eve", "optimizer.lr=0.01", "seed=1", "data.dir=/elsewhere"], moved) == name
 
 
-@pytest.mark.parametrize("changed", [{"seed": 2}, {"optimizer": {"lr": 0.2}}, {"trainer": {"devices": 2}}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"seed": 2}, {"optimizer": {"lr": 0.2}}, {"trainer": {"devices": 2}}, {"weights": "ema"}, {"decode_test": False}],
+)
 def test_another_training_is_another_job(changed):
     assert job_name(["optimizer=eve"], {**CONFIG, **changed}) != job_name(["optimizer=eve"], CONFIG)
+
+
+@pytest.mark.parametrize(
+    "key", ["weights", "decode_test", "torch_threads", "data.workers.num_workers", "logger", "trainer.step_in_backward"]
+)
+def test_values_that_are_swept_are_different_jobs_whatever_they_change(key):
+    swept = swept_free_keys([f"{key}=1,2", "seed=1,2"], {})
+    names = {job_name([f"{key}={value}"], {**CONFIG, "sweep": {"swept": swept}, key: value}) for value in (1, 2)}
+    assert len(names) == 2
+    assert swept_free_keys([f"{key}=1"], {f"+{key}": "1,2"}) == swept, "the params of a sweeper are swept too"
+
+
+def test_one_value_that_does_not_change_the_training_does_not_change_the_name():
+    assert swept_free_keys(["torch_threads=1", "logger=csv", "optimizer=eve,adamw"], {}) == []
+    names = {job_name(["seed=1", f"torch_threads={n}"], {**CONFIG, "torch_threads": n}) for n in (1, 2)}
+    assert len(names) == 1
+
+
+def test_long_overrides_whose_names_begin_alike_are_different_jobs():
+    names = {job_name([f"recipe={'x' * 90}{end}"], CONFIG) for end in "ab"}
+    assert len(names) == 2
 
 
 def test_a_name_can_be_typed_again_as_an_override():

@@ -61,6 +61,13 @@ def test_a_failing_job_does_not_stop_the_others_and_the_sweep_says_so(trained, t
     assert "2 jobs: 1 finished, 1 not: " in printed
 
 
+def test_each_value_that_is_swept_is_a_job_and_the_same_command_finds_them_again(trained, tmp_path):
+    words = ("-m", "torch_threads=1,2", "sweep.name=all", f"data.dir={data(trained)}")
+    quick = [word for word in QUICK if not word.startswith("torch_threads")]
+    assert "2 jobs: 2 finished. " in Workplace(tmp_path).run("train", *quick, *words)
+    assert "2 jobs: 2 finished (2 of them before)" in Workplace(tmp_path).run("train", *quick, *words)
+
+
 def test_two_jobs_at_a_time_of_two_ranks_each(trained, tmp_path):
     """Lightning on its own would start the multirun again in every rank."""
     words = ("-m", "optimizer=adamw,eve", "sweep.name=ranks", "hydra/launcher=parallel", "trainer.devices=2")
@@ -95,3 +102,25 @@ def test_a_name_that_is_no_folder_name_is_refused(tmp_path):
     printed = Workplace(tmp_path).run("train", "-m", "sweep.name=../elsewhere", "seed=1,2", code=2)
     assert "sweep.name must be letters, digits and _ . + -" in printed
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("allow_changes=true", "seed=1,2"), "allow_changes=true is for resuming a run"),
+        (("tokenizer=char", "data.vocab_size=100,200"), "it is for subword tokenizers"),
+        (("+best_lr.adamww=0.1,0.2",), "best_lr.adamww: there is no such optimizer. Did you mean 'adamw'?"),
+    ],
+)
+def test_a_sweep_refuses_what_would_do_nothing_before_any_job(tmp_path, words, said):
+    printed = Workplace(tmp_path).run("train", "-m", "sweep.name=none", *words, code=2)
+    assert said in printed
+    assert not list(tmp_path.glob("runs/none/*/"))
+
+
+def test_a_sweep_may_cross_tokenizers_with_an_option_of_one_of_them(tmp_path):
+    """The jobs fail for another reason, which is told after what has no effect."""
+    words = ("tokenizer=char,bpe", "data.vocab_size=300", "optimizer.lr=-1", "sweep.name=both", "logger=none")
+    printed = Workplace(tmp_path).run("train", "-m", *words, code=1)
+    assert "2 jobs: 0 finished" in printed
+    assert printed.count("asr-train: optimizer: lr must be a number") == 2

@@ -62,3 +62,8 @@ def test_transcripts_are_what_files_are_called_but_on_a_terminal(monkeypatch, is
     monkeypatch.setattr("sys.stdout", file)
     transcribe._print("\x1b]0;a.wav\tone\n")
     assert file.getvalue() == shown
+
+
+def test_a_strangers_end_of_line_begins_no_line(capsys):
+    PlainConsole(width=20).print_line("note: evil\nproblem: fake \x1b[31m")
+    assert capsys.readouterr().out == "note: evil\\nproblem: fake \\x1b[31m\n"

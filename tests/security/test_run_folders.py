@@ -339,13 +339,15 @@ LARGE = {
     "a header without end": ("step," * 20_000, "line 1 has more than 65536 characters"),
     "a quoted field over many lines": (HEAD + '1,"' + ("x" * 1000 + "\n") * 200, "field larger than field limit"),
     "many points": (HEAD + "1,val/wer,1\n" * 600, "it has more than 500 points"),
+    "many rows without numbers": (HEAD + "x,val/wer,1\n" * 600, "it has more than 500 points"),
     "many curves": (HEAD + "".join(f"1,val/{n},1\n" for n in range(40)), "more than 500 points, or than 30 curves"),
 }
 
 
 @pytest.fixture
 def small_limits(monkeypatch) -> None:
-    monkeypatch.setattr("asr.evaluation.metrics_csv.MAX_POINTS", 500)
+    for module in ("metrics_csv", "comparison.inputs.run_files"):
+        monkeypatch.setattr(f"asr.evaluation.{module}.MAX_POINTS", 500)
     monkeypatch.setattr("asr.evaluation.metrics_csv.MAX_CURVES", 30)
     monkeypatch.setattr("asr.evaluation.metrics_csv.MAX_LINES", 1000)
 

@@ -142,6 +142,12 @@ def _explain_key(key: str, config_name: str) -> str:
             return f"{key} cannot be given: {REFUSED[name]}"
         if name in inspect.signature(Trainer).parameters:
             return f"{key}: an option of Lightning's Trainer that the config does not list; +{key}=… adds it"
+    if name in known:
+        inside = known_keys(config_name, config_folder(config_name), key) or []
+        return (
+            f"{key}: the given mapping has a key that {key} lacks; ++{key}.KEY=… adds it. It has: "
+            f"{', '.join(inside) or 'none'}."
+        )
     where = f"in {parent}" if parent else "at the top level"
     return (
         f"{key}: there is no key {name!r} {where}.{did_you_mean(name, known)} Allowed: {', '.join(known) or 'none'}. "

@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
-from asr.nested import at, flatten
+from asr.nested import at, flatten, is_within
 from asr.plain_data import MAX_BYTES, check_plain, read_yaml
 from asr.run_folder import DATA_RECORD, check_run_folder
 from asr.safe_io import check_regular_file, named_path
@@ -210,7 +210,7 @@ def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what differs between two configs, as sentences; where and how fast may differ."""
     old, new = flatten(before), flatten(now)
-    keys = [key for key in sorted(old | new) if not any(f"{key}.".startswith(f"{free}.") for free in FREE)]
+    keys = [key for key in sorted(old | new) if not is_within(key, FREE)]
     return [
         f"{key}: {old.get(key, 'absent')!r} in the run, {new.get(key, 'absent')!r} now"
         for key in keys

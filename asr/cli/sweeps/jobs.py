@@ -17,15 +17,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import TypeAdapter, ValidationError
 
+from asr.cli.config.effects import JOB_VARIABLE
 from asr.cli.config.resuming import FREE
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.gpus import claimed_gpus
 from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
-from asr.nested import flatten
+from asr.nested import at, flatten, is_within
 from asr.plain_data import read_json
 from asr.run_folder import check_run_folder
 from asr.safe_io import check_inside, open_inside, write_whole
@@ -36,7 +38,10 @@ NAME = re.compile(r"\w[\w.+-]*")
 RECORDS = "jobs"  # folder of a sweep with what is known of each job
 LONGEST_LABEL = 80
 # what may differ between a run and its resumption, but makes a job a different one
-TELLING = ("callbacks", "trainer.devices", "trainer.num_nodes", "trainer.strategy")
+TELLING = (
+    *("callbacks", "weights", "decode_test"),
+    *("trainer.devices", "trainer.num_nodes", "trainer.strategy"),
+)
 
 console = PlainConsole()
 
@@ -103,7 +108,7 @@ def records(sweep_dir: Path) -> list[JobRecord]:
         try:
             found.append(JobRecord.load(path))
         except ValueError as error:
-            console.print(f"left out: {error}", soft_wrap=True)
+            console.print_line(f"left out: {error}")
     return sorted(found, key=lambda record: (record.overrides, record.name))
 
 
@@ -118,23 +123,40 @@ def check_sweep_name(name: object) -> None:
 
 
 def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
-    """Return the name of a job's folder: the overrides, shortened, and a hash of what is trained.
+    """Return the name of a job's folder: the overrides, shortened, and a hash of them and of what is trained.
+
+    What does not change the training counts only if it is swept, so that a sweep may be resumed with other threads.
 
     Args:
         overrides: of the job.
         config: composed, unresolved.
     """
     # lr-0.01 of optimizer.lr=0.01, without special characters of Hydra's grammar: folders are typed as resume=…
-    words = (word.partition("=") for word in overrides if not _is_free(override_key(word)))
-    texts = (re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in words)
+    swept = at(config, "sweep", "swept") or ()
+    words = [word for word in overrides if override_key(word) in swept or not _is_free(override_key(word))]
+    parts = (word.partition("=") for word in words)
+    texts = (re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in parts)
     label = "_".join(texts)[:LONGEST_LABEL]
     trained = {key: value for key, value in flatten(config).items() if not _is_free(key)}
-    digest = hashlib.sha256(json.dumps(trained, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    # the label may be cut, and options that do not change the training are in the words alone
+    digest = hashlib.sha256(json.dumps([trained, words], sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{label or 'default'}-{digest}"
 
 
 def _is_free(key: str) -> bool:
-    return any(f"{key}.".startswith(f"{free}.") for free in FREE if free not in TELLING)
+    return is_within(key, FREE) and not is_within(key, TELLING)
+
+
+def swept_free_keys(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+    """Return the keys that a sweep gives several values, although they do not change the training.
+
+    Args:
+        words: overrides of the sweep.
+        params: those of its sweeper's config.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(words))
+    swept = [override_key(str(override.input_line)) for override in parsed if override.is_sweep_override()]
+    return sorted(key for key in {*swept, *map(override_key, params)} if _is_free(key))
 
 
 def run_job(
@@ -199,7 +221,7 @@ def _run(command: str, words: Sequence[str], num_gpus: int | None, output: IO[st
     with claimed_gpus(num_gpus) as environment:
         process = subprocess.Popen(
             [sys.executable, "-m", "asr.cli", command, *words],
-            env=environment,
+            env={**environment, JOB_VARIABLE: "1"},
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
             preexec_fn=functools.partial(die_with_parent, os.getpid()),
@@ -242,6 +264,6 @@ def best_dev_wer(folder: Path) -> float:
         points = read_metrics(metrics, lambda name: name == "val/wer") if metrics.is_file() else {}
         values = list(points["val/wer"][1]) if points else []
     except ValueError as error:
-        console.print(f"the WER on dev of {folder.name} is not known: {error}", soft_wrap=True)
+        console.print_line(f"the WER on dev of {folder.name} is not known: {error}")
         values = []
     return min(filter(math.isfinite, values), default=math.inf)

@@ -8,11 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, read_write
 from rich.table import Table
 
+from asr.cli.config.effects import check_effects, check_vocab_size
 from asr.cli.errors import ConfigError
-from asr.cli.sweeps.jobs import RECORDS, JobRecord, best_dev_wer, check_sweep_name, is_finished, records
+from asr.cli.sweeps.jobs import (
+    RECORDS,
+    JobRecord,
+    best_dev_wer,
+    check_sweep_name,
+    is_finished,
+    records,
+    swept_free_keys,
+)
 from asr.console import PlainConsole, printable
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
@@ -24,7 +33,7 @@ console = PlainConsole()
 
 
 class SweepTable(Callback):
-    """Checks a sweep's name before it starts, and prints the status of every job at its end."""
+    """Checks a sweep before it starts and tells its jobs what is swept; prints the status of every job at its end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse an invalid name, folders that jobs get by themselves, and a hostile folder; listen for signals.
@@ -37,9 +46,15 @@ class SweepTable(Callback):
                 if config.get(key) is not None:
                     raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
             check_sweep_folder(Path(config.hydra.sweep.dir))
+            check_effects(config, config.hydra)
+            check_vocab_size(config, config.hydra.overrides.task)
+            swept = swept_free_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {})
         except ValueError as error:
             print(f"asr-train: {printable(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
+        if swept:
+            with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
+                config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
         if config.hydra.launcher._target_.endswith(".BasicLauncher"):
             end_with(lambda: resume_line(Path(config.hydra.sweep.dir)))
         else:
@@ -53,7 +68,7 @@ class SweepTable(Callback):
             print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
             raise SystemExit(2)
         console.print(job_table(sweep_dir, found))
-        console.print(last_line(sweep_dir, found), soft_wrap=True)
+        console.print_line(last_line(sweep_dir, found))
         if any(record.failed for record in found):
             raise SystemExit(1)
 
@@ -62,7 +77,7 @@ def _has_run(record: JobRecord, sweep_dir: Path) -> bool:
     """Return whether a job that its file calls finished has left a report; a line says so if not."""
     has_run = record.failed or is_finished(sweep_dir / record.name)
     if not has_run:
-        console.print(f"left out: {record.name}: its record says {record.status}, but its folder holds no report")
+        console.print_line(f"left out: {record.name}: its record says {record.status}, but its folder holds no report")
     return has_run
 
 
@@ -117,7 +132,7 @@ def _test_wers(folder: Path) -> list[float]:
     try:
         sets = at(read_json(path), "test")
     except ValueError as error:
-        console.print(f"the WER on test of {folder.name} is not known: {error}", soft_wrap=True)
+        console.print_line(f"the WER on test of {folder.name} is not known: {error}")
         return []
     wers = [number_at(found, "wer") for found in sets.values()] if isinstance(sets, dict) else []
     return [math.inf if wer is None else wer for wer in wers]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from asr.evaluation.formatting import shortened
-from asr.nested import at, flatten
+from asr.nested import at, flatten, is_within
 
 SEED = "seed"
 BUDGET = "trainer.max_steps"
 NUM_KEYS = 5  # differing keys that a message names
+MAX_KEY = 100  # characters
+MAX_NAME = 200
+
+# returns the keys of a config that do not change the result of its run; all keys below them are free too
+FreeKeys = Callable[[Mapping[str, Any]], Collection[str]]
 
 
 class Systems:
@@ -21,21 +26,19 @@ class Systems:
     Args:
         typed: the overrides of each run.
         configs: the composed config of each run.
-        free: keys that do not change what is trained; all keys below them are free too.
+        free: tells of each config which keys do not matter.
     """
 
-    def __init__(
-        self, typed: Sequence[Sequence[str]], configs: Sequence[Mapping[str, Any]], free: Sequence[str]
-    ) -> None:
-        self.free = (*free, SEED)
+    def __init__(self, typed: Sequence[Sequence[str]], configs: Sequence[Mapping[str, Any]], free: FreeKeys) -> None:
+        free_keys = [(*free(config), SEED) for config in configs]
         self.configs: list[dict[str, Any]] = []  # of what is trained
-        for config in configs:
+        for config, own in zip(configs, free_keys, strict=True):
             # converted from epochs, the budget depends on the seed, and so do schedules that end with it
             budget = at(config, *BUDGET.split("."))
-            flat = {key: value for key, value in flatten(config).items() if not self._is_free(key) and key != BUDGET}
+            flat = {key: value for key, value in flatten(config).items() if not is_within(key, own) and key != BUDGET}
             horizons = {key for key, value in flat.items() if key.startswith("schedule.") and value == budget}
             self.configs.append({key: BUDGET if key in horizons else value for key, value in flat.items()})
-        self.typed = [self._overrides(words) for words in typed]
+        self.typed = [_overrides(words, own) for words, own in zip(typed, free_keys, strict=True)]
         shared = set.intersection(*(set(words.items()) for words in self.typed)) if typed else set()
         plain = [_name(words, shared, config) for words, config in zip(self.typed, configs, strict=True)]
         self.groups: dict[str, list[int]] = defaultdict(list)  # by what is trained
@@ -63,23 +66,21 @@ class Systems:
         configs = [self.configs[run] for run in runs]
         rows = {key: [config.get(key, "absent") for config in configs] for key in sorted(set().union(*configs))}
         texts = [
-            f"{key}: {' / '.join(shortened(str(value), 40) for value in values)}"
+            f"{shortened(key, MAX_KEY)}: {' / '.join(shortened(str(value), 40) for value in values)}"
             for key, values in rows.items()
             if len(set(map(repr, values))) > 1
         ]
         return "; ".join(texts[:NUM_KEYS]) + (f"; and {len(texts) - NUM_KEYS} more" if len(texts) > NUM_KEYS else "")
 
-    def _is_free(self, key: str) -> bool:
-        return any(f"{key}.".startswith(f"{free}.") for free in self.free)
 
-    def _overrides(self, words: Sequence[str]) -> dict[str, str]:
-        """Return the last override of each key, the optimizer first."""
-        found = {}
-        for word in words:
-            key, _, value = word.lstrip("+~").partition("=")
-            if not self._is_free(key) and key.partition(".")[0] != "hydra":
-                found[key] = value
-        return dict(sorted(found.items(), key=lambda item: (item[0] != "optimizer", item[0])))
+def _overrides(words: Sequence[str], free: Collection[str]) -> dict[str, str]:
+    """Return the last override of each key that matters, the optimizer first."""
+    found = {}
+    for word in words:
+        key, _, value = word.lstrip("+~").partition("=")
+        if not is_within(key, free) and key.partition(".")[0] != "hydra":
+            found[key] = value
+    return dict(sorted(found.items(), key=lambda item: (item[0] != "optimizer", item[0])))
 
 
 def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], config: Mapping[str, Any]) -> str:
@@ -90,4 +91,4 @@ def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], config: Ma
     if optimizer is None and (not own or any(key.startswith("optimizer.") for key in own)):
         optimizer = overrides.get("optimizer") or str(at(config, "optimizer", "_target_")).rpartition(".")[2]
     options = [f"{key.removeprefix('optimizer.')}={value}" for key, value in own.items()]
-    return " ".join([optimizer, *options] if optimizer else options)
+    return shortened(" ".join([optimizer, *options] if optimizer else options), MAX_NAME)

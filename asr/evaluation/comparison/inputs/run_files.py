@@ -15,6 +15,7 @@ from asr.safe_io import check_regular_file
 
 ELAPSED = "train/elapsed_s"
 CURVES = ("train/loss", "train/lr", "train/gradient_norm", "val/")  # names, or their beginnings
+MAX_POINTS = 1_000_000  # of a run's curves: four numbers of 250,000 updates; reading them takes some seconds
 MAX_DIGITS = 9  # of a count
 MAX_UTTERANCES = 1_000_000  # of a test set
 
@@ -63,7 +64,7 @@ def read_curves(path: Path) -> dict[str, Curve]:
     Raises:
         ValueError: the file is not a table.
     """
-    points = read_metrics(path, lambda name: name == ELAPSED or name.startswith(CURVES))
+    points = read_metrics(path, lambda name: name == ELAPSED or name.startswith(CURVES), MAX_POINTS)
     elapsed = _latest(*points.pop(ELAPSED)) if ELAPSED in points else ([], [])
     return {name: _curve(*_latest(*points.pop(name)), *elapsed) for name in list(points)}
 

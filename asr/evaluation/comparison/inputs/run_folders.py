@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.evaluation.comparison.inputs.naming import BUDGET, SEED, Systems
+from asr.evaluation.comparison.inputs.naming import BUDGET, MAX_KEY, SEED, FreeKeys, Systems
 from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
 from asr.evaluation.comparison.inputs.runs import Cost, Curve, Run, SetErrors
-from asr.evaluation.formatting import count, shortlist
+from asr.evaluation.formatting import count, shortened, shortlist
 from asr.evaluation.report import check_set_name
 from asr.nested import at, number_at
 from asr.plain_data import read_json, read_yaml
+
+MAX_SENTENCES = 20  # notes of a run, and problems of its files
+MAX_SENTENCE = 1000  # characters
 
 
 @dataclass(frozen=True)
@@ -46,29 +49,30 @@ class _Files:
     problems: list[str]
 
 
-def read_runs(folders: Sequence[Path], free: Sequence[str] = ()) -> ReadRuns:
+def read_runs(folders: Sequence[Path], free: FreeKeys = lambda config: ()) -> ReadRuns:
     """Read finished runs; a folder that cannot be read is left out with a message.
 
     Args:
         folders: of runs.
-        free: config keys that do not change what is trained.
+        free: tells of each config which keys do not change the result.
     """
     read, problems, num_tuning = [], [], 0
     for folder in folders:
         try:
             files = _read(folder)
         except (ValueError, OSError) as error:
-            problems.append(f"{folder} is left out: {error}")
+            problems.append(shortened(f"{folder} is left out: {error}", MAX_SENTENCE))
             continue
         if files.config.get("decode_test") is False:
             num_tuning += 1  # a trial of a sweep that chose its settings on dev
             continue
         read.append(files)
-        problems += files.problems
+        problems += [shortened(problem, MAX_SENTENCE) for problem in files.problems[:MAX_SENTENCES]]
     systems = Systems([files.typed for files in read], [files.config for files in read], free)
     runs = [_run(files, name) for files, name in zip(read, systems.names, strict=True)]
     written = [at(files.summary, "notes") for files in read]
-    notes = {note: None for own in written if isinstance(own, list) for note in own if isinstance(note, str)}
+    texts = (note for own in written if isinstance(own, list) for note in own[:MAX_SENTENCES] if isinstance(note, str))
+    notes = dict.fromkeys(shortened(note, MAX_SENTENCE) for note in texts)
     if num_tuning:
         notes[f"left out: {count(num_tuning, 'run')} that chose settings on the development sets"] = None
     return ReadRuns(runs, [*problems, *systems.problems, *_different_data(read)], list(notes))
@@ -151,7 +155,7 @@ def _different_data(read: Sequence[_Files]) -> list[str]:
     """Return a message if runs had different data; systems may have tokenizers of their own."""
     folders = defaultdict(list)
     for files in read:
-        folders[str(at(files.summary, "data")).partition("/")[0]].append(files.folder)
+        folders[shortened(str(at(files.summary, "data")).partition("/")[0], MAX_KEY)].append(files.folder)
     if len(folders) < 2:
         return []
     parts = "; ".join(f"{data}: {shortlist(found)}" for data, found in folders.items())

@@ -5,12 +5,14 @@ import pytest
 from asr.evaluation.comparison.inputs.naming import Systems
 from tests.evaluation.comparison.run_folders import config_of
 
-FREE = ("run_dir", "logger", "trainer.devices", "sweep")
+
+def free(config):
+    return ("run_dir", "logger", "trainer.devices", "sweep")
 
 
 def systems(*typed: str, configs=None) -> Systems:
     words = [line.split() for line in typed]
-    return Systems(words, configs or [config_of(line) for line in words], FREE)
+    return Systems(words, configs or [config_of(line) for line in words], free)
 
 
 @pytest.mark.parametrize(
@@ -74,4 +76,4 @@ def test_a_typed_budget_is_another_system():
 
 
 def test_no_runs_have_no_names():
-    assert Systems([], [], FREE).names == []
+    assert Systems([], [], free).names == []

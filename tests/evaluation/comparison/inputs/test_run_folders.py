@@ -15,16 +15,18 @@ from asr.evaluation.wer import Utterance, score
 from asr.plain_data import MAX_BYTES, read_yaml
 from tests.evaluation.comparison.run_folders import write_metrics, write_run
 
-FREE = ("run_dir", "sweep")
+
+def free(config):
+    return ("run_dir", "sweep")
 
 
 def the_problem(*folders) -> str:
-    (problem,) = read_runs(folders, FREE).problems
+    (problem,) = read_runs(folders, free).problems
     return problem
 
 
 def test_a_run_is_read_whole(tmp_path):
-    found = read_runs([write_run(tmp_path / "a", "optimizer=eve", "seed=7", rate=0.2)], FREE)
+    found = read_runs([write_run(tmp_path / "a", "optimizer=eve", "seed=7", rate=0.2)], free)
     (run,) = found.runs
     assert (run.system, run.seed, run.lr, run.folder) == ("eve", 7, 0.001, tmp_path / "a")
     assert run.cost == Cost(
@@ -48,12 +50,26 @@ def test_a_run_is_read_whole(tmp_path):
 
 def test_notes_that_are_no_list_are_left_out(tmp_path):
     folders = [write_run(tmp_path / str(i), summary={"notes": notes}) for i, notes in enumerate((5, "text", ["a", 3]))]
-    assert read_runs(folders, FREE).notes == ["a"]
+    assert read_runs(folders, free).notes == ["a"]
+
+
+def test_what_a_strangers_run_says_is_of_bounded_length_and_in_lines_of_our_own(tmp_path):
+    notes = ["evil\nproblem: fake", "x" * 400_000, *map(str, range(1000))]
+    loud = write_run(tmp_path / "a", "seed=1", f"+{'k' * 200_000}=1", summary={"notes": notes, "data": "d" * 200_000})
+    other = write_run(tmp_path / "b", "seed=1", config={"k" * 200_000: 2})
+    no_seed = write_run(tmp_path / "c")
+    (no_seed / "config.yaml").write_text(yaml.safe_dump({"seed": "s\n" * 100_000}))
+    many = write_run(tmp_path / "d", "seed=2", summary={"test": {f"set{n}": {} for n in range(1000)}})
+    found = read_runs([loud, other, no_seed, many], free)
+    texts = [*found.notes, *found.problems, *(run.system for run in found.runs)]
+    assert max(map(len, texts)) <= 1000
+    assert len(texts) < 60
+    assert not any("\n" in text for text in texts)
 
 
 def test_cpu_seconds_of_a_resumed_run_are_unknown_since_killed_processes_took_some_too(tmp_path):
     training = {"seconds": 30.0, "cpu_seconds": 35.0, "resumed_after": 50}
-    (run,) = read_runs([write_run(tmp_path / "a", summary={"training": training})], FREE).runs
+    (run,) = read_runs([write_run(tmp_path / "a", summary={"training": training})], free).runs
     assert (run.cost.seconds, run.cost.cpu_seconds) == (50.0, None)
 
 
@@ -75,7 +91,7 @@ def test_what_a_report_wrote_is_read_back(tmp_path):
 
 def test_the_gpus_memory_goes_before_the_machines_and_what_was_not_measured_is_none(tmp_path):
     summary = {"peak_gpu_memory_mb": 900.0, "cost": {"seconds_per_update": None, "optimizer_share": "much"}}
-    (run,) = read_runs([write_run(tmp_path / "a", "seed=1", summary=summary)], FREE).runs
+    (run,) = read_runs([write_run(tmp_path / "a", "seed=1", summary=summary)], free).runs
     assert run.cost.peak_memory_mb == 900.0
     assert (run.cost.seconds_per_update, run.cost.optimizer_share, run.cost.optimizer_state_bytes) == (None,) * 3
     assert run.cost.seconds == 60.0
@@ -107,7 +123,7 @@ def test_a_validation_between_two_logged_updates_has_the_time_of_the_one_before(
 def test_an_unfinished_run_is_named_and_left_out(tmp_path):
     whole, half = write_run(tmp_path / "a", "seed=1"), write_run(tmp_path / "b", "seed=2")
     (half / "report" / "summary.json").unlink()
-    found = read_runs([whole, half], FREE)
+    found = read_runs([whole, half], free)
     assert [run.folder for run in found.runs] == [whole]
     assert found.problems == [
         f"{half} is left out: the run has not finished or has failed: report/summary.json does not exist"
@@ -117,7 +133,7 @@ def test_an_unfinished_run_is_named_and_left_out(tmp_path):
 def test_missing_errors_of_a_set_are_said(tmp_path):
     run = write_run(tmp_path / "a", "seed=1", sets=("test", "other"))
     (run / "decode" / "other.errors.tsv").unlink()
-    found = read_runs([run], FREE)
+    found = read_runs([run], free)
     assert list(found.runs[0].sets) == ["test"]
     assert found.problems == [f"{run}: there is no file {run}/decode/other.errors.tsv"]
 
@@ -136,7 +152,7 @@ def test_a_row_without_end_is_no_table(tmp_path):
 
 def test_different_data_is_said_but_not_a_tokenizer_of_its_own(tmp_path):
     first, second = write_run(tmp_path / "a", "seed=1", data="x/1"), write_run(tmp_path / "b", "seed=2", data="x/2")
-    assert read_runs([first, second], FREE).problems == []
+    assert read_runs([first, second], free).problems == []
     other = write_run(tmp_path / "c", "seed=3", data="y/1")
     assert (
         f"different data; they are compared on the test sets that they share (x: {first}; y: {other})"
@@ -165,7 +181,7 @@ HEADER = "id\tspeaker\twords\tsubstitutions\tdeletions\tinsertions\n"
 def test_damaged_errors_name_the_line(tmp_path, text, complaint):
     run = write_run(tmp_path / "a", "seed=1")
     (run / "decode" / "test.errors.tsv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    problems = read_runs([run], FREE).problems
+    problems = read_runs([run], free).problems
     assert complaint in problems[0]
     assert problems[1] == f"{run}: no test set that could be compared"
 
@@ -191,7 +207,7 @@ def test_damaged_or_hostile_files_leave_out_one_run(tmp_path, monkeypatch, file,
     monkeypatch.chdir(tmp_path)
     whole, bad = write_run(tmp_path / "a", "seed=1"), write_run(tmp_path / "b", "seed=2")
     (bad / file).write_text(text)
-    found = read_runs([whole, bad], FREE)
+    found = read_runs([whole, bad], free)
     assert [run.folder for run in found.runs] == [whole]
     assert complaint in found.problems[0]
     assert not (tmp_path / "hacked").exists()
@@ -201,12 +217,12 @@ def test_a_set_name_cannot_lead_out_of_the_folder(tmp_path):
     run = write_run(tmp_path / "a", "seed=1")
     os.rename(run / "decode" / "test.errors.tsv", tmp_path / "secret.errors.tsv")
     (run / "report" / "summary.json").write_text(json.dumps({"test": {"../../secret": {}}}))
-    assert "set name '../../secret'" in read_runs([run], FREE).problems[0]
+    assert "set name '../../secret'" in read_runs([run], free).problems[0]
 
 
 def test_numbers_that_are_none_are_not_known(tmp_path):
     run = write_run(tmp_path / "a", "seed=1", config={"optimizer__lr": "large"}, summary={"peak_memory_mb": 10**400})
-    (read,) = read_runs([run], FREE).runs
+    (read,) = read_runs([run], free).runs
     assert (read.lr, read.cost.peak_memory_mb) == (None, None)
 
 
@@ -219,7 +235,7 @@ def test_runs_that_chose_settings_on_dev_are_no_systems(tmp_path):
     folders = [write_run(tmp_path / name, "optimizer=eve", f"seed={seed}") for seed, name in enumerate("ab")]
     config = read_yaml(folders[0] / "config.yaml")
     (folders[0] / "config.yaml").write_text(yaml.safe_dump({**config, "decode_test": False}))
-    found = read_runs(folders, FREE)
+    found = read_runs(folders, free)
     assert [run.folder for run in found.runs] == [folders[1]]
     assert found.problems == []
     assert "left out: 1 run that chose settings on the development sets" in found.notes

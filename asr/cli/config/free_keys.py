@@ -1,0 +1,52 @@
+"""Which keys of a run's config cannot change its result: runs that differ in nothing else are one system."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from asr.cli.config.resuming import FREE
+from asr.nested import at
+
+# a resumption may change these, but with them the result
+DECISIVE = ("weights", "callbacks", "trainer.devices", "trainer.num_nodes")
+MAX_CALLBACKS = 100  # that are looked at; a config has ten
+OWN = "asr.training.callbacks."
+AVERAGING = f"{OWN}averaging.WeightAveraging"
+# others stop the training
+WATCHING = tuple(
+    f"lightning.pytorch.callbacks.{name}" for name in ("DeviceStatsMonitor", "LearningRateMonitor", "ModelSummary")
+)
+
+
+def free_in_comparison(config: Mapping[str, Any]) -> list[str]:
+    """Return the keys that cannot change a run's result; all keys below them are free too.
+
+    Args:
+        config: of the run, which may be older than some keys.
+    """
+    free = [key for key in FREE if key not in DECISIVE]
+    callbacks = config.get("callbacks")
+    is_raw = config.get("weights", "raw") == "raw"
+    if is_raw:
+        free.append("weights")  # which older runs lack
+    if isinstance(callbacks, Mapping):
+        some = itertools.islice(callbacks.items(), MAX_CALLBACKS)
+        free += [f"callbacks.{name}" for name, node in some if _only_watches(node, is_raw)]
+    # more processes make larger updates
+    free += [f"trainer.{key}" for key in ("devices", "num_nodes") if _is_one(at(config, "trainer", key))]
+    return free
+
+
+def _only_watches(node: Any, is_raw: bool) -> bool:
+    """Return whether a callback leaves alone what the run is decoded with."""
+    target = str(at(node, "_target_"))
+    if target == AVERAGING:
+        return is_raw
+    return node is None or target in WATCHING or target.startswith(OWN)
+
+
+def _is_one(count: Any) -> bool:
+    """Return whether a number of devices or machines is one; a list names devices."""
+    return count is None or count in (1, "1") or (isinstance(count, list) and len(count) == 1)
