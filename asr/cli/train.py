@@ -21,18 +21,9 @@ from asr.cli.app import run_app
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
-from asr.cli.builders.resume import build_resumed_module, changes_since, check_resume
+from asr.cli.builders.resume import accepted_changes, build_resumed_module
 from asr.cli.builders.trainer import build_trainer
-from asr.cli.config.resuming import (
-    changes,
-    differs,
-    recorded_data,
-    recorded_overrides,
-    refuse_changes,
-    run_folder,
-    saved_config,
-    unrecorded,
-)
+from asr.cli.config.resuming import differs, recorded_data, recorded_overrides, run_folder, saved_config
 from asr.cli.config.words import override_key, words_for_jobs
 from asr.cli.errors import ConfigError
 from asr.cli.find_batch_size import find_batch_size
@@ -217,7 +208,8 @@ def _record_start(plan: Plan, folder: Path) -> None:
     """
     words = list(plan.job.overrides.task)
     if plan.resumed is not None:
-        if not _accepted_changes(plan, plan.resumed) and not differs(saved_config(plan.resumed), plan.config):
+        accepted = accepted_changes(plan.config, plan.data, plan.prepared, plan.resumed)
+        if not accepted and not differs(saved_config(plan.resumed), plan.config):
             return
         words = recorded_overrides(plan.resumed, words)
     plan.prepared.record(folder)
@@ -227,21 +219,6 @@ def _record_start(plan: Plan, folder: Path) -> None:
             write_whole(backup_path(folder / name), (folder / name).read_bytes())
         write_whole(folder / name, OmegaConf.to_yaml(OmegaConf.create(content)))
     plan.prepared.list_too_short(folder)
-
-
-def _accepted_changes(plan: Plan, folder: Path) -> list[str]:
-    """Return what has changed since the run was started, if the user accepts it and the checkpoint fits it."""
-    checkpoint = newest_good_checkpoint(folder)
-    found = new = changes(saved_config(folder), plan.config)
-    if checkpoint is not None:
-        found = changes_since(checkpoint, plan.config, plan.prepared)
-        new = unrecorded(found, folder, plan.config)
-    refuse_changes(new, bool(plan.config["allow_changes"]))
-    if checkpoint is not None:
-        check_resume(plan.config, plan.data, plan.prepared, checkpoint)
-    for change in found:
-        console.print(f"changed since the run was started: {change}", soft_wrap=True)
-    return found
 
 
 def _fit_and_report(plan: Plan, run_dir: Path) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from asr.cli.builders.parts import DataParts, build_module, build_update_parts
-from asr.cli.config.resuming import changes
+from asr.cli.config.resuming import changes, refuse_changes, saved_config, unrecorded
 from asr.cli.errors import ConfigError
+from asr.console import PlainConsole
 from asr.data.preparation.prepared import PreparedData
 from asr.nested import flatten
-from asr.training.checkpoints import LoadedCheckpoint
+from asr.subprocesses import is_first_process
+from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.module import TrainingModule
 from asr.training.resuming.changed_updates import ChangedUpdates
 from asr.training.resuming.restorable import Misfit, check_restorable
@@ -25,6 +28,8 @@ DECIDING = {
     "schedule": ("schedule", "optimizer", "parameter_rules"),
 }
 MOST_NAMED = 4  # changes
+
+console = PlainConsole(quiet=not is_first_process())
 
 
 def build_resumed_module(
@@ -79,7 +84,32 @@ def _targets(node: Any) -> Iterator[str]:
             yield from _targets(value)
 
 
-def changes_since(checkpoint: LoadedCheckpoint, config: Mapping[str, Any], prepared: PreparedData) -> list[str]:
+def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, folder: Path) -> list[str]:
+    """Return what has changed since a run's last checkpoint, if the user accepts it and the checkpoint fits it.
+
+    Args:
+        config: of now.
+        parts: of its data side.
+        prepared: the data.
+        folder: of the run.
+
+    Raises:
+        ConfigError: something has changed without the user's word, or does not fit.
+    """
+    checkpoint = newest_good_checkpoint(folder)
+    found = new = changes(saved_config(folder), config)
+    if checkpoint is not None:
+        found = _changes_since(checkpoint, config, prepared)
+        new = unrecorded(found, folder, config)
+    refuse_changes(new, bool(config["allow_changes"]))
+    if checkpoint is not None:
+        _check_resume(config, parts, prepared, checkpoint)
+    for change in found:
+        console.print_line(f"changed since the run was started: {change}")
+    return found
+
+
+def _changes_since(checkpoint: LoadedCheckpoint, config: Mapping[str, Any], prepared: PreparedData) -> list[str]:
     """Return what has changed since a checkpoint was saved: keys of the config, and the data."""
     found = changes(checkpoint.config, config)
     if checkpoint.data["fingerprint"] != prepared.fingerprint:
@@ -87,7 +117,7 @@ def changes_since(checkpoint: LoadedCheckpoint, config: Mapping[str, Any], prepa
     return found
 
 
-def check_resume(
+def _check_resume(
     config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, checkpoint: LoadedCheckpoint
 ) -> None:
     """Refuse to continue from a checkpoint that does not fit; names the changes that are to blame, if there are any.
@@ -110,7 +140,7 @@ def check_resume(
     problem = _misfit(config, parts, prepared, checkpoint)
     if problem is None:
         return
-    found = changes_since(checkpoint, config, prepared)
+    found = _changes_since(checkpoint, config, prepared)
     deciding = [
         change for change in found if change.partition(":")[0].partition(".")[0] in DECIDING.get(problem.part, ())
     ]
