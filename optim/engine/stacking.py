@@ -21,7 +21,9 @@ LOOP_STATE = ("step", "rounding_error")
 
 def batches(group: Group, entries: Sequence[ParamEntry], *, stack_small: bool = True) -> Iterator[ParamBatch]:
     """Yield the batches of a group and count their steps; give each to `write_back` once after its step."""
-    widen = _stores_bfloat16(group, entries)
+    # statistics are bfloat16 by an option that wants wider arithmetic; the first entry's are like all others'
+    first = entries[0].state.items() if entries and "storage_dtype" in group else ()
+    widen = any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for key, x in first if key not in LOOP_STATE)
     # rounding makes calls of its own, even if a kernel takes all parameters together
     stack_small = stack_small or widen
     small: dict[tuple[object, ...], list[ParamEntry]] = {}
@@ -38,13 +40,6 @@ def batches(group: Group, entries: Sequence[ParamEntry], *, stack_small: bool = 
         for start in range(0, len(equal), size):
             part = equal[start : start + size]
             yield _single(group, part[0], widen) if len(part) == 1 else _stack(group, part, widen)
-
-
-def _stores_bfloat16(group: Group, entries: Sequence[ParamEntry]) -> bool:
-    """Return whether statistics of the group are bfloat16 because of an option that wants wider arithmetic."""
-    # the first stands for all: their options are the same
-    state = entries[0].state.items() if entries and "storage_dtype" in group else ()
-    return any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for key, x in state if key not in LOOP_STATE)
 
 
 def _single(group: Group, entry: ParamEntry, widen: bool) -> ParamBatch:

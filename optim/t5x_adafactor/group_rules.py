@@ -106,7 +106,9 @@ def make_plan(name: str, shape: Sequence[int], rule: Rule, min_dim_size: int, sc
     # as in T5X, which ignores rules of up to two axes without a batch
     if isinstance(rule, str) or (rank <= 2 and BATCH not in rule):
         return FactorPlan(*_axes_by_size(shape, min_dim_size), None, scaled)
-    rows, cols, batch = (_places(dim, rule) for dim in (ROW, COLUMN, BATCH))
+    rows, cols, batch = (
+        tuple(place - len(rule) for place, given in enumerate(rule) if given == dim) for dim in (ROW, COLUMN, BATCH)
+    )
     # from the end, so that a stack's first axis needs no case of its own
     averaged = tuple(axis for axis in range(-rank, 0) if axis not in batch)
     return FactorPlan(rows, cols, averaged if batch else None, scaled)
@@ -117,7 +119,3 @@ def _axes_by_size(shape: Sequence[int], min_dim_size: int) -> tuple[Axes, Axes]:
         return (), ()
     # the ratio r / mean r is taken over the rows, and T5X sorts the axes by size
     return ((-2,), (-1,)) if shape[0] <= shape[1] else ((-1,), (-2,))
-
-
-def _places(dim: str, rule: tuple[str, ...]) -> Axes:
-    return tuple(place - len(rule) for place, given in enumerate(rule) if given == dim)

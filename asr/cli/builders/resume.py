@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,10 @@ def _check_resume(
     if problem.part == "optimizer" and len(deciding) > 1:
         alone = (change for change in deciding if _misfit_alone(change, config, parts, prepared, checkpoint))
         deciding = [*alone] or deciding
+    named = "; ".join(deciding[:MOST_NAMED])
+    more = f"; and {len(deciding) - MOST_NAMED} more" if len(deciding) > MOST_NAMED else ""
     raise ConfigError(
-        f"resume: {checkpoint.path}: {problem}, because of what has changed since it was saved: {_listed(deciding)}; "
+        f"resume: {checkpoint.path}: {problem}, because of what has changed since it was saved: {named}{more}; "
         "leave that out, or start a new run"
     )
 
@@ -189,8 +191,3 @@ def _misfit_alone(
         return _misfit(tried, parts, prepared, checkpoint) is not None
     except (ValueError, KeyError):  # some options are possible, or exist, only with others
         return False
-
-
-def _listed(found: Sequence[str]) -> str:
-    more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return "; ".join(found[:MOST_NAMED]) + more

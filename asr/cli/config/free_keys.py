@@ -34,8 +34,11 @@ def free_in_comparison(config: Mapping[str, Any]) -> list[str]:
     if isinstance(callbacks, Mapping):
         some = itertools.islice(callbacks.items(), MAX_CALLBACKS)
         free += [f"callbacks.{name}" for name, node in some if _only_watches(node, is_raw)]
-    # more processes make larger updates
-    free += [f"trainer.{key}" for key in ("devices", "num_nodes") if _is_one(at(config, "trainer", key))]
+    for key in ("devices", "num_nodes"):
+        count = at(config, "trainer", key)  # or a list of devices
+        # more processes make larger updates
+        if count in (None, 1, "1") or (isinstance(count, list) and len(count) == 1):
+            free.append(f"trainer.{key}")
     return free
 
 
@@ -45,8 +48,3 @@ def _only_watches(node: Any, is_raw: bool) -> bool:
     if target == AVERAGING:
         return is_raw
     return node is None or target in WATCHING or target.startswith(OWN)
-
-
-def _is_one(count: Any) -> bool:
-    """Return whether a number of devices or machines is one; a list names devices."""
-    return count is None or count in (1, "1") or (isinstance(count, list) and len(count) == 1)

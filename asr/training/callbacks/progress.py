@@ -111,15 +111,12 @@ def describe_groups(optimizer: Optimizer) -> list[str]:
         groups = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in member.param_groups]
         for group in groups:
             size = f"{len(group['params'])} tensors, {sum(p.numel() for p in group['params']):,} parameters"
-            own = [
-                f"{name} {_shown(group.get(name))}"
+            own = {
+                name: group.get(name)
                 for name in member.defaults
                 if name == "lr" or any(other.get(name) != group.get(name) for other in groups)
-            ]
-            lines.append(f"{type(member).__name__}: {', '.join([size, *own])}")
+            }
+            plain = {name: value.item() if isinstance(value, Tensor) else value for name, value in own.items()}
+            texts = (f"{name} {x:g}" if isinstance(x, float) else f"{name} {x}" for name, x in plain.items())
+            lines.append(f"{type(member).__name__}: {', '.join([size, *texts])}")
     return lines
-
-
-def _shown(value: Any) -> str:
-    value = value.item() if isinstance(value, Tensor) else value
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -61,7 +61,9 @@ def check_restorable(module: TrainingModule, path: Path) -> None:
         optimizer.load_state_dict(saved)
         check_optimizer(optimizer)
         if module.changed_updates is not None:
-            _refuse_other_dtypes(saved["state"], optimizer.state)
+            # an option may change what statistics are stored in: loading would round, or widen them
+            for key, dtype in Counter(_dtypes(saved["state"])) - Counter(_dtypes(optimizer.state)):
+                raise ValueError(f"the optimizer's {key} was saved as {dtype}, and would be kept as another type")
         part = "schedule"
         check_schedule(rates, schedule.state_dict())
         schedule.load_state_dict(rates)
@@ -71,13 +73,6 @@ def check_restorable(module: TrainingModule, path: Path) -> None:
             raise
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise Misfit(part, kind + first_line(error, 600)) from error
-
-
-def _refuse_other_dtypes(saved: Mapping[Any, Mapping[str, Any]], restored: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Refuse statistics that loading has rounded, or widened: an option has changed what they are stored in."""
-    before, after = Counter(_dtypes(saved)), Counter(_dtypes(restored))
-    for key, dtype in before - after:
-        raise ValueError(f"the optimizer's {key} was saved as {dtype}, and would be kept as another type")
 
 
 def _dtypes(states: Mapping[Any, Mapping[str, Any]]) -> Iterator[tuple[str, torch.dtype]]:

@@ -75,8 +75,11 @@ def plot_curves(
 
     def fill(figure: Figure) -> None:
         axes = drawing.single_axes(figure, spec.title)
-        # in the unit that is written below them: ticks at 5 and 10 minutes, not at 0.833333
-        per_unit, label = _x_unit(spec, list(drawn.values()))
+        per_unit, label = 1.0, "updates"
+        if spec.axis == "seconds":
+            # in the unit that is written below them: ticks at 5 and 10 minutes, not at 0.833333
+            per_unit, unit = time_unit(max(curve.grid[-1] for curve in drawn.values()))
+            label = f"training time ({unit})"
         handles = [_add(axes, spec, drawn[name], styles[name], len(drawn), per_unit) for name in names]
         _label(axes, spec, list(drawn.values()), label)
         drawing.add_legend(figure, handles, names)
@@ -86,14 +89,6 @@ def plot_curves(
     last = ", ".join(f"{name} {number(spec.scale * curve.mean[-1])}" for name, curve in drawn.items())
     alt = f"{spec.title}, {spec.label}. Last values: {last}."
     return drawing.Plot(spec.name, _caption(spec, list(drawn.values()), missing), alt, png, svg)
-
-
-def _x_unit(spec: CurvePlot, curves: Sequence[SeedCurves]) -> tuple[float, str]:
-    """Return what one on the x-axis is, and the label of the axis."""
-    if spec.axis == "updates":
-        return 1.0, "updates"
-    seconds, unit = time_unit(max(curve.grid[-1] for curve in curves))
-    return seconds, f"training time ({unit})"
 
 
 def _add(axes: Axes, spec: CurvePlot, curve: SeedCurves, style: LineStyle, num_systems: int, per_unit: float) -> Line2D:

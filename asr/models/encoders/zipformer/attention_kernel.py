@@ -135,7 +135,10 @@ class _Weights(Function):
     @staticmethod
     def backward(ctx: Any, _: None, went_through: Tensor) -> tuple[Tensor | None, ...]:
         query, key, pos_query, pos, weights, excess = ctx.saved_tensors
-        d_query, d_key, d_pos_query = (_like_frames(x) for x in (query, key, pos_query))
+        # in memory (B, T, H, K), as the projection of frames is: the gradient of that is then a view, not a copy
+        d_query, d_key, d_pos_query = (
+            x.new_empty([x.shape[axis] for axis in (0, 2, 1, 3)]).transpose(1, 2) for x in (query, key, pos_query)
+        )
         d_pos = None if pos is None else torch.zeros_like(pos)
         # factors of an earlier backward pass that stopped before the weights are multiplied by 0
         uses = [(use[0] * through, use[1]) for use, through in zip(ctx.uses, went_through, strict=False) if use]
@@ -167,9 +170,3 @@ def _through_softmax(weights: Tensor, uses: list[Use]) -> Tensor:
         gradient[:, : values.shape[1]] += d_attended @ values.mT
     gradient *= weights
     return gradient.addcmul_(weights, gradient.sum(dim=-1, keepdim=True), value=-1)
-
-
-def _like_frames(x: Tensor) -> Tensor:
-    """Return an empty (B, H, T, K) that lies in memory as (B, T, H, K)."""
-    # as the projection of frames does: its gradient is then a view, not a copy
-    return x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)
