@@ -98,7 +98,6 @@ ROWS = (
     Row("PSGDKron", "optim", "PSGDKron", max_ratio=70),
     # Muon's usual form: AdamW for all that is no matrix
     Row("torch_muon_adamw", "torch.optim", "Muon", rest=UNIT),
-    Row("pytorch_optimizer_muon_adamw", "pytorch_optimizer", "Muon", {"use_muon": True}, rest=UNIT),
     Row("heavyball_muon_adamw", "heavyball", "Muon", rest=UNIT),
     Row("Muon", "optim", "Muon", max_ratio=40, max_state_bytes=4.1, rest=Row("AdamW", "optim", "AdamW")),
     Row("Muon_polar_express", "optim", "Muon", {"orthogonalization": "polar_express"}, rest=UNIT),
