@@ -59,6 +59,7 @@ def run(options: DictConfig) -> None:
         level=_number(config, "level"),
         problems=found.problems,
         notes=found.notes,
+        unfinished=found.unfinished,
     )
     _print(comparison)
     output = _output_folder(config["out"], sweep)

@@ -13,6 +13,7 @@ from asr.evaluation.comparison.statistics.counts import count_errors
 from asr.evaluation.comparison.statistics.curves import time_to_target
 from asr.evaluation.comparison.statistics.differences import Differences
 from asr.evaluation.comparison.statistics.estimate import effective_number, estimate
+from asr.evaluation.comparison.statistics.failures import LEARNED, reliabilities
 from asr.evaluation.confidence import interval_of_counts
 from asr.evaluation.formatting import shortlist
 
@@ -26,6 +27,7 @@ def compare(
     level: float = 0.95,
     problems: Sequence[str] = (),
     notes: Sequence[str] = (),
+    unfinished: Sequence[tuple[str, int]] = (),
 ) -> Comparison:
     """Compare systems on every test set.
 
@@ -37,6 +39,7 @@ def compare(
         level: of intervals and verdicts.
         problems: messages that reading the runs has given.
         notes: that must be shown with the results.
+        unfinished: systems and seeds of runs without a result.
 
     Raises:
         ValueError: no test set can be compared, or an option is out of range.
@@ -56,7 +59,9 @@ def compare(
         if sum(map(bool, comparable[0].sets[name].words)) < 2:
             found.append(f"{name} is left out: it has a single utterance with words, which says nothing about others")
         else:
-            sets.append(_SetComparer(comparable, name, base, target_wer, level).compare())
+            finished = {(run.system, run.seed) for run in kept}
+            lost = [system for system, seed in set(unfinished) if (system, seed) not in finished]
+            sets.append(_SetComparer(comparable, name, base, target_wer, level, lost).compare())
     if not sets:
         why = [*found, *notes] or ["no runs were given"]
         raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
@@ -83,7 +88,13 @@ class _SetComparer:
     """Compares systems on one test set; see ``compare``."""
 
     def __init__(
-        self, runs: Sequence[Run], name: str, baseline: str | None, target_wer: float | None, level: float
+        self,
+        runs: Sequence[Run],
+        name: str,
+        baseline: str | None,
+        target_wer: float | None,
+        level: float,
+        unfinished: Sequence[str],
     ) -> None:
         self.name, self.target_wer, self.level = name, target_wer, level
         self.errors = runs[0].sets[name]
@@ -91,14 +102,19 @@ class _SetComparer:
         for run in sorted(runs, key=lambda run: run.seed):
             self.runs[run.system].append(run)
         self.baseline = baseline if baseline in self.runs else None
-        self.counts = count_errors(runs, name)
+        # a run that never learned says nothing of the others' error rates, and one would decide their mean
+        learned = {system: [run for run in own if run.sets[name].wer < LEARNED] for system, own in self.runs.items()}
+        self.reliability = reliabilities(
+            {system: (len(learned[system]), len(own) + unfinished.count(system)) for system, own in self.runs.items()}
+        )
+        self.counts = count_errors([run for system, own in self.runs.items() for run in learned[system] or own], name)
         self.differences = Differences(self.counts, self.baseline, level)
 
     def compare(self) -> SetComparison:
         means = {name: statistics.mean(self._wers(name)) for name in self.runs}
         ranked = sorted(means, key=lambda name: (means[name], name))
         # a system with a single lucky seed has no verdicts, and as the best it would leave the others without them too
-        best = next((name for name in ranked if len(self.runs[name]) > 1), ranked[0])
+        best = next((name for name in ranked if len(self.counts.errors[name]) > 1), ranked[0])
         speakers = set(self.errors.speakers)
         return SetComparison(
             name=self.name,
@@ -124,6 +140,8 @@ class _SetComparer:
             seeds=tuple(self.counts.seeds(system)),
             wers=tuple(wers),
             wer_mean=statistics.mean(wers),
+            wer_mean_of_all=statistics.mean(run.sets[self.name].wer for run in self.runs[system]),
+            reliability=self.reliability[system],
             wer_sd=statistics.stdev(wers) if len(wers) > 1 else None,
             low=low,
             high=high,

@@ -58,14 +58,31 @@ class TimeToTarget:
 
 
 @dataclass(frozen=True)
+class Reliability:
+    """How many runs of a system came below a WER of 100 %.
+
+    Attributes:
+        num_learned: that did.
+        num_runs: that were started; those that never finished have not learned.
+        p_adjusted: of the hypothesis that it is as reliable as the most reliable system; None for that one.
+    """
+
+    num_learned: int
+    num_runs: int
+    p_adjusted: float | None
+
+
+@dataclass(frozen=True)
 class Row:
     """One system on one test set; rates are fractions.
 
     Attributes:
         system: its name.
-        seeds: of its runs.
+        seeds: of its runs that learned, or of all if none did.
         wers: WER by seed, in the order of ``seeds``.
         wer_mean: their mean.
+        wer_mean_of_all: the same over all runs that finished.
+        reliability: how many runs learned.
         wer_sd: their standard deviation (n - 1); None for one seed.
         low: lower end of the interval of the mean.
         high: upper end.
@@ -79,6 +96,8 @@ class Row:
     seeds: tuple[int, ...]
     wers: tuple[float, ...]
     wer_mean: float
+    wer_mean_of_all: float
+    reliability: Reliability
     wer_sd: float | None
     low: float
     high: float

@@ -18,6 +18,7 @@ from asr.plain_data import read_json, read_yaml
 
 MAX_SENTENCES = 20  # notes of a run, and problems of its files
 MAX_SENTENCE = 1000  # characters
+SUMMARY = "report/summary.json"
 
 
 @dataclass(frozen=True)
@@ -28,22 +29,30 @@ class ReadRuns:
         runs: that can be compared.
         problems: messages on what cannot be compared.
         notes: that the runs carry, for example "synthetic speech".
+        unfinished: system and seed of runs that have failed, or go on.
     """
 
     runs: list[Run]
     problems: list[str]
     notes: list[str]
+    unfinished: list[tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class _Files:
-    """The contents of one run's folder."""
+class _Start:
+    """What a run's folder says of its start."""
 
     folder: Path
     typed: list[str]
     config: dict[str, Any]
-    summary: dict[str, Any]
     seed: int
+
+
+@dataclass(frozen=True)
+class _Files(_Start):
+    """The contents of the folder of a finished run."""
+
+    summary: dict[str, Any]
     sets: dict[str, SetErrors]
     curves: dict[str, Curve]
     problems: list[str]
@@ -56,48 +65,60 @@ def read_runs(folders: Sequence[Path], free: FreeKeys = lambda config: ()) -> Re
         folders: of runs.
         free: tells of each config which keys do not change the result.
     """
-    read, problems, num_tuning = [], [], 0
+    read: list[_Files] = []
+    unfinished: list[_Start] = []
+    problems, num_tuning = [], 0
     for folder in folders:
         try:
-            files = _read(folder)
+            start = _read_start(folder)
+            if start.config.get("decode_test") is False:
+                num_tuning += 1  # a trial of a sweep that chose its settings on dev
+                continue
+            if not (folder / SUMMARY).is_file():
+                unfinished.append(start)
+                raise ValueError(f"the run has not finished or has failed: {SUMMARY} does not exist")
+            files = _read(start)
         except (ValueError, OSError) as error:
             problems.append(shortened(f"{folder} is left out: {error}", MAX_SENTENCE))
             continue
-        if files.config.get("decode_test") is False:
-            num_tuning += 1  # a trial of a sweep that chose its settings on dev
-            continue
         read.append(files)
         problems += [shortened(problem, MAX_SENTENCE) for problem in files.problems[:MAX_SENTENCES]]
-    systems = Systems([files.typed for files in read], [files.config for files in read], free)
-    runs = [_run(files, name) for files, name in zip(read, systems.names, strict=True)]
+    started = [*read, *unfinished]
+    systems = Systems([start.typed for start in started], [start.config for start in started], free)
+    runs = [_run(files, name) for files, name in zip(read, systems.names, strict=False)]
+    lost = [(name, start.seed) for name, start in zip(systems.names[len(read) :], unfinished, strict=True)]
     written = [at(files.summary, "notes") for files in read]
     texts = (note for own in written if isinstance(own, list) for note in own[:MAX_SENTENCES] if isinstance(note, str))
     notes = dict.fromkeys(shortened(note, MAX_SENTENCE) for note in texts)
     if num_tuning:
         notes[f"left out: {count(num_tuning, 'run')} that chose settings on the development sets"] = None
-    return ReadRuns(runs, [*problems, *systems.problems, *_different_data(read)], list(notes))
+    return ReadRuns(runs, [*problems, *systems.problems, *_different_data(read)], list(notes), lost)
 
 
-def _read(folder: Path) -> _Files:
-    summary_file = folder / "report" / "summary.json"
-    if not summary_file.is_file():
-        raise ValueError("the run has not finished or has failed: report/summary.json does not exist")
+def _read_start(folder: Path) -> _Start:
     config, typed = read_yaml(folder / "config.yaml"), read_yaml(folder / "overrides.yaml") or []
-    summary = read_json(summary_file)
     seed = at(config, SEED)
-    if not isinstance(config, dict) or not isinstance(summary, dict):
-        raise ValueError("config.yaml or report/summary.json is not a mapping")
+    if not isinstance(config, dict):
+        raise ValueError("config.yaml is not a mapping")
     if not isinstance(typed, list) or not all(isinstance(word, str) for word in typed):
         raise ValueError("overrides.yaml is not a list of overrides")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"seed must be an integer in config.yaml, given {seed!r}")
+    return _Start(folder, typed, config, seed)
+
+
+def _read(start: _Start) -> _Files:
+    folder = start.folder
+    summary = read_json(folder / SUMMARY)
+    if not isinstance(summary, dict):
+        raise ValueError(f"{SUMMARY} is not a mapping")
     sets, problems = _read_sets(folder, at(summary, "test"))
     curves: dict[str, Curve] = {}
     try:
         curves = read_curves(folder / "metrics.csv")
     except (ValueError, OSError) as error:
         problems.append(f"{folder}: no curves: {error}")
-    return _Files(folder, typed, config, summary, seed, sets, curves, problems)
+    return _Files(**vars(start), summary=summary, sets=sets, curves=curves, problems=problems)
 
 
 def _read_sets(folder: Path, tested: Any) -> tuple[dict[str, SetErrors], list[str]]:

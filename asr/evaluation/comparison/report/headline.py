@@ -25,10 +25,24 @@ def headline(found: SetComparison, level: float) -> list[str]:
     if best.scope == "this run only":
         covers = "of this run only: another seed may give another WER."
     sentences = [first, f"The brackets show the {100 * level:g} % interval {covers}"]
-    sentences += _units(found)
+    sentences += [*_failures(found), *_units(found)]
     if len(found.rows) == 1:
         return [*sentences, "There is no other system to compare it with."]
     return [*sentences, *_against_best(found, best), *_against_baseline(found, best), *_detectable(found)]
+
+
+def _failures(found: SetComparison) -> list[str]:
+    """Return a sentence on runs that never came below a WER of 100 %, if there are any."""
+    counts = {row.system: row.reliability for row in found.rows}
+    some = [
+        f"{name} {one.num_learned} of {one.num_runs}" for name, one in counts.items() if one.num_learned < one.num_runs
+    ]
+    if not some:
+        return []
+    return [
+        f"Not every run has learned, to a WER below 100 %: {shortlist(some)}; error rates and verdicts are those of "
+        "the runs that have, where any has."
+    ]
 
 
 def _units(found: SetComparison) -> list[str]:

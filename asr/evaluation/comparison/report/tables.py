@@ -86,7 +86,7 @@ class SetSection:
         size: in words.
         headline: sentences, the most important one first.
         wers: table of mean WERs.
-        differences: tables of differences between systems.
+        differences: tables of runs that have not learned, and of differences between systems.
     """
 
     name: str
@@ -105,7 +105,8 @@ def set_sections(comparison: Comparison) -> list[SetSection]:
     for found in comparison.sets:
         speakers = "unknown speakers" if found.num_speakers is None else count(found.num_speakers, "speaker")
         size = f"{count(found.num_utterances, 'utterance')}, {speakers}"
-        tables = wer_table(found, comparison.level), difference_tables(found, comparison.level)
+        failures = [table for table in [reliability_table(found)] if table is not None]
+        tables = wer_table(found, comparison.level), [*failures, *difference_tables(found, comparison.level)]
         sections.append(SetSection(found.name, size, headline(found, comparison.level), *tables))
     return sections
 
@@ -134,6 +135,28 @@ def wer_table(found: SetComparison, level: float) -> Table:
     ]
     columns = [SYSTEM, Column("WER %"), *columns, Column(f"{100 * level:g} % interval"), Column("seeds")]
     return Table("Word error rates", columns, rows)
+
+
+def reliability_table(found: SetComparison) -> Table | None:
+    """Return how many runs learned; None if all did."""
+    if all(row.reliability.num_learned == row.reliability.num_runs for row in found.rows):
+        return None
+    rows = [
+        [
+            Cell(row.system),
+            Cell(f"{row.reliability.num_learned} of {row.reliability.num_runs}"),
+            Cell(p_value(row.reliability.p_adjusted)),
+            Cell(percent(row.wer_mean)),
+            Cell(percent(row.wer_mean_of_all)),
+        ]
+        for row in found.rows
+    ]
+    columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", "WER % of those", "WER % of all"))]
+    notes = [
+        "Learned: a WER below 100 %; a run that has not finished has not learned. p: Fisher's exact test against the "
+        "system of which most runs learned."
+    ]
+    return Table("Runs that learned", columns, rows, notes)
 
 
 def _verdict(found: SetComparison, difference: Difference | None, own: str) -> Cell:

@@ -125,6 +125,7 @@ def test_an_unfinished_run_is_named_and_left_out(tmp_path):
     (half / "report" / "summary.json").unlink()
     found = read_runs([whole, half], free)
     assert [run.folder for run in found.runs] == [whole]
+    assert found.unfinished == [(found.runs[0].system, 2)]
     assert found.problems == [
         f"{half} is left out: the run has not finished or has failed: report/summary.json does not exist"
     ]
