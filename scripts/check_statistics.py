@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from asr.evaluation.comparison.statistics.estimate import Estimate, estimate
-from asr.evaluation.comparison.statistics.multiple_testing import holm, pair_weights
+from asr.evaluation.comparison.statistics.moderation import moderated
+from asr.evaluation.comparison.statistics.multiple_testing import Pair, holm
 
 ALPHA = 0.05
 WER = 0.15
@@ -38,6 +39,7 @@ class World:
         taste_sd: between speakers, for each system anew.
         num_seeds: of each system.
         num_speakers: in the test set.
+        noisy: systems whose seeds vary more, with ten times the variance.
         sizes: words of the speakers: equal; log-normal with a standard deviation of 1.5; or one has 60 % of them.
     """
 
@@ -47,16 +49,23 @@ class World:
     num_seeds: int
     num_speakers: int = 40
     sizes: Sizes = "equal"
+    noisy: int = 0
 
     def errors(self, rng: np.random.Generator, num: int, wers: NDArray[np.float64]) -> NDArray[np.int64]:
         """Draw errors (num, systems, seeds, speakers) of trainings with these true WERs."""
         rates = (
             wers[:, None, None]
-            + self.seed_sd * rng.normal(size=(num, len(wers), self.num_seeds, 1))
+            + self.seed_sds(len(wers)) * rng.normal(size=(num, len(wers), self.num_seeds, 1))
             + self.speaker_sd * rng.normal(size=(num, 1, 1, self.num_speakers))
             + self.taste_sd * rng.normal(size=(num, len(wers), 1, self.num_speakers))
         )
         return rng.binomial(self.words, rates.clip(0, 1))
+
+    def seed_sds(self, num_systems: int) -> NDArray[np.float64]:
+        """Standard deviation between the seeds of each system."""
+        sds = np.full((num_systems, 1, 1), self.seed_sd)
+        sds[: self.noisy] *= np.sqrt(10)
+        return sds
 
     @property
     def words(self) -> NDArray[np.int64]:
@@ -76,6 +85,7 @@ WORLDS = [
     for num_seeds in (3, 5, 10)
     for seed_sd, taste_sd in ((0.0, 0.0), (0.01, 0.0), (0.03, 0.0), (0.01, 0.01), (0.01, 0.03), (0.03, 0.03))
 ]
+NOISY = [World(0.03, 0.03, 0.0, num_seeds, noisy=noisy) for num_seeds in (3, 5, 10) for noisy in (1, 2, 4)]
 UNEQUAL = [
     World(0.01, 0.03, taste_sd, num_seeds, num_speakers, sizes)
     for num_seeds in (3, 5, 10)
@@ -109,13 +119,30 @@ def power(world: World, num: int, difference: float, alpha: float = ALPHA) -> fl
     return float((found.mean < -found.half_width(alpha)).mean())
 
 
-def false_tables(world: World, num: int, seed: int = 0) -> float:
+def adjusted_p_values(
+    world: World, num: int, wers: NDArray[np.float64], seed: int = 0
+) -> dict[Pair, NDArray[np.float64]]:
+    """Compare all pairs of systems ``num`` times, as a report does."""
+    errors = world.errors(np.random.default_rng(seed), num, wers)
+    pairs = [(str(a), str(b)) for a, b in itertools.combinations(range(len(wers)), 2)]
+    differences = [estimate(errors[:, int(a)] - errors[:, int(b)], world.words) for a, b in pairs]
+    together = moderated(differences, errors.sum(-1) / world.words.sum())
+    p_values = np.stack([found.p_value() for found in together], axis=-1)
+    adjusted = holm(p_values)
+    return {pair: adjusted[:, index] for index, pair in enumerate(pairs)}
+
+
+def false_tables(world: World, num: int, num_systems: int = NUM_SYSTEMS) -> float:
     """Share of tables of equal systems in which any pair is said to differ."""
-    errors = world.errors(np.random.default_rng(seed), num, np.full(NUM_SYSTEMS, WER))
-    pairs = [(str(a), str(b)) for a, b in itertools.combinations(range(NUM_SYSTEMS), 2)]
-    differences = (errors[:, int(a)] - errors[:, int(b)] for a, b in pairs)
-    p_values = np.stack([estimate(difference, world.words).p_value() for difference in differences], axis=-1)
-    return float((holm(p_values, pair_weights(pairs, baseline="0")) <= ALPHA).any(-1).mean())
+    adjusted = adjusted_p_values(world, num, np.full(num_systems, WER))
+    return float((np.stack(list(adjusted.values())) <= ALPHA).any(0).mean())
+
+
+def table_power(world: World, num: int, difference: float, num_systems: int = NUM_SYSTEMS) -> float:
+    """Share of tables that tell a single better system from another one, neither of them the baseline."""
+    wers = np.full(num_systems, WER)
+    wers[1] -= difference
+    return float((adjusted_p_values(world, num, wers)["1", "2"] <= ALPHA).mean())
 
 
 def satterthwaite_false_positives(world: World, num: int, alpha: float) -> float:
@@ -131,11 +158,13 @@ def main() -> None:
     num = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     small = ALPHA / len(list(itertools.combinations(range(NUM_SYSTEMS), 2)))
     print(f"{num} repetitions; % of comparisons (of tables: {num // 10} repetitions); nominal {100 * ALPHA:g} %\n")
-    parts = "| seeds | speakers | sizes | sd of seeds | of speakers | of taste | means in their interval "
+    parts = (
+        "| seeds | speakers | sizes | noisy systems | sd of seeds | of speakers | of taste | means in their interval "
+    )
     print(f"{parts}| false positives | at α = 0.05 / 28, × nominal |", end="")
     print(" with Satterthwaite | false tables of 8 | 3 sd of seeds found |")
-    print("|---" * 12 + "|")
-    for world in (*WORLDS, *UNEQUAL):
+    print("|---" * 13 + "|")
+    for world in (*WORLDS, *UNEQUAL, *NOISY):
         cells = (
             f"{100 * coverage(world, num):.1f}",
             f"{100 * false_positives(world, num):.1f}",
@@ -144,7 +173,15 @@ def main() -> None:
             f"{100 * false_tables(world, num // 10):.1f}",
             f"{100 * power(world, num, 3 * world.seed_sd):.0f}" if world.seed_sd else "-",
         )
-        setup = (world.num_seeds, world.num_speakers, world.sizes, world.seed_sd, world.speaker_sd, world.taste_sd)
+        setup = (
+            world.num_seeds,
+            world.num_speakers,
+            world.sizes,
+            world.noisy,
+            world.seed_sd,
+            world.speaker_sd,
+            world.taste_sd,
+        )
         print("| " + " | ".join(map(str, (*setup, *cells))) + " |", flush=True)
 
 

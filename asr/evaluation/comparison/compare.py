@@ -108,14 +108,15 @@ class _SetComparer:
             {system: (len(learned[system]), len(own) + unfinished.count(system)) for system, own in self.runs.items()}
         )
         self.counts = count_errors([run for system, own in self.runs.items() for run in learned[system] or own], name)
-        self.differences = Differences(self.counts, self.baseline, level)
+        self.differences = Differences(self.counts, level)
 
     def compare(self) -> SetComparison:
         means = {name: statistics.mean(self._wers(name)) for name in self.runs}
         ranked = sorted(means, key=lambda name: (means[name], name))
         # a system with a single lucky seed has no verdicts, and as the best it would leave the others without them too
         best = next((name for name in ranked if len(self.counts.errors[name]) > 1), ranked[0])
-        speakers = set(self.errors.speakers)
+        heard = zip(self.errors.speakers, self.errors.words, strict=True)
+        speakers = {speaker for speaker, words in heard if words}
         return SetComparison(
             name=self.name,
             num_utterances=len(self.errors.ids),

@@ -162,10 +162,10 @@ def _cost(files: _Files) -> Cost:
         num_parameters=int(number_at(summary, "num_parameters") or 0),
         seconds=number_at(summary, "training", "seconds") if seconds is None else seconds,
         cpu_seconds=None if resumed else number_at(summary, "training", "cpu_seconds"),
-        seconds_per_update=number_at(summary, "cost", "seconds_per_update"),
+        # earlier runs have medians
+        seconds_per_update=None if mean_step is None else number_at(summary, "cost", "seconds_per_update"),
         optimizer_step_seconds=mean_step,
         optimizer_step_sd=number_at(summary, "cost", "optimizer_step_sd"),
-        # without a mean, every tenth step was timed, and heavy ones between them never
         optimizer_share=None if mean_step is None else number_at(summary, "cost", "optimizer_share"),
         optimizer_state_bytes=None if state_bytes is None else int(state_bytes),
         peak_memory_mb=number_at(summary, "peak_memory_mb") if gpu_mb is None else gpu_mb,

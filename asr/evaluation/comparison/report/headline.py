@@ -51,7 +51,7 @@ def _units(found: SetComparison) -> list[str]:
         return [UNKNOWN_SPEAKERS]
     if found.num_speakers == 1:
         return ["There is a single speaker: verdicts and intervals hold for this voice alone."]
-    if found.effective_units > found.num_speakers / 2:
+    if found.effective_units > max(2 - 1e-9, found.num_speakers / 2):
         return []
     return [
         f"Few of the {found.num_speakers} speakers have most of the words: together they tell as much as "

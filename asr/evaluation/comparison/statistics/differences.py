@@ -9,7 +9,8 @@ import numpy as np
 from asr.evaluation.comparison.result import Difference, Verdict
 from asr.evaluation.comparison.statistics.counts import SetCounts
 from asr.evaluation.comparison.statistics.estimate import Estimate, estimate
-from asr.evaluation.comparison.statistics.multiple_testing import Pair, holm, pair_weights
+from asr.evaluation.comparison.statistics.moderation import moderated
+from asr.evaluation.comparison.statistics.multiple_testing import Pair, holm
 
 
 class Differences:
@@ -19,11 +20,10 @@ class Differences:
 
     Args:
         counts: errors of all systems.
-        baseline: name of the system that others are compared with, or None.
         level: of the intervals and verdicts.
     """
 
-    def __init__(self, counts: SetCounts, baseline: str | None, level: float) -> None:
+    def __init__(self, counts: SetCounts, level: float) -> None:
         self.counts, self.alpha = counts, 1 - level
         self.estimates: dict[Pair, Estimate] = {}
         for pair in itertools.combinations(counts.errors, 2):
@@ -33,11 +33,15 @@ class Differences:
                 self.estimates[pair] = estimate(first - second, counts.words)
         # one seed says nothing about other seeds: no test
         tested = [pair for pair, found in self.estimates.items() if found.num_seeds > 1]
-        weights = pair_weights(tested, baseline) if tested else np.ones(0)
+        systems = sorted({name for pair in tested for name in pair})
+        common = counts.seeds(*systems) if systems else []
+        if len(common) > 1:
+            wers = np.array([counts.wers(name, common) for name in systems])
+            together = moderated([self.estimates[pair] for pair in tested], wers)
+            self.estimates |= dict(zip(tested, together, strict=True))
         p_values = np.array([float(self.estimates[pair].p_value()) for pair in tested])
-        self.weights = dict(zip(tested, weights.tolist(), strict=True))
         self.p_values = dict(zip(tested, p_values.tolist(), strict=True))
-        self.adjusted = dict(zip(tested, holm(p_values, weights).tolist(), strict=True))
+        self.adjusted = dict(zip(tested, holm(p_values).tolist(), strict=True))
 
     def difference(self, system: str, other: str) -> Difference | None:
         """Return the difference of two systems; None if they have no seed in common."""
@@ -63,7 +67,7 @@ class Differences:
             probability_of_improvement=self._probability(system, other) if tested else None,
             p_value=self.p_values[pair] if tested else None,
             p_adjusted=self.adjusted[pair] if tested else None,
-            smallest_detectable=float(found.smallest_detectable(self.alpha * self.weights[pair])) if tested else None,
+            smallest_detectable=float(found.smallest_detectable(self.alpha / len(self.adjusted))) if tested else None,
             verdict=verdict,
         )
 

@@ -25,10 +25,10 @@ class Estimate:
     Seeds and units are drawn from two populations and crossed: every seed is tested on every unit. So the mean is
     uncertain in two ways, and ``half_width`` adds them:
 
-        h(α)² = t²(α, S - 1) · seed_variance + t²(α, E - 1) · test_variance
+        h(α)² = t²(α, D) · seed_variance + t²(α, E - 1) · test_variance
 
-    with t(α, ν) the two-sided quantile of Student's t, and E the effective number of units. With one seed the first
-    part is unknown and left out: then the interval says nothing about other seeds.
+    with t(α, ν) the two-sided quantile of Student's t, D = S - 1 or what ``moderated`` adds, and E the effective number
+    of units. With one seed the first part is unknown and left out: then the interval says nothing about other seeds.
 
     The interval misses the true mean with a probability of at most α, if WERs are nearly normal and the two variance
     estimates independent. Proof: let w be the seeds' share of the true variance and q₁, q₂ the estimates divided by
@@ -41,6 +41,7 @@ class Estimate:
         seed_variance: (R) variance of the mean over other seeds; 0 for one seed.
         test_variance: (R) variance of the mean over other test sets.
         num_seeds: S.
+        seed_freedom: (R) D, degrees of freedom of the first.
         effective_units: E, from 1 to U; see ``effective_number``.
 
     Reference:
@@ -56,14 +57,18 @@ class Estimate:
     seed_variance: Array
     test_variance: Array
     num_seeds: int
+    seed_freedom: Array | float
     effective_units: float
 
     def half_width(self, alpha: float | Array) -> Array:
-        """Return half the width of the interval that misses the true mean with a probability of at most ``alpha``."""
+        """Return half the width of the interval that misses the true mean with a probability of at most ``alpha``.
+
+        Infinite if it would be above 1: a few unequal units say nothing of a mean.
+        """
         squares = stats.t.isf(np.asarray(alpha) / 2, self.effective_units - 1) ** 2 * self.test_variance
         if self.num_seeds > 1:
-            squares = squares + stats.t.isf(np.asarray(alpha) / 2, self.num_seeds - 1) ** 2 * self.seed_variance
-        return np.sqrt(squares)
+            squares = squares + stats.t.isf(np.asarray(alpha) / 2, self.seed_freedom) ** 2 * self.seed_variance
+        return np.where(squares <= 1, np.sqrt(squares), np.inf)
 
     def p_value(self) -> Array:
         """Return the two-sided p-value of a true mean of 0: the α at which ``half_width`` ends at 0."""
@@ -129,7 +134,8 @@ def estimate(errors: NDArray[np.int64], words: NDArray[np.int64]) -> Estimate:
         # mean² holds the variances of single seeds too; this leaves the covariance between seeds
         seeds, test = spread / num_seeds, (num_seeds * mean - each) / (num_seeds - 1)
     # systems that make the same errors on this test set may differ by a word on another
-    return Estimate(rates.mean(-1), seeds, np.maximum(test, 1 / total**2), num_seeds, effective_number(words))
+    test = np.maximum(test, 1 / total**2)
+    return Estimate(rates.mean(-1), seeds, test, num_seeds, num_seeds - 1, effective_number(words))
 
 
 def effective_number(words: NDArray[np.int64]) -> float:

@@ -7,6 +7,7 @@ import pytest
 
 from asr.evaluation.comparison.plots.line_styles import COLORS
 from asr.evaluation.comparison.report.files import write_report_files
+from asr.evaluation.formatting import p_value
 from tests.evaluation.comparison.made_comparisons import made_comparison
 from tests.evaluation.comparison.report.parsed_page import parse, table_of
 
@@ -84,7 +85,7 @@ def test_differences_stand_with_interval_p_probability_and_what_could_be_found(p
         "eve lr=0.03",
         found.verdict,
         f"+{100 * found.mean:.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]".replace("-", "−"),
-        f"{found.p_adjusted:.3f}",
+        p_value(found.p_adjusted),
         f"{found.probability_of_improvement:.2f}",
         f"{100 * found.smallest_detectable:.2f}",
         "3",
