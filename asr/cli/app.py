@@ -212,8 +212,8 @@ def quieten() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*")
-    # every process logs the same numbers: they were gathered before
     warnings.filterwarnings("ignore", message=".*when using `ckpt_path`.*")  # a callback that was taken out since
+    # every process logs the same numbers: they were gathered before
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_INIT_TIMEOUT", "30")  # seconds; an unreachable server is reported before training

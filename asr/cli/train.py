@@ -23,7 +23,14 @@ from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.builders.resume import accepted_changes, build_resumed_module
 from asr.cli.builders.trainer import build_trainer
-from asr.cli.config.resuming import differs, recorded_data, recorded_overrides, run_folder, saved_config
+from asr.cli.config.resuming import (
+    differs,
+    record_accepted,
+    recorded_data,
+    recorded_overrides,
+    run_folder,
+    saved_config,
+)
 from asr.cli.config.words import override_key, words_for_jobs
 from asr.cli.errors import ConfigError
 from asr.cli.find_batch_size import find_batch_size
@@ -211,6 +218,8 @@ def _record_start(plan: Plan, folder: Path) -> None:
         accepted = accepted_changes(plan.config, plan.data, plan.prepared, plan.resumed)
         if not accepted and not differs(saved_config(plan.resumed), plan.config):
             return
+        if accepted:
+            record_accepted(folder, accepted)
         words = recorded_overrides(plan.resumed, words)
     plan.prepared.record(folder)
     for name, content in (("config.yaml", dict(plan.config)), (LAST_RECORDED, words)):

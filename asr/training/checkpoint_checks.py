@@ -230,6 +230,9 @@ def check_averages(state: Mapping[str, Any], weights: Mapping[str, torch.Tensor]
     if unknown:
         raise ValueError(f"averages.sum has weights of other names, such as {min(map(str, unknown))!r:.80}")
     _check_like(total, total, weights, "averages.sum", torch.float64)
+    for name, sums in total.items():
+        if not (sums / max(1, state["num_averaged"])).to(weights[name].dtype).isfinite().all():
+            raise ValueError(f"averages.sum.{name} holds numbers that are too large for {weights[name].dtype}")
     marks = state.get("marks")
     if not isinstance(marks, list | tuple) or not 1 <= len(marks) <= 2:
         raise ValueError("averages.marks must be a list of one or two marks")
@@ -263,5 +266,3 @@ def _check_like(
                 f"{where}.{name} is {tensor.dtype} of shape {list(tensor.shape)}, not {dtype} of the weight's "
                 f"shape {list(weights[name].shape)}"
             )
-        if weights[name].is_floating_point() and not tensor.to(weights[name].dtype).isfinite().all():
-            raise ValueError(f"{where}.{name} holds numbers that are too large for {weights[name].dtype}")

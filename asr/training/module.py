@@ -271,7 +271,8 @@ class TrainingModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what decoding needs beside the weights, and the counts of this module."""
         checkpoint["werdict"] = dict(self.extra_state)
-        checkpoint["num_moments"] = len(checkpoint["optimizer_states"][0]["state"])
+        if "optimizer_states" in checkpoint:
+            checkpoint["num_moments"] = len(checkpoint["optimizer_states"][0]["state"])
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["unreadable"] = self.unreadable.state_dict()
         checkpoint["nominal_audio"] = self.nominal_audio.state_dict(self.update_s())

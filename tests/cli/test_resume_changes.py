@@ -89,9 +89,27 @@ def test_changes_that_were_recorded_without_an_update_since_are_made_too(small_r
     config.write_text(config.read_text().replace("weight_decay: 0.01", "weight_decay: 0.5"))
     edited = small_run.run("train", f"resume={folder}", "logger=csv")
     assert (edited.code, "optimizer.weight_decay: 0.01 in the run, 0.5 now" in edited.printed) == (2, True)
-    overrides = folder / "overrides.yaml"
-    overrides.write_text(f"{overrides.read_text()}- optimizer.weight_decay=0.5\n")
+    (folder / "accepted.yaml").write_text("- optimizer.weight_decay\n")
     assert [group["weight_decay"] for group in groups_after(small_run, folder)] == [0.0, 0.5]
+
+
+def test_what_was_accepted_stays_so_until_a_checkpoint_knows_it(small_run, tmp_path):
+    """The length of a schedule follows that of the run, which alone was typed."""
+    folder = small_run.interrupted(tmp_path / "run")
+    words = "trainer.max_steps=8", "allow_changes=true", "logger=csv"
+    limit = update_file(folder / "checkpoints", 3).stat().st_size // 2
+    assert small_run.run("train", f"resume={folder}", *words, limits={"RLIMIT_FSIZE": limit}).code == 1
+    assert not update_file(folder / "checkpoints", 6).exists()
+    ended = small_run.run("train", f"resume={folder}")
+    assert ended.code == 0, ended.printed
+    assert update_file(folder / "checkpoints", 8).exists()
+
+
+def test_numbers_that_are_equal_are_no_change(small_run, tmp_path):
+    folder = small_run.interrupted(tmp_path / "run")
+    words = "optimizer.mars_gamma=25e-4", "optimizer.warmup_steps=0.0"
+    ended = small_run.run("train", f"resume={folder}", *words)
+    assert ended.code == 0, ended.printed
 
 
 def test_what_may_change_freely_is_recorded_too(small_run, tmp_path):

@@ -118,9 +118,17 @@ def test_a_sweep_refuses_what_would_do_nothing_before_any_job(tmp_path, words, s
     assert not list(tmp_path.glob("runs/none/*/"))
 
 
-def test_a_sweep_may_cross_tokenizers_with_an_option_of_one_of_them(tmp_path):
-    """The jobs fail for another reason, which is told after what has no effect."""
-    words = ("tokenizer=char,bpe", "data.vocab_size=300", "optimizer.lr=-1", "sweep.name=both", "logger=none")
+@pytest.mark.parametrize("recipe", ["digits/transformer_ctc", "fsdd/transformer_ctc"])
+def test_a_sweep_may_cross_tokenizers_with_an_option_of_one_of_them(tmp_path, recipe):
+    """The jobs fail for another reason, which is told after what has no effect; fsdd's own tokenizer is char."""
+    words = (
+        f"recipe={recipe}",
+        "tokenizer=char,bpe",
+        "data.vocab_size=300",
+        "optimizer.lr=-1",
+        "sweep.name=both",
+        "logger=none",
+    )
     printed = Workplace(tmp_path).run("train", "-m", *words, code=1)
     assert "2 jobs: 0 finished" in printed
     assert printed.count("asr-train: optimizer: lr must be a number") == 2

@@ -20,7 +20,7 @@ from asr.cli.errors import ConfigError
 from asr.nested import at, flatten, is_within
 from asr.plain_data import MAX_BYTES, check_plain, read_yaml
 from asr.run_folder import DATA_RECORD, check_run_folder
-from asr.safe_io import check_regular_file, named_path
+from asr.safe_io import check_regular_file, named_path, write_whole
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
 FREE = (
@@ -48,6 +48,7 @@ FREE = (
 )
 # the user's decisions at this start, which a folder cannot make
 TYPED_ONLY = ("resume", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
+ACCEPTED = "accepted.yaml"  # keys whose change the user has accepted, since a checkpoint may be older
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 DESTINATION = ("project", "entity", "mode")  # where a logger sends numbers to
 
@@ -105,6 +106,9 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
     unknown = whole.keys() - own.keys() - set(groups)
     if unknown:
         raise ConfigError(f"resume: {folder / 'config.yaml'}: there is no key {min(unknown)!r} at the top level")
+    cost = at(whole, "callbacks", "cost")
+    if isinstance(cost, dict):
+        cost.pop("every", None)  # of earlier runs, which timed every tenth step
     # a group that is chosen anew replaces what the run had there
     saved = {key: value for key, value in whole.items() if key not in typed & set(groups)}
     if typed_value(words, "resume_logger") is not True:
@@ -219,23 +223,42 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def unrecorded(found: Sequence[str], folder: Path, now: Mapping[str, Any]) -> list[str]:
-    """Return the changes that nobody has typed for the run: those of a config.yaml that was edited, or that are new.
+    """Return the changes that nobody has accepted for the run: those of a config.yaml that was edited, or that are new.
 
     Args:
         found: what ``changes`` has returned, with a checkpoint's config as the one before.
         folder: of the run.
         now: the config.
     """
-    before_typing = {change.partition(":")[0] for change in changes(saved_config(folder), now)}
-    values = flatten(now)
-    words = OverridesParser.create().parse_overrides(saved_overrides(folder))
-    typed = {word.key_or_group: word.value() for word in words if not word.is_sweep_override()}
+    new = {_key(change) for change in changes(saved_config(folder), now)}
+    accepted = set(_accepted_keys(folder)) - new
+    return [change for change in found if _key(change) not in accepted]
 
-    def is_recorded(key: str) -> bool:
-        chosen = any(key.startswith(f"{name}.") for name in typed)  # in a group
-        return key not in before_typing and (chosen or (key in typed and typed[key] == values.get(key)))
 
-    return [change for change in found if not is_recorded(change.partition(":")[0])]
+def record_accepted(folder: Path, found: Sequence[str]) -> None:
+    """Write the keys of changes that the user has accepted, so that a resumption before the next checkpoint knows them.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    keys = sorted({*_accepted_keys(folder), *map(_key, found)})
+    write_whole(folder / ACCEPTED, yaml.safe_dump(keys))
+
+
+def _accepted_keys(folder: Path) -> list[str]:
+    """Return the keys of earlier changes.
+
+    Raises:
+        ConfigError: the file is no list of keys.
+    """
+    saved = read_yaml(folder / ACCEPTED) if (folder / ACCEPTED).exists() else []
+    if not isinstance(saved, list) or not all(isinstance(key, str) for key in saved):
+        raise ConfigError(f"resume: {folder / ACCEPTED} is not a list of keys; remove it")
+    return saved
+
+
+def _key(change: str) -> str:
+    return change.partition(":")[0]
 
 
 def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

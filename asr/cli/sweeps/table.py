@@ -12,6 +12,7 @@ from omegaconf import DictConfig, read_write
 from rich.table import Table
 
 from asr.cli.config.effects import check_effects, check_vocab_size
+from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.jobs import (
     RECORDS,
@@ -47,7 +48,9 @@ class SweepTable(Callback):
                     raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
             check_sweep_folder(Path(config.hydra.sweep.dir))
             check_effects(config, config.hydra)
-            check_vocab_size(config, config.hydra.overrides.task)
+            # what is swept is not composed yet
+            if not _is_swept("tokenizer", config):
+                check_vocab_size(config, config.hydra.overrides.task)
             swept = swept_free_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {})
         except ValueError as error:
             print(f"asr-train: {printable(str(error))}", file=sys.stderr)
@@ -71,6 +74,14 @@ class SweepTable(Callback):
         console.print_line(last_line(sweep_dir, found))
         if any(record.failed for record in found):
             raise SystemExit(1)
+
+
+def _is_swept(group: str, config: DictConfig) -> bool:
+    """Return whether jobs may choose from a group otherwise than the sweep's own config has."""
+    if group in (config.hydra.sweeper.get("params") or {}):
+        return True
+    typed = [word.partition("=")[2] for word in config.hydra.overrides.task if override_key(word) == group]
+    return bool(typed) and typed[-1] != config.hydra.runtime.choices[group]
 
 
 def _has_run(record: JobRecord, sweep_dir: Path) -> bool:

@@ -136,7 +136,7 @@ class TrainingCost(pl.Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the seconds so far, and what has been timed."""
         if self.clock is not None:
-            self.clock.collect()
+            self.clock.collect(wait=True)  # saving waits for the device anyway
         return {"seconds": self.seconds, "update_times": self.updates.state(), "step_times": self.steps.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -179,7 +179,9 @@ class StepClock:
             self.durations.add(ended - self.begun)
         elif not isinstance(self.begun, float) and not isinstance(ended, float):
             self.pending.append((self.begun, ended))
-            self.collect(wait=len(self.pending) > MOST_PENDING)
+            if len(self.pending) > MOST_PENDING:
+                self.pending[0][1].synchronize()  # for the oldest alone
+            self.collect()
 
     def collect(self, *, wait: bool = False) -> None:
         """Read the events that the GPU has passed; or all, which waits for it."""

@@ -99,7 +99,7 @@ class TrainingProgress(pl.Callback):
 
 
 def describe_groups(optimizer: Optimizer) -> list[str]:
-    """Return a line about each parameter group: its optimizer, its size, its peak lr, and the options of its own.
+    """Return a line about each parameter group: its optimizer, size, lr before a schedule, and the options of its own.
 
     An option is a group's own if another group of the same optimizer has another value of it.
     """

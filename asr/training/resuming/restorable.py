@@ -58,6 +58,7 @@ def check_restorable(module: TrainingModule, path: Path) -> None:
         optimizer, schedule = module.build_updates()
         saved, rates = state["optimizer_states"][0], state["lr_schedulers"][0]
         check_options(saved, optimizer, schedule)
+        fresh = schedule.state_dict()  # before it takes rates from what is loaded into the optimizer
         optimizer.load_state_dict(saved)
         check_optimizer(optimizer)
         if module.changed_updates is not None:
@@ -65,7 +66,7 @@ def check_restorable(module: TrainingModule, path: Path) -> None:
             for key, dtype in Counter(_dtypes(saved["state"])) - Counter(_dtypes(optimizer.state)):
                 raise ValueError(f"the optimizer's {key} was saved as {dtype}, and would be kept as another type")
         part = "schedule"
-        check_schedule(rates, schedule.state_dict())
+        check_schedule(rates, fresh)
         schedule.load_state_dict(rates)
     # what the loaders of optimizers and schedules raise for states of others differs from one to the next
     except Exception as error:

@@ -107,7 +107,9 @@ def check_options(saved: Mapping[str, Any], optimizer: Optimizer, schedule: LRSc
 def _same(saved: Any, built: Any) -> bool:
     if isinstance(built, list | tuple):
         return isinstance(saved, list | tuple) and len(saved) == len(built) and all(map(_same, saved, built))
-    return type(saved) is type(built) and bool(saved == built)
+    if isinstance(built, bool | str) or isinstance(saved, bool | str):
+        return type(saved) is type(built) and saved == built
+    return bool(saved == built)  # 0 is 0.0
 
 
 def check_schedule(saved: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
