@@ -129,6 +129,6 @@ def test_a_sweep_may_cross_tokenizers_with_an_option_of_one_of_them(tmp_path, re
         "sweep.name=both",
         "logger=none",
     )
-    printed = Workplace(tmp_path).run("train", "-m", *words, code=1)
+    printed = Workplace(tmp_path).run("train", "-m", "sweep.name=both", *words, code=1)
     assert "2 jobs: 0 finished" in printed
     assert printed.count("asr-train: optimizer: lr must be a number") == 2
