@@ -84,10 +84,11 @@ def _end(ranks: Sequence[subprocess.Popen[bytes]], failed: int, forwarded: set[i
     while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     codes = {process.returncode for process in ranks}
-    if -code in forwarded and codes <= {0, TRY_AGAIN, code}:
+    passed_on = {-number for number in forwarded}
+    if codes <= {0, TRY_AGAIN} | passed_on:
         if TRY_AGAIN in codes:
             return TRY_AGAIN  # a process that still had work to do has printed how to resume
-        raise Terminated(-code, lambda: "")
+        raise Terminated(-min(codes), lambda: "")
     if codes == {code}:
         return _as_shell(code)  # the processes themselves have printed why
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

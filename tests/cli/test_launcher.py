@@ -11,6 +11,7 @@ from asr.cli.launcher import _wait
 from asr.signals import Terminated
 
 SAVED, KILLED, FAILED = "exit 75", "kill -TERM $$", "exit 3"
+KILLED_LATER = f"sleep 0.5; {KILLED}"
 
 
 def ends(*programs: str) -> list[subprocess.Popen[bytes]]:
@@ -19,6 +20,7 @@ def ends(*programs: str) -> list[subprocess.Popen[bytes]]:
 
 def test_a_signal_that_was_passed_on_is_no_failure_of_a_process(capsys):
     assert _wait(ends(SAVED, KILLED), {signal.SIGTERM}) == 75
+    assert _wait(ends(SAVED, KILLED_LATER), {signal.SIGTERM}) == 75
     with pytest.raises(Terminated):
         _wait(ends(KILLED, KILLED), {signal.SIGTERM})
     assert capsys.readouterr().err == ""
