@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from optim.engine.options import check_range
 
 
-def linear_warmup(batch: int, warmup_steps: int) -> float:
+def linear_warmup(batch: int, warmup_steps: float) -> float:
     """Return the factor of the update after ``batch`` others: 1/(w + 1), 2/(w + 1), …, then 1."""
     # w + 1 and not w: a first update with lr 0 would change nothing
     return min(1.0, (batch + 1) / (warmup_steps + 1))
@@ -31,6 +31,11 @@ def whole_steps(option: str, value: float, max_steps: int) -> int:
             f"{option} must be less than max_steps, given {value} and {max_steps}; shorten the warm-up or train longer"
         )
     return steps
+
+
+def updates_of(value: float, max_steps: int | None) -> float:
+    """Return a number of updates: ``value`` itself, or, below 1 and if ``max_steps`` is known, that share of it."""
+    return value if max_steps is None or not 0 < value < 1 else max(1, round(value * max_steps))
 
 
 class ClosedFormSchedule(LRScheduler, ABC):

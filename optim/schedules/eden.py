@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.optim import Optimizer
 
 from optim.engine.options import check_range
-from optim.schedules.closed_form import ClosedFormSchedule
+from optim.schedules.closed_form import ClosedFormSchedule, updates_of
 
 
 class Eden(ClosedFormSchedule):
@@ -20,10 +20,11 @@ class Eden(ClosedFormSchedule):
 
     Args:
         optimizer: whose learning rates to set.
-        lr_batches: updates after which the rate begins to fall.
+        lr_batches: updates after which the rate begins to fall; with ``max_steps``, a number below 1 is a share of it.
         lr_epochs: epochs after which the rate begins to fall.
-        warmup_batches: updates of warm-up; 0 for none, 500 by default in the second reference.
+        warmup_batches: updates of warm-up, or such a share; 0 for none, 500 by default in the second reference.
         warmup_start: the factor of the first update of a warm-up, in [0, 1].
+        max_steps: updates of the whole run; None: numbers below 1 are themselves.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -31,7 +32,7 @@ class Eden(ClosedFormSchedule):
     Reference:
         icefall, egs/librispeech/ASR/pruned_transducer_stateless2/optim.py, class Eden; the warm-up is that of
         egs/librispeech/ASR/zipformer/optim.py.
-        Differs: the rate is set at construction and on load; groups may be added later.
+        Differs: the rate is set at construction and on load; groups may be added later; shares of a run.
     """
 
     def __init__(
@@ -41,13 +42,15 @@ class Eden(ClosedFormSchedule):
         lr_epochs: float,
         warmup_batches: float = 0.0,
         warmup_start: float = 0.5,
+        max_steps: int | None = None,
     ) -> None:
         check_range("lr_batches", lr_batches, "(0, inf)")
         check_range("lr_epochs", lr_epochs, "(0, inf)")
         check_range("warmup_batches", warmup_batches, "[0, inf)")
         check_range("warmup_start", warmup_start, "[0, 1]")
-        self.lr_batches, self.lr_epochs = lr_batches, lr_epochs
-        self.warmup_batches, self.warmup_start = warmup_batches, warmup_start
+        self.lr_batches, self.lr_epochs = updates_of(lr_batches, max_steps), lr_epochs
+        self.warmup_batches = updates_of(warmup_batches, max_steps)
+        self.warmup_start = warmup_start
         super().__init__(optimizer)
 
     def factor(self, batch: int, epoch: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.optim import Optimizer
 
 from optim.engine.options import check_range
-from optim.schedules.closed_form import ClosedFormSchedule
+from optim.schedules.closed_form import ClosedFormSchedule, updates_of
 from optim.schedules.eden import warmup_from
 
 
@@ -19,25 +19,33 @@ class Eden2(ClosedFormSchedule):
 
     Args:
         optimizer: whose learning rates to set.
-        lr_batches: updates after which the rate begins to fall.
-        warmup_batches: updates of warm-up; 0 for none.
+        lr_batches: updates after which the rate begins to fall; with ``max_steps``, a number below 1 is a share of it.
+        warmup_batches: updates of warm-up, or such a share; 0 for none.
         warmup_start: the factor of the first update of a warm-up, in [0, 1].
+        max_steps: updates of the whole run; None: numbers below 1 are themselves.
 
     Raises:
         ValueError: an argument is out of its range.
 
     Reference:
         icefall, egs/librispeech/ASR/zipformer/optim.py, class Eden2.
-        Differs: the rate is set at construction and on load; groups may be added later.
+        Differs: the rate is set at construction and on load; groups may be added later; shares of a run.
     """
 
     def __init__(
-        self, optimizer: Optimizer, lr_batches: float, warmup_batches: float = 500.0, warmup_start: float = 0.5
+        self,
+        optimizer: Optimizer,
+        lr_batches: float,
+        warmup_batches: float = 500.0,
+        warmup_start: float = 0.5,
+        max_steps: int | None = None,
     ) -> None:
         check_range("lr_batches", lr_batches, "(0, inf)")
         check_range("warmup_batches", warmup_batches, "[0, inf)")
         check_range("warmup_start", warmup_start, "[0, 1]")
-        self.lr_batches, self.warmup_batches, self.warmup_start = lr_batches, warmup_batches, warmup_start
+        self.lr_batches = updates_of(lr_batches, max_steps)
+        self.warmup_batches = updates_of(warmup_batches, max_steps)
+        self.warmup_start = warmup_start
         super().__init__(optimizer)
 
     def factor(self, batch: int, epoch: int) -> float:

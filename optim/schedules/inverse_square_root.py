@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.optim import Optimizer
 
 from optim.engine.options import check_range
-from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup
+from optim.schedules.closed_form import ClosedFormSchedule, linear_warmup, updates_of
 
 
 class WarmupInverseSquareRoot(ClosedFormSchedule):
@@ -17,7 +17,8 @@ class WarmupInverseSquareRoot(ClosedFormSchedule):
 
     Args:
         optimizer: whose learning rates to set.
-        warmup_steps: updates w before the base rate is reached.
+        warmup_steps: updates w before the base rate is reached; with ``max_steps``, a number below 1 is a share of it.
+        max_steps: updates of the whole run; None: a number below 1 is itself.
 
     Raises:
         ValueError: ``warmup_steps`` is negative.
@@ -27,9 +28,9 @@ class WarmupInverseSquareRoot(ClosedFormSchedule):
         Differs: scaled so that the base rate is the peak.
     """
 
-    def __init__(self, optimizer: Optimizer, warmup_steps: int) -> None:
+    def __init__(self, optimizer: Optimizer, warmup_steps: float, max_steps: int | None = None) -> None:
         check_range("warmup_steps", warmup_steps, "[0, inf)")
-        self.warmup_steps = warmup_steps
+        self.warmup_steps = updates_of(warmup_steps, max_steps)
         super().__init__(optimizer)
 
     def factor(self, batch: int, epoch: int) -> float:

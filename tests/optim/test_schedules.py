@@ -298,6 +298,20 @@ def test_a_warmup_below_one_is_a_share_of_the_training():
     assert [shares.factor(b, 0) for b in range(250)] == [steps.factor(b, 0) for b in range(250)]
 
 
+@pytest.mark.parametrize(
+    ("shares", "counts"),
+    [
+        (lambda o: Eden(o, 0.25, 6, 0.1, max_steps=200), lambda o: Eden(o, 50, 6, 20)),
+        (lambda o: Eden2(o, 0.25, 0.1, max_steps=200), lambda o: Eden2(o, 50, 20)),
+        (lambda o: Constant(o, 0.1, max_steps=200), lambda o: Constant(o, 20)),
+        (lambda o: WarmupInverseSquareRoot(o, 0.1, max_steps=200), lambda o: WarmupInverseSquareRoot(o, 20)),
+    ],
+)
+def test_schedules_without_a_horizon_take_shares_of_one_too(shares, counts):
+    share, count = shares(make_optimizer()), counts(make_optimizer())
+    assert [share.factor(b, 2) for b in range(250)] == [count.factor(b, 2) for b in range(250)]
+
+
 FACTORS = [
     (lambda o: Noam(o, 4, 100), 0, 0.5 * 100**-1.5),
     (lambda o: Noam(o, 4, 100), 99, 0.5 * 0.1),
