@@ -1,4 +1,4 @@
-"""A sweep that tunes before it compares: lr and warm-up on dev, then several seeds, tests decoded once."""
+"""A sweep that tunes before it compares: settings on dev, then several seeds, tests decoded once."""
 
 from __future__ import annotations
 
@@ -17,22 +17,33 @@ from rich.table import Table
 
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
-from asr.cli.sweeps.tuning import TunedSystem, systems
+from asr.cli.sweeps.tuning import Settings, Trial, TunedSystem, shares, systems
 from asr.console import PlainConsole
+from asr.evaluation.formatting import count
 from asr.safe_io import write_whole
+
+SHOWN = 3  # trials of a system in the printed table, the best ones
+SEEDS_APART = 1000  # of two studies
 
 console = PlainConsole()
 
 
 class TunedSweeper(Sweeper):
-    """Gives every system the same number of trials, then trains the best settings of each with the same seeds.
+    """Gives every optimizer the same number of trials, then trains the best settings of each with the same seeds.
 
-    First every learning rate of its range. While the best of any system lies at the edge of what was tried, each
-    gets one trial more: beyond the edge, or between its best and the neighbor. Then warm-ups at the best learning
-    rate. All that is judged on the development sets, with a seed of its own; test sets are decoded at the end alone.
+    First the same quasi-random places of every search space. While the best learning rate of any system lies at the
+    edge of what was tried, each gets one trial more: beyond the edge, or the next place. All that is judged on the
+    development sets, with a seed of its own; test sets are decoded at the end alone.
+
+    Several studies do all of it as often, each with places and a tuning seed of its own, and train their winners with
+    one seed each: then what differs between seeds includes the luck of tuning.
 
     Args:
-        sweep: ranges and seeds, as ``configs/sweep/optimizers.yaml`` has them.
+        sweep: search spaces, numbers of trials and seeds, as ``configs/sweep/optimizers.yaml`` has them.
+
+    Reference:
+        Dahl et al. 2023, "Benchmarking Neural Network Training Algorithms", arXiv:2306.07179: several tuning studies
+        of as many quasi-random trials for each algorithm. Differs: a range grows beyond its edges.
     """
 
     def __init__(self, sweep: DictConfig) -> None:
@@ -51,52 +62,80 @@ class TunedSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Tune and train; ``arguments`` are overrides for all jobs."""
-        tuned = systems(self.options)
-        chosen = [word for system, _ in tuned for word in (*system.overrides, *system.warmups)]
-        self.common = _plain_overrides(arguments, {"seed", "optimizer.lr", *map(override_key, chosen)})
+        studies, seeds = _studies(self.options), self.options["seeds"]
+        tuned = systems(self.options, self.options["tuning_seed"])
+        self.num_trials = shares(tuned, self.options["trials"])
+        chosen = {override_key(word) for system in tuned for word in (*system.overrides, *system.space)}
+        self.common = _plain_overrides(arguments, {"seed", *chosen})
         self.sweep_dir.mkdir(parents=True, exist_ok=True)
-        self._try("learning rates", [(system, lr) for system, lrs in tuned for lr in lrs])
-        found = [system for system, _ in tuned]
+        done = []
+        for study in range(1, studies + 1):
+            self.prefix = f"study {study} of {studies}: " if studies > 1 else ""
+            found = self._tuned(self.options["tuning_seed"] + SEEDS_APART * (study - 1))
+            done.append(found)
+            report(done, self.sweep_dir)
+            own = seeds if studies == 1 else [seeds[study - 1]]
+            self._launch("seeds", [words for seed in own for words in self._compared(found, study, seed)])
+
+    def _tuned(self, seed: int) -> list[TunedSystem]:
+        """Return the systems with their trials."""
+        found = systems(self.options, seed)
+        pairs = zip(found, self.num_trials, strict=True)
+        self._try("trials", seed, [(one, settings) for one, num in pairs for settings in one.sample(num)])
+        extra = [num // min(self.num_trials) for num in self.num_trials]
         for _ in range(self.options["max_extra_trials"]):
             if not any(system.at_edge for system in found):
                 break
-            self._try("one more learning rate each", [(system, system.next_lr()) for system in found])
-        self._try_warmups(found)
-        report(found, self.sweep_dir)
-        seeds = self.options["seeds"]
-        self._launch("seeds", [[*system.chosen(), f"seed={seed}"] for seed in seeds for system in found])
+            for turn in range(max(extra)):
+                some = [system for system, num in zip(found, extra, strict=True) if turn < num]
+                self._try("one more trial each", seed, [(system, system.next_settings()) for system in some])
+        return found
 
-    def _try(self, what: str, trials: Sequence[tuple[TunedSystem, float]]) -> None:
-        usual = [system.warmups[0] if system.warmups else None for system, _ in trials]
-        words = [system.words(lr, warmup) for (system, lr), warmup in zip(trials, usual, strict=True)]
-        for (system, lr), wer in zip(trials, self._tune(what, words), strict=True):
-            system.trials[lr] = wer
-
-    def _try_warmups(self, found: Sequence[TunedSystem]) -> None:
-        trials = [(system, warmup) for system in found for warmup in system.warmups[1:]]
+    def _compared(self, found: Sequence[TunedSystem], study: int, seed: int) -> list[list[str]]:
+        """Return the overrides of the runs that are compared, with what a comparison shall know of their tuning."""
+        several = len({system.optimizer for system in found}) < len(found)
+        jobs = []
         for system in found:
-            system.warmup_trials = dict.fromkeys(system.warmups[:1], system.trials[system.best_lr])
-        words = [system.words(system.best_lr, warmup) for system, warmup in trials]
-        for (system, warmup), wer in zip(trials, self._tune("warm-ups", words), strict=True):
-            system.warmup_trials[warmup] = wer
+            label = system.name if several else system.optimizer
+            jobs.append([*system.words(system.best.settings), *self._told(label, study, list(system.space))])
+        if self.options["with_defaults"]:
+            usual = {system.optimizer: system for system in found}  # the last: the usual schedule, if there are two
+            jobs += [[*one.overrides, *self._told(f"{name} defaults", study, [])] for name, one in usual.items()]
+        return [[*words, f"seed={seed}"] for words in jobs]
 
-    def _tune(self, what: str, jobs: Sequence[list[str]]) -> list[float]:
-        extra = [f"seed={self.options['tuning_seed']}", "decode_test=false"]
-        return self._launch(what, [[*words, *extra] for words in jobs], self.options["tuning_overrides"])
+    def _told(self, label: str, study: int, keys: Sequence[str]) -> list[str]:
+        told = f"system:{json.dumps(label)},study:{study},studies:{self.options['studies']},keys:[{','.join(keys)}]"
+        return [f"++sweep.tuned={{{told}}}"]
+
+    def _try(self, what: str, seed: int, trials: Sequence[tuple[TunedSystem, Settings]]) -> None:
+        extra = [f"seed={seed}", "decode_test=false"]
+        jobs = [[*system.words(settings), *extra] for system, settings in trials]
+        wers = self._launch(what, jobs, self.options["tuning_overrides"])
+        for (system, settings), wer in zip(trials, wers, strict=True):
+            system.trials.append(Trial(settings, wer))
 
     def _launch(self, what: str, jobs: Sequence[list[str]], last: Sequence[str] = ()) -> list[float]:
         """Print what is next, run jobs, and return their WERs on the development sets; infinity if one has none."""
-        if not jobs:
-            return []
         # of two overrides of one key, Hydra takes the last
         batch = [[*words, *self.common, *last, f"sweep.name={self.sweep_name}"] for words in jobs]
-        console.print(f"{what}: {len(jobs)} jobs")
+        console.print(f"{self.prefix}{what}: {count(len(jobs), 'job')}")
         assert self.launcher is not None
         self.validate_batch_is_legal(batch)
         results = self.launcher.launch(batch, initial_job_idx=self.num_jobs)
         self.num_jobs += len(batch)
         wers = [float(result.return_value) for result in results]
         return [math.inf if math.isnan(wer) else wer for wer in wers]
+
+
+def _studies(options: dict[str, Any]) -> int:
+    studies, num_seeds = options["studies"], len(options["seeds"])
+    if not isinstance(studies, int) or studies < 1:
+        raise ConfigError(f"sweep.studies must be a whole number of at least 1, given {studies!r}")
+    if studies not in (1, num_seeds):
+        raise ConfigError(
+            f"sweep.studies={studies} needs as many sweep.seeds, one for the winner of each study; given {num_seeds}"
+        )
+    return studies
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:
@@ -124,31 +163,38 @@ def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[
     return kept
 
 
-def report(found: Sequence[TunedSystem], sweep_dir: Path) -> None:
-    """Print what was chosen, and write it to ``tuning.json``."""
-    table = Table(title="tuned on dev")
-    for column in ("system", "lr: WER dev %", "warm-up: WER dev %", "chosen"):
+def report(studies: Sequence[Sequence[TunedSystem]], sweep_dir: Path) -> None:
+    """Print what the last study has chosen, and write all of them to ``tuning.json``."""
+    table = Table(title="tuned on dev" + (f", study {len(studies)}" if len(studies) > 1 else ""))
+    for column in ("system", "trials", "best settings", "WER dev %"):
         table.add_column(column, overflow="fold")
-    for system in found:
-        lrs = [f"{lr:g}: {_percent(system.trials[lr])}" for lr in sorted(system.trials)]
-        warmups = [f"{word.partition('=')[2]}: {_percent(wer)}" for word, wer in system.warmup_trials.items()]
-        chosen = " ".join(system.chosen()[len(system.overrides) :])
-        doubt = " (at the edge of what was tried)" if system.at_edge else ""
+    for system in studies[-1]:
+        best = system.best
+        shown = sorted(system.trials, key=lambda trial: (trial is not best, trial.wer))[:SHOWN]
+        settings, wers = [_shown(one.settings) for one in shown], [_percent(one.wer) for one in shown]
         if not system.has_learned:
-            doubt = " (failed: no trial came below a WER of 100 %)"
-        table.add_row(system.name, "\n".join(lrs), "\n".join(warmups), chosen + doubt)
+            settings[0] += " (failed: no trial came below a WER of 100 %)"
+        elif system.at_edge:
+            settings[0] += " (lr at the edge of what was tried)"
+        table.add_row(system.name, str(len(system.trials)), "\n".join(settings), "\n".join(wers))
     console.print(table)
-    plain = {
-        system.name: {
-            "lr": {f"{lr:g}": _finite(wer) for lr, wer in sorted(system.trials.items())},
-            "warmup": {word: _finite(wer) for word, wer in system.warmup_trials.items()},
-            "chosen": system.chosen(),
-            "at_edge": system.at_edge,
-            "has_learned": system.has_learned,
+    plain = [
+        {
+            system.name: {
+                "trials": [{"settings": one.settings, "wer": _finite(one.wer)} for one in system.trials],
+                "chosen": system.best.settings,
+                "at_edge": system.at_edge,
+                "has_learned": system.has_learned,
+            }
+            for system in found
         }
-        for system in found
-    }
+        for found in studies
+    ]
     write_whole(sweep_dir / "tuning.json", json.dumps(plain, indent=1))
+
+
+def _shown(settings: Settings) -> str:
+    return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items())
 
 
 def _percent(wer: float) -> str:

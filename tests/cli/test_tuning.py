@@ -1,7 +1,8 @@
-"""Tuning gives everyone the same number of trials, looks beyond edges, and never at a test set."""
+"""Tuning gives every optimizer the same number of trials, looks beyond edges, and never at a test set."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -10,7 +11,7 @@ from omegaconf import OmegaConf
 
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.jobs import records
-from asr.cli.sweeps.tuning import TunedSystem, systems
+from asr.cli.sweeps.tuning import Choice, Range, Trial, TunedSystem, shares, systems
 from hydra_plugins.werdict_tuned_sweeper import report
 from tests.cli.conftest import Workplace
 from tests.cli.test_resume import data
@@ -20,65 +21,110 @@ SWEEP = {
     "only": None,
     "schedule_modes": ["common", "usual"],
     "common_schedule": "warmup_cosine",
+    "widths": {"lr": 5, "optimizer": 10, "schedule": 2},
+    "search": None,
+    "choices": {},
     "optimizers": {
-        "adamw": {"lr": [0.001, 0.003, 0.009], "usual": "warmup_cosine"},
-        "eve": {"lr": [0.0003, 0.001, 0.003], "usual": "eden"},
+        "adamw": {
+            "around": {"lr": 0.001, "weight_decay": 0.1},
+            "choices": {"betas": [[0.9, 0.98], [0.9, 0.999]]},
+            "usual": "warmup_cosine",
+        },
+        "eve": {"around": {"lr": 0.003}, "usual": "eden2"},
     },
     "schedules": {
-        "warmup_cosine": {"overrides": [], "warmups": ["schedule.warmup_steps=0.2", "schedule.warmup_steps=0.1"]},
-        "eden": {"overrides": ["schedule.lr_batches=500"], "warmups": ["schedule.warmup_batches=9", "schedule.x=1"]},
+        "warmup_cosine": {"around": {"warmup_steps": 0.1}},
+        "eden2": {"overrides": ["schedule.lr_batches=0.1"], "around": {"warmup_batches": 0.04}},
     },
 }
 
 
-def tried(**trials: float) -> TunedSystem:
-    return TunedSystem("eve", ("optimizer=eve",), ("w=1", "w=2"), {float(lr): wer for lr, wer in trials.items()})
+def tried(*wers: tuple[float, float]) -> TunedSystem:
+    trials = [Trial({"optimizer.lr": lr, "optimizer.x": 7}, wer) for lr, wer in wers]
+    space = {"optimizer.lr": Range(0.01, 5), "optimizer.x": Choice([7])}
+    return TunedSystem("eve", "eden2", ("optimizer=eve",), space, trials=trials)
 
 
 @pytest.mark.parametrize(
-    ("trials", "best", "at_edge", "following"),
+    ("trials", "best", "following"),
     [
-        ({"0.01": 0.5, "0.03": 0.4, "0.09": 0.3}, 0.09, True, 0.27),
-        ({"0.01": 0.3, "0.03": 0.4, "0.09": 0.5}, 0.01, True, 0.0033),
-        ({"0.01": 0.5, "0.03": 0.3, "0.09": 0.4}, 0.03, False, 0.052),
-        ({"0.01": 0.3, "0.03": 0.2, "0.09": math.inf}, 0.03, False, 0.017),
+        ([(0.01, 0.5), (0.09, 0.3), (0.03, 0.4)], 0.09, 0.27),
+        ([(0.01, 0.3), (0.03, 0.4), (0.09, 0.5)], 0.01, 0.0033),
         # none learned anything: the middle is no optimum, and both sides are tried in turn
-        ({"0.01": 1.0, "0.03": 1.0, "0.09": 1.0}, 0.03, True, 0.0033),
-        ({"0.0033": 1.0, "0.01": 1.0, "0.03": 1.0, "0.09": 1.0}, 0.01, True, 0.27),
-        ({"0.01": math.inf, "0.03": math.inf, "0.09": math.inf}, 0.03, True, 0.0033),
+        ([(0.01, 1.0), (0.03, 1.0), (0.09, 1.0)], 0.03, 0.0033),
+        ([(0.01, 1.0), (0.03, 1.0), (0.09, 1.0), (0.0033, 1.0)], 0.01, 0.27),
+        ([(0.01, math.inf), (0.03, math.inf), (0.09, math.inf)], 0.03, 0.0033),
         # as good at an edge as inside
-        ({"0.01": 0.5, "0.03": 0.3, "0.09": 0.3}, 0.03, True, 0.27),
-        ({"0.01": 0.3, "0.03": 0.3, "0.09": 0.4}, 0.03, True, 0.0033),
-        ({"0.01": 0.5}, 0.01, True, 0.03),
+        ([(0.01, 0.5), (0.03, 0.3), (0.09, 0.3)], 0.03, 0.27),
+        ([(0.01, 0.3), (0.03, 0.3), (0.09, 0.4)], 0.03, 0.0033),
+        ([(0.01, 0.5)], 0.01, 0.0033),
     ],
 )
-def test_the_next_lr_lies_beyond_an_edge_or_beside_the_best(trials, best, at_edge, following):
-    system = tried(**trials)
-    assert (system.best_lr, system.at_edge) == (best, at_edge)
-    assert system.next_lr() == following
+def test_a_trial_beyond_the_edge_keeps_all_else_of_the_best(trials, best, following):
+    system = tried(*trials)
+    assert (system.best.lr, system.at_edge) == (best, True)
+    assert system.next_settings() == {"optimizer.lr": following, "optimizer.x": 7}
+
+
+@pytest.mark.parametrize(
+    "trials", [[(0.01, 0.5), (0.03, 0.3), (0.09, 0.4)], [(0.01, 0.3), (0.03, 0.2), (0.09, math.inf)]]
+)
+def test_inside_the_range_the_sequence_goes_on(trials):
+    system, other = tried(*trials), tried()
+    assert (system.best.lr, system.at_edge) == (0.03, False)
+    assert [system.next_settings(), system.next_settings()] == other.sample(2)
+
+
+def test_a_space_is_filled_evenly_and_alike_for_all_systems():
+    found = systems(SWEEP, seed=3)
+    assert [one.name for one in found] == ["adamw warmup_cosine", "eve warmup_cosine", "eve eden2"]
+    assert found[2].overrides == ("optimizer=eve", "schedule=eden2", "schedule.lr_batches=0.1")
+    settings = [one.sample(16) for one in found]
+    assert list(settings[0][0]) == [
+        *("optimizer.lr", "optimizer.weight_decay", "optimizer.betas"),
+        "schedule.warmup_steps",
+    ]
+    for key, around, width in (
+        ("optimizer.lr", 0.001, 5),
+        ("optimizer.weight_decay", 0.1, 10),
+        ("schedule.warmup_steps", 0.1, 2),
+    ):
+        steps = sorted(math.log(one[key] / around) / math.log(width) for one in settings[0])
+        assert -1.01 <= steps[0] < -0.8
+        assert 0.8 < steps[-1] <= 1.01
+        assert max(b - a for a, b in itertools.pairwise(steps)) < 0.5, key
+    assert len({json.dumps(one["optimizer.betas"]) for one in settings[0]}) == 2
+    # the same places: relative to what they lie around, rates agree
+    assert [3 * one["optimizer.lr"] for one in settings[0]] == pytest.approx(
+        [one["optimizer.lr"] for one in settings[1]], rel=0.06
+    )
+    assert systems(SWEEP, seed=3)[0].sample(16) == settings[0]
+    assert systems(SWEEP, seed=4)[0].sample(16) != settings[0]
+
+
+def test_what_is_searched_can_be_chosen_and_shared():
+    (system,) = systems({**SWEEP, "only": ["eve"], "schedule_modes": ["usual"], "search": ["optimizer.lr"]}, 0)
+    assert list(system.space) == ["optimizer.lr"]
+    (system,) = systems(
+        {**SWEEP, "only": ["eve"], "schedule_modes": ["common"], "choices": {"encoder.dropout": [0.1, 0.2]}}, 0
+    )
+    assert {one["encoder.dropout"] for one in system.sample(8)} == {0.1, 0.2}
+    words = system.words({"optimizer.lr": 0.01, "optimizer.betas": [0.9, 0.98]})
+    assert words[2:] == ["optimizer.lr=0.01", "optimizer.betas=[0.9,0.98]"]
+
+
+def test_an_optimizer_with_two_schedules_has_no_more_trials_than_another():
+    assert shares(systems(SWEEP, 0), 12) == [12, 6, 6]
+    with pytest.raises(ConfigError, match="eve has 2 schedules, which do not divide 5 trials; give a multiple of 2"):
+        shares(systems(SWEEP, 0), 5)
 
 
 @pytest.mark.parametrize(("wers", "learned"), [((1.0, math.inf), False), ((1.3, 1.0), False), ((1.0, 0.99), True)])
 def test_a_system_that_never_learned_is_said_to_have_failed(wers, learned, tmp_path, capsys):
-    system = tried(**{"0.01": wers[0], "0.03": wers[1]})
-    report([system], tmp_path)
-    assert json.loads((tmp_path / "tuning.json").read_text())["eve"]["has_learned"] == learned
+    report([[tried((0.01, wers[0]), (0.03, wers[1]))]], tmp_path)
+    (study,) = json.loads((tmp_path / "tuning.json").read_text())
+    assert study["eve eden2"]["has_learned"] == learned
     assert ("(failed:" in capsys.readouterr().out) != learned
-
-
-def test_the_usual_warmup_is_kept_where_another_is_not_better():
-    system = tried(**{"0.01": 0.5})
-    system.warmup_trials = {"w=1": 0.5, "w=2": 0.5}
-    assert system.chosen() == ["optimizer=eve", "optimizer.lr=0.01", "w=1"]
-    system.warmup_trials["w=2"] = 0.4
-    assert system.chosen()[-1] == "w=2"
-
-
-def test_each_optimizer_takes_part_with_the_common_and_with_its_usual_schedule():
-    found = systems(SWEEP)
-    assert [c.name for c, _ in found] == ["adamw warmup_cosine", "eve warmup_cosine", "eve eden"]
-    assert found[2][0].overrides == ("optimizer=eve", "schedule=eden", "schedule.lr_batches=500")
-    assert [c.name for c, _ in systems({**SWEEP, "only": ["eve"], "schedule_modes": ["usual"]})] == ["eve eden"]
 
 
 @pytest.mark.parametrize(
@@ -87,28 +133,22 @@ def test_each_optimizer_takes_part_with_the_common_and_with_its_usual_schedule()
         ({"only": ["sgd"]}, "no range is known of 'sgd'; there are adamw, eve"),
         ({"schedule_modes": ["best"]}, "may hold common and usual, given 'best'"),
         ({"common_schedule": "wsd"}, "no schedule 'wsd'"),
-        ({"only": []}, "at least one lr"),
-        ({"optimizers": {**SWEEP["optimizers"], "cain": {"lr": [0.1], "usual": "eden"}}}, "cain eden: 1 and 2"),
+        ({"only": []}, "nothing to tune"),
+        ({"search": ["optimizer.weight_decay"]}, "every optimizer needs an lr"),
+        ({"choices": {"encoder.dropout": []}}, "no value to choose from for encoder.dropout"),
+        ({"widths": {"lr": 0, "optimizer": 10, "schedule": 2}}, "optimizer.lr is searched around 0.001 by 0"),
     ],
 )
 def test_what_would_be_unfair_or_unknown_is_refused(changed, message):
     with pytest.raises(ConfigError, match=message):
-        systems({**SWEEP, **changed})
+        systems({**SWEEP, **changed}, 0)
 
 
 def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_path):
     words = (
-        *(
-            "-m",
-            "sweep=optimizers",
-            "sweep.name=tuned",
-            "sweep.only=[adamw]",
-            "sweep.seeds=[3]",
-            "sweep.schedule_modes=[common]",
-            "sweep.tuning_overrides=['trainer.max_steps=4']",
-        ),
-        *("sweep.optimizers.adamw.lr=[0.001]", "sweep.schedules.warmup_cosine.warmups=['schedule.warmup_steps=1']"),
-        *("sweep.max_extra_trials=1", *QUICK, f"data.dir={data(trained)}"),
+        *("-m", "sweep=optimizers", "sweep.name=tuned", "sweep.only=[adamw]", "sweep.seeds=[3]"),
+        *("sweep.schedule_modes=[common]", "sweep.tuning_overrides=['trainer.max_steps=4']"),
+        *("sweep.trials=1", "sweep.max_extra_trials=1", *QUICK, f"data.dir={data(trained)}"),
     )
     printed = Workplace(tmp_path).run("train", *words)
     sweep_dir = tmp_path / "runs" / "tuned"
@@ -120,19 +160,43 @@ def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_p
         config = OmegaConf.load(sweep_dir / name / "config.yaml")
         # 2 are typed for all jobs, 4 for those that tune
         assert config.trainer.max_steps == (4 if "seed=0" in overrides else 2), name
-    tuning = json.loads((sweep_dir / "tuning.json").read_text())["adamw warmup_cosine"]
-    assert list(tuning["lr"]) == ["0.001", "0.003"]
-    assert tuning["chosen"][-1] == "schedule.warmup_steps=1"
-    assert "3 jobs: 3 finished" in printed
+    (study,) = json.loads((sweep_dir / "tuning.json").read_text())
+    assert len(study["adamw warmup_cosine"]["trials"]) == 2
+    assert "4 jobs: 4 finished" in printed  # two trials, the best, the defaults
+    assert "4 jobs: 4 finished (4 of them before)" in Workplace(tmp_path).run("train", *words)
+
+
+def test_the_winners_of_several_studies_are_one_system(trained, tmp_path):
+    words = (
+        *("-m", "sweep=optimizers", "sweep.name=studies", "sweep.only=[adamw]", "sweep.seeds=[3,4]"),
+        *("sweep.studies=2", "sweep.schedule_modes=[common]", "sweep.search=[optimizer.lr]", "sweep.trials=1"),
+        *("sweep.max_extra_trials=0", "sweep.with_defaults=false", *QUICK, f"data.dir={data(trained)}"),
+    )
+    printed = Workplace(tmp_path).run("train", *words)
+    assert "study 2 of 2: trials: 1 job" in printed
+    assert "4 jobs: 4 finished" in printed
+    studies = json.loads((tmp_path / "runs" / "studies" / "tuning.json").read_text())
+    first, second = (study["adamw warmup_cosine"]["chosen"]["optimizer.lr"] for study in studies)
+    assert first != second
+    Workplace(tmp_path).run("compare", "sweep=studies")
+    compared = json.loads((tmp_path / "runs" / "studies" / "comparison" / "comparison.json").read_text())
+    seeds = {row["system"]: row["seeds"] for row in compared["sets"][0]["rows"]}
+    assert seeds == {"adamw": [3, 4]}
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("words", "message"),
     [
-        ("optimizer=eve", "this sweep chooses optimizer"),
-        ("encoder.num_layers=1,2", "give one value"),
-        ("schedule.warmup_steps=9", "this sweep chooses schedule.warmup_steps"),
+        (["optimizer=eve"], "this sweep chooses optimizer"),
+        (["encoder.num_layers=1,2"], "give one value"),
+        (["schedule.warmup_steps=9"], "this sweep chooses schedule.warmup_steps"),
+        (
+            ["sweep.studies=3", "sweep.seeds=[1,2]"],
+            "needs as many sweep.seeds, one for the winner of each study; given 2",
+        ),
+        (["sweep.studies=0"], "sweep.studies must be a whole number of at least 1, given 0"),
+        (["sweep.trials=5"], "which do not divide 5 trials"),
     ],
 )
-def test_what_the_sweep_chooses_may_not_be_typed(word, message, tmp_path):
-    assert message in Workplace(tmp_path).run("train", "-m", "sweep=optimizers", word, code=2)
+def test_what_a_tuned_sweep_cannot_do_is_refused(words, message, tmp_path):
+    assert message in Workplace(tmp_path).run("train", "-m", "sweep=optimizers", *words, code=2)

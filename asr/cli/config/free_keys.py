@@ -34,6 +34,9 @@ def free_in_comparison(config: Mapping[str, Any]) -> list[str]:
     if isinstance(callbacks, Mapping):
         some = itertools.islice(callbacks.items(), MAX_CALLBACKS)
         free += [f"callbacks.{name}" for name, node in some if _only_watches(node, is_raw)]
+    tuned = at(config, "sweep", "tuned")
+    if isinstance(tuned, Mapping) and tuned.get("studies") != 1 and isinstance(tuned.get("keys"), list):
+        free += [str(key) for key in tuned["keys"]]  # each study has found its own
     for key in ("devices", "num_nodes"):
         count = at(config, "trainer", key)  # or a list of devices
         # more processes make larger updates

@@ -1,45 +1,117 @@
-"""How learning rate and warm-up are chosen: the same number of trials for every system, by dev WER alone."""
+"""How the settings of optimizers are chosen: the same number of trials for each, judged on dev alone."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+from scipy.stats import qmc
+
 from asr.cli.errors import ConfigError
+
+LR = "optimizer.lr"
+BEYOND = 3.0  # a trial beyond an edge has so many times the outermost lr that was tried, or as small a part of it
+
+Settings = dict[str, Any]  # values by key of the config
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values of one key: ``around`` times ``width`` to the powers from -1 to 1, evenly on a log scale."""
+
+    around: float
+    width: float
+
+    def at(self, place: float) -> float:
+        """Return the value at a place from 0 to 1, with two significant digits, so that it is typed shortly."""
+        return rounded(self.around * self.width ** (2 * place - 1))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Values of one key that have no order."""
+
+    values: Sequence[Any]
+
+    def at(self, place: float) -> Any:
+        """Return the value at a place from 0 to 1."""
+        return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings, and the WER on the development sets that they gave; infinite without one."""
+
+    settings: Settings
+    wer: float
+
+    @property
+    def lr(self) -> float:
+        """Learning rate."""
+        return float(self.settings[LR])
 
 
 @dataclass
 class TunedSystem:
-    """An optimizer with a schedule, and the trials that were made with it.
+    """An optimizer with a schedule, what is searched for it, and the trials that were made.
 
     Attributes:
-        name: of the optimizer and the schedule.
+        optimizer: its name.
+        schedule: its name.
         overrides: that choose both.
-        warmups: overrides that choose a warm-up, the usual one first.
-        trials: WER on the development sets by learning rate, with the usual warm-up.
-        warmup_trials: the same by warm-up, at the best learning rate.
+        space: what is searched, by key.
+        seed: of the places that are tried: the same for all systems.
+        trials: so far.
     """
 
-    name: str
+    optimizer: str
+    schedule: str
     overrides: tuple[str, ...]
-    warmups: tuple[str, ...] = ()
-    trials: dict[float, float] = field(default_factory=dict)
-    warmup_trials: dict[str, float] = field(default_factory=dict)
+    space: Mapping[str, Range | Choice]
+    seed: int = 0
+    trials: list[Trial] = field(default_factory=list)
 
     @property
-    def best_lr(self) -> float:
-        """The learning rate with the lowest WER; in a tie, the one nearest to the middle of those tried."""
-        lowest = min(self.trials.values())
-        lrs = sorted(self.trials)
-        middle = (math.log(lrs[0]) + math.log(lrs[-1])) / 2
-        return min((lr for lr in lrs if self.trials[lr] == lowest), key=lambda lr: abs(math.log(lr) - middle))
+    def name(self) -> str:
+        """Of the optimizer and the schedule."""
+        return f"{self.optimizer} {self.schedule}"
+
+    @cached_property
+    def _sequence(self) -> qmc.Halton:
+        return qmc.Halton(len(self.space), scramble=True, rng=self.seed)
+
+    def sample(self, num: int) -> list[Settings]:
+        """Return the next settings of a scrambled Halton sequence, which fills the space more evenly than chance.
+
+        Reference:
+            Bousquet et al. 2017, "Critical Hyper-Parameters: No Random, No Cry", arXiv:1706.03200.
+        """
+        places: Sequence[Sequence[float]] = self._sequence.random(num).tolist()
+        return [{key: one.at(u) for (key, one), u in zip(self.space.items(), row, strict=True)} for row in places]
+
+    def next_settings(self) -> Settings:
+        """Return what to try next: beyond the edge where the best lr lies, else the next of the sequence.
+
+        If both edges are as good, as where nothing was learned, the range grows downwards and upwards in turn.
+        """
+        below, above = self._edges()
+        if not (below or above):
+            return self.sample(1)[0]
+        lrs = [trial.lr for trial in self.trials]
+        down = below and not (above and len(lrs) % 2 == 0)
+        return {**self.best.settings, LR: rounded(min(lrs) / BEYOND if down else max(lrs) * BEYOND)}
 
     @property
-    def best_warmup(self) -> str | None:
-        """The override with the lowest WER; in a tie, the usual one."""
-        return min(self.warmups, key=lambda warmup: self.warmup_trials.get(warmup, math.inf), default=None)
+    def best(self) -> Trial:
+        """The trial with the lowest WER; in a tie, the one whose lr is nearest to the middle of those tried."""
+        logs = [math.log(trial.lr) for trial in self.trials]
+        middle = (min(logs) + max(logs)) / 2
+        return min(self.trials, key=lambda trial: (trial.wer, abs(math.log(trial.lr) - middle)))
 
     @property
     def at_edge(self) -> bool:
@@ -49,53 +121,37 @@ class TunedSystem:
     @property
     def has_learned(self) -> bool:
         """Whether any trial made fewer errors than there are words."""
-        return min(self.trials.values()) < 1
+        return self.best.wer < 1
 
     def _edges(self) -> tuple[bool, bool]:
         """Return whether the smallest, and whether the largest learning rate has the lowest WER."""
-        lowest = min(self.trials.values())
-        return self.trials[min(self.trials)] == lowest, self.trials[max(self.trials)] == lowest
+        lowest = self.best.wer
+        lrs = [trial.lr for trial in self.trials]
+        best = {trial.lr for trial in self.trials if trial.wer == lowest}
+        return min(lrs) in best, max(lrs) in best
 
-    def next_lr(self) -> float:
-        """Return the learning rate to try next: beyond an edge, else between the best and its better neighbor.
-
-        If both edges are the best, as where nothing was learned, the range grows downwards and upwards in turn.
-        """
-        lrs = sorted(self.trials)
-        if len(lrs) == 1:
-            return rounded(3 * lrs[0])
-        below, above = self._edges()
-        if below and not (above and len(lrs) % 2 == 0):
-            return rounded(lrs[0] ** 2 / lrs[1])
-        if above:
-            return rounded(lrs[-1] ** 2 / lrs[-2])
-        place = lrs.index(self.best_lr)
-        neighbor = min(lrs[place - 1], lrs[place + 1], key=lambda lr: self.trials[lr])
-        return rounded(math.sqrt(lrs[place] * neighbor))
-
-    def words(self, lr: float, warmup: str | None) -> list[str]:
+    def words(self, settings: Settings) -> list[str]:
         """Return the overrides of a run."""
-        return [*self.overrides, f"optimizer.lr={lr:g}", *([warmup] if warmup else [])]
-
-    def chosen(self) -> list[str]:
-        """Return the overrides of the best that was found."""
-        return self.words(self.best_lr, self.best_warmup)
-
-
-def rounded(lr: float) -> float:
-    """Return a learning rate with two significant digits, so that it is typed and named shortly."""
-    return float(f"{lr:.2g}")
+        return [
+            *self.overrides,
+            *(f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in settings.items()),
+        ]
 
 
-def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
-    """Return the systems that are tuned, each with its first learning rates.
+def rounded(value: float) -> float:
+    """Return a number with two significant digits."""
+    return float(f"{value:.2g}")
+
+
+def systems(sweep: Mapping[str, Any], seed: int) -> list[TunedSystem]:
+    """Return the systems that are tuned.
 
     Args:
-        sweep: ``optimizers`` (lr, usual schedule), ``schedules`` (overrides, warm-ups), ``common_schedule``,
-            ``schedule_modes``, ``only``.
+        sweep: ``configs/sweep/optimizers.yaml``.
+        seed: of the settings that are tried.
 
     Raises:
-        ConfigError: a name is unknown, or an optimizer would get another number of trials than others.
+        ConfigError: a name is unknown, a value is out of its range, or optimizers would not be searched alike.
     """
     optimizers, schedules = sweep["optimizers"], sweep["schedules"]
     only = list(optimizers) if sweep["only"] is None else list(sweep["only"])
@@ -113,18 +169,48 @@ def systems(sweep: Mapping[str, Any]) -> list[tuple[TunedSystem, list[float]]]:
                 raise ConfigError(
                     f"sweep: no schedule {schedule!r} in sweep.schedules; there are {', '.join(schedules)}"
                 )
-            options = schedules[schedule]
-            words = (f"optimizer={name}", f"schedule={schedule}", *options["overrides"])
-            lrs = [float(lr) for lr in optimizers[name]["lr"]]
-            found.append((TunedSystem(f"{name} {schedule}", words, tuple(options["warmups"])), lrs))
-    _check_equal_trials(found)
+            words = (f"optimizer={name}", f"schedule={schedule}", *schedules[schedule].get("overrides", ()))
+            space = _space(sweep, optimizers[name], schedules[schedule])
+            if LR not in space:
+                raise ConfigError(f"sweep.optimizers.{name}.around: every optimizer needs an lr, given none")
+            found.append(TunedSystem(name, schedule, words, space, seed))
+    if not found:
+        raise ConfigError("sweep: nothing to tune: sweep.only and sweep.schedule_modes name at least one each")
     return found
 
 
-def _check_equal_trials(found: Sequence[tuple[TunedSystem, list[float]]]) -> None:
-    counts = {(len(set(lrs)), len(system.warmups)) for system, lrs in found}
-    if not found or len(counts) > 1 or min(counts)[0] < 1:
-        raise ConfigError(
-            "sweep: every system gets the same number of trials, at least one lr; numbers of lrs and warm-ups are "
-            + (", ".join(f"{c.name}: {len(set(lrs))} and {len(c.warmups)}" for c, lrs in found) or "none")
-        )
+def _space(sweep: Mapping[str, Any], optimizer: Mapping[str, Any], schedule: Mapping[str, Any]) -> Settings:
+    """Return ranges and choices by key: those of the optimizer, of its schedule, and of all systems."""
+    space: Settings = {}
+    for group, own in (("optimizer", optimizer), ("schedule", schedule)):
+        for key, around in own.get("around", {}).items():
+            width = sweep["widths"]["lr" if key == "lr" else group]
+            if not all(isinstance(number, int | float) and number > 0 for number in (around, width)):
+                raise ConfigError(
+                    f"sweep: {group}.{key} is searched around {around!r} by {width!r}: both must be above 0"
+                )
+            space[f"{group}.{key}"] = Range(around, width)
+        space |= {f"{group}.{key}": Choice(values) for key, values in own.get("choices", {}).items()}
+    space |= {key: Choice(values) for key, values in sweep["choices"].items()}
+    empty = [key for key, one in space.items() if isinstance(one, Choice) and not one.values]
+    if empty:
+        raise ConfigError(f"sweep: no value to choose from for {empty[0]}")
+    if sweep["search"] is not None:
+        space = {key: one for key, one in space.items() if key in sweep["search"]}
+    return space
+
+
+def shares(found: Sequence[TunedSystem], total: int) -> list[int]:
+    """Return how many trials each system gets, so that every optimizer has the same number over all its schedules.
+
+    Raises:
+        ConfigError: an optimizer's number of schedules does not divide ``total``.
+    """
+    counts = np.array([[one.optimizer == other.optimizer for other in found] for one in found]).sum(1)
+    for system, count in zip(found, counts.tolist(), strict=True):
+        if total % count or total < count:
+            raise ConfigError(
+                f"sweep.trials: {system.optimizer} has {count} schedules, which do not divide {total} trials; "
+                f"give a multiple of {count}"
+            )
+    return [total // count for count in counts.tolist()]

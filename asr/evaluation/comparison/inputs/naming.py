@@ -84,7 +84,10 @@ def _overrides(words: Sequence[str], free: Collection[str]) -> dict[str, str]:
 
 
 def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], config: Mapping[str, Any]) -> str:
-    """Return the optimizer and the overrides that the other runs do not share."""
+    """Return the name that a tuning sweep has given, or the optimizer and the overrides that others do not share."""
+    label = at(config, "sweep", "tuned", "system")
+    if isinstance(label, str) and label:
+        return shortened(label, MAX_NAME)
     own = {key: value for key, value in overrides.items() if (key, value) not in shared}
     optimizer = own.pop("optimizer", None)
     # a learning rate says nothing without its optimizer
