@@ -17,9 +17,11 @@ from rich.table import Table
 
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
+from asr.cli.sweeps.records import records
 from asr.cli.sweeps.tuning import Settings, Trial, TunedSystem, shares, systems
 from asr.console import PlainConsole
-from asr.evaluation.formatting import count
+from asr.errors import RunFailed
+from asr.evaluation.formatting import count, shortlist
 from asr.safe_io import write_whole
 
 SHOWN = 3  # trials of a system in the printed table, the best ones
@@ -111,18 +113,25 @@ class TunedSweeper(Sweeper):
         extra = [f"seed={seed}", "decode_test=false"]
         jobs = [[*system.words(settings), *extra] for system, settings in trials]
         wers = self._launch(what, jobs, self.options["tuning_overrides"])
+        ended = [one.name for one in records(self.sweep_dir) if one.was_ended and one.overrides in self.batch]
+        if ended:
+            raise RunFailed(
+                f"the sweep stops before it chooses: {count(len(ended), 'trial')} did not come to an end by itself, "
+                f"which says nothing of its settings: {shortlist(ended)}; to resume: the same command again, with "
+                f"sweep.name={self.sweep_name}"
+            )
         for (system, settings), wer in zip(trials, wers, strict=True):
             system.trials.append(Trial(settings, wer))
 
     def _launch(self, what: str, jobs: Sequence[list[str]], last: Sequence[str] = ()) -> list[float]:
         """Print what is next, run jobs, and return their WERs on the development sets; infinity if one has none."""
         # of two overrides of one key, Hydra takes the last
-        batch = [[*words, *self.common, *last, f"sweep.name={self.sweep_name}"] for words in jobs]
+        self.batch = [[*words, *self.common, *last, f"sweep.name={self.sweep_name}"] for words in jobs]
         console.print(f"{self.prefix}{what}: {count(len(jobs), 'job')}")
         assert self.launcher is not None
-        self.validate_batch_is_legal(batch)
-        results = self.launcher.launch(batch, initial_job_idx=self.num_jobs)
-        self.num_jobs += len(batch)
+        self.validate_batch_is_legal(self.batch)
+        results = self.launcher.launch(self.batch, initial_job_idx=self.num_jobs)
+        self.num_jobs += len(self.batch)
         wers = [float(result.return_value) for result in results]
         return [math.inf if math.isnan(wer) else wer for wer in wers]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.cli.sweeps.jobs import records
+from asr.cli.sweeps.records import records
 from tests.cli.conftest import TINY, Workplace
 from tests.cli.test_resume import data, last, losses, same_weights, start, wait_for_update
 

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from asr.cli.errors import ConfigError
-from asr.cli.sweeps.jobs import records
+from asr.cli.sweeps.records import records
 from asr.cli.sweeps.tuning import Choice, Range, Trial, TunedSystem, shares, systems
 from hydra_plugins.werdict_tuned_sweeper import report
 from tests.cli.conftest import Workplace

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.cli.sweeps.jobs import records
+from asr.cli.sweeps.records import records
 from asr.signals import TRY_AGAIN
 from tests.cli.test_resume import wait_for_update
 from tests.faults.test_interrupts import start, wait_for_cpu
@@ -135,3 +135,48 @@ def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp
     )
     assert list((sweep_dir / interrupted.name / "checkpoints").glob("update-*.ckpt"))
     assert [record.status for record in records(sweep_dir) if record.name == interrupted.name] == ["interrupted"]
+
+
+def test_an_interrupted_sweep_says_how_it_is_resumed_and_is_no_job_of_another(small_run, tmp_path):
+    words = (*LONG, f"data.dir={small_run.data_dir}", "sweep.name=s")
+    process = small_run.programs.start("train", "-m", *words, cwd=tmp_path, num_spares=1)
+    sweep_dir = tmp_path / "runs" / "s"
+    while not records(sweep_dir):
+        assert process.poll() is None, (tmp_path / "log.txt").read_text()
+        time.sleep(0.05)
+    (job,) = records(sweep_dir)
+    wait_for_update(sweep_dir / job.name, 2, process)
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "runs").symlink_to(tmp_path / "runs")
+    second = small_run.programs.start("train", "-m", *words, cwd=tmp_path / "second")
+    assert second.wait(timeout=60) == 1
+    assert "another process is running it, left alone" in (tmp_path / "second" / "log.txt").read_text()
+    assert [record.status for record in records(sweep_dir)] == ["running"]
+    code, line, _ = ended(process, tmp_path, signal.SIGINT)
+    assert code == 130
+    assert line == (
+        "asr-train: interrupted; to resume: the same command again, with sweep.name=s; finished jobs: none; "
+        f"not finished: {job.name}"
+    )
+
+
+def test_a_tuned_sweep_never_chooses_without_a_trial_that_was_killed(small_run, tmp_path):
+    long, budget = LONG[:-2], "trainer.max_steps=50000"
+    assert LONG[-2].startswith("trainer.max_steps")
+    words = (*long, LONG[-1], budget, f"data.dir={small_run.data_dir}", "sweep=lr", "sweep.name=s", "sweep.trials=1")
+    process = small_run.programs.start("train", "-m", *words, cwd=tmp_path, num_spares=1)
+    sweep_dir = tmp_path / "runs" / "s"
+    while not records(sweep_dir):
+        assert process.poll() is None, (tmp_path / "log.txt").read_text()
+        time.sleep(0.05)
+    (trial,) = records(sweep_dir)
+    wait_for_update(sweep_dir / trial.name, 2, process)
+    for pid in subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout.split():
+        if int(pid) != process.pid:
+            os.kill(int(pid), signal.SIGKILL)
+    assert process.wait(timeout=60) == 1
+    last = (tmp_path / "log.txt").read_text().strip().splitlines()[-1]
+    assert "the sweep stops before it chooses: 1 trial did not come to an end by itself" in last
+    assert last.endswith(f"{trial.name}; to resume: the same command again, with sweep.name=s")
+    assert [record.name for record in records(sweep_dir)] == [trial.name]
+    assert not (sweep_dir / "tuning.json").exists()

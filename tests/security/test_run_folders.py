@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.gpus import VARIABLE, claimed_gpus
-from asr.cli.sweeps.jobs import JobRecord, best_dev_wer, records, run_job
+from asr.cli.sweeps.jobs import best_dev_wer, run_job
+from asr.cli.sweeps.records import JobRecord, records
 from asr.cli.sweeps.table import SweepTable, job_table
 from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
 from asr.evaluation.curves import plot_curves

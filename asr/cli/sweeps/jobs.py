@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -13,29 +14,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from pydantic import TypeAdapter, ValidationError
 
 from asr.cli.config.effects import JOB_VARIABLE
 from asr.cli.config.resuming import FREE
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.gpus import claimed_gpus
+from asr.cli.sweeps.records import RECORDS, JobRecord
 from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import at, flatten, is_within
-from asr.plain_data import read_json
 from asr.run_folder import check_run_folder
-from asr.safe_io import check_inside, open_inside, write_whole
+from asr.safe_io import check_inside, open_inside
 from asr.signals import TRY_AGAIN, Terminated
 from asr.subprocesses import die_with_parent
 
 NAME = re.compile(r"\w[\w.+-]*")
-RECORDS = "jobs"  # folder of a sweep with what is known of each job
 LONGEST_LABEL = 80
 # what may differ between a run and its resumption, but makes a job a different one
 TELLING = (
@@ -44,72 +42,6 @@ TELLING = (
 )
 
 console = PlainConsole()
-
-
-@dataclass(frozen=True)
-class JobRecord:
-    """What is known of a job, as its file says.
-
-    Attributes:
-        name: of its folder.
-        overrides: of the job.
-        status: how it stands.
-        exit_code: of its process; None while it runs, and if it was finished before.
-        seconds: that the last process took.
-    """
-
-    name: str
-    overrides: list[str]
-    status: str  # running, finished, finished before, failed, interrupted
-    exit_code: int | None = None
-    seconds: float = 0.0
-
-    @property
-    def failed(self) -> bool:
-        """Whether the job is not finished."""
-        return not self.status.startswith("finished")
-
-    def save(self, sweep_dir: Path) -> None:
-        """Write the record of the job.
-
-        Raises:
-            ValueError: the folder of records is a link to another one.
-        """
-        folder = sweep_dir / RECORDS
-        check_inside(folder, sweep_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / f"{self.name}.json", json.dumps(asdict(self), indent=1))
-
-    @classmethod
-    def load(cls, path: Path) -> JobRecord:
-        """Read the record of a job.
-
-        Raises:
-            ValueError: the file is not a record of a job.
-        """
-        data = read_json(path)
-        if not isinstance(data, dict):
-            raise ValueError(f"{path} is not the record of a job: it holds no mapping")
-        try:
-            record = TypeAdapter(cls).validate_python(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{path} is not the record of a job: {where}: {first['msg']}") from None
-        if record.name != path.stem:
-            raise ValueError(f"{path} is not the record of a job: its name is {record.name!r}")
-        return record
-
-
-def records(sweep_dir: Path) -> list[JobRecord]:
-    """Return what is known of all jobs of a sweep, in the order of what was typed for them."""
-    found = []
-    for path in sorted((sweep_dir / RECORDS).glob("*.json")):
-        try:
-            found.append(JobRecord.load(path))
-        except ValueError as error:
-            console.print_line(f"left out: {error}")
-    return sorted(found, key=lambda record: (record.overrides, record.name))
 
 
 def check_sweep_name(name: object) -> None:
@@ -181,7 +113,7 @@ def run_job(
         places: words that tell the job where else configs are found.
 
     Returns:
-        The lowest WER on the development sets, which is what sweepers minimize; infinity if there is none yet.
+        The lowest WER on the development sets, which is what sweepers minimize; infinity if the job is not finished.
 
     Raises:
         ValueError: links lead out of the sweep's folder.
@@ -192,16 +124,47 @@ def run_job(
     folder = (sweep_dir / name).resolve()
     if folder.exists():
         check_run_folder(folder)
-    if is_finished(folder):
-        JobRecord(name, list(overrides), "finished before").save(sweep_dir)
-        print(f"{name}: finished before, left alone", flush=True)
-        return best_dev_wer(folder)
+    with _locked(sweep_dir, name) as is_ours:
+        if not is_ours:
+            print(f"{name}: another process is running it, left alone", flush=True)
+        elif is_finished(folder):
+            JobRecord(name, list(overrides), "finished before").save(sweep_dir)
+            print(f"{name}: finished before, left alone", flush=True)
+        else:
+            _run_to_end(command, overrides, config, sweep_dir / name, to_file, places)
+        return best_dev_wer(folder) if is_finished(folder) else math.inf
+
+
+@contextlib.contextmanager
+def _locked(sweep_dir: Path, name: str) -> Iterator[bool]:
+    """Lock a job, so that two sweeps of one name do not start it twice; yield whether no other process holds it."""
+    records = sweep_dir / RECORDS
+    check_inside(records, sweep_dir)
+    records.mkdir(parents=True, exist_ok=True)
+    with open_inside(records / f"{name}.lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _run_to_end(
+    command: str,
+    overrides: Sequence[str],
+    config: Mapping[str, Any],
+    place: Path,
+    to_file: bool,
+    places: Sequence[str],
+) -> None:
+    """Start or resume a job, wait for its end, and record how it went."""
+    sweep_dir, name, folder = place.parent, place.name, place.resolve()
     print(f"{name}: {'resuming' if begun(folder) else 'starting'}", flush=True)
     JobRecord(name, list(overrides), "running").save(sweep_dir)
     # what a run's folder may not say: where numbers go, and whose code is run
     typed = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
-    # as it was named, from the current folder, whose own name may hold what no override can
-    place = sweep_dir / name
+    # the place as it was named, from the current folder, whose own name may hold what no override can
     words = [f"resume={place}", *typed] if begun(folder) else [*places, *overrides, f"run_dir={place}"]
     start = time.monotonic()
     code = None
@@ -214,7 +177,6 @@ def run_job(
             status = "finished"
         JobRecord(name, list(overrides), status, code, round(time.monotonic() - start, 1)).save(sweep_dir)
     print(f"{name}: {status}" + (f" with exit code {code}" if code else ""), flush=True)
-    return best_dev_wer(folder)
 
 
 def _run(command: str, words: Sequence[str], num_gpus: int | None, output: IO[str] | None) -> int:

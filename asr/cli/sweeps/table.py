@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,8 @@ from rich.table import Table
 from asr.cli.config.effects import check_effects, check_vocab_size
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
-from asr.cli.sweeps.jobs import (
-    RECORDS,
-    JobRecord,
-    best_dev_wer,
-    check_sweep_name,
-    is_finished,
-    records,
-    swept_free_keys,
-)
+from asr.cli.sweeps.jobs import best_dev_wer, check_sweep_name, is_finished, swept_free_keys
+from asr.cli.sweeps.records import RECORDS, JobRecord, records
 from asr.console import PlainConsole, printable
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
@@ -60,6 +54,11 @@ class SweepTable(Callback):
                 config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
         if config.hydra.launcher._target_.endswith(".BasicLauncher"):
             end_with(lambda: resume_line(Path(config.hydra.sweep.dir)))
+
+            def interrupt(*_: object) -> None:
+                raise KeyboardInterrupt(resume_line(Path(config.hydra.sweep.dir)).removeprefix("; "))
+
+            signal.signal(signal.SIGINT, interrupt)
         else:
             end_by_default()  # the launcher ends the processes of the jobs in its own way
 

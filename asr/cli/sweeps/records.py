@@ -1,0 +1,90 @@
+"""What is known of each job of a sweep: a file per job."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from asr.console import PlainConsole
+from asr.plain_data import read_json
+from asr.safe_io import check_inside, write_whole
+
+RECORDS = "jobs"  # folder of a sweep
+KILLED = 128  # exit codes above it are signals
+
+console = PlainConsole()
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What is known of a job, as its file says.
+
+    Attributes:
+        name: of its folder.
+        overrides: of the job.
+        status: how it stands.
+        exit_code: of its process; None while it runs, and if it was finished before.
+        seconds: that the last process took.
+    """
+
+    name: str
+    overrides: list[str]
+    status: str  # running, finished, finished before, failed, interrupted
+    exit_code: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job is not finished."""
+        return not self.status.startswith("finished")
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether something else than the training itself ended it, or has not ended it yet."""
+        killed = self.exit_code is not None and (self.exit_code < 0 or self.exit_code > KILLED)
+        return self.status in ("running", "interrupted") or killed
+
+    def save(self, sweep_dir: Path) -> None:
+        """Write the record of the job.
+
+        Raises:
+            ValueError: the folder of records is a link to another one.
+        """
+        folder = sweep_dir / RECORDS
+        check_inside(folder, sweep_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / f"{self.name}.json", json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def load(cls, path: Path) -> JobRecord:
+        """Read the record of a job.
+
+        Raises:
+            ValueError: the file is not a record of a job.
+        """
+        data = read_json(path)
+        if not isinstance(data, dict):
+            raise ValueError(f"{path} is not the record of a job: it holds no mapping")
+        try:
+            record = TypeAdapter(cls).validate_python(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{path} is not the record of a job: {where}: {first['msg']}") from None
+        if record.name != path.stem:
+            raise ValueError(f"{path} is not the record of a job: its name is {record.name!r}")
+        return record
+
+
+def records(sweep_dir: Path) -> list[JobRecord]:
+    """Return what is known of all jobs of a sweep, in the order of what was typed for them."""
+    found = []
+    for path in sorted((sweep_dir / RECORDS).glob("*.json")):
+        try:
+            found.append(JobRecord.load(path))
+        except ValueError as error:
+            console.print_line(f"left out: {error}")
+    return sorted(found, key=lambda record: (record.overrides, record.name))
