@@ -95,18 +95,14 @@ class TunedSweeper(Sweeper):
 
     def _compared(self, found: Sequence[TunedSystem], study: int, seed: int) -> list[list[str]]:
         """Return the overrides of the runs that are compared, with what a comparison shall know of their tuning."""
-        several = len({system.optimizer for system in found}) < len(found)
-        jobs = []
-        for system in found:
-            label = system.name if several else system.optimizer
-            jobs.append([*system.words(system.best.settings), *self._told(label, study, list(system.space))])
+        jobs = [[*one.words(one.best.settings), *self._told(one.name, study, list(one.space))] for one in found]
         if self.options["with_defaults"]:
             usual = {system.optimizer: system for system in found}  # the last: the usual schedule, if there are two
             jobs += [[*one.overrides, *self._told(f"{name} defaults", study, [])] for name, one in usual.items()]
         return [[*words, f"seed={seed}"] for words in jobs]
 
-    def _told(self, label: str, study: int, keys: Sequence[str]) -> list[str]:
-        told = f"system:{json.dumps(label)},study:{study},studies:{self.options['studies']},keys:[{','.join(keys)}]"
+    def _told(self, name: str, study: int, keys: Sequence[str]) -> list[str]:
+        told = f"system:{json.dumps(name)},study:{study},studies:{self.options['studies']},keys:[{','.join(keys)}]"
         return [f"++sweep.tuned={{{told}}}"]
 
     def _try(self, what: str, seed: int, trials: Sequence[tuple[TunedSystem, Settings]]) -> None:

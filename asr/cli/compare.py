@@ -18,6 +18,7 @@ from asr.console import PlainConsole
 from asr.evaluation.comparison.compare import compare
 from asr.evaluation.comparison.inputs.run_folders import read_runs
 from asr.evaluation.comparison.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
+from asr.evaluation.comparison.inputs.tuning import read_tuning
 from asr.evaluation.comparison.report.files import write_json, write_report_files
 from asr.evaluation.comparison.report.terminal import tables
 from asr.evaluation.comparison.result import Comparison
@@ -46,6 +47,7 @@ def run(options: DictConfig) -> None:
     else:
         usable_folder((sweep or RUNS) / "comparison", "out")
     speaker_of = _speaker_of(config)
+    tunings = read_tuning(sweep) if sweep else []
     found = read_runs(folders, free=free_in_comparison)
     runs = found.runs
     if speaker_of is not None:
@@ -60,6 +62,7 @@ def run(options: DictConfig) -> None:
         problems=found.problems,
         notes=found.notes,
         unfinished=found.unfinished,
+        tunings=tunings,
     )
     _print(comparison)
     output = _output_folder(config["out"], sweep)

@@ -61,25 +61,20 @@ class TunedSystem:
     """An optimizer with a schedule, what is searched for it, and the trials that were made.
 
     Attributes:
+        name: of the optimizer and, if any optimizer has several, of the schedule.
         optimizer: its name.
-        schedule: its name.
         overrides: that choose both.
         space: what is searched, by key.
         seed: of the places that are tried: the same for all systems.
         trials: so far.
     """
 
+    name: str
     optimizer: str
-    schedule: str
     overrides: tuple[str, ...]
     space: Mapping[str, Range | Choice]
     seed: int = 0
     trials: list[Trial] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """Of the optimizer and the schedule."""
-        return f"{self.optimizer} {self.schedule}"
 
     @cached_property
     def _sequence(self) -> qmc.Halton:
@@ -161,21 +156,22 @@ def systems(sweep: Mapping[str, Any], seed: int) -> list[TunedSystem]:
     for mode in sweep["schedule_modes"]:
         if mode not in ("common", "usual"):
             raise ConfigError(f"sweep.schedule_modes may hold common and usual, given {mode!r}")
-    found = []
+    pairs = []
     for name in only:
         by_mode = {"common": sweep["common_schedule"], "usual": optimizers[name]["usual"]}
-        for schedule in dict.fromkeys(by_mode[mode] for mode in sweep["schedule_modes"]):
-            if schedule not in schedules:
-                raise ConfigError(
-                    f"sweep: no schedule {schedule!r} in sweep.schedules; there are {', '.join(schedules)}"
-                )
-            words = (f"optimizer={name}", f"schedule={schedule}", *schedules[schedule].get("overrides", ()))
-            space = _space(sweep, optimizers[name], schedules[schedule])
-            if LR not in space:
-                raise ConfigError(f"sweep.optimizers.{name}.around: every optimizer needs an lr, given none")
-            found.append(TunedSystem(name, schedule, words, space, seed))
-    if not found:
+        pairs += [(name, schedule) for schedule in dict.fromkeys(by_mode[mode] for mode in sweep["schedule_modes"])]
+    if not pairs:
         raise ConfigError("sweep: nothing to tune: sweep.only and sweep.schedule_modes name at least one each")
+    found = []
+    for name, schedule in pairs:
+        if schedule not in schedules:
+            raise ConfigError(f"sweep: no schedule {schedule!r} in sweep.schedules; there are {', '.join(schedules)}")
+        words = (f"optimizer={name}", f"schedule={schedule}", *schedules[schedule].get("overrides", ()))
+        space = _space(sweep, optimizers[name], schedules[schedule])
+        if LR not in space:
+            raise ConfigError(f"sweep.optimizers.{name}.around: every optimizer needs an lr, given none")
+        label = f"{name} {schedule}" if len(pairs) > len(only) else name
+        found.append(TunedSystem(label, name, words, space, seed))
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from asr.evaluation.comparison.inputs.matching import comparable_runs, different_budgets, drop_duplicates
 from asr.evaluation.comparison.inputs.runs import Run
+from asr.evaluation.comparison.inputs.tuning import Tuning
 from asr.evaluation.comparison.result import Comparison, Row, Scope, SetComparison
 from asr.evaluation.comparison.statistics.counts import count_errors
 from asr.evaluation.comparison.statistics.curves import time_to_target
@@ -28,6 +29,7 @@ def compare(
     problems: Sequence[str] = (),
     notes: Sequence[str] = (),
     unfinished: Sequence[tuple[str, int]] = (),
+    tunings: Sequence[Tuning] = (),
 ) -> Comparison:
     """Compare systems on every test set.
 
@@ -40,6 +42,7 @@ def compare(
         problems: messages that reading the runs has given.
         notes: that must be shown with the results.
         unfinished: systems and seeds of runs without a result.
+        tunings: trials that chose the systems' settings.
 
     Raises:
         ValueError: no test set can be compared, or an option is out of range.
@@ -65,7 +68,7 @@ def compare(
     if not sets:
         why = [*found, *notes] or ["no runs were given"]
         raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
-    return Comparison(title, sets, kept, target_wer, level, found, list(notes))
+    return Comparison(title, sets, kept, target_wer, level, found, list(notes), tunings)
 
 
 def find_baseline(systems: Sequence[str], asked: str | None) -> tuple[str | None, list[str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asr.evaluation.comparison.inputs.runs import Run
+from asr.evaluation.comparison.inputs.tuning import Tuning
 
 Verdict = Literal["better", "worse", "cannot distinguish", "one seed: not compared"]
 Scope = Literal["seeds and speakers", "seeds and utterances", "this run only"]
@@ -141,6 +142,7 @@ class Comparison:
         level: of the intervals, for example 0.95.
         problems: messages on what could not be compared.
         notes: that must be shown with the results, for example "synthetic speech".
+        tunings: trials that chose the systems' settings.
     """
 
     title: str
@@ -150,6 +152,7 @@ class Comparison:
     level: float
     problems: Sequence[str]
     notes: Sequence[str]
+    tunings: Sequence[Tuning] = ()
 
     @property
     def systems(self) -> list[str]:

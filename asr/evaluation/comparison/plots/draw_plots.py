@@ -10,6 +10,7 @@ from asr.evaluation.comparison.plots.drawing import Plot
 from asr.evaluation.comparison.plots.forest_plot import plot_wers
 from asr.evaluation.comparison.plots.learning_rates import plot_learning_rates
 from asr.evaluation.comparison.plots.line_styles import LineStyle, line_styles
+from asr.evaluation.comparison.plots.trials_plot import plot_trials
 from asr.evaluation.comparison.result import Comparison
 
 
@@ -21,6 +22,7 @@ class Plots:
         wers: one per test set, by its name.
         curves: of WER on dev and of training loss.
         learning_rates: one per test set, if systems differ only in their learning rate.
+        tuning: of the trials that chose settings; None if there were none.
         notes: sentences on what could not be drawn.
         styles: of the systems, best first.
     """
@@ -28,13 +30,15 @@ class Plots:
     wers: Mapping[str, Plot]
     curves: Sequence[Plot]
     learning_rates: Sequence[Plot]
+    tuning: Plot | None
     notes: Sequence[str]
     styles: Mapping[str, LineStyle]
 
     @property
     def all(self) -> tuple[Plot, ...]:
         """Every plot."""
-        return (*self.wers.values(), *self.learning_rates, *self.curves)
+        tuning = [self.tuning] if self.tuning else []
+        return (*self.wers.values(), *self.learning_rates, *tuning, *self.curves)
 
 
 def draw_plots(comparison: Comparison) -> Plots:
@@ -48,6 +52,7 @@ def draw_plots(comparison: Comparison) -> Plots:
         wers={found.name: plot_wers(found, styles, comparison.level) for found in comparison.sets},
         curves=[plot for plot in curves if isinstance(plot, Plot)],
         learning_rates=[plot for plot in rates if plot is not None],
+        tuning=plot_trials(comparison.tunings, styles),
         notes=[note for note in curves if isinstance(note, str)],
         styles=styles,
     )
