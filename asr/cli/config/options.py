@@ -99,6 +99,7 @@ KINDS: dict[str, dict[str, Kind]] = {
         "runs": PLACES.or_null(),
         "baseline": NAME.or_null(),
         "target_wer": NUMBER.or_null(),
+        "minutes": NUMBER.or_null(),
         "speakers": PLACE.or_null(),
         "speaker_pattern": NAME.or_null(),
         "level": NUMBER,

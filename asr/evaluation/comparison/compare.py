@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from asr.evaluation.comparison.inputs.matching import comparable_runs, different_budgets, drop_duplicates
 from asr.evaluation.comparison.inputs.runs import Run
 from asr.evaluation.comparison.inputs.tuning import Tuning
 from asr.evaluation.comparison.result import Comparison, Row, Scope, SetComparison
+from asr.evaluation.comparison.speed import Axis, Target, TimesToTarget
 from asr.evaluation.comparison.statistics.counts import count_errors
-from asr.evaluation.comparison.statistics.curves import time_to_target
 from asr.evaluation.comparison.statistics.differences import Differences
 from asr.evaluation.comparison.statistics.estimate import effective_number, estimate
 from asr.evaluation.comparison.statistics.failures import LEARNED, reliabilities
+from asr.evaluation.comparison.statistics.times import equal_time, times_to_target
 from asr.evaluation.confidence import interval_of_counts
 from asr.evaluation.formatting import shortlist
 
@@ -25,6 +27,7 @@ def compare(
     title: str,
     baseline: str | None = None,
     target_wer: float | None = None,
+    minutes: float | None = None,
     level: float = 0.95,
     problems: Sequence[str] = (),
     notes: Sequence[str] = (),
@@ -37,7 +40,9 @@ def compare(
         runs: finished runs.
         title: of the comparison.
         baseline: name of the system that others are compared with, see ``find_baseline``; None: no baseline.
-        target_wer: a fraction; the result tells when each system reached it on the development sets.
+        target_wer: a fraction; the result tells when each system reached it on the development sets. None: what the
+            runs themselves name.
+        minutes: of training, after which systems are compared on the development sets; None: what all had.
         level: of intervals and verdicts.
         problems: messages that reading the runs has given.
         notes: that must be shown with the results.
@@ -49,12 +54,15 @@ def compare(
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, given {level}; 0.95 is customary")
-    if target_wer is not None and not 0 <= target_wer <= 1:
-        raise ValueError(f"target_wer must be a fraction between 0 and 1 (0.2 is 20 %), given {target_wer}")
+    if minutes is not None and minutes <= 0:
+        raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
     kept, duplicates = drop_duplicates(runs)
-    found = [*problems, *duplicates, *different_budgets(kept)]
+    target, disagreement = find_target(kept, target_wer)
+    found = [*problems, *duplicates, *different_budgets(kept), *disagreement]
     base, complaint = find_baseline(sorted({run.system for run in kept}), baseline)
     found += complaint
+    failed = set(unfinished) - {(run.system, run.seed) for run in kept}
+    lost = [system for system, _ in failed]
     sets = []
     for name in sorted({name for run in kept for name in run.sets}):
         comparable, left_out = comparable_runs(kept, name)
@@ -62,13 +70,45 @@ def compare(
         if sum(map(bool, comparable[0].sets[name].words)) < 2:
             found.append(f"{name} is left out: it has a single utterance with words, which says nothing about others")
         else:
-            finished = {(run.system, run.seed) for run in kept}
-            lost = [system for system, seed in set(unfinished) if (system, seed) not in finished]
-            sets.append(_SetComparer(comparable, name, base, target_wer, level, lost).compare())
+            sets.append(_SetComparer(comparable, name, base, level, lost).compare())
     if not sets:
         why = [*found, *notes] or ["no runs were given"]
         raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
-    return Comparison(title, sets, kept, target_wer, level, found, list(notes), tunings)
+    times = [] if target is None else _times(kept, target, level, base, failed)
+    if target is not None and not times:
+        found.append("no times to a target: no run has logged its WER on the development sets")
+    after = equal_time(kept, level, None if minutes is None else 60 * minutes, base)
+    if minutes is not None and after is None:
+        found.append(f"no comparison after minutes={minutes}: not every run has logged times of its validations")
+    return Comparison(title, sets, kept, target, times, after, level, found, list(notes), tunings)
+
+
+def _times(
+    runs: Sequence[Run], target: Target, level: float, baseline: str | None, failed: Collection[tuple[str, int]]
+) -> list[TimesToTarget]:
+    """Return when the target was reached in updates and in seconds, as far as these were logged."""
+    axes: tuple[Axis, ...] = ("updates", "seconds")
+    found = (times_to_target(runs, target.wer, axis, level, baseline, failed) for axis in axes)
+    return [times for times in found if times is not None]
+
+
+def find_target(runs: Sequence[Run], typed: float | None) -> tuple[Target | None, list[str]]:
+    """Return the WER to reach, and a message if the runs name none that all can be judged by.
+
+    Raises:
+        ValueError: the one that was typed is no such WER.
+    """
+    named = {run.target_wer for run in runs}
+    if typed is not None:
+        return Target(typed, is_fixed=named == {typed}), []
+    if named <= {None}:
+        return None, []
+    (first, *others) = named
+    if first is not None and not others:
+        with contextlib.suppress(ValueError):
+            return Target(first, is_fixed=True), []
+    texts = ", ".join(sorted(map(str, named)))
+    return None, [f"no times to a target: the sweeps of the runs name sweep.target_wer={texts}; choose target_wer=…"]
 
 
 def find_baseline(systems: Sequence[str], asked: str | None) -> tuple[str | None, list[str]]:
@@ -95,11 +135,10 @@ class _SetComparer:
         runs: Sequence[Run],
         name: str,
         baseline: str | None,
-        target_wer: float | None,
         level: float,
         unfinished: Sequence[str],
     ) -> None:
-        self.name, self.target_wer, self.level = name, target_wer, level
+        self.name, self.level = name, level
         self.errors = runs[0].sets[name]
         self.runs: dict[str, list[Run]] = defaultdict(list)
         for run in sorted(runs, key=lambda run: run.seed):
@@ -152,7 +191,6 @@ class _SetComparer:
             scope=scope,
             to_best=against[best],
             to_baseline=against[self.baseline],
-            to_target=None if self.target_wer is None else time_to_target(self.runs[system], self.target_wer),
         )
 
     def _interval(self, system: str) -> tuple[float, float, Scope]:

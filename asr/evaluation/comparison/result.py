@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from asr.evaluation.comparison.inputs.runs import Run
 from asr.evaluation.comparison.inputs.tuning import Tuning
+
+if TYPE_CHECKING:
+    from asr.evaluation.comparison.speed import EqualTime, Target, TimesToTarget
 
 Verdict = Literal["better", "worse", "cannot distinguish", "one seed: not compared"]
 Scope = Literal["seeds and speakers", "seeds and utterances", "this run only"]
@@ -44,21 +47,6 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class TimeToTarget:
-    """When the runs of a system first reached a WER on the development sets.
-
-    Attributes:
-        num_reached: runs that reached it.
-        updates: median over all runs; runs that did not reach it count as later than all others. None if most did not.
-        seconds: the same in seconds of training; None also if they were not logged.
-    """
-
-    num_reached: int
-    updates: float | None
-    seconds: float | None
-
-
-@dataclass(frozen=True)
 class Reliability:
     """How many runs of a system came below a WER of 100 %.
 
@@ -90,7 +78,6 @@ class Row:
         scope: what the interval covers.
         to_best: difference to the best system; None for the best itself.
         to_baseline: difference to the baseline; None for the baseline itself, or without a baseline.
-        to_target: time to the target WER; None without a target.
     """
 
     system: str
@@ -105,7 +92,6 @@ class Row:
     scope: Scope
     to_best: Difference | None
     to_baseline: Difference | None
-    to_target: TimeToTarget | None
 
 
 @dataclass(frozen=True)
@@ -138,7 +124,9 @@ class Comparison:
         title: for example the name of the sweep.
         sets: one per test set.
         runs: all that were compared.
-        target_wer: on the development sets, a fraction; None: not asked for.
+        target: WER that systems were to reach on the development sets; None: not asked for.
+        times: when they did, in updates and in seconds, as far as the runs logged them.
+        equal_time: WERs on the development sets after the same time; None if the runs logged no times.
         level: of the intervals, for example 0.95.
         problems: messages on what could not be compared.
         notes: that must be shown with the results, for example "synthetic speech".
@@ -148,7 +136,9 @@ class Comparison:
     title: str
     sets: Sequence[SetComparison]
     runs: Sequence[Run]
-    target_wer: float | None
+    target: Target | None
+    times: Sequence[TimesToTarget]
+    equal_time: EqualTime | None
     level: float
     problems: Sequence[str]
     notes: Sequence[str]
@@ -163,7 +153,3 @@ class Comparison:
     def runs_of(self, system: str) -> list[Run]:
         """Return the runs of one system."""
         return [run for run in self.runs if run.system == system]
-
-    def times_to_target(self) -> dict[str, TimeToTarget]:
-        """Return the time to the target by system; empty without a target."""
-        return {row.system: row.to_target for found in self.sets for row in found.rows if row.to_target}

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from asr.evaluation.comparison.compare import compare, find_baseline
-from asr.evaluation.comparison.inputs.runs import Curve
-from asr.evaluation.comparison.statistics.curves import time_to_target
 from asr.evaluation.confidence import interval_of_counts
 from tests.evaluation.comparison.made_runs import COUNTS, better, errors_of, run_of, sweep
 
@@ -195,7 +193,9 @@ def test_nothing_to_compare_says_why():
     ("options", "complaint"),
     [
         ({"level": 95}, "level must be between 0 and 1, given 95"),
-        ({"target_wer": 20}, r"must be a fraction between 0 and 1 \(0.2 is 20 %\), given 20"),
+        ({"target_wer": 20}, r"must be a fraction above 0 and below 1 \(0.2 is 20 %\), given 20"),
+        ({"target_wer": 0}, "above 0 and below 1 .* given 0"),
+        ({"minutes": 0}, "minutes must be above 0, given 0"),
     ],
 )
 def test_options_out_of_range_are_refused(options, complaint):
@@ -221,29 +221,40 @@ def test_the_baseline_is_found_by_name(systems, asked, expected):
     assert bool(complaint) == (expected is None and asked is not None)
 
 
-def curve(*points):
-    return {"val/wer": Curve(*zip(*points, strict=True))}
+NO_CURVES = "no times to a target: no run has logged its WER on the development sets"
 
 
-def test_the_time_to_a_target_is_the_median_and_never_counts_as_latest():
-    runs = [
-        run_of("eve", 1, curves=curve((50, 5.0, 0.3), (100, 10.0, 0.2), (150, 15.0, 0.1))),
-        run_of("eve", 2, curves=curve((50, 6.0, 0.19), (100, 12.0, 0.25))),
-        run_of("eve", 3, curves=curve((50, 5.0, 0.9), (100, 10.0, 0.8))),
+def with_targets(*targets):
+    return [dataclasses.replace(run, target_wer=one) for run, one in zip(sweep(), targets * 9, strict=False)]
+
+
+def test_a_target_that_all_runs_name_was_fixed_before_them():
+    comparison, _ = rows_of(with_targets(0.2))
+    assert (comparison.target.wer, comparison.target.is_fixed) == (0.2, True)
+    assert comparison.problems == [NO_CURVES]
+
+
+@pytest.mark.parametrize(
+    ("targets", "typed", "is_fixed"), [((0.2,), 0.2, True), ((0.2,), 0.3, False), ((None,), 0.3, False)]
+)
+def test_a_target_that_is_typed_counts_and_was_fixed_only_if_the_runs_name_the_same(targets, typed, is_fixed):
+    comparison, _ = rows_of(with_targets(*targets), target_wer=typed)
+    assert (comparison.target.wer, comparison.target.is_fixed) == (typed, is_fixed)
+
+
+@pytest.mark.parametrize(
+    ("targets", "named"), [((0.2, 0.3), "0.2, 0.3"), ((None, 0.3), "0.3, None"), ((20,), "20")], ids=str
+)
+def test_targets_that_differ_or_are_none_are_said_and_not_used(targets, named):
+    comparison, _ = rows_of(with_targets(*targets))
+    assert (comparison.target, comparison.times) == (None, [])
+    assert comparison.problems == [
+        f"no times to a target: the sweeps of the runs name sweep.target_wer={named}; choose target_wer=…"
     ]
-    time = time_to_target(runs, 0.2)
-    assert (time.num_reached, time.updates, time.seconds) == (2, 100, 10.0)
-    assert time_to_target(runs[1:], 0.2) == dataclasses.replace(time, num_reached=1, updates=None, seconds=None)
+    assert rows_of(with_targets(*targets), target_wer=0.5)[0].target.wer == 0.5
 
 
-def test_without_a_clock_or_a_curve_the_seconds_are_not_known():
-    without_clock = run_of("eve", 1, curves={"val/wer": Curve((50,), (), (0.1,))})
-    time = time_to_target([without_clock], 0.2)
-    assert (time.num_reached, time.updates, time.seconds) == (1, 50, None)
-    assert time_to_target([run_of("eve", 1)], 0.2).num_reached == 0
-
-
-def test_every_row_has_its_time_to_the_target_if_it_is_asked_for():
-    assert all(row.to_target is None for row in rows_of(sweep())[1].values())
-    _, rows = rows_of(sweep(), target_wer=0.2)
-    assert [row.to_target.num_reached for row in rows.values()] == [0, 0, 0]
+def test_minutes_without_logged_times_are_said():
+    comparison, _ = rows_of(sweep(), minutes=3)
+    assert comparison.equal_time is None
+    assert comparison.problems == ["no comparison after minutes=3: not every run has logged times of its validations"]

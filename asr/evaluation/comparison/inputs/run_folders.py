@@ -144,6 +144,7 @@ def _run(files: _Files, system: str) -> Run:
         sets=files.sets,
         curves=files.curves,
         cost=_cost(files),
+        target_wer=number_at(files.config, "sweep", "target_wer"),
     )
 
 

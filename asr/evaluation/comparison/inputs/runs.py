@@ -85,6 +85,7 @@ class Run:
         sets: errors by name of the test set.
         curves: by name of the metric, for example ``train/loss``, ``val/wer``.
         cost: of training.
+        target_wer: on the development sets, a fraction, that its sweep was to reach; None if it named none.
     """
 
     folder: Path
@@ -94,3 +95,4 @@ class Run:
     sets: Mapping[str, SetErrors]
     curves: Mapping[str, Curve]
     cost: Cost
+    target_wer: float | None = None

@@ -12,7 +12,8 @@ from matplotlib.lines import Line2D
 from asr.evaluation.comparison.inputs.runs import Run
 from asr.evaluation.comparison.plots import drawing
 from asr.evaluation.comparison.plots.line_styles import LineStyle
-from asr.evaluation.comparison.statistics.curves import DEV_WER, SMOOTHED_SHARE, Axis, SeedCurves, seed_curves
+from asr.evaluation.comparison.speed import Axis
+from asr.evaluation.comparison.statistics.curves import DEV_WER, SMOOTHED_SHARE, SeedCurves, seed_curves
 from asr.evaluation.formatting import number, shortlist, time_unit
 
 NUM_MARKERS = 6  # along a line

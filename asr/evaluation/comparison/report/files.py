@@ -71,7 +71,9 @@ def write_json(comparison: Comparison, folder: Path) -> Path:
     data = {
         "title": comparison.title,
         "level": comparison.level,
-        "target_wer": comparison.target_wer,
+        "target": None if comparison.target is None else asdict(comparison.target),
+        "times_to_target": [asdict(times) for times in comparison.times],
+        "equal_time": None if comparison.equal_time is None else asdict(comparison.equal_time),
         "sets": [asdict(found) for found in comparison.sets],
         "runs": runs,
         "problems": comparison.problems,

@@ -11,7 +11,8 @@ from markupsafe import Markup
 from asr.evaluation.comparison.plots.draw_plots import Plots
 from asr.evaluation.comparison.plots.line_styles import COLORS
 from asr.evaluation.comparison.report.inline_svg import inline_svg
-from asr.evaluation.comparison.report.tables import cost_table, explanations, run_table, set_sections, target_table
+from asr.evaluation.comparison.report.speed_tables import speed_tables
+from asr.evaluation.comparison.report.tables import cost_table, explanations, run_table, set_sections
 from asr.evaluation.comparison.result import Comparison
 from asr.evaluation.formatting import count, printable
 
@@ -33,7 +34,7 @@ def report_page(comparison: Comparison, plots: Plots) -> str:
         sections=set_sections(comparison),
         plots=plots,
         colors=COLORS,
-        target=target_table(comparison),
+        speed=speed_tables(comparison),
         costs=cost_table(comparison),
         runs=run_table(comparison),
         explanations=explanations(comparison.level),

@@ -199,25 +199,6 @@ def _differences(title: str, found: SetComparison, level: float, differences: Ma
     return Table(title, [SYSTEM, Column("verdict", is_text=True), *map(Column, names)], rows)
 
 
-def target_table(comparison: Comparison) -> Table | None:
-    """Return how soon each system reached the target; None without a target."""
-    times = comparison.times_to_target()
-    if comparison.target_wer is None or not times:
-        return None
-    rows = [
-        [
-            Cell(name),
-            Cell(f"{time.num_reached} of {len(comparison.runs_of(name))}"),
-            Cell(number(time.updates)),
-            Cell(duration(time.seconds)),
-        ]
-        for name, time in times.items()
-    ]
-    columns = [SYSTEM, *map(Column, ("reached by", "updates", "training time"))]
-    note = "Medians over the seeds; a run that did not reach the target counts as later than all others."
-    return Table(f"Time to {100 * comparison.target_wer:g} % WER on dev", columns, rows, [note])
-
-
 def cost_table(comparison: Comparison) -> Table:
     """Return time and memory of each system: medians over its runs."""
     medians: Mapping[Column, Callable[[Cost], float | None]] = {

@@ -10,13 +10,13 @@ from rich.console import Group
 from rich.text import Text
 
 from asr.console import printable
+from asr.evaluation.comparison.report.speed_tables import speed_tables
 from asr.evaluation.comparison.report.tables import (
     Cell,
     Table,
     cost_table,
     explanations,
     set_sections,
-    target_table,
 )
 from asr.evaluation.comparison.result import Comparison
 
@@ -25,12 +25,12 @@ PLAIN = str.maketrans({"–": "-", "−": "-", "\N{NO-BREAK SPACE}": " ", "\N{NA
 
 
 def tables(comparison: Comparison) -> Iterator[Group | Text]:
-    """Yield WERs and differences for each test set, then time and memory, then the meaning of the terms."""
+    """Yield WERs and differences for each test set, then speed, time and memory, then the meaning of the terms."""
     for section in set_sections(comparison):
         heading = Text(f"{section.name}: {section.size}", style="bold")
         yield Group(heading, _rendered(section.wers))
         yield from map(_rendered, section.differences)
-    yield from (_rendered(table) for table in (target_table(comparison), cost_table(comparison)) if table)
+    yield from map(_rendered, [*speed_tables(comparison), cost_table(comparison)])
     yield Group(*(Text(f"{term}: {text}") for term, text in explanations(comparison.level).items()))
 
 
@@ -51,7 +51,8 @@ def _rendered(table: Table) -> Group:
             rendered.add_column(Text("\n".join(lines).translate(PLAIN)), justify="right", no_wrap=True)
     for row in table.rows:
         rendered.add_row(Text(printable(row[0].text)), *(Text(_plain(row[place])) for place in shown))
-    return Group(Text(table.title, style="bold"), rendered, *map(Text, table.notes))
+    title, *notes = (text.translate(PLAIN) for text in (table.title, *table.notes))
+    return Group(Text(title, style="bold"), rendered, *map(Text, notes))
 
 
 def _plain(cell: Cell) -> str:

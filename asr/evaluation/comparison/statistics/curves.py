@@ -1,21 +1,17 @@
-"""Training curves of several seeds: their mean and spread on a common grid, and when they reach a WER."""
+"""Training curves of several seeds: their mean and spread on a common grid."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.evaluation.comparison.inputs.runs import Curve, Run
-from asr.evaluation.comparison.result import TimeToTarget
+from asr.evaluation.comparison.inputs.runs import Curve
+from asr.evaluation.comparison.speed import Axis
 
 Array = NDArray[np.float64]
-Axis = Literal["updates", "seconds"]
 DEV_WER = "val/wer"
 MAX_POINTS = 120  # of a grid; more cannot be seen
 SMOOTHED_SHARE = 50  # a loss is averaged over 1/50 of its points
@@ -48,7 +44,9 @@ def seed_curves(curves: Sequence[Curve], axis: Axis, *, smoothed: bool = False) 
         axis: what the grid counts.
         smoothed: average each curve first, see ``running_mean``.
     """
-    usable = [points for points in (_points(curve, axis, smoothed) for curve in curves) if len(points[0])]
+    usable = [
+        points for points in (finite_points(curve, axis, smoothed=smoothed) for curve in curves) if len(points[0])
+    ]
     if not usable:
         return None
     start, end = max(x[0] for x, _ in usable), min(x[-1] for x, _ in usable)
@@ -70,8 +68,8 @@ def running_mean(values: Array) -> Array:
     return means
 
 
-def _points(curve: Curve, axis: Axis, smoothed: bool) -> tuple[Array, Array]:
-    """Return the finite points of a curve, with increasing x."""
+def finite_points(curve: Curve, axis: Axis, *, smoothed: bool = False) -> tuple[Array, Array]:
+    """Return the finite points of a curve, with increasing x; none if the axis was not logged."""
     x = np.array(curve.updates if axis == "updates" else curve.seconds, np.float64)
     y = np.array(curve.values, np.float64)
     if len(x) != len(y):  # no seconds were logged
@@ -81,27 +79,3 @@ def _points(curve: Curve, axis: Axis, smoothed: bool) -> tuple[Array, Array]:
     y = running_mean(y) if smoothed else y
     latest = np.maximum.accumulate(np.concatenate([[-np.inf], x[:-1]])) if len(x) else x
     return x[x > latest], y[x > latest]
-
-
-def time_to_target(runs: Sequence[Run], target_wer: float) -> TimeToTarget:
-    """Return when the runs of a system first had a WER of at most ``target_wer`` on the development sets.
-
-    A run that never reaches it counts as later than all others, so that failed runs cannot improve the median.
-    """
-    reached = [_first(run.curves.get(DEV_WER), target_wer) for run in runs]
-    updates = statistics.median(update for update, _ in reached)
-    seconds = statistics.median(after for _, after in reached)
-    return TimeToTarget(
-        num_reached=sum(math.isfinite(update) for update, _ in reached),
-        updates=updates if math.isfinite(updates) else None,
-        # not a number if a run logged no times: then the median is unknown
-        seconds=seconds if math.isfinite(seconds) else None,
-    )
-
-
-def _first(curve: Curve | None, target_wer: float) -> tuple[float, float]:
-    """Return updates and seconds of the first point at or below the target; infinite if there is none."""
-    for index, value in enumerate(curve.values if curve else ()):
-        if curve and value <= target_wer:
-            return curve.updates[index], curve.seconds[index] if curve.seconds else math.nan
-    return math.inf, math.inf
