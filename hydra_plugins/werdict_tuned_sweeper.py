@@ -69,6 +69,8 @@ class TunedSweeper(Sweeper):
         self.num_trials = shares(tuned, self.options["trials"])
         chosen = {override_key(word) for system in tuned for word in (*system.overrides, *system.space)}
         self.common = _plain_overrides(arguments, {"seed", *chosen})
+        if self.options["target_wer"] is not None:
+            self.common.append(f"sweep.target_wer={self.options['target_wer']}")
         self.sweep_dir.mkdir(parents=True, exist_ok=True)
         done = []
         for study in range(1, studies + 1):

@@ -20,7 +20,7 @@ RATES = {"adamw": 0.4, "eve": 0.1, "cain": 0.405}
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Workplace:
     folder = tmp_path_factory.mktemp("compared")
-    write_sweep(folder / "runs" / "first", RATES, seeds=(1, 2, 3, 4, 5))
+    write_sweep(folder / "runs" / "first", RATES, seeds=(1, 2, 3, 4, 5), config={"sweep": {"target_wer": 0.3}})
     half = write_run(folder / "runs" / "first" / "half", "optimizer=eve", "seed=6")
     (half / "report" / "summary.json").unlink()
     (folder / "runs" / "empty").mkdir()
@@ -28,12 +28,15 @@ def workplace(tmp_path_factory) -> Workplace:
 
 
 def test_a_sweep_is_compared_and_its_former_comparison_stays(workplace):
-    printed = workplace.run("compare", "sweep=first", "target_wer=0.3", WANDB_API_KEY="")
+    printed = workplace.run("compare", "sweep=first", WANDB_API_KEY="")
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert any(re.match(r"eve better -\d+\.\d+ \[-.* 5$", line) for line in lines), printed
     assert any(re.match(r"cain cannot distinguish .* 5$", line) for line in lines), printed
     assert any(line.startswith("problem: ") and "half is left out: the run has not finished" in line for line in lines)
     assert "note: synthetic speech" in lines
+    assert "Updates to 30 % WER on dev (fixed before)" in lines
+    assert "After 49.8 s of training" in lines
+    assert any(line.startswith("eve 5 of 6 ≥ 70.6 0.66") and line.endswith(" better") for line in lines), printed
     first = workplace.folder / "runs" / "first" / "comparison"
     assert lines[-1] == f"comparison: {first}"
     assert lines[-2] == f"report: {first}/report.html"
@@ -41,8 +44,10 @@ def test_a_sweep_is_compared_and_its_former_comparison_stays(workplace):
     assert (first / "plots" / "dev_wer_updates.png").is_file()
     before = (first / "comparison.json").read_text()
     assert json.loads(before)["title"] == "first"
-    again = workplace.run("compare", "sweep=first", "baseline=eve", "level=0.9")
+    again = workplace.run("compare", "sweep=first", "baseline=eve", "level=0.9", "target_wer=0.2", "minutes=0.5")
     assert again.splitlines()[-1] == f"comparison: {first}-2"
+    assert "Time to 20 % WER on dev (chosen after the runs)" in again
+    assert "After 30 s of training" in again
     assert (first / "comparison.json").read_text() == before
     assert json.loads((first.with_name("comparison-2") / "comparison.json").read_text())["sets"][0]["baseline"] == "eve"
 
@@ -137,7 +142,7 @@ def test_the_weights_that_were_typed_name_a_system(tmp_path):
         ({"runs": "runs/first/half"}, ["no test set to compare", "half is left out: the run has not finished"]),
         (
             {"sweep": "first", "target_wer": 20},
-            ["target_wer must be a fraction between 0 and 1 (0.2 is 20 %)", "given 20"],
+            ["target_wer must be a fraction above 0 and below 1 (0.2 is 20 %)", "given 20"],
         ),
         ({"sweep": "first", "target_wer": "low"}, ["target_wer must be a number, given 'low'"]),
         ({"sweep": "first", "level": None}, ["level must be a number, given None"]),

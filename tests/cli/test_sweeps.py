@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from asr.cli.sweeps.records import records
 from tests.cli.conftest import TINY, Workplace
@@ -36,7 +37,8 @@ def wait_for_folder(sweep_dir: Path, word: str, process: subprocess.Popen[str]) 
 
 
 def test_a_sweep_that_was_killed_goes_on_where_it_was(trained, tmp_path):
-    words = ("-m", "optimizer=eve,adamw", "sweep.name=first", *TINY, "logger=csv", f"data.dir={data(trained)}")
+    names = ("sweep.name=first", "sweep.target_wer=0.9")
+    words = ("-m", "optimizer=eve,adamw", *names, *TINY, "logger=csv", f"data.dir={data(trained)}")
     process = start(tmp_path, *words)
     sweep_dir = tmp_path / "runs" / "first"
     killed = wait_for_folder(sweep_dir, "optimizer=adamw", process)
@@ -50,6 +52,7 @@ def test_a_sweep_that_was_killed_goes_on_where_it_was(trained, tmp_path):
     assert "2 jobs: 2 finished (1 of them before). To compare them: asr-compare sweep=first" in printed
     assert same_weights(last(killed), last(trained.run_dir))
     assert losses(killed) == losses(trained.run_dir)
+    assert OmegaConf.load(killed / "config.yaml").sweep.target_wer == 0.9
 
 
 def test_a_failing_job_does_not_stop_the_others_and_the_sweep_says_so(trained, tmp_path):
@@ -110,9 +113,14 @@ def test_a_name_that_is_no_folder_name_is_refused(tmp_path):
         (("allow_changes=true", "seed=1,2"), "allow_changes=true is for resuming a run"),
         (("tokenizer=char", "data.vocab_size=100,200"), "it is for subword tokenizers"),
         (("+best_lr.adamww=0.1,0.2",), "best_lr.adamww: there is no such optimizer. Did you mean 'adamw'?"),
+        (
+            ("sweep.target_wer=20", "seed=1,2"),
+            "target_wer must be a fraction above 0 and below 1 (0.2 is 20 %), given 20",
+        ),
+        (("sweep.target_wer=low", "seed=1,2"), "target_wer must be a fraction above 0 and below 1"),
     ],
 )
-def test_a_sweep_refuses_what_would_do_nothing_before_any_job(tmp_path, words, said):
+def test_a_sweep_refuses_what_is_wrong_or_would_do_nothing_before_any_job(tmp_path, words, said):
     printed = Workplace(tmp_path).run("train", "-m", "sweep.name=none", *words, code=2)
     assert said in printed
     assert not list(tmp_path.glob("runs/none/*/"))

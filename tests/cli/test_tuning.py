@@ -148,7 +148,7 @@ def test_what_would_be_unfair_or_unknown_is_refused(changed, message):
 def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_path):
     words = (
         *("-m", "sweep=optimizers", "sweep.name=tuned", "sweep.only=[adamw]", "sweep.seeds=[3]"),
-        *("sweep.schedule_modes=[common]", "sweep.tuning_overrides=['trainer.max_steps=4']"),
+        *("sweep.target_wer=0.3", "sweep.schedule_modes=[common]", "sweep.tuning_overrides=['trainer.max_steps=4']"),
         *("sweep.trials=1", "sweep.max_extra_trials=1", *QUICK, f"data.dir={data(trained)}"),
     )
     printed = Workplace(tmp_path).run("train", *words)
@@ -161,6 +161,7 @@ def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_p
         config = OmegaConf.load(sweep_dir / name / "config.yaml")
         # 2 are typed for all jobs, 4 for those that tune
         assert config.trainer.max_steps == (4 if "seed=0" in overrides else 2), name
+        assert config.sweep.target_wer == 0.3, name
     (study,) = json.loads((sweep_dir / "tuning.json").read_text())
     assert len(study["adamw"]["trials"]) == 2
     assert "4 jobs: 4 finished" in printed  # two trials, the best, the defaults

@@ -18,6 +18,7 @@ from asr.cli.errors import ConfigError
 from asr.cli.sweeps.jobs import best_dev_wer, check_sweep_name, is_finished, swept_free_keys
 from asr.cli.sweeps.records import RECORDS, JobRecord, records
 from asr.console import PlainConsole, printable
+from asr.evaluation.comparison.speed import Target
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
 from asr.plain_data import read_json
@@ -31,12 +32,14 @@ class SweepTable(Callback):
     """Checks a sweep before it starts and tells its jobs what is swept; prints the status of every job at its end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse an invalid name, folders that jobs get by themselves, and a hostile folder; listen for signals.
+        """Refuse an invalid name or target, folders that jobs get by themselves, and a hostile folder; heed signals.
 
         Hydra turns errors of callbacks into warnings, so that this exits the program.
         """
         try:
             check_sweep_name(config.sweep.name)
+            if config.sweep.target_wer is not None:
+                Target(config.sweep.target_wer, is_fixed=True)  # which checks it
             for key in ("run_dir", "resume"):
                 if config.get(key) is not None:
                     raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
