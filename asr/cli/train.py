@@ -263,6 +263,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
                 cost=measured_cost(trainer),
                 test_names=plan.prepared.names("test") if config["decode_test"] else (),
                 weights=config["weights"],
+                decode=config["decode"],
                 notes=[early] if early else [],
             )
         exit_code = 0

@@ -12,7 +12,7 @@ from asr.data.preparation.prepared import PreparedData
 from asr.errors import RunFailed
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.report import summary
-from asr.inference.evaluate import evaluate_sets
+from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.training.callbacks.sample_tables import log_samples
 from asr.training.checkpoint_files import explaining_failed_writes
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
@@ -36,9 +36,10 @@ def report_run(
     cost: Mapping[str, float | int | None],
     test_names: Sequence[str],
     weights: str = "raw",
+    decode: Sequence[str] = ("best",),
     notes: Sequence[str] = (),
 ) -> None:
-    """Decode the test sets with the checkpoint whose raw weights were best on dev; write ``decode/`` and ``report/``.
+    """Decode the test sets, and write ``decode/`` and ``report/``.
 
     Args:
         module: what was trained.
@@ -50,6 +51,9 @@ def report_run(
         cost: what `TrainingCost` has measured since the start of the run.
         test_names: of the test sets to decode.
         weights: kind of weights to decode with, as for `choose_weights`; raw if the checkpoint has none of that kind.
+        decode: which checkpoints: ``best``, whose raw weights were best on dev; ``last``; ``average``, the average of
+            the last, which nothing on dev has chosen. The first gives the result. What the others give goes to
+            ``decode/<name>/``, and to ``other_weights`` of the summary.
         notes: on the course of the run.
 
     Raises:
@@ -57,26 +61,32 @@ def report_run(
     """
     watch = Stopwatch()
     with explaining_failed_writes(run_dir):
-        best, fallback = _best(run_dir, weights)
-        module.recognizer.load_state_dict(best.weights)  # instead of the weights of the last update
-        notes = [*prepared.notes, *notes, *fallback]
+        first, *others = decode
+        best, missing = _checkpoint(run_dir, first, weights)
+        notes = [*prepared.notes, *notes, *_warned(missing, "Decoded with its raw weights instead")]
         sets = {name: prepared.cuts(name) for name in test_names}
-        decoded_notes = [*notes, best.decoding_note()]
-        results, failures = evaluate_sets(
-            module.recognizer, module.decoder, data_module, sets, decoded_notes, run_dir / "decode"
-        )
-        test = {
-            name: {**summary(found.score, found.interval), "real_time_factor": found.real_time_factor}
-            for name, found in results.items()
-        }
+        results, failures = _evaluate(module, data_module, sets, best, notes, run_dir / "decode")
         for name, found in results.items():
             log_samples(loggers, f"test/{name}", found.score, best.update)
+        test = _numbers(results)
         _log_summary(loggers, test)
+        other_weights = {}
+        for which in others if sets else ():
+            checkpoint, missing = _checkpoint(run_dir, which, weights)
+            notes += _warned(missing, f"Left out: decode={which}")
+            if not missing:
+                console.print(f"with decode={which}:")
+                found_there, failed = _evaluate(
+                    module, data_module, sets, checkpoint, notes, run_dir / "decode" / which
+                )
+                failures += failed
+                other_weights[which] = {"test": _numbers(found_there), **_origin(checkpoint)}
+                _log_summary(loggers, other_weights[which]["test"], f"{which}/")
         effort = {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
         size = sum(p.numel() for p in module.recognizer.parameters())
         data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
-        outcome = {"test": test, "notes": notes, "checkpoint": best.path.name, "checkpoint_update": best.update}
-        outcome |= {"weights": best.described, "weights_asked_for": weights}
+        outcome = {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
+        outcome |= {"other_weights": other_weights} if other_weights else {}
         write_summary(run_dir, {**outcome, **effort, **data, **peak_memory_mb(), **provenance()})
         if (run_dir / "metrics.csv").exists():  # logger=none writes none
             plot_curves(run_dir / "metrics.csv", run_dir / "report")
@@ -85,27 +95,64 @@ def report_run(
         raise RunFailed(failures[0])
 
 
-def _best(run_dir: Path, weights: str) -> tuple[LoadedCheckpoint, list[str]]:
-    """Return the best checkpoint with the weights asked for, else with raw weights and a note that says so.
+def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoint, str]:
+    """Return a checkpoint with the weights asked for, else with raw weights and the reason.
 
     A run that was resumed with averaging may have its best checkpoint from before; it still deserves a result.
     """
-    best = load_checkpoint(checkpoint_file(str(run_dir)))
-    missing = why_missing(best, weights)
+    name = "" if which == "best" else "checkpoints/last.ckpt"
+    checkpoint = load_checkpoint(checkpoint_file(str(run_dir / name)))
+    kind = "average" if which == "average" else weights
+    missing = why_missing(checkpoint, kind)
     if not missing:
-        return choose_weights(best, weights), []
-    note = (
-        f"weights={weights} was asked for, but {best.path.name} of update {best.update} has none: {missing}. Decoded "
-        "with its raw weights instead"
-    )
+        return choose_weights(checkpoint, kind), ""
+    asked = "decode=average" if which == "average" else f"weights={kind}"
+    what = f"{checkpoint.path.name} of update {checkpoint.update}"
+    return checkpoint, f"{asked} was asked for, but {what} has none: {missing}"
+
+
+def _warned(missing: str, consequence: str) -> list[str]:
+    """Print a warning if weights are missing, and return it as a note."""
+    if not missing:
+        return []
+    note = f"{missing}. {consequence}"
     console.print(f"WARNING: {note}", soft_wrap=True, style="bold red")
-    return best, [note]
+    return [note]
 
 
-def _log_summary(loggers: Sequence[Any], test: Mapping[str, Mapping[str, Any]]) -> None:
+def _evaluate(
+    module: TrainingModule,
+    data_module: DataModule,
+    sets: Mapping[str, Any],
+    checkpoint: LoadedCheckpoint,
+    notes: Sequence[str],
+    folder: Path,
+) -> tuple[dict[str, Evaluated], list[str]]:
+    module.recognizer.load_state_dict(checkpoint.weights)  # instead of the weights of the last update
+    told = [*notes, checkpoint.decoding_note()]
+    return evaluate_sets(module.recognizer, module.decoder, data_module, sets, told, folder)
+
+
+def _numbers(results: Mapping[str, Evaluated]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {**summary(found.score, found.interval), "real_time_factor": found.real_time_factor}
+        for name, found in results.items()
+    }
+
+
+def _origin(checkpoint: LoadedCheckpoint) -> dict[str, Any]:
+    """Return where weights come from."""
+    return {
+        "checkpoint": checkpoint.path.name,
+        "checkpoint_update": checkpoint.update,
+        "weights": checkpoint.described,
+    }
+
+
+def _log_summary(loggers: Sequence[Any], test: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:
     """Send the final numbers to those loggers that take them."""
     numbers = {
-        f"test/{name}/{short}": result[key]
+        f"{prefix}test/{name}/{short}": result[key]
         for name, result in test.items()
         for key, short in TRACKED.items()
         if result[key] is not None

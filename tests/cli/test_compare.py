@@ -91,6 +91,14 @@ STALL = {"_target_": "asr.training.callbacks.stall_warning.StallWarning"}
     ("former", "later", "num_systems"),
     [
         ({"weights": "raw"}, {"weights": "average"}, 2),
+        ({"decode": ["best"]}, {"decode": ["last"]}, 2),
+        ({}, {"decode": ["best", "last"]}, 1),
+        ({"decode": 5}, {"decode": []}, 2),
+        (
+            {"decode": ["average"], "callbacks": {"averaging": AVERAGING}},
+            {"decode": ["average"], "callbacks": {"averaging": {**AVERAGING, "every": 2}}},
+            2,
+        ),
         ({"callbacks": {}}, {"callbacks": {"stop": STOP}}, 2),
         ({"callbacks": {"stop": STOP}}, {"callbacks": {"stop": {**STOP, "patience": 9}}}, 2),
         ({"callbacks": {}}, {"callbacks": {"end": {"_target_": "lightning.pytorch.callbacks.Timer"}}}, 2),

@@ -24,7 +24,14 @@ def test_a_job_is_named_by_what_is_trained_not_by_where():
 
 @pytest.mark.parametrize(
     "changed",
-    [{"seed": 2}, {"optimizer": {"lr": 0.2}}, {"trainer": {"devices": 2}}, {"weights": "ema"}, {"decode_test": False}],
+    [
+        {"seed": 2},
+        {"optimizer": {"lr": 0.2}},
+        {"trainer": {"devices": 2}},
+        {"weights": "ema"},
+        {"decode": ["last"]},
+        {"decode_test": False},
+    ],
 )
 def test_another_training_is_another_job(changed):
     assert job_name(["optimizer=eve"], {**CONFIG, **changed}) != job_name(["optimizer=eve"], CONFIG)

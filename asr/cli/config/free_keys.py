@@ -10,7 +10,7 @@ from asr.cli.config.resuming import FREE
 from asr.nested import at
 
 # a resumption may change these, but with them the result
-DECISIVE = ("weights", "callbacks", "trainer.devices", "trainer.num_nodes")
+DECISIVE = ("weights", "decode", "callbacks", "trainer.devices", "trainer.num_nodes")
 MAX_CALLBACKS = 100  # that are looked at; a config has ten
 OWN = "asr.training.callbacks."
 AVERAGING = f"{OWN}averaging.WeightAveraging"
@@ -28,12 +28,17 @@ def free_in_comparison(config: Mapping[str, Any]) -> list[str]:
     """
     free = [key for key in FREE if key not in DECISIVE]
     callbacks = config.get("callbacks")
+    # both are lacking in older runs
     is_raw = config.get("weights", "raw") == "raw"
     if is_raw:
-        free.append("weights")  # which older runs lack
+        free.append("weights")
+    decoded = config.get("decode", ["best"])
+    first = decoded[0] if isinstance(decoded, list) and decoded else None
+    if first == "best":
+        free.append("decode")
     if isinstance(callbacks, Mapping):
         some = itertools.islice(callbacks.items(), MAX_CALLBACKS)
-        free += [f"callbacks.{name}" for name, node in some if _only_watches(node, is_raw)]
+        free += [f"callbacks.{name}" for name, node in some if _only_watches(node, is_raw and first != "average")]
     tuned = at(config, "sweep", "tuned")
     if isinstance(tuned, Mapping) and tuned.get("studies") != 1 and isinstance(tuned.get("keys"), list):
         free += [str(key) for key in tuned["keys"]]  # each study has found its own

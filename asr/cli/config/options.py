@@ -65,6 +65,12 @@ RATES = Kind(
     lambda value: isinstance(value, Mapping) and all(_is_number(rate) and rate > 0 for rate in value.values()),
 )
 
+DECODED = ("best", "last", "average")
+SEVERAL_WEIGHTS = Kind(
+    f"a list of some of {', '.join(DECODED)}, each once, such as [best,last]",
+    lambda v: isinstance(v, list) and v and all(v.count(one) == 1 and one in DECODED for one in v),
+)
+
 DECODING = {
     "run": PLACE,
     "batch_duration_s": NUMBER,
@@ -81,6 +87,7 @@ TRAINING = {
     "decode_test": YES_OR_NO,
     "find_batch_size": YES_OR_NO,
     "weights": NAME,
+    "decode": SEVERAL_WEIGHTS,
     "best_lr": RATES,
 }
 GROUPS = ("decoder", "logger")  # a config may choose nothing from these

@@ -34,6 +34,7 @@ FREE = (
     "torch_threads",
     "find_batch_size",
     "weights",
+    "decode",
     "logger",
     "callbacks",
     "data.dir",

@@ -37,7 +37,7 @@ NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
 # what may differ between a run and its resumption, but makes a job a different one
 TELLING = (
-    *("callbacks", "weights", "decode_test"),
+    *("callbacks", "weights", "decode", "decode_test"),
     *("trainer.devices", "trainer.num_nodes", "trainer.strategy"),
 )
 

@@ -18,6 +18,7 @@ from asr.plain_data import read_json, read_yaml
 
 MAX_SENTENCES = 20  # notes of a run, and problems of its files
 MAX_SENTENCE = 1000  # characters
+MAX_DECODED = 10  # kinds of weights; there are three
 SUMMARY = "report/summary.json"
 
 
@@ -145,7 +146,20 @@ def _run(files: _Files, system: str) -> Run:
         curves=files.curves,
         cost=_cost(files),
         target_wer=number_at(files.config, "sweep", "target_wer"),
+        wers_by_weights=_wers_by_weights(files),
     )
+
+
+def _wers_by_weights(files: _Files) -> dict[str, dict[str, float]]:
+    """Return the WERs with all weights that the test sets were decoded with, if there are several."""
+    decoded = files.config.get("decode")
+    if not isinstance(decoded, list) or len(decoded) < 2:
+        return {}
+    found = {str(decoded[0]): {name: errors.wer for name, errors in files.sets.items()}}
+    for which in map(str, decoded[1:MAX_DECODED]):
+        wers = {name: number_at(files.summary, "other_weights", which, "test", name, "wer") for name in files.sets}
+        found[which] = {name: wer for name, wer in wers.items() if wer is not None}
+    return found
 
 
 def _cost(files: _Files) -> Cost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -86,6 +86,7 @@ class Run:
         curves: by name of the metric, for example ``train/loss``, ``val/wer``.
         cost: of training.
         target_wer: on the development sets, a fraction, that its sweep was to reach; None if it named none.
+        wers_by_weights: WER by test set, by what was decoded, such as ``best`` and ``last``; empty if only one was.
     """
 
     folder: Path
@@ -96,3 +97,4 @@ class Run:
     curves: Mapping[str, Curve]
     cost: Cost
     target_wer: float | None = None
+    wers_by_weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

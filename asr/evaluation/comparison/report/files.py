@@ -64,6 +64,7 @@ def write_json(comparison: Comparison, folder: Path) -> Path:
             "seed": run.seed,
             "lr": run.lr,
             "wer": {name: errors.wer for name, errors in run.sets.items()},
+            "wer_by_weights": run.wers_by_weights,
             "cost": asdict(run.cost),
         }
         for run in comparison.runs

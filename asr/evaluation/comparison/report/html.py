@@ -13,6 +13,7 @@ from asr.evaluation.comparison.plots.line_styles import COLORS
 from asr.evaluation.comparison.report.inline_svg import inline_svg
 from asr.evaluation.comparison.report.speed_tables import speed_tables
 from asr.evaluation.comparison.report.tables import cost_table, explanations, run_table, set_sections
+from asr.evaluation.comparison.report.weights_tables import weights_tables
 from asr.evaluation.comparison.result import Comparison
 from asr.evaluation.formatting import count, printable
 
@@ -34,6 +35,7 @@ def report_page(comparison: Comparison, plots: Plots) -> str:
         sections=set_sections(comparison),
         plots=plots,
         colors=COLORS,
+        weights=weights_tables(comparison),
         speed=speed_tables(comparison),
         costs=cost_table(comparison),
         runs=run_table(comparison),

@@ -18,6 +18,7 @@ from asr.evaluation.comparison.report.tables import (
     explanations,
     set_sections,
 )
+from asr.evaluation.comparison.report.weights_tables import weights_tables
 from asr.evaluation.comparison.result import Comparison
 
 # every terminal has these characters, and programs that read the tables know them
@@ -26,10 +27,12 @@ PLAIN = str.maketrans({"–": "-", "−": "-", "\N{NO-BREAK SPACE}": " ", "\N{NA
 
 def tables(comparison: Comparison) -> Iterator[Group | Text]:
     """Yield WERs and differences for each test set, then speed, time and memory, then the meaning of the terms."""
+    weights = weights_tables(comparison)
     for section in set_sections(comparison):
         heading = Text(f"{section.name}: {section.size}", style="bold")
         yield Group(heading, _rendered(section.wers))
         yield from map(_rendered, section.differences)
+        yield from (_rendered(weights[name]) for name in [section.name] if name in weights)
     yield from map(_rendered, [*speed_tables(comparison), cost_table(comparison)])
     yield Group(*(Text(f"{term}: {text}") for term, text in explanations(comparison.level).items()))
 

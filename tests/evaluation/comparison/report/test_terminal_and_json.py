@@ -92,7 +92,7 @@ def test_the_json_file_holds_all_but_curves_and_errors(tmp_path):
     assert found["rows"][0]["to_baseline"]["verdict"] == "better"
     assert (data["times_to_target"], data["equal_time"]) == ([], None)
     assert len(data["runs"]) == 9
-    assert set(data["runs"][0]) == {"folder", "system", "seed", "lr", "wer", "cost"}
+    assert set(data["runs"][0]) == {"folder", "system", "seed", "lr", "wer", "wer_by_weights", "cost"}
 
 
 def test_what_is_no_number_in_json_is_null(tmp_path):
