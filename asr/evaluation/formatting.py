@@ -54,6 +54,11 @@ def p_value(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
+def p_equation(value: float) -> str:
+    """Return ``p = 0.042`` or ``p < 0.001``."""
+    return f"p {p_value(value)}" if value < 0.001 else f"p = {p_value(value)}"
+
+
 def duration(seconds: float | None) -> str:
     """Return a time in s, min or h."""
     if seconds is None or not math.isfinite(seconds):

@@ -15,7 +15,7 @@ from asr.evaluation.comparison.speed import Axis, Target, TimesToTarget
 from asr.evaluation.comparison.statistics.counts import count_errors
 from asr.evaluation.comparison.statistics.differences import Differences
 from asr.evaluation.comparison.statistics.estimate import effective_number, estimate
-from asr.evaluation.comparison.statistics.failures import LEARNED, reliabilities
+from asr.evaluation.comparison.statistics.failures import learned_runs, reliabilities
 from asr.evaluation.comparison.statistics.times import equal_time, times_to_target
 from asr.evaluation.confidence import interval_of_counts
 from asr.evaluation.formatting import shortlist
@@ -144,8 +144,7 @@ class _SetComparer:
         for run in sorted(runs, key=lambda run: run.seed):
             self.runs[run.system].append(run)
         self.baseline = baseline if baseline in self.runs else None
-        # a run that never learned says nothing of the others' error rates, and one would decide their mean
-        learned = {system: [run for run in own if run.sets[name].wer < LEARNED] for system, own in self.runs.items()}
+        learned = learned_runs(self.runs, name)
         self.reliability = reliabilities(
             {system: (len(learned[system]), len(own) + unfinished.count(system)) for system, own in self.runs.items()}
         )
@@ -156,7 +155,7 @@ class _SetComparer:
         means = {name: statistics.mean(self._wers(name)) for name in self.runs}
         ranked = sorted(means, key=lambda name: (means[name], name))
         # a system with a single lucky seed has no verdicts, and as the best it would leave the others without them too
-        best = next((name for name in ranked if len(self.counts.errors[name]) > 1), ranked[0])
+        candidates = [name for name in ranked if len(self.counts.errors[name]) > 1] or ranked
         heard = zip(self.errors.speakers, self.errors.words, strict=True)
         speakers = {speaker for speaker, words in heard if words}
         return SetComparison(
@@ -164,16 +163,19 @@ class _SetComparer:
             num_utterances=len(self.errors.ids),
             num_speakers=None if None in speakers else len(speakers),
             effective_units=effective_number(self.counts.words),
-            rows=[self._row(name, best) for name in ranked],
+            rows=[self._row(name, candidates) for name in ranked],
+            num_candidates=len(candidates),
             baseline=self.baseline,
+            omnibus=self.differences.omnibus,
+            power=self.differences.power(candidates[0]),
         )
 
     def _wers(self, system: str) -> list[float]:
         return self.counts.wers(system, self.counts.seeds(system))
 
-    def _row(self, system: str, best: str) -> Row:
-        wers = self._wers(system)
-        low, high, scope = self._interval(system)
+    def _row(self, system: str, candidates: Sequence[str]) -> Row:
+        wers, best = self._wers(system), candidates[0]
+        low, high, scope = self._interval(system, len(candidates) if system == best else 1)
         against = {
             other: None if other in (None, system) else self.differences.difference(system, other)
             for other in (best, self.baseline)
@@ -193,15 +195,14 @@ class _SetComparer:
             to_baseline=against[self.baseline],
         )
 
-    def _interval(self, system: str) -> tuple[float, float, Scope]:
+    def _interval(self, system: str, chosen_from: int) -> tuple[float, float, Scope]:
         """Return the interval of the mean WER; for a single run the bootstrap interval that its own report has."""
         matrix, words = self.counts.matrix(system, self.counts.seeds(system)), self.counts.words
-        unit = self.counts.unit
-        pooled = interval_of_counts(unit, matrix.sum(0), words, level=self.level)
+        unit, alpha = self.counts.unit, 1 - self.level
+        pooled = [interval_of_counts(unit, matrix.sum(0), words, level=1 - alpha / num) for num in (1, chosen_from)]
         if len(matrix) == 1:
-            return pooled.low, pooled.high, "this run only"
-        found = estimate(matrix, words)
-        mean, half = float(found.mean), float(found.half_width(1 - self.level))
+            return pooled[0].low, pooled[1].high, "this run only"
+        low, high = map(float, estimate(matrix, words).interval(alpha, chosen_from))
         # without any error both variances are nearly 0; the exact bound for that many words is not
-        high = mean + half if mean > 0 else max(half, pooled.high)
-        return max(0.0, mean - half), high, "seeds and speakers" if unit == "speaker" else "seeds and utterances"
+        high = high if matrix.any() else max(high, pooled[1].high)
+        return max(0.0, low), high, "seeds and speakers" if unit == "speaker" else "seeds and utterances"

@@ -12,7 +12,7 @@ from asr.evaluation.comparison.inputs.tuning import Tuning
 if TYPE_CHECKING:
     from asr.evaluation.comparison.speed import EqualTime, Target, TimesToTarget
 
-Verdict = Literal["better", "worse", "cannot distinguish", "one seed: not compared"]
+Verdict = Literal["better", "worse", "cannot distinguish", "one seed: not compared", "not tested"]
 Scope = Literal["seeds and speakers", "seeds and utterances", "this run only"]
 
 
@@ -24,13 +24,12 @@ class Difference:
         other: name of the other system.
         num_seeds: seeds in common.
         mean: difference of the mean WERs, a fraction; negative if the system is better.
-        low: lower end of its interval.
+        low: lower end of its interval; the intervals of all tested pairs of the test set hold together.
         high: upper end.
         probability_of_improvement: that a run of this system has a lower WER than a run of the other; None for a single
             seed.
         p_value: two-sided, of the hypothesis that the systems do not differ; None for a single seed.
-        p_adjusted: after Holm's correction for all pairs of systems on the test set.
-        smallest_detectable: true difference that would be found with a probability of 80 %.
+        p_adjusted: corrected for all tested pairs of systems on the test set, see ``simultaneous``.
         verdict: in words.
     """
 
@@ -42,7 +41,6 @@ class Difference:
     probability_of_improvement: float | None
     p_value: float | None
     p_adjusted: float | None
-    smallest_detectable: float | None
     verdict: Verdict
 
 
@@ -74,7 +72,7 @@ class Row:
         reliability: how many runs learned.
         wer_sd: their standard deviation (n - 1); None for one seed.
         low: lower end of the interval of the mean.
-        high: upper end.
+        high: upper end; that of the best system is corrected for its being chosen as the lowest.
         scope: what the interval covers.
         to_best: difference to the best system; None for the best itself.
         to_baseline: difference to the baseline; None for the baseline itself, or without a baseline.
@@ -95,6 +93,43 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Omnibus:
+    """Whether any systems differ over seeds, on this very test set; see ``omnibus``.
+
+    Attributes:
+        num_systems: with several seeds.
+        num_seeds: that all of these have.
+        friedman_p: of Friedman's test on ranks; it decides.
+        f_p: of the two-way F-test, which takes the variances of the systems for equal.
+    """
+
+    num_systems: int
+    num_seeds: int
+    friedman_p: float
+    f_p: float
+
+
+@dataclass(frozen=True)
+class Power:
+    """What the comparison can find, from the spread over seeds of all systems together.
+
+    Attributes:
+        detectable: true difference of two systems that 80 of 100 such comparisons would tell apart.
+        low: the same for the lower end of the interval of the spread.
+        high: for the upper end.
+        nearest: the system that is nearest to the best and cannot be distinguished from it; None without such.
+        seeds_needed: seeds that would tell these two apart in 80 of 100 comparisons, if their true difference is the
+            one that was measured; None if more than 100, or without such a system.
+    """
+
+    detectable: float
+    low: float
+    high: float
+    nearest: str | None
+    seeds_needed: int | None
+
+
+@dataclass(frozen=True)
 class SetComparison:
     """All systems on one test set.
 
@@ -105,7 +140,10 @@ class SetComparison:
         effective_units: speakers, or utterances, of one size that would decide as evenly as these; see
             ``effective_number``.
         rows: best mean WER first.
+        num_candidates: systems that the best was chosen from: those with several seeds, if there are any.
         baseline: name of the system that others are compared with; None if it has no run on this set.
+        omnibus: of all systems; None for fewer than three that share at least two seeds.
+        power: None if no pair was tested.
     """
 
     name: str
@@ -113,7 +151,10 @@ class SetComparison:
     num_speakers: int | None
     effective_units: float
     rows: Sequence[Row]
+    num_candidates: int
     baseline: str | None
+    omnibus: Omnibus | None
+    power: Power | None
 
 
 @dataclass(frozen=True)

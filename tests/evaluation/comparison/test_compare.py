@@ -62,6 +62,27 @@ def test_systems_that_vary_alike_are_told_apart_with_fewer_seeds():
     assert together["f"].to_baseline.p_value < alone["f"].to_baseline.p_value
 
 
+def test_what_is_open_and_what_would_be_found_is_that_of_the_nearest_system():
+    comparison, _ = rows_of(sweep())
+    (found,) = comparison.sets
+    assert (found.power.nearest, found.power.seeds_needed) == (None, None)  # eve is better than both
+    assert 0 < found.power.low < found.power.detectable < found.power.high
+    assert (found.omnibus.num_systems, found.omnibus.num_seeds) == (3, 3)
+    comparison, _ = rows_of([run for run in sweep() if run.system != "eve"])
+    (found,) = comparison.sets
+    assert found.power.nearest == found.rows[1].system
+    assert found.omnibus is None
+
+
+def test_the_mean_of_the_best_of_three_alone_is_corrected_for_its_choice():
+    _, alone = rows_of([run for run in sweep() if run.system == "eve"])
+    _, rows = rows_of(sweep())
+    assert rows["eve"].low == alone["eve"].low
+    assert rows["eve"].high > alone["eve"].high
+    _, others = rows_of([run for run in sweep() if run.system == "cain"])
+    assert rows["cain"].high == others["cain"].high
+
+
 def test_the_interval_of_the_mean_says_what_it_is_over():
     _, rows = rows_of(sweep())
     assert rows["adamw"].scope == "seeds and speakers"

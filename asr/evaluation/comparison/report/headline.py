@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asr.evaluation.comparison.result import Row, SetComparison, Verdict
-from asr.evaluation.formatting import detectable, interval, percent, points, points_interval, shortlist
+from asr.evaluation.comparison.result import Power, Row, SetComparison, Verdict
+from asr.evaluation.formatting import detectable, interval, p_equation, percent, points, points_interval, shortlist
 
 UNKNOWN_SPEAKERS = (
     "Speakers are unknown: verdicts and intervals take utterances for independent, and are too sure if a voice has "
@@ -17,6 +17,11 @@ def best_of(found: SetComparison) -> Row:
     return next((row for row in found.rows if row.system in others), found.rows[0])
 
 
+def chosen_best(found: SetComparison) -> str:
+    """Return for what the interval of the best system is corrected; nothing for a system that was not chosen."""
+    return f"corrected for being chosen as the lowest of {found.num_candidates}" if found.num_candidates > 1 else ""
+
+
 def headline(found: SetComparison, level: float) -> list[str]:
     """Return sentences, the most important one first."""
     best = best_of(found)
@@ -24,11 +29,13 @@ def headline(found: SetComparison, level: float) -> list[str]:
     covers = f"over {best.scope}."
     if best.scope == "this run only":
         covers = "of this run only: another seed may give another WER."
-    sentences = [first, f"The brackets show the {100 * level:g} % interval {covers}"]
+    chosen = chosen_best(found)
+    sentences = [first, f"The brackets show the {100 * level:g} % interval{f', {chosen},' if chosen else ''} {covers}"]
     sentences += [*_failures(found), *_units(found)]
     if len(found.rows) == 1:
         return [*sentences, "There is no other system to compare it with."]
-    return [*sentences, *_against_best(found, best), *_against_baseline(found, best), *_detectable(found)]
+    pairs = [*_against_best(found, best), *_against_baseline(found, best)]
+    return [*sentences, *_omnibus(found, level), *pairs, *_power(found, best)]
 
 
 def _failures(found: SetComparison) -> list[str]:
@@ -76,6 +83,7 @@ def _against_best(found: SetComparison, best: Row) -> list[str]:
         "better": "On the seeds that both have, it is worse than {}.",
         "worse": "It is better than {}.",
         "cannot distinguish": "It cannot be distinguished from {}.",
+        "not tested": "It was not tested against {}.",
         "one seed: not compared": "It has only one seed in common with {}: not compared.",
         None: "It has no seed in common with {}: not compared.",
     }
@@ -91,19 +99,34 @@ def _against_baseline(found: SetComparison, best: Row) -> list[str]:
     if difference is None:
         return []
     size = f"{points(difference.mean)} points {points_interval(difference.low, difference.high)}"
-    sentences = [f"Compared with the baseline {difference.other}: {size}, {difference.verdict}."]
-    if difference.verdict == "cannot distinguish" and not difference.low <= 0 <= difference.high:
+    return [f"Compared with the baseline {difference.other}: {size}, {difference.verdict}."]
+
+
+def _omnibus(found: SetComparison, level: float) -> list[str]:
+    if found.omnibus is None:
+        return []
+    sure = found.omnibus.friedman_p <= 1 - level
+    friedman, f = p_equation(found.omnibus.friedman_p), p_equation(found.omnibus.f_p)
+    return [
+        f"Over seeds, on this test set, the systems {'differ' if sure else 'are not shown to differ'} "
+        f"(Friedman {friedman}; F, if their variances are equal, {f})."
+    ]
+
+
+def _power(found: SetComparison, best: Row) -> list[str]:
+    if found.power is None:
+        return []
+    sentences = [what_is_found(found.power)]
+    if found.power.nearest is not None:
+        needed = found.power.seeds_needed
+        seeds = "More than 100 seeds, or a larger test set," if needed is None else f"About {needed} seeds each"
         sentences.append(
-            "The interval does not contain 0, but corrected for all comparisons the difference is not significant."
+            f"{seeds} would tell {best.system} from {found.power.nearest}, if the difference is as large as it looks."
         )
     return sentences
 
 
-def _detectable(found: SetComparison) -> list[str]:
-    differences = [row.to_best for row in found.rows if row.to_best is not None]
-    sizes = [one.smallest_detectable for one in differences if one.smallest_detectable is not None]
-    if not sizes:
-        return []
-    low, high = detectable(min(sizes)), detectable(max(sizes))
-    more = "" if low == high else f" ({high} for some systems)"
-    return [f"The smallest difference that these runs could detect: {low} points{more}."]
+def what_is_found(power: Power) -> str:
+    """Return a sentence on the difference that most comparisons would find, with its range."""
+    ends = f"{detectable(power.low)} to {detectable(power.high)}, as far as the spread over seeds is known"
+    return f"80 of 100 such comparisons would find a true difference of {detectable(power.detectable)} points ({ends})."

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from asr.evaluation.comparison.inputs.runs import Cost
-from asr.evaluation.comparison.report.headline import best_of, headline
+from asr.evaluation.comparison.report.headline import best_of, chosen_best, headline, what_is_found
 from asr.evaluation.comparison.result import Comparison, Difference, Row, SetComparison, Verdict
 from asr.evaluation.formatting import (
     UNKNOWN,
     count,
-    detectable,
     duration,
     interval,
     number,
@@ -22,12 +21,7 @@ from asr.evaluation.formatting import (
     points_interval,
 )
 
-TONES: Mapping[Verdict, str] = {
-    "better": "good",
-    "worse": "bad",
-    "cannot distinguish": "even",
-    "one seed: not compared": "even",
-}
+TONES: Mapping[Verdict, str] = {"better": "good", "worse": "bad"}
 
 
 @dataclass(frozen=True)
@@ -134,7 +128,9 @@ def wer_table(found: SetComparison, level: float) -> Table:
         for row in found.rows
     ]
     columns = [SYSTEM, Column("WER %"), *columns, Column(f"{100 * level:g} % interval"), Column("seeds")]
-    return Table("Word error rates", columns, rows)
+    chosen = chosen_best(found)
+    notes = [f"Each interval for itself; that of {best} is {chosen}."] if chosen else []
+    return Table("Word error rates", columns, rows, notes)
 
 
 def reliability_table(found: SetComparison) -> Table | None:
@@ -166,7 +162,7 @@ def _verdict(found: SetComparison, difference: Difference | None, own: str) -> C
     return Cell(
         difference.verdict,
         "speakers unknown" if sure and found.num_speakers is None else "",
-        tone=TONES[difference.verdict],
+        tone=TONES.get(difference.verdict, "even"),
     )
 
 
@@ -183,7 +179,7 @@ def difference_tables(found: SetComparison, level: float) -> list[Table]:
 
 
 def _differences(title: str, found: SetComparison, level: float, differences: Mapping[str, Difference | None]) -> Table:
-    names = (f"points [{100 * level:g} %]", "p (Holm)", "P(lower WER)", "can detect", "seeds")
+    names = (f"points [{100 * level:g} %]", "p (adjusted)", "P(lower WER)", "seeds")
     rows = []
     for system, difference in differences.items():
         if difference is not None:
@@ -192,11 +188,11 @@ def _differences(title: str, found: SetComparison, level: float, differences: Ma
                 Cell(points(difference.mean), points_interval(difference.low, difference.high)),
                 Cell(p_value(difference.p_adjusted)),
                 Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
-                Cell(detectable(difference.smallest_detectable)),
                 Cell(str(difference.num_seeds)),
             )
             rows.append([Cell(system), _verdict(found, difference, ""), *cells])
-    return Table(title, [SYSTEM, Column("verdict", is_text=True), *map(Column, names)], rows)
+    notes = [what_is_found(found.power)] if found.power else []
+    return Table(title, [SYSTEM, Column("verdict", is_text=True), *map(Column, names)], rows, notes)
 
 
 def cost_table(comparison: Comparison) -> Table:
@@ -268,12 +264,12 @@ def explanations(level: float) -> Mapping[str, str]:
         "unknown). With one seed it comes from resampling speakers or utterances (bootstrap) and covers this run only; "
         "another seed may be far outside.",
         "Difference": "In points of WER, on the seeds that both systems have and on the same speakers, so that what is "
-        "hard for both cancels out. Negative: the system is better. Its interval is not corrected for the number of "
-        "comparisons.",
-        "p (Holm), verdict": "Corrected for all pairs of systems on the test set: if no systems differ, at most "
-        f"{false_alarms} of 100 such test sets have any false alarm.",
+        "hard for both cancels out. Negative: the system is better.",
+        "p (adjusted), verdict, interval of a difference": "Corrected for all pairs of systems that are tested on the "
+        f"test set: at most {false_alarms} of 100 such test sets have any false verdict, or any interval that misses "
+        "the true difference. Two systems are told apart if 0 is outside their interval, or is its end, and only then.",
         "Cannot distinguish": "This does not mean that two systems are equal: more seeds may tell them apart.",
         "P(lower WER)": "Share of all pairs of seeds in which the system has the lower WER.",
-        "Can detect": "A true difference of this size, in points, would be found in 80 of 100 such comparisons, a "
-        "smaller one less often. More seeds make it smaller.",
+        "80 of 100": "Larger differences are found more often, smaller ones less often; with more seeds all are. From "
+        "the spread over seeds of all systems together, at the level of the first verdict.",
     }

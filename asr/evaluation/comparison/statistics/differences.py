@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
+from dataclasses import replace
 
 import numpy as np
+from scipy import stats
 
-from asr.evaluation.comparison.result import Difference, Verdict
+from asr.evaluation.comparison.result import Difference, Power, Verdict
 from asr.evaluation.comparison.statistics.counts import SetCounts
 from asr.evaluation.comparison.statistics.estimate import Estimate, estimate
-from asr.evaluation.comparison.statistics.moderation import moderated
-from asr.evaluation.comparison.statistics.multiple_testing import Pair, holm
+from asr.evaluation.comparison.statistics.moderation import moderated, pooled_variance
+from asr.evaluation.comparison.statistics.multiple_testing import Pair, simultaneous
+from asr.evaluation.comparison.statistics.omnibus import omnibus
+from asr.evaluation.comparison.statistics.power import Design
 
 
 class Differences:
-    """Differences of every pair of systems; all their verdicts together are one family of hypotheses.
-
-    If no system differs from any other, any verdict claims a difference with a probability of at most 1 - level.
+    """Differences of every pair of systems; all their verdicts and intervals hold together, see ``simultaneous``.
 
     Args:
         counts: errors of all systems.
-        level: of the intervals and verdicts.
+        level: probability that all verdicts and intervals are right.
+        only_with: the system whose pairs alone are tested; None: all pairs.
+
+    Reference:
+        Dunnett 1955, "A multiple comparison procedure for comparing several treatments with a control", Journal of the
+        American Statistical Association 50, 1096-1121, for testing against one system alone. Differs: K - 1 pairs are
+        corrected as all K(K - 1)/2 are, without the correlation of pairs that share a system, and without taking all
+        variances for equal. Of eight systems over five seeds, this found one that is better by two standard deviations
+        in 57 of 100 simulations, all pairs in 36, and scipy.stats.dunnett, with equal variances, in 67.
     """
 
-    def __init__(self, counts: SetCounts, level: float) -> None:
+    def __init__(self, counts: SetCounts, level: float, only_with: str | None = None) -> None:
         self.counts, self.alpha = counts, 1 - level
         self.estimates: dict[Pair, Estimate] = {}
         for pair in itertools.combinations(counts.errors, 2):
@@ -32,16 +44,19 @@ class Differences:
                 first, second = (counts.matrix(name, seeds) for name in pair)
                 self.estimates[pair] = estimate(first - second, counts.words)
         # one seed says nothing about other seeds: no test
-        tested = [pair for pair, found in self.estimates.items() if found.num_seeds > 1]
-        systems = sorted({name for pair in tested for name in pair})
+        several = [pair for pair, found in self.estimates.items() if found.num_seeds > 1]
+        systems = sorted({name for pair in several for name in pair})
         common = counts.seeds(*systems) if systems else []
+        self.pooled, self.omnibus = None, None
         if len(common) > 1:
             wers = np.array([counts.wers(name, common) for name in systems])
-            together = moderated([self.estimates[pair] for pair in tested], wers)
-            self.estimates |= dict(zip(tested, together, strict=True))
-        p_values = np.array([float(self.estimates[pair].p_value()) for pair in tested])
-        self.p_values = dict(zip(tested, p_values.tolist(), strict=True))
-        self.adjusted = dict(zip(tested, holm(p_values).tolist(), strict=True))
+            self.pooled = pooled_variance(wers)
+            together = moderated([self.estimates[pair] for pair in several], self.pooled)
+            self.estimates |= dict(zip(several, together, strict=True))
+            self.omnibus = omnibus(wers) if len(systems) > 2 else None
+        tested = [pair for pair in several if only_with is None or only_with in pair]
+        self.tested = {pair: place for place, pair in enumerate(tested)}
+        self.together = simultaneous([self.estimates[pair] for pair in tested], self.alpha) if tested else None
 
     def difference(self, system: str, other: str) -> Difference | None:
         """Return the difference of two systems; None if they have no seed in common."""
@@ -49,26 +64,62 @@ class Differences:
         pair = (other, system) if reverse else (system, other)
         if pair not in self.estimates:
             return None
-        found = self.estimates[pair]
-        # 0 - x, because -x would print the difference of equal systems as -0.00
-        mean, half = float(0 - found.mean if reverse else found.mean), float(found.half_width(self.alpha))
-        tested = pair in self.adjusted
-        verdict: Verdict = "better" if mean < 0 else "worse"
-        if not tested:
-            verdict = "one seed: not compared"
-        elif self.adjusted[pair] > self.alpha:
-            verdict = "cannot distinguish"
+        found, place = self.estimates[pair], self.tested.get(pair)
+        mean, half = float(found.mean), float(found.half_width(self.alpha))
+        low, high, p_value, adjusted = mean - half, mean + half, None, None
+        verdict: Verdict = "one seed: not compared"
+        if found.num_seeds > 1 and place is None:
+            verdict, low, high = "not tested", -math.inf, math.inf
+        if self.together is not None and place is not None:
+            fields = self.together.low, self.together.high, self.together.p_values, self.together.adjusted
+            low, high, p_value, adjusted = (float(field[place]) for field in fields)
+            better: Verdict = "better" if (mean > 0) == reverse else "worse"
+            verdict = "cannot distinguish" if adjusted > self.alpha else better
+        if reverse:
+            # 0 - x, because -x would print the difference of equal systems as -0.00
+            mean, low, high = 0 - mean, 0 - high, 0 - low
         return Difference(
             other=other,
             num_seeds=found.num_seeds,
             mean=mean,
-            low=mean - half,
-            high=mean + half,
-            probability_of_improvement=self._probability(system, other) if tested else None,
-            p_value=self.p_values[pair] if tested else None,
-            p_adjusted=self.adjusted[pair] if tested else None,
-            smallest_detectable=float(found.smallest_detectable(self.alpha / len(self.adjusted))) if tested else None,
+            low=low,
+            high=high,
+            probability_of_improvement=self._probability(system, other) if found.num_seeds > 1 else None,
+            p_value=p_value,
+            p_adjusted=adjusted,
             verdict=verdict,
+        )
+
+    def power(self, best: str) -> Power | None:
+        """Return what the comparison can find, and what it would take to tell the nearest system from the best one.
+
+        The variance over seeds is that of all systems on the seeds that they have in common, its range that of a χ²
+        distribution; None if they have fewer than two, or if no pair is tested.
+        """
+        if self.pooled is None or not self.tested:
+            return None
+        value, freedom, num_seeds = float(self.pooled.value), self.pooled.freedom, self.pooled.num_seeds
+        design = Design(
+            seed_variance=value,
+            test_variance=statistics.mean(float(self.estimates[pair].test_variance) for pair in self.tested),
+            num_systems=1 + freedom // (num_seeds - 1),
+            num_seeds=num_seeds,
+            effective_units=self.estimates[next(iter(self.tested))].effective_units,
+            alpha=self.alpha / len(self.tested),
+        )
+        low, high = (
+            replace(design, seed_variance=value * freedom / quantile).detectable()
+            for quantile in stats.chi2.isf((self.alpha / 2, 1 - self.alpha / 2), freedom)
+        )
+        differences = [self.difference(best, other) for other in self.counts.errors if other != best]
+        open_ones = [one for one in differences if one is not None and one.verdict == "cannot distinguish"]
+        nearest = min(open_ones, key=lambda one: abs(one.mean), default=None)
+        return Power(
+            detectable=design.detectable(),
+            low=low,
+            high=high,
+            nearest=None if nearest is None else nearest.other,
+            seeds_needed=None if nearest is None else design.seeds_to_find(nearest.mean),
         )
 
     def _probability(self, system: str, other: str) -> float:

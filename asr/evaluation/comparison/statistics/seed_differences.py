@@ -15,7 +15,7 @@ from scipy import stats
 from asr.evaluation.comparison.result import Verdict
 from asr.evaluation.comparison.speed import SeedContrast
 from asr.evaluation.comparison.statistics.estimate import Estimate
-from asr.evaluation.comparison.statistics.moderation import moderated
+from asr.evaluation.comparison.statistics.moderation import moderated, pooled_variance
 from asr.evaluation.comparison.statistics.multiple_testing import Pair, holm
 
 Array = NDArray[np.float64]
@@ -52,7 +52,7 @@ class SeedDifferences:
         common = sorted(set.intersection(*(set(values[name]) for name in systems))) if systems else []
         if len(common) > 1:
             table = np.array([[values[name][seed] for seed in common] for name in systems])
-            together = moderated([self.estimates[pair] for pair in tested], table)
+            together = moderated([self.estimates[pair] for pair in tested], pooled_variance(table))
             self.estimates |= dict(zip(tested, together, strict=True))
         p_values = holm(np.array([float(p_value(self.estimates[pair])) for pair in tested]))
         self.adjusted = dict(zip(tested, p_values.tolist(), strict=True))

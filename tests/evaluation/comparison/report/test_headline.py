@@ -1,6 +1,7 @@
 """Results in plain words say no more than the runs allow."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -30,11 +31,13 @@ def said(runs, **options) -> list[str]:
 def test_the_best_comes_first_then_what_is_sure_and_what_is_not():
     first, how, *rest = said(sweep(), baseline="adamw")
     assert first.startswith("eve is best: 18.33 % [")
-    assert how == "The brackets show the 95 % interval over seeds and speakers."
-    assert rest[0] == "It is better than adamw, cain."
-    assert rest[1].startswith("Compared with the baseline adamw: −40.00 points [−")
-    assert rest[1].endswith(", better.")
-    assert rest[2].startswith("The smallest difference that these runs could detect: ")
+    assert how.startswith("The brackets show the 95 % interval, ")
+    assert rest[0].startswith("Over seeds, on this test set, ")
+    assert rest[1] == "It is better than adamw, cain."
+    assert rest[2].startswith("Compared with the baseline adamw: −40.00 points [−")
+    assert rest[2].endswith(", better.")
+    assert rest[3].startswith("80 of 100 such comparisons would find a true difference of ")
+    assert len(rest) == 4
 
 
 def test_what_cannot_be_distinguished_is_named():
@@ -70,15 +73,35 @@ def test_a_best_that_is_the_baseline_says_so():
     assert "The best system is the baseline." in said(sweep(), baseline="eve")
 
 
-def test_an_interval_without_0_that_is_not_enough_is_explained():
+def test_the_interval_of_the_best_says_what_it_is_corrected_for():
+    how = said(sweep())[1]
+    assert how == (
+        "The brackets show the 95 % interval, corrected for being chosen as the lowest of 3, over seeds and speakers."
+    )
+
+
+def test_the_omnibus_test_comes_before_the_pairs_and_says_what_it_is_of():
     sentences = headline(made_comparison(8).sets[0], 0.95)
-    at = next(
-        index for index, sentence in enumerate(sentences) if sentence.startswith("Compared with the baseline adamw")
+    at = next(place for place, sentence in enumerate(sentences) if sentence.startswith("Over seeds"))
+    assert re.fullmatch(
+        r"Over seeds, on this test set, the systems differ \(Friedman p = 0\.\d{3}; F, if their variances are equal, "
+        r"p < 0\.001\)\.",
+        sentences[at],
     )
-    assert sentences[at].endswith("cannot distinguish.")
-    assert sentences[at + 1] == (
-        "The interval does not contain 0, but corrected for all comparisons the difference is not significant."
-    )
+    assert sentences[at + 1].startswith("It is better than ")
+    two_seeds = headline(made_comparison(8, 2).sets[0], 0.95)
+    assert any("on this test set, the systems are not shown to differ (Friedman p = " in one for one in two_seeds)
+    assert not any(sentence.startswith("Over seeds") for sentence in headline(made_comparison(2).sets[0], 0.95))
+
+
+def test_seeds_that_would_settle_what_is_open_are_named():
+    (found,) = made_comparison(3, 2).sets
+    for needed, text in ((17, "About 17 seeds each"), (None, "More than 100 seeds, or a larger test set,")):
+        power = dataclasses.replace(found.power, nearest="cain", seeds_needed=needed)
+        last = headline(dataclasses.replace(found, power=power), 0.95)[-1]
+        assert last == f"{text} would tell eve lr=0.01 from cain, if the difference is as large as it looks."
+    settled = dataclasses.replace(found, power=dataclasses.replace(found.power, nearest=None))
+    assert not any("would tell" in sentence for sentence in headline(settled, 0.95))
 
 
 def test_with_one_seed_nothing_is_claimed():
@@ -86,7 +109,7 @@ def test_with_one_seed_nothing_is_claimed():
     assert first.startswith("eve had the lowest WER, but with only one seed: 15.00 %")
     assert "this run only: another seed may give another WER" in how
     assert rest[0] == "It has only one seed in common with adamw: not compared."
-    assert not any("best" in sentence or "detect" in sentence for sentence in rest)
+    assert not any("best" in sentence or "80 of 100" in sentence for sentence in rest)
 
 
 def test_one_system_has_nothing_beside_it():

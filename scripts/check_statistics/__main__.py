@@ -1,0 +1,41 @@
+"""How often asr-compare is wrong: simulated runs whose true WERs are known, compared as real ones are.
+
+Run:  python scripts/check_statistics [REPETITIONS]
+
+Prints a table per question, in % of simulated comparisons; a cell is marked with ``!`` if it is above 5 % by more than
+three Monte Carlo errors. Exits with 1 if any is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from cells import print_table
+from means import mean_rows, winner_rows
+from pairs import power_rows, table_rows
+from reports import failure_rows, omnibus_rows, unknown_rows
+from worlds import NOISY, UNEQUAL, WORLDS
+
+
+def main(num: int) -> int:
+    """Print all tables; return 1 if any cell does not hold."""
+    few = max(1, num // 10)
+    tables = {
+        "Means of one system": mean_rows([*WORLDS, *UNEQUAL], 5 * num),
+        "The best system's mean": winner_rows(WORLDS, num),
+        "All pairs": table_rows(WORLDS, (2, 3, 4, 8), num),
+        "All pairs, speakers of different sizes": table_rows(UNEQUAL, (2, 4), num),
+        "All pairs, systems that vary ten times as much": table_rows(NOISY, (3, 4, 8), num),
+        "Any difference between systems, over seeds": omnibus_rows(num),
+        "Runs that fail, one of ten": failure_rows(few),
+        "Speakers who are not named": unknown_rows(few),
+        "A system that is better by three standard deviations of the seeds": power_rows(num),
+    }
+    print(f"{num} repetitions, {few} of whole comparisons; % of comparisons")
+    failed = [row for title, rows in tables.items() for row in print_table(title, rows)]
+    print("\nDoes not hold:\n" + "\n".join(failed) if failed else "\nEverything holds.")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000))

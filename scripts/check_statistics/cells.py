@@ -1,0 +1,66 @@
+"""What a simulation has found, beside what is allowed, and tables of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A share of simulated comparisons.
+
+    Attributes:
+        share: of them, for which something holds.
+        num: comparisons.
+        at_most: true share that is allowed; None: any.
+        at_least: true share that is asked for; None: any.
+    """
+
+    share: float
+    num: int
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the share is within three Monte Carlo errors of what is allowed."""
+        over = self.at_most is not None and self.share > self.at_most + self._error(self.at_most)
+        under = self.at_least is not None and self.share < self.at_least - self._error(self.at_least)
+        return not (over or under)
+
+    def _error(self, limit: float) -> float:
+        return 3 * math.sqrt(limit * (1 - limit) / self.num)
+
+    def __str__(self) -> str:
+        return f"{100 * self.share:.1f}{'' if self.holds else ' !'}"
+
+
+def wrong(events: Sequence[bool] | NDArray[np.bool_] | np.bool_) -> Cell:
+    """Return the share of wrong comparisons, of which 5 % are allowed."""
+    return Cell(float(np.mean(events)), np.size(events), at_most=ALPHA)
+
+
+def print_table(title: str, rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """Print a row as soon as it is there; return those with a cell that does not hold.
+
+    Args:
+        title: of the table.
+        rows: by column, the same ones in each.
+    """
+    failed: list[str] = []
+    print(f"\n{title}\n")
+    for number, row in enumerate(rows):
+        if number == 0:
+            print(f"| {' | '.join(row)} |\n{'|---' * len(row)}|")
+        text = f"| {' | '.join(map(str, row.values()))} |"
+        print(text, flush=True)
+        if not all(cell.holds for cell in row.values() if isinstance(cell, Cell)):
+            failed.append(f"{title}: {text}")
+    return failed

@@ -1,0 +1,92 @@
+"""What whole comparisons show: tests of all systems at once, runs that fail, speakers who are unknown."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from cells import ALPHA, Cell, wrong
+from numpy.typing import NDArray
+from worlds import WER, World
+
+from asr.evaluation.comparison.compare import compare
+from asr.evaluation.comparison.inputs.runs import Cost, Run, SetErrors
+from asr.evaluation.comparison.report.headline import UNKNOWN_SPEAKERS, headline
+from asr.evaluation.comparison.statistics.counts import count_errors
+from asr.evaluation.comparison.statistics.differences import Differences
+from asr.evaluation.comparison.statistics.failures import learned_runs
+from asr.evaluation.comparison.statistics.omnibus import omnibus
+
+SET = "test"
+UTTERANCES_EACH = 10  # of a speaker
+FAILURES = 0.1
+
+
+def omnibus_rows(num: int) -> Iterator[Mapping[str, object]]:
+    """Yield how often equal systems are said to differ over seeds; F is not what decides."""
+    for num_seeds, num_systems, noisy in itertools.product((3, 5, 10, 20), (3, 4, 8), (0, 1)):
+        rng = np.random.default_rng(0)
+        sds = World(0.01, 0.0, 0.0, num_seeds, noisy=noisy).seed_sds(num_systems)[..., 0]
+        found = [omnibus(WER + sds * rng.normal(size=(num_systems, num_seeds))) for _ in range(num)]
+        yield {
+            "seeds": num_seeds,
+            "systems": num_systems,
+            "noisy": noisy,
+            "said to differ": wrong([one.friedman_p <= ALPHA for one in found]),
+            "by F": Cell(float(np.mean([one.f_p <= ALPHA for one in found])), num),
+        }
+
+
+def made_runs(errors: NDArray[np.int64], words: NDArray[np.int64], speakers: tuple[str | None, ...]) -> list[Run]:
+    """Return runs with these errors (systems, seeds, utterances) on utterances with these words and speakers."""
+    ids = tuple(f"u{place}" for place in range(len(words)))
+    return [
+        Run(Path(f"{system}-{seed}"), f"system {system}", seed, 0.001, {SET: found}, {}, Cost(100, 1000))
+        for system, seed in np.ndindex(errors.shape[:2])
+        for found in [SetErrors(ids, speakers, tuple(words.tolist()), tuple(errors[system, seed].tolist()))]
+    ]
+
+
+def any_verdict(runs: list[Run]) -> bool:
+    """Whether any two systems are told apart by the runs that learned."""
+    by_system = {run.system: [one for one in runs if one.system == run.system] for run in runs}
+    learned = learned_runs(by_system, SET)
+    counts = count_errors([run for name, own in by_system.items() for run in learned[name] or own], SET)
+    together = Differences(counts, 1 - ALPHA).together
+    return together is not None and bool((together.adjusted <= ALPHA).any())
+
+
+def failure_rows(num: int) -> Iterator[Mapping[str, object]]:
+    """Yield how often equal systems are told apart if one run of ten fails."""
+    for num_seeds, num_systems in itertools.product((3, 5, 10, 20), (2, 3, 8)):
+        world, rng = World(0.01, 0.03, 0.0, num_seeds, 20), np.random.default_rng(0)
+        speakers = tuple(f"s{place}" for place in range(world.num_speakers))
+        errors = world.errors(rng, num, np.full(num_systems, WER))
+        failed = rng.random(errors.shape[:3]) < FAILURES
+        errors[failed] = world.words
+        found = [any_verdict(made_runs(one, world.words, speakers)) for one in errors]
+        yield {"seeds": num_seeds, "systems": num_systems, "told apart": wrong(found)}
+
+
+def unknown_rows(num: int) -> Iterator[Mapping[str, object]]:
+    """Yield how often equal systems are told apart by utterances whose speakers are not named, and without a warning.
+
+    A system may suit some speakers, and utterances are not independent then: such verdicts are too sure.
+    """
+    for num_speakers in (4, 16, 100):
+        world = World(0.005, 0.03, 0.05, 5, num_speakers)
+        rates = replace(world, words_each=1000).errors(np.random.default_rng(0), num, np.full(2, WER)) / 1000
+        rates = np.repeat(rates, UTTERANCES_EACH, axis=-1)
+        words = np.full(rates.shape[-1], UTTERANCES_EACH)
+        errors = np.random.default_rng(1).binomial(words, rates)
+        told = [any_verdict(made_runs(one, words, (None,) * len(words))) for one in errors]
+        (shown,) = compare(made_runs(errors[0], words, (None,) * len(words)), title="").sets
+        silent = UNKNOWN_SPEAKERS not in headline(shown, 1 - ALPHA)
+        yield {
+            "speakers": num_speakers,
+            "told apart": Cell(float(np.mean(told)), num),
+            "told apart without a warning": Cell(float(np.mean(told)) * silent, num, at_most=0.0),
+        }

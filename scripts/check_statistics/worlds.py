@@ -1,0 +1,95 @@
+"""Simulated training runs whose true WERs are known.
+
+A run makes errors on each word of a speaker with a probability that is the system's WER, plus a part of the seed, a
+part of the speaker, and a part of speaker and system together (a system may suit some speakers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+WER = 0.15
+Sizes = Literal["equal", "log-normal", "one long"]
+
+
+@dataclass(frozen=True)
+class World:
+    """What WERs depend on, as standard deviations.
+
+    Attributes:
+        seed_sd: between seeds of a system.
+        speaker_sd: between speakers, for all systems alike.
+        taste_sd: between speakers, for each system anew.
+        num_seeds: of each system.
+        num_speakers: in the test set.
+        noisy: systems whose seeds vary more, with ten times the variance.
+        sizes: words of the speakers: equal; log-normal with a standard deviation of 1.5; or one has 60 % of them.
+        words_each: of a speaker of usual size.
+    """
+
+    seed_sd: float
+    speaker_sd: float
+    taste_sd: float
+    num_seeds: int
+    num_speakers: int = 40
+    sizes: Sizes = "equal"
+    noisy: int = 0
+    words_each: int = 100
+
+    def errors(self, rng: np.random.Generator, num: int, wers: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Draw errors (num, systems, seeds, speakers) of runs with these true WERs (systems,)."""
+        rates = (
+            wers[:, None, None]
+            + self.seed_sds(len(wers)) * rng.normal(size=(num, len(wers), self.num_seeds, 1))
+            + self.speaker_sd * rng.normal(size=(num, 1, 1, self.num_speakers))
+            + self.taste_sd * rng.normal(size=(num, len(wers), 1, self.num_speakers))
+        )
+        return rng.binomial(self.words, rates.clip(0, 1))
+
+    def seed_sds(self, num_systems: int) -> NDArray[np.float64]:
+        """Standard deviation between the seeds of each system."""
+        sds = np.full((num_systems, 1, 1), self.seed_sd)
+        sds[: self.noisy] *= np.sqrt(10)
+        return sds
+
+    @property
+    def words(self) -> NDArray[np.int64]:
+        """Number of words of each speaker."""
+        words = np.full(self.num_speakers, self.words_each)
+        if self.sizes == "log-normal":
+            # quantiles, not draws: a world is always the same
+            levels = (np.arange(self.num_speakers) + 0.5) / self.num_speakers
+            words = np.maximum(1, self.words_each * np.exp(1.5 * stats.norm.ppf(levels))).astype(np.int64)
+        elif self.sizes == "one long":
+            words[0] = round(1.5 * words[1:].sum())
+        return words
+
+    @property
+    def setup(self) -> dict[str, object]:
+        """What differs between worlds, by column of a table."""
+        sds = " / ".join(f"{100 * sd:g}" for sd in (self.seed_sd, self.speaker_sd, self.taste_sd))
+        speakers = f"{self.num_speakers} {self.sizes}"
+        return {"seeds": self.num_seeds, "speakers": speakers, "sd of seed / speaker / taste": sds, "noisy": self.noisy}
+
+
+WORLDS = [
+    World(seed_sd, 0.03, taste_sd, num_seeds)
+    for num_seeds in (2, 3, 5, 10, 20)
+    for seed_sd, taste_sd in ((0.01, 0.0), (0.03, 0.03))
+]
+NOISY = [World(0.01, 0.03, 0.0, num_seeds, noisy=noisy) for num_seeds in (3, 5, 10, 20) for noisy in (1, 2, 4)]
+SETS: tuple[tuple[int, Sizes], ...] = (
+    *((few, "equal") for few in (3, 4, 8)),
+    *((num, sizes) for num in (16, 100) for sizes in ("log-normal", "one long")),
+)
+UNEQUAL = [
+    World(0.01, 0.03, taste_sd, num_seeds, num_speakers, sizes)
+    for num_seeds in (3, 5)
+    for num_speakers, sizes in SETS
+    for taste_sd in (0.0, 0.03)
+]

@@ -1,0 +1,137 @@
+"""A short form of scripts/check_statistics: cells of each kind; the long one is for people."""
+
+import runpy
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from asr.evaluation.comparison.statistics.power import Design
+
+FOLDER = Path(__file__).parents[4] / "scripts" / "check_statistics"
+NAMES = ("cells", "means", "pairs", "reports", "worlds")
+
+
+@pytest.fixture(scope="module")
+def check():
+    """Return the modules of the script by their names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        yield SimpleNamespace(**{name: import_module(name) for name in NAMES})
+
+
+@pytest.mark.parametrize("num_seeds", [2, 3, 5, 20])
+@pytest.mark.parametrize("sds", [(0.01, 0.03, 0.0), (0.0, 0.03, 0.0), (0.01, 0.03, 0.03)], ids=str)
+def test_equal_systems_are_told_apart_in_at_most_5_of_100_comparisons(check, num_seeds, sds):
+    tables = check.pairs.pair_tables(check.worlds.World(*sds, num_seeds), 3000, [0.15, 0.15])
+    found = check.cells.wrong(tables.apart[:, 0])
+    assert found.holds
+    # and not never
+    assert found.share > 0.01
+
+
+@pytest.mark.parametrize("num_systems", [3, 8])
+@pytest.mark.parametrize("num_seeds", [3, 5])
+@pytest.mark.parametrize("differing", ["none", "two groups", "all but two, far", "some, hardly"])
+def test_all_verdicts_and_intervals_of_a_table_are_right_together(check, num_seeds, num_systems, differing):
+    """With Holm's verdicts and level α/M, 92 of 100 tables of three systems were right if one was far off."""
+    wers = check.pairs.true_wers(num_systems)[differing]
+    tables = check.pairs.pair_tables(check.worlds.World(0.01, 0.03, 0.0, num_seeds, 200), 800, wers)
+    assert tables.any_wrong.holds
+    assert tables.contradictions.share == 0
+
+
+@pytest.mark.parametrize("noisy", [1, 2])
+@pytest.mark.parametrize(("num_systems", "num_seeds"), [(3, 5), (8, 3), (8, 5)])
+def test_systems_that_vary_ten_times_as_much_do_not_raise_false_alarms(check, num_systems, num_seeds, noisy):
+    """The two that are equal vary most, and all others are far off."""
+    wers = check.pairs.true_wers(num_systems)["all but two, far"]
+    tables = check.pairs.pair_tables(check.worlds.World(0.01, 0.03, 0.0, num_seeds, noisy=noisy), 1500, wers, seed=1)
+    assert tables.any_wrong.holds
+
+
+@pytest.mark.parametrize(("num_speakers", "sizes"), [(4, "equal"), (16, "log-normal"), (100, "one long")])
+@pytest.mark.parametrize("num_systems", [2, 8])
+def test_few_speakers_and_speakers_of_different_sizes_do_not_raise_false_alarms(
+    check, num_systems, num_speakers, sizes
+):
+    """Of eight systems on four speakers with tastes, 9 of 100 tables had one."""
+    world = check.worlds.World(0.01, 0.03, 0.03, 5, num_speakers, sizes)
+    assert check.pairs.pair_tables(world, 1000, [0.15] * num_systems, seed=3).any_wrong.holds
+    assert check.means.misses(world, 4000, [0.15]).holds
+
+
+@pytest.mark.parametrize("num_systems", [2, 4, 8])
+@pytest.mark.parametrize("step", [0.0, 0.003])
+def test_the_mean_of_the_best_system_is_in_its_interval(check, num_systems, step):
+    wers = [0.15 + step * place for place in range(num_systems)]
+    world = check.worlds.World(0.03, 0.03, 0.03, 10)
+    assert check.means.misses(world, 2000, wers).holds
+    if (num_systems, step) == (8, 0.0):
+        assert not check.means.misses(world, 2000, wers, corrected=False).holds
+
+
+def test_one_test_of_all_systems_raises_no_false_alarm_if_one_varies_more(check):
+    (row,) = (
+        row for row in check.reports.omnibus_rows(400) if (row["seeds"], row["systems"], row["noisy"]) == (5, 8, 1)
+    )
+    assert row["said to differ"].holds
+    assert row["by F"].share > 0.07
+
+
+def test_runs_that_fail_do_not_raise_false_alarms(check):
+    rows = [row for row in check.reports.failure_rows(60) if row["seeds"] < 10 and row["systems"] < 8]
+    assert len(rows) == 4
+    assert all(row["told apart"].holds for row in rows)
+
+
+def test_where_speakers_are_unknown_no_verdict_is_without_a_warning(check):
+    rows = list(check.reports.unknown_rows(40))
+    assert rows[0]["told apart"].share > 0.2  # too sure
+    assert all(row["told apart without a warning"].share == 0 for row in rows)
+
+
+def test_one_better_system_of_eight_is_found_with_three_seeds(check):
+    """A paired t-test of each pair alone has two degrees of freedom, and tells it from another in 17 of 100."""
+    wers = [0.15, 0.12, *[0.15] * 6]
+    tables = check.pairs.pair_tables(check.pairs.POWER, 300, wers)
+    assert tables.apart[:, tables.true != 0].any(-1).mean() > 0.45
+    baseline = check.pairs.pair_tables(check.pairs.POWER, 300, wers, only_with=0)
+    given = tables.apart[:, tables.pairs.index((0, 1))]
+    assert baseline.apart[:, 0].mean() > given.mean() + 0.05
+
+
+@pytest.mark.parametrize("num_systems", [2, 8])
+@pytest.mark.parametrize("num_seeds", [3, 5])
+def test_the_difference_that_is_said_to_be_found_in_80_of_100_is(check, num_systems, num_seeds):
+    world = replace(check.pairs.POWER, num_seeds=num_seeds)
+    pairs = num_systems * (num_systems - 1) // 2
+    variance = 2 * (world.seed_sd**2 + 0.5**2 / world.words.sum())
+    difference = Design(variance, 0.0, num_systems, num_seeds, 1000.0, 0.05 / pairs).detectable()
+    tables = check.pairs.pair_tables(world, 400, [0.5 - difference, *[0.5] * (num_systems - 1)])
+    assert (tables.found.p_values[:, 0] <= 0.05 / pairs).mean() == pytest.approx(0.8, abs=0.07)
+
+
+def test_cells_are_marked_and_decide_the_exit_code(check, capsys):
+    good, bad = check.cells.wrong(np.arange(100) < 10), check.cells.wrong(np.arange(1000) < 100)
+    assert (good.holds, bad.holds) == (True, False)
+    assert not check.cells.Cell(0.2, 1000, at_least=0.35).holds
+    failed = check.cells.print_table("Title", [{"a": 1, "b": good}, {"a": 2, "b": bad}])
+    assert failed == ["Title: | 2 | 10.0 ! |"]
+    assert capsys.readouterr().out.splitlines()[-4:] == ["| a | b |", "|---|---|", "| 1 | 10.0 |", "| 2 | 10.0 ! |"]
+
+
+@pytest.mark.parametrize(("share", "code", "end"), [(0.0, 0, "Everything holds."), (1.0, 1, "| 100.0 ! |")])
+def test_the_script_prints_all_tables_and_ends_with_the_answer(check, monkeypatch, capsys, share, code, end):
+    row = {"told apart": check.cells.Cell(share, 100, at_most=0.05)}
+    for module in (check.means, check.pairs, check.reports):
+        for name in (name for name in vars(module) if name.endswith("_rows")):
+            monkeypatch.setattr(module, name, lambda *_: [row])
+    main = runpy.run_path(str(FOLDER / "__main__.py"))["main"]
+    assert main(10) == code
+    out = capsys.readouterr().out
+    assert out.count("| told apart |\n") == 9
+    assert out.splitlines()[-1].endswith(end)
