@@ -57,6 +57,7 @@ def run(options: DictConfig) -> None:
         runs,
         title=sweep.name if sweep else f"{len(folders)} runs",
         baseline=None if config["baseline"] is None else str(config["baseline"]),
+        comparisons=config["comparisons"],
         target_wer=None if config["target_wer"] is None else _number(config, "target_wer"),
         minutes=None if config["minutes"] is None else _number(config, "minutes"),
         level=_number(config, "level"),

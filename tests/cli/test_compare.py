@@ -44,7 +44,9 @@ def test_a_sweep_is_compared_and_its_former_comparison_stays(workplace):
     assert (first / "plots" / "dev_wer_updates.png").is_file()
     before = (first / "comparison.json").read_text()
     assert json.loads(before)["title"] == "first"
-    again = workplace.run("compare", "sweep=first", "baseline=eve", "level=0.9", "target_wer=0.2", "minutes=0.5")
+    again = workplace.run(
+        "compare", "sweep=first", "baseline=eve", "comparisons=baseline", "level=0.9", "target_wer=0.2", "minutes=0.5"
+    )
     assert again.splitlines()[-1] == f"comparison: {first}-2"
     assert "Time to 20 % WER on dev (chosen after the runs)" in again
     assert "After 30 s of training" in again
@@ -153,6 +155,8 @@ def test_the_weights_that_were_typed_name_a_system(tmp_path):
             ["target_wer must be a fraction above 0 and below 1 (0.2 is 20 %)", "given 20"],
         ),
         ({"sweep": "first", "target_wer": "low"}, ["target_wer must be a number, given 'low'"]),
+        ({"sweep": "first", "comparisons": "some"}, ["comparisons must be all or baseline, given 'some'"]),
+        ({"sweep": "first", "comparisons": "baseline", "baseline": None}, ["comparisons=baseline needs a baseline"]),
         ({"sweep": "first", "level": None}, ["level must be a number, given None"]),
         ({"sweep": "first", "out": "runs/first"}, ["out:", "not empty"]),
         ({"sweep": "first", "speakers": "a", "speaker_pattern": "b"}, ["give speakers=FILE or speaker_pattern=REGEX"]),

@@ -105,6 +105,7 @@ KINDS: dict[str, dict[str, Kind]] = {
         "sweep": PLACE.or_null(),
         "runs": PLACES.or_null(),
         "baseline": NAME.or_null(),
+        "comparisons": NAME,
         "target_wer": NUMBER.or_null(),
         "minutes": NUMBER.or_null(),
         "speakers": PLACE.or_null(),

@@ -26,6 +26,7 @@ def compare(
     *,
     title: str,
     baseline: str | None = None,
+    comparisons: str = "all",
     target_wer: float | None = None,
     minutes: float | None = None,
     level: float = 0.95,
@@ -40,6 +41,7 @@ def compare(
         runs: finished runs.
         title: of the comparison.
         baseline: name of the system that others are compared with, see ``find_baseline``; None: no baseline.
+        comparisons: which pairs are tested: ``all``, or those with the ``baseline`` alone, which finds more of them.
         target_wer: a fraction; the result tells when each system reached it on the development sets. None: what the
             runs themselves name.
         minutes: of training, after which systems are compared on the development sets; None: what all had.
@@ -61,6 +63,11 @@ def compare(
     found = [*problems, *duplicates, *different_budgets(kept), *disagreement]
     base, complaint = find_baseline(sorted({run.system for run in kept}), baseline)
     found += complaint
+    if comparisons not in ("all", "baseline"):
+        raise ValueError(f"comparisons must be all or baseline, given {comparisons!r}")
+    if comparisons == "baseline" and base is None:
+        raise ValueError(f"comparisons=baseline needs a baseline: {'; '.join(complaint) or 'give baseline=NAME'}")
+    only_with = base if comparisons == "baseline" else None
     failed = set(unfinished) - {(run.system, run.seed) for run in kept}
     lost = [system for system, _ in failed]
     sets = []
@@ -70,7 +77,7 @@ def compare(
         if sum(map(bool, comparable[0].sets[name].words)) < 2:
             found.append(f"{name} is left out: it has a single utterance with words, which says nothing about others")
         else:
-            sets.append(_SetComparer(comparable, name, base, level, lost).compare())
+            sets.append(_SetComparer(comparable, name, base, only_with, level, lost).compare())
     if not sets:
         why = [*found, *notes] or ["no runs were given"]
         raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
@@ -135,6 +142,7 @@ class _SetComparer:
         runs: Sequence[Run],
         name: str,
         baseline: str | None,
+        only_with: str | None,
         level: float,
         unfinished: Sequence[str],
     ) -> None:
@@ -149,7 +157,7 @@ class _SetComparer:
             {system: (len(learned[system]), len(own) + unfinished.count(system)) for system, own in self.runs.items()}
         )
         self.counts = count_errors([run for system, own in self.runs.items() for run in learned[system] or own], name)
-        self.differences = Differences(self.counts, level)
+        self.differences = Differences(self.counts, level, only_with)
 
     def compare(self) -> SetComparison:
         means = {name: statistics.mean(self._wers(name)) for name in self.runs}

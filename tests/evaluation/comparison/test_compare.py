@@ -1,11 +1,13 @@
 """From runs to verdicts, and what is said where runs cannot be compared."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 
 from asr.evaluation.comparison.compare import compare, find_baseline
+from asr.evaluation.comparison.report.headline import headline
 from asr.evaluation.confidence import interval_of_counts
 from tests.evaluation.comparison.made_runs import COUNTS, better, errors_of, run_of, sweep
 
@@ -50,6 +52,38 @@ def test_verdicts_are_corrected_for_the_number_of_pairs():
     assert few["eve"].to_baseline.p_adjusted == few["eve"].to_baseline.p_value
     _, many = rows_of(sweep())
     assert many["eve"].to_baseline.p_adjusted >= 2 * many["eve"].to_baseline.p_value
+
+
+def test_only_pairs_with_the_baseline_are_tested_when_asked():
+    _, rows = rows_of(sweep())
+    comparison, only = rows_of(sweep(), comparisons="baseline")
+    assert only["eve"].to_baseline.p_adjusted < rows["eve"].to_baseline.p_adjusted
+    assert only["eve"].to_baseline.high < rows["eve"].to_baseline.high < 0
+    assert only["cain"].to_best.verdict == "not tested"
+    assert (only["cain"].to_best.low, only["cain"].to_best.high) == (-math.inf, math.inf)
+    assert only["cain"].to_best.p_adjusted is None
+    assert "It was not tested against cain." in headline(comparison.sets[0], 0.95)
+
+
+def test_a_test_set_without_the_baseline_has_no_tests_of_pairs_with_it():
+    other = [dataclasses.replace(run, sets={"other": run.sets["test"]}) for run in sweep() if run.system != "adamw"]
+    comparison, _ = rows_of([*(run for run in sweep() if run.system != "cain"), *other], comparisons="baseline")
+    assert [found.name for found in comparison.sets] == ["other", "test"]
+    assert comparison.sets[0].power is None
+    assert comparison.sets[0].rows[1].to_best.verdict == "not tested"
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"baseline": None}, "comparisons=baseline needs a baseline: give baseline=NAME"),
+        ({"baseline": "muon"}, "comparisons=baseline needs a baseline: .*no system is called 'muon'"),
+        ({"comparisons": "some"}, "comparisons must be all or baseline, given 'some'"),
+    ],
+)
+def test_pairs_that_cannot_be_chosen_are_refused(options, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        rows_of(sweep(), **{"comparisons": "baseline", **options})
 
 
 def test_systems_that_vary_alike_are_told_apart_with_fewer_seeds():
