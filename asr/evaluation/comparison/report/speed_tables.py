@@ -89,7 +89,8 @@ def _contrast_cells(
         return []
     if contrast is None:
         return [Cell(UNKNOWN), Cell(UNKNOWN), Cell("reference" if system == found.reference else "not compared")]
-    return [shown(contrast), Cell(p_value(contrast.p_adjusted)), Cell(contrast.verdict, tone=TONES[contrast.verdict])]
+    verdict = Cell(contrast.verdict, tone=TONES.get(contrast.verdict, "even"))
+    return [shown(contrast), Cell(p_value(contrast.p_adjusted)), verdict]
 
 
 def _about_contrasts(found: TimesToTarget | EqualTime, what: str, level: float) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from asr.evaluation.comparison.statistics.moderation import moderated
+from asr.evaluation.comparison.statistics.moderation import moderated, pooled_variance
 from asr.evaluation.comparison.statistics.multiple_testing import holm
 from asr.evaluation.comparison.statistics.seed_differences import SeedDifferences, p_value, paired_estimate
 
@@ -31,7 +31,7 @@ def false_families(num_systems: int, num_seeds: int, censored: float, apart: flo
     logs = np.minimum(times, budget)
     pairs = [*itertools.combinations(range(num_systems), 2)]
     estimates = [paired_estimate(logs[:, a] - logs[:, b], 1e-3) for a, b in pairs]
-    p_values = np.stack([p_value(one) for one in moderated(estimates, logs)], -1)
+    p_values = np.stack([p_value(one) for one in moderated(estimates, pooled_variance(logs))], -1)
     compared = np.stack([~(late[:, a] & late[:, b]) for a, b in pairs], -1)
     equal = np.array([apart == 0 or group[a] == group[b] for a, b in pairs])
     families = zip(p_values, compared, strict=True)
