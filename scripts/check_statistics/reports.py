@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +25,11 @@ UTTERANCES_EACH = 10  # of a speaker
 FAILURES = 0.1
 
 
-def omnibus_rows(num: int) -> Iterator[Mapping[str, object]]:
+def omnibus_rows(
+    num: int, seeds: Sequence[int] = (3, 5, 10, 20), systems: Sequence[int] = (3, 4, 8)
+) -> Iterator[Mapping[str, object]]:
     """Yield how often equal systems are said to differ over seeds; F is not what decides."""
-    for num_seeds, num_systems, noisy in itertools.product((3, 5, 10, 20), (3, 4, 8), (0, 1)):
+    for num_seeds, num_systems, noisy in itertools.product(seeds, systems, (0, 1)):
         rng = np.random.default_rng(0)
         sds = World(0.01, 0.0, 0.0, num_seeds, noisy=noisy).seed_sds(num_systems)[..., 0]
         found = [omnibus(WER + sds * rng.normal(size=(num_systems, num_seeds))) for _ in range(num)]
@@ -59,9 +61,11 @@ def any_verdict(runs: list[Run]) -> bool:
     return together is not None and bool((together.adjusted <= ALPHA).any())
 
 
-def failure_rows(num: int) -> Iterator[Mapping[str, object]]:
+def failure_rows(
+    num: int, seeds: Sequence[int] = (3, 5, 10, 20), systems: Sequence[int] = (2, 3, 8)
+) -> Iterator[Mapping[str, object]]:
     """Yield how often equal systems are told apart if one run of ten fails."""
-    for num_seeds, num_systems in itertools.product((3, 5, 10, 20), (2, 3, 8)):
+    for num_seeds, num_systems in itertools.product(seeds, systems):
         world, rng = World(0.01, 0.03, 0.0, num_seeds, 20), np.random.default_rng(0)
         speakers = tuple(f"s{place}" for place in range(world.num_speakers))
         errors = world.errors(rng, num, np.full(num_systems, WER))

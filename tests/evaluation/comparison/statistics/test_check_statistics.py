@@ -75,15 +75,14 @@ def test_the_mean_of_the_best_system_is_in_its_interval(check, num_systems, step
 
 
 def test_one_test_of_all_systems_raises_no_false_alarm_if_one_varies_more(check):
-    (row,) = (
-        row for row in check.reports.omnibus_rows(400) if (row["seeds"], row["systems"], row["noisy"]) == (5, 8, 1)
-    )
+    _, row = check.reports.omnibus_rows(400, [5], [8])
+    assert row["noisy"] == 1
     assert row["said to differ"].holds
     assert row["by F"].share > 0.07
 
 
 def test_runs_that_fail_do_not_raise_false_alarms(check):
-    rows = [row for row in check.reports.failure_rows(60) if row["seeds"] < 10 and row["systems"] < 8]
+    rows = list(check.reports.failure_rows(60, [3, 5], [2, 3]))
     assert len(rows) == 4
     assert all(row["told apart"].holds for row in rows)
 
