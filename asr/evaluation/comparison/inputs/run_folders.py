@@ -145,6 +145,7 @@ def _run(files: _Files, system: str) -> Run:
         sets=files.sets,
         curves=files.curves,
         cost=_cost(files),
+        studies=number_at(files.config, "sweep", "tuned", "studies"),
         target_wer=number_at(files.config, "sweep", "target_wer"),
         wers_by_weights=_wers_by_weights(files),
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from asr.evaluation.comparison.plots.curve_plots import CURVE_PLOTS, plot_curves
+from asr.evaluation.comparison.plots.difference_plot import plot_differences
 from asr.evaluation.comparison.plots.drawing import Plot
 from asr.evaluation.comparison.plots.forest_plot import plot_wers
 from asr.evaluation.comparison.plots.learning_rates import plot_learning_rates
@@ -20,6 +21,7 @@ class Plots:
 
     Attributes:
         wers: one per test set, by its name.
+        differences: the same; none of a set on which no pair has several seeds.
         curves: of WER on dev and of training loss.
         learning_rates: one per test set, if systems differ only in their learning rate.
         tuning: of the trials that chose settings; None if there were none.
@@ -28,6 +30,7 @@ class Plots:
     """
 
     wers: Mapping[str, Plot]
+    differences: Mapping[str, Plot]
     curves: Sequence[Plot]
     learning_rates: Sequence[Plot]
     tuning: Plot | None
@@ -38,7 +41,7 @@ class Plots:
     def all(self) -> tuple[Plot, ...]:
         """Every plot."""
         tuning = [self.tuning] if self.tuning else []
-        return (*self.wers.values(), *self.learning_rates, *tuning, *self.curves)
+        return (*self.wers.values(), *self.differences.values(), *self.learning_rates, *tuning, *self.curves)
 
 
 def draw_plots(comparison: Comparison) -> Plots:
@@ -48,8 +51,10 @@ def draw_plots(comparison: Comparison) -> Plots:
     styles = line_styles(comparison.systems, baseline)
     curves = [plot_curves(spec, runs, styles) for spec in CURVE_PLOTS]
     rates = [plot_learning_rates(found, runs, styles) for found in comparison.sets]
+    differences = {found.name: plot_differences(found, styles, comparison.level) for found in comparison.sets}
     return Plots(
         wers={found.name: plot_wers(found, styles, comparison.level) for found in comparison.sets},
+        differences={name: plot for name, plot in differences.items() if plot is not None},
         curves=[plot for plot in curves if isinstance(plot, Plot)],
         learning_rates=[plot for plot in rates if plot is not None],
         tuning=plot_trials(comparison.tunings, styles),

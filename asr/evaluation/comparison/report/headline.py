@@ -99,6 +99,10 @@ def _against_baseline(found: SetComparison, best: Row) -> list[str]:
     if difference is None:
         return []
     size = f"{points(difference.mean)} points {points_interval(difference.low, difference.high)}"
+    (base,) = (row for row in found.rows if row.system == difference.other)
+    if base.wer_mean > 0:
+        share = 100 * difference.mean / base.wer_mean
+        size += f", {abs(share):.0f} % {'fewer' if share < 0 else 'more'} errors"
     return [f"Compared with the baseline {difference.other}: {size}, {difference.verdict}."]
 
 

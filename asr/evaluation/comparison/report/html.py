@@ -10,9 +10,10 @@ from markupsafe import Markup
 
 from asr.evaluation.comparison.plots.draw_plots import Plots
 from asr.evaluation.comparison.plots.line_styles import COLORS
+from asr.evaluation.comparison.report.costs import cost_table, overall
 from asr.evaluation.comparison.report.inline_svg import inline_svg
 from asr.evaluation.comparison.report.speed_tables import speed_tables
-from asr.evaluation.comparison.report.tables import cost_table, explanations, run_table, set_sections
+from asr.evaluation.comparison.report.tables import explanations, run_table, set_sections
 from asr.evaluation.comparison.report.weights_tables import weights_tables
 from asr.evaluation.comparison.result import Comparison
 from asr.evaluation.formatting import count, printable
@@ -33,6 +34,7 @@ def report_page(comparison: Comparison, plots: Plots) -> str:
         comparison=comparison,
         size=", ".join(count(amount, noun) for noun, amount in nouns.items()),
         sections=set_sections(comparison),
+        overall=overall(comparison),
         plots=plots,
         colors=COLORS,
         weights=weights_tables(comparison),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from asr.evaluation.comparison.inputs.runs import Cost
 from asr.evaluation.comparison.report.headline import best_of, chosen_best, headline, what_is_found
 from asr.evaluation.comparison.result import Comparison, Difference, Row, SetComparison, Verdict
 from asr.evaluation.formatting import (
     UNKNOWN,
     count,
-    duration,
     interval,
     number,
     p_value,
@@ -179,7 +176,11 @@ def difference_tables(found: SetComparison, level: float) -> list[Table]:
 
 
 def _differences(title: str, found: SetComparison, level: float, differences: Mapping[str, Difference | None]) -> Table:
-    names = (f"points [{100 * level:g} %]", "p (adjusted)", "P(lower WER)", "seeds")
+    # on a phone the first two fit beside the names
+    columns = (
+        *(Column(f"points [{100 * level:g} %]"), Column("p (adjusted)"), Column("verdict", is_text=True)),
+        *(Column("P(lower WER)"), Column("seeds")),
+    )
     rows = []
     for system, difference in differences.items():
         if difference is not None:
@@ -187,54 +188,13 @@ def _differences(title: str, found: SetComparison, level: float, differences: Ma
             cells = (
                 Cell(points(difference.mean), points_interval(difference.low, difference.high)),
                 Cell(p_value(difference.p_adjusted)),
+                _verdict(found, difference, ""),
                 Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
                 Cell(str(difference.num_seeds)),
             )
-            rows.append([Cell(system), _verdict(found, difference, ""), *cells])
+            rows.append([Cell(system), *cells])
     notes = [what_is_found(found.power)] if found.power else []
-    return Table(title, [SYSTEM, Column("verdict", is_text=True), *map(Column, names)], rows, notes)
-
-
-def cost_table(comparison: Comparison) -> Table:
-    """Return time and memory of each system: medians over its runs."""
-    medians: Mapping[Column, Callable[[Cost], float | None]] = {
-        Column("updates"): lambda cost: cost.num_updates,
-        Column("parameters", in_terminal=False): lambda cost: cost.num_parameters,
-        Column("seconds per update"): lambda cost: cost.seconds_per_update,
-        Column("optimizer time %"): lambda cost: None if cost.optimizer_share is None else 100 * cost.optimizer_share,
-        Column("state bytes per parameter"): _state_per_parameter,
-        Column("peak memory MB"): lambda cost: cost.peak_memory_mb,
-    }
-    rows = []
-    for name in comparison.systems:
-        runs = comparison.runs_of(name)
-        rates, costs = {run.lr for run in runs}, [run.cost for run in runs]
-        lr = number(rates.pop()) if len(rates) == 1 else "several"
-        cells = [Cell(number(_median([pick(cost) for cost in costs]))) for pick in medians.values()]
-        time = Cell(duration(_median([cost.seconds for cost in costs])))
-        rows.append([Cell(name), Cell(lr), *cells, _step_ms(costs), time])
-    columns = [SYSTEM, Column("lr"), *medians, Column("optimizer step ms", in_terminal=False), Column("training time")]
-    notes = ["Medians over the seeds that measured them; of a run, the mean of all its updates, and of all steps ± sd."]
-    return Table("Training cost", columns, rows, notes)
-
-
-def _step_ms(costs: Sequence[Cost]) -> Cell:
-    mean, sd = (
-        _median([None if value is None else 1000 * value for value in values])
-        for values in zip(*((cost.optimizer_step_seconds, cost.optimizer_step_sd) for cost in costs), strict=True)
-    )
-    return Cell(number(mean), "" if sd is None else f"± {number(sd)}")
-
-
-def _state_per_parameter(cost: Cost) -> float | None:
-    if cost.optimizer_state_bytes is None or not cost.num_parameters:
-        return None
-    return cost.optimizer_state_bytes / cost.num_parameters
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    return Table(title, [SYSTEM, *columns], rows, notes)
 
 
 def run_table(comparison: Comparison) -> Table:

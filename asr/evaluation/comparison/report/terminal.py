@@ -10,11 +10,11 @@ from rich.console import Group
 from rich.text import Text
 
 from asr.console import printable
+from asr.evaluation.comparison.report.costs import cost_table, overall
 from asr.evaluation.comparison.report.speed_tables import speed_tables
 from asr.evaluation.comparison.report.tables import (
     Cell,
     Table,
-    cost_table,
     explanations,
     set_sections,
 )
@@ -26,7 +26,7 @@ PLAIN = str.maketrans({"–": "-", "−": "-", "\N{NO-BREAK SPACE}": " ", "\N{NA
 
 
 def tables(comparison: Comparison) -> Iterator[Group | Text]:
-    """Yield WERs and differences for each test set, then speed, time and memory, then the meaning of the terms."""
+    """Yield WERs and differences for each test set, speed, time and memory, what the terms mean, and the answer."""
     weights = weights_tables(comparison)
     for section in set_sections(comparison):
         heading = Text(f"{section.name}: {section.size}", style="bold")
@@ -35,6 +35,9 @@ def tables(comparison: Comparison) -> Iterator[Group | Text]:
         yield from (_rendered(weights[name]) for name in [section.name] if name in weights)
     yield from map(_rendered, [*speed_tables(comparison), cost_table(comparison)])
     yield Group(*(Text(f"{term}: {text}") for term, text in explanations(comparison.level).items()))
+    answers = [(section.name, section.headline) for section in set_sections(comparison)]
+    for name, sentences in [*answers, ("speed, memory, tuning", overall(comparison))]:
+        yield Group(Text(name, style="bold"), *(Text(sentence.translate(PLAIN)) for sentence in sentences))
 
 
 def _rendered(table: Table) -> Group:

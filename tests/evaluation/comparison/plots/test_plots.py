@@ -48,7 +48,7 @@ def runs_of(comparison) -> dict:
 
 
 def test_there_is_a_picture_of_everything_that_was_measured(plots):
-    assert list(by_name(plots)) == ["wer_test", "lr_test", *(spec.name for spec in CURVE_PLOTS)]
+    assert list(by_name(plots)) == ["wer_test", "differences_test", "lr_test", *(spec.name for spec in CURVE_PLOTS)]
     assert plots.notes == []
     for plot in plots.all:
         assert plot.png.startswith(b"\x89PNG")
@@ -63,6 +63,18 @@ def test_wers_stand_best_first_with_their_intervals(plots):
     assert best in texts(plots.wers["test"].svg)
     assert f"best first: eve lr=0.01 {best}; eve lr=0.03" in plots.wers["test"].alt
     assert "Dashed: mean of the baseline adamw" in plots.wers["test"].caption
+
+
+def test_differences_from_the_baseline_stand_with_the_intervals_that_verdicts_are_of(plots):
+    found = made_comparison(6).sets[0]
+    plot = plots.differences["test"]
+    (row,) = (row for row in found.rows if row.system == "eve lr=0.01")
+    one = row.to_baseline
+    numbers = f"{100 * one.mean:+.2f} [{100 * one.low:+.2f}, {100 * one.high:+.2f}]".replace("-", "−")
+    assert numbers in texts(plot.svg)
+    assert f"eve lr=0.01 {numbers}, {one.verdict}" in plot.alt
+    assert "adamw" not in [text for text in texts(plot.svg) if text in plots.styles]
+    assert draw_plots(made_comparison(1, 1)).differences == {}
 
 
 def test_a_legend_names_all_systems_below_the_axes(plots):
@@ -108,7 +120,7 @@ def test_a_rate_that_has_no_place_on_the_axis_is_left_out(lr):
 
 def test_what_was_not_logged_is_said():
     found = draw_plots(made_comparison(2, curves=False))
-    assert list(by_name(found)) == ["wer_test", "lr_test"]
+    assert list(by_name(found)) == ["wer_test", "differences_test", "lr_test"]
     assert [note.split(":")[0] for note in found.notes] == [
         "WER on dev against updates",
         "WER on dev against time",

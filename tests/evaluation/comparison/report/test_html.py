@@ -41,7 +41,14 @@ def written(comparison, folder):
 
 def test_the_report_comes_first_and_all_files_are_there(files):
     folder = files[0].parent
-    names = ["wer_test-clean", "wer_test-other", "lr_test-clean", "lr_test-other"]
+    names = [
+        "wer_test-clean",
+        "wer_test-other",
+        "differences_test-clean",
+        "differences_test-other",
+        "lr_test-clean",
+        "lr_test-other",
+    ]
     names += ["dev_wer_updates", "dev_wer_seconds", "loss_updates", "loss_seconds"]
     assert files == [
         folder / "report.html",
@@ -79,13 +86,13 @@ def test_the_first_table_holds_wers_intervals_and_verdicts(page, comparison):
 
 def test_differences_stand_with_interval_p_and_probability(page, comparison):
     header, first, *_ = table_of(page, "Difference from eve lr=0.01 (best)")
-    assert header == ["system", "verdict", "points [95 %]", "p (adjusted)", "P(lower WER)", "seeds"]
+    assert header == ["system", "points [95 %]", "p (adjusted)", "verdict", "P(lower WER)", "seeds"]
     found = comparison.sets[0].rows[1].to_best
     assert first == [
         "eve lr=0.03",
-        found.verdict,
         f"+{100 * found.mean:.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]".replace("-", "−"),
         p_value(found.p_adjusted),
+        found.verdict,
         f"{found.probability_of_improvement:.2f}",
         "3",
     ]
@@ -161,7 +168,7 @@ def test_pictures_tables_and_page_can_be_read_aloud(page):
     (html,) = page.all("html")
     assert html.attributes["lang"] == "en"
     pictures = [figure.all("svg")[0] for figure in page.all("figure")]
-    assert len(pictures) == 8
+    assert len(pictures) == 10
     assert all(picture.attributes["role"] == "img" for picture in pictures)
     assert all("eve" in picture.attributes["aria-label"] for picture in pictures)
     assert all(figure.all("figcaption")[0].text.strip() for figure in page.all("figure"))

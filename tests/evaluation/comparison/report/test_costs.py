@@ -1,0 +1,47 @@
+"""What is said beside all test sets: who was soonest, quickest and smallest, and what the verdicts are about."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from asr.evaluation.comparison.compare import compare
+from asr.evaluation.comparison.inputs.runs import Cost, Curve
+from asr.evaluation.comparison.report.costs import overall
+from asr.evaluation.comparison.report.headline import headline
+from tests.evaluation.comparison.made_runs import sweep
+
+
+def with_cost(run, seconds, state_bytes):
+    fell = Curve((10, 20, 30), (1.0, 2.0, 3.0), (0.9, 0.3, 0.1))
+    cost = Cost(100, 1000, seconds=seconds, optimizer_state_bytes=state_bytes)
+    return dataclasses.replace(run, cost=cost, curves={"val/wer": fell})
+
+
+def test_the_soonest_the_quickest_and_the_smallest_are_named():
+    seconds, sizes = {"adamw": 60.0, "eve": 90.0, "cain": 70.0}, {"adamw": 8000, "eve": 8000, "cain": 100}
+    runs = [with_cost(run, seconds[run.system], sizes[run.system]) for run in sweep()]
+    found = overall(compare(runs, title="made", baseline="adamw", target_wer=0.2))
+    assert found[0].startswith("First at 20.00 % WER on dev: ")
+    assert found[0].endswith("updates on average (3 of 3 runs).")
+    assert found[1:3] == [
+        "Training time: least adamw, 60 s; most eve, 90 s.",
+        "Memory of the optimizer: least cain, 0.1 bytes per parameter; most adamw, 8 bytes per parameter.",
+    ]
+    same = [with_cost(run, 60.0, 8000) for run in sweep()]
+    assert not any(sentence.startswith(("Training time", "Memory")) for sentence in overall(compare(same, title="m")))
+
+
+@pytest.mark.parametrize(
+    ("studies", "said"),
+    [(None, "about these settings alone"), (1, "that one tuning has chosen"), (5, "tuned in 5 studies of their own")],
+)
+def test_verdicts_are_about_settings_or_about_a_way_of_tuning(studies, said):
+    runs = [dataclasses.replace(run, studies=studies) for run in sweep()]
+    assert said in overall(compare(runs, title="made"))[-1]
+
+
+def test_a_difference_from_the_baseline_is_said_in_percent_too():
+    (found,) = compare(sweep(), title="made", baseline="adamw").sets
+    assert any("69 % fewer errors, better." in sentence for sentence in headline(found, 0.95))
