@@ -10,6 +10,7 @@ from asr.evaluation.comparison.compare import compare
 from asr.evaluation.comparison.inputs.runs import Cost, Curve
 from asr.evaluation.comparison.report.costs import overall
 from asr.evaluation.comparison.report.headline import headline
+from asr.evaluation.formatting import duration
 from tests.evaluation.comparison.made_runs import sweep
 
 
@@ -26,7 +27,7 @@ def test_the_soonest_the_quickest_and_the_smallest_are_named():
     assert found[0].startswith("First at 20.00 % WER on dev: ")
     assert found[0].endswith("updates on average (3 of 3 runs).")
     assert found[1:3] == [
-        "Training time: least adamw, 60 s; most eve, 90 s.",
+        f"Training time: least adamw, {duration(60)}; most eve, {duration(90)}.",
         "Memory of the optimizer: least cain, 0.1 bytes per parameter; most adamw, 8 bytes per parameter.",
     ]
     same = [with_cost(run, 60.0, 8000) for run in sweep()]
