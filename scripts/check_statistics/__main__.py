@@ -14,6 +14,7 @@ from cells import print_table
 from means import mean_rows, winner_rows
 from pairs import power_rows, table_rows
 from reports import failure_rows, omnibus_rows, unknown_rows
+from tuning import halving_rows, tuning_rows
 from worlds import NOISY, UNEQUAL, WORLDS
 
 
@@ -29,6 +30,8 @@ def main(num: int) -> int:
         "Any difference between systems, over seeds": omnibus_rows(num),
         "Runs that fail, one of ten": failure_rows(few),
         "Speakers who are not named": unknown_rows(few),
+        "Systems that are tuned alike": tuning_rows(num),
+        "A study that drops systems after three seeds": halving_rows(few),
         "A system that is better by three standard deviations of the seeds": power_rows(num),
     }
     print(f"{num} repetitions, {few} of whole comparisons; % of comparisons")

@@ -64,6 +64,18 @@ class PairTables:
         return Cell(float(np.where(self.apart, inside, outside).any(-1).mean()), len(self.apart), at_most=0.0)
 
 
+def compared(
+    errors: NDArray[np.int64],
+    words: NDArray[np.int64],
+    pairs: Sequence[tuple[int, int]],
+    alpha: float = ALPHA,
+) -> tuple[NDArray[np.float64], Simultaneous]:
+    """Return mean differences (tables, M), and verdicts and intervals, of errors (tables, systems, seeds, speakers)."""
+    alone = [estimate(errors[:, a] - errors[:, b], words) for a, b in pairs]
+    together = moderated(alone, pooled_variance(errors.sum(-1) / words.sum()))
+    return np.stack([one.mean for one in together], -1), simultaneous(together, alpha)
+
+
 def pair_tables(
     world: World, num: int, wers: Sequence[float], *, only_with: int | None = None, seed: int = 0
 ) -> PairTables:
@@ -74,10 +86,9 @@ def pair_tables(
     means, tables = [], []
     for done in range(0, num, chunk):
         errors = world.errors(rng, min(chunk, num - done), true)
-        alone = [estimate(errors[:, a] - errors[:, b], world.words) for a, b in pairs]
-        together = moderated(alone, pooled_variance(errors.sum(-1) / world.words.sum()))
-        means.append(np.stack([one.mean for one in together], -1))
-        tables.append(simultaneous(together, ALPHA))
+        mean, table = compared(errors, world.words, pairs)
+        means.append(mean)
+        tables.append(table)
     fields = zip(*((one.p_values, one.adjusted, one.low, one.high) for one in tables), strict=True)
     differences = np.array([true[a] - true[b] for a, b in pairs])
     return PairTables(pairs, differences, np.concatenate(means), Simultaneous(*map(np.concatenate, fields)))

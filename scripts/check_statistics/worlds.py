@@ -42,12 +42,14 @@ class World:
     words_each: int = 100
 
     def errors(self, rng: np.random.Generator, num: int, wers: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Draw errors (num, systems, seeds, speakers) of runs with these true WERs (systems,)."""
+        """Draw errors (num, systems, seeds, speakers) of runs with true WERs (systems,) or of as many dimensions."""
+        wers = wers[:, None, None] if wers.ndim == 1 else wers
+        num_systems = wers.shape[-3]
         rates = (
-            wers[:, None, None]
-            + self.seed_sds(len(wers)) * rng.normal(size=(num, len(wers), self.num_seeds, 1))
+            wers
+            + self.seed_sds(num_systems) * rng.normal(size=(num, num_systems, self.num_seeds, 1))
             + self.speaker_sd * rng.normal(size=(num, 1, 1, self.num_speakers))
-            + self.taste_sd * rng.normal(size=(num, len(wers), 1, self.num_speakers))
+            + self.taste_sd * rng.normal(size=(num, num_systems, 1, self.num_speakers))
         )
         return rng.binomial(self.words, rates.clip(0, 1))
 

@@ -21,7 +21,8 @@ def with_cost(run, seconds, state_bytes):
 
 
 def test_the_soonest_the_quickest_and_the_smallest_are_named():
-    seconds, sizes = {"adamw": 60.0, "eve": 90.0, "cain": 70.0}, {"adamw": 8000, "eve": 8000, "cain": 100}
+    seconds = {"adamw": 60.0, "eve": 90.0, "cain": 70.0}
+    sizes = {"adamw": 8000, "eve": 4000, "cain": 100}
     runs = [with_cost(run, seconds[run.system], sizes[run.system]) for run in sweep()]
     found = overall(compare(runs, title="made", baseline="adamw", target_wer=0.2))
     assert found[0].startswith("First at 20.00 % WER on dev: ")

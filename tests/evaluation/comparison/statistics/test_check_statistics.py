@@ -12,7 +12,7 @@ import pytest
 from asr.evaluation.comparison.statistics.power import Design
 
 FOLDER = Path(__file__).parents[4] / "scripts" / "check_statistics"
-NAMES = ("cells", "means", "pairs", "reports", "worlds")
+NAMES = ("cells", "means", "pairs", "reports", "tuning", "worlds")
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +114,20 @@ def test_the_difference_that_is_said_to_be_found_in_80_of_100_is(check, num_syst
     assert (tables.found.p_values[:, 0] <= 0.05 / pairs).mean() == pytest.approx(0.8, abs=0.07)
 
 
+@pytest.mark.parametrize(("num_seeds", "num_systems"), [(3, 2), (5, 8), (20, 2)])
+def test_studies_of_their_own_hold_the_luck_of_tuning(check, num_seeds, num_systems):
+    world = replace(check.tuning.TUNED, num_seeds=num_seeds)
+    assert check.cells.wrong(check.tuning.told_apart(world, 1000, num_systems, num_seeds)).holds
+    if num_seeds == 20:
+        assert check.tuning.told_apart(world, 1000, num_systems, 1).mean() > 0.12
+
+
+def test_dropping_systems_after_three_seeds_raises_no_false_alarm(check):
+    false, kept = check.tuning.dropped(replace(check.tuning.TUNED, num_seeds=5), 100, [0.15, 0.15, 0.15, 0.3, 0.3])
+    assert check.cells.wrong(false).holds
+    assert (kept <= 4).mean() > 0.5
+
+
 def test_cells_are_marked_and_decide_the_exit_code(check, capsys):
     good, bad = check.cells.wrong(np.arange(100) < 10), check.cells.wrong(np.arange(1000) < 100)
     assert (good.holds, bad.holds) == (True, False)
@@ -126,11 +140,11 @@ def test_cells_are_marked_and_decide_the_exit_code(check, capsys):
 @pytest.mark.parametrize(("share", "code", "end"), [(0.0, 0, "Everything holds."), (1.0, 1, "| 100.0 ! |")])
 def test_the_script_prints_all_tables_and_ends_with_the_answer(check, monkeypatch, capsys, share, code, end):
     row = {"told apart": check.cells.Cell(share, 100, at_most=0.05)}
-    for module in (check.means, check.pairs, check.reports):
+    for module in (check.means, check.pairs, check.reports, check.tuning):
         for name in (name for name in vars(module) if name.endswith("_rows")):
             monkeypatch.setattr(module, name, lambda *_: [row])
     main = runpy.run_path(str(FOLDER / "__main__.py"))["main"]
     assert main(10) == code
     out = capsys.readouterr().out
-    assert out.count("| told apart |\n") == 9
+    assert out.count("| told apart |\n") == 11
     assert out.splitlines()[-1].endswith(end)
