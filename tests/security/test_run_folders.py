@@ -102,6 +102,7 @@ FOLDERS = {
     "a link to the file system": (link("checkpoints", leads="/"), OUT),
     ".lock is a pipe": (pipe(".lock"), ".lock is not a regular file"),
     "metrics.csv is a pipe": (pipe("metrics.csv"), "metrics.csv is not a regular file"),
+    "accepted.yaml is a pipe": (pipe("accepted.yaml"), "accepted.yaml is not a regular file.*; remove it"),
     "wandb_id is a pipe": (pipe("wandb_id"), "wandb_id is not a regular file"),
     "a checkpoint is a pipe": (pipe("checkpoints/update-000009.ckpt"), "000009.ckpt is not a regular file"),
     ".lock is a folder": (folder_at(".lock"), ".lock is not a regular file"),
