@@ -377,7 +377,10 @@ ERRORS = "\t".join(ERROR_COLUMNS) + "\n"
 LARGE_ERRORS = {
     "a line of zeros": (ERRORS + "\0" * 70_000, "line 2 has more than 65536 characters"),
     "a header without end": ("a" * 70_000, "line 1 has more than 65536 characters"),
-    "many utterances": (ERRORS + "".join(f"{n}\t\t1\t0\t0\t0\n" for n in range(30)), "it has more than 20 lines"),
+    "many utterances": (
+        ERRORS + "".join(f"{n}\t\t1\t0\t0\t0\n" for n in range(30)),
+        "line 22: the test sets of a run may have 20 utterances",
+    ),
     "many tabs": (ERRORS + "a" + "\t" * 60_000, "line 2: expected a new id"),
 }
 

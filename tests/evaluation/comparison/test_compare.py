@@ -8,7 +8,7 @@ import pytest
 
 from asr.evaluation.comparison.compare import compare, find_baseline
 from asr.evaluation.comparison.report.headline import headline
-from asr.evaluation.confidence import interval_of_counts
+from asr.evaluation.confidence import Interval, interval_of_counts
 from tests.evaluation.comparison.made_runs import COUNTS, better, errors_of, run_of, sweep
 
 
@@ -217,6 +217,25 @@ def test_sets_are_compared_on_the_runs_that_have_them():
     assert comparison.problems == [
         "other: compared without runs/cain-1, runs/cain-2, runs/cain-3, which have no errors of this set"
     ]
+
+
+def test_only_a_single_run_and_one_without_errors_are_resampled(monkeypatch):
+    resampled = []
+    monkeypatch.setattr(
+        "asr.evaluation.comparison.compare.interval_of_counts",
+        lambda unit, errors, words, level: resampled.append(errors.sum()) or Interval(0, 0.1, "word", 60),
+    )
+    perfect = [run_of("perfect", seed, (0,) * 6) for seed in COUNTS]
+    compare([*sweep(), *perfect, run_of("alone", 1, (9,) * 6)], title="sweep")
+    assert set(resampled) == {0, 54}
+
+
+def test_more_test_sets_than_a_report_can_show_are_refused(monkeypatch):
+    monkeypatch.setattr("asr.evaluation.comparison.compare.MAX_SETS", 2)
+    sets = [{name: errors_of((1, 2, 3))} for name in ("a", "b", "c")]
+    compare([run_of("eve", seed, sets=own) for seed, own in enumerate(sets[:2])], title="x")
+    with pytest.raises(ValueError, match="the runs have 3 test sets; at most 2 are compared: name fewer runs"):
+        compare([run_of("eve", seed, sets=own) for seed, own in enumerate(sets)], title="x")
 
 
 def test_a_single_utterance_is_no_test_set():

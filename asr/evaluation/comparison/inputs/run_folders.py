@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from asr.evaluation.comparison.inputs.naming import BUDGET, MAX_KEY, SEED, FreeKeys, Systems
-from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
-from asr.evaluation.comparison.inputs.runs import Cost, Curve, Run, SetErrors
+from asr.evaluation.comparison.inputs.run_files import MAX_UTTERANCES, read_curves, read_errors
+from asr.evaluation.comparison.inputs.runs import MAX_SETS, Cost, Curve, Run, SetErrors
 from asr.evaluation.formatting import count, shortened, shortlist
 from asr.evaluation.report import check_set_name
 from asr.nested import at, number_at
@@ -124,11 +124,16 @@ def _read(start: _Start) -> _Files:
 
 def _read_sets(folder: Path, tested: Any) -> tuple[dict[str, SetErrors], list[str]]:
     """Read the errors on the sets that the summary names."""
-    sets, problems = {}, []
+    sets: dict[str, SetErrors] = {}
+    problems = []
+    if isinstance(tested, Mapping) and len(tested) > MAX_SETS:
+        raise ValueError(f"{SUMMARY} names {len(tested)} test sets; at most {MAX_SETS} are compared")
     for name in tested if isinstance(tested, Mapping) else ():
         try:
             check_set_name(str(name))
-            sets[str(name)] = read_errors(folder / "decode" / f"{name}.errors.tsv")
+            # many names may lead to one large file
+            room = MAX_UTTERANCES - sum(len(errors.ids) for errors in sets.values())
+            sets[str(name)] = read_errors(folder / "decode" / f"{name}.errors.tsv", room)
         except (ValueError, OSError) as error:
             problems.append(f"{folder}: {error}")
     if not sets:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+MAX_SETS = 100  # test sets, each with plots and tables of its own
+
 
 @dataclass(frozen=True)
 class SetErrors:
