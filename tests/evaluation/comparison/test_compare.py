@@ -206,6 +206,31 @@ def test_the_same_ids_with_other_references_are_refused(odd, what):
     assert comparison.problems == [f"test: runs/eve-4 left out: the {what}"]
 
 
+def scored_against(seed, references, text):
+    errors = dataclasses.replace(errors_of((1, 2, 3, 2, 1, 0)), references=references, text=text)
+    return run_of("eve", seed, sets={"test": errors})
+
+
+LOWER, KEEP = ("case=lower", "punctuation=keep"), ("case=keep", "punctuation=keep")
+TEXTS = {
+    "digests differ": ("a", LOWER, "b", KEEP, "data.text: case=keep, in the runs that are compared: case=lower"),
+    "only the corpus differs": ("a", LOWER, "b", LOWER, "no other options, in the runs that are compared: no other"),
+    "options that change nothing": ("a", LOWER, "a", KEEP, None),
+    "older runs": (None, LOWER, None, KEEP, "case=keep, in the runs that are compared: case=lower"),
+    "an older run with the same options": ("a", LOWER, None, LOWER, None),
+    "an older run with others": ("a", LOWER, None, KEEP, "case=keep, in the runs that are compared: case=lower"),
+}
+
+
+@pytest.mark.parametrize(("references", "text", "odd", "odd_text", "said"), TEXTS.values(), ids=TEXTS)
+def test_runs_that_were_scored_against_other_texts_are_left_out(references, text, odd, odd_text, said):
+    runs = [*(scored_against(seed, references, text) for seed in (1, 2)), scored_against(3, odd, odd_text)]
+    comparison, rows = rows_of(runs, baseline=None)
+    assert rows["eve"].seeds == ((1, 2, 3) if said is None else (1, 2))
+    assert [said in problem for problem in comparison.problems] == [True] * (said is not None)
+    assert all(problem.startswith("test: runs/eve-3 left out: it has other ref") for problem in comparison.problems)
+
+
 def test_sets_are_compared_on_the_runs_that_have_them():
     more = [
         dataclasses.replace(run, sets={**run.sets, "other": errors_of(better(COUNTS[run.seed], 1))})

@@ -89,6 +89,15 @@ def test_what_a_report_wrote_is_read_back(tmp_path):
     assert errors.wer == scored.wer
 
 
+def test_what_a_run_was_scored_against_is_read_from_its_summary_and_its_config(tmp_path):
+    data = {"text": {"case": "lower", "punctuation": "keep"}}
+    write_run(tmp_path / "a", config={"data": data}, summary={"test": {"test": {"references": "0123"}}})
+    write_run(tmp_path / "b", config={"data": 5}, summary={"test": {"test": {"references": [1]}}})
+    scored = [run.sets["test"] for run in read_runs([tmp_path / "a", tmp_path / "b"], free).runs]
+    assert [one.references for one in scored] == ["0123", None]
+    assert [one.text for one in scored] == [("case=lower", "punctuation=keep"), ()]
+
+
 def test_the_gpus_memory_goes_before_the_machines_and_what_was_not_measured_is_none(tmp_path):
     summary = {"peak_gpu_memory_mb": 900.0, "cost": {"seconds_per_update": None, "optimizer_share": "much"}}
     (run,) = read_runs([write_run(tmp_path / "a", "seed=1", summary=summary)], free).runs
