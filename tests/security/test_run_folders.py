@@ -201,9 +201,9 @@ def test_pictures_replace_links(small_run, victim, tmp_path):
     assert contents(victim) == {"precious.txt": "precious"}
 
 
-@pytest.mark.parametrize("held", ["", "../../x", "a/b", "a b", "x" * 100, "é", "a\n"])
+@pytest.mark.parametrize("held", ["", "../../x", "a/b", "a b", "x" * 2**21, "é", "a\n", "\udcff"])
 def test_the_id_of_a_wandb_run_is_no_path(tmp_path, held):
-    (tmp_path / "wandb_id").write_text(held)
+    (tmp_path / "wandb_id").write_bytes(held.encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match="not the id of a wandb run; remove it"):
         _run_id(tmp_path)
     (tmp_path / "wandb_id").unlink()
