@@ -24,6 +24,12 @@ WORKER_ADVICE = {
     "": "Raise the limits of the shell (ulimit -n, the number of open files; ulimit -f, the size of a file), make room "
     "in /dev/shm, or lower {keys}",
 }
+# what gloo, NCCL and torch's store report in a process whose peer has ended
+PEER_SIGNS = (
+    *("gloo/transport", "remote process exited", "communicator was aborted"),
+    *("Connection was likely closed", "Connection reset by peer", "Broken pipe"),
+)
+LOST_PEER = 76  # exit code, larger than that of a process with a reason of its own
 WORKER_KEYS = "data.workers.num_workers or .prefetch (num_workers when decoding); num_workers=0 needs no worker"
 
 
@@ -33,6 +39,10 @@ class RunFailed(RuntimeError):
 
 class WorkerLost(RuntimeError):
     """A worker that reads data could not be started, or its batches cannot be received."""
+
+
+class PeerLost(RunFailed):
+    """Another process of this run has ended, and what it printed says why."""
 
 
 class OutOfMemory(RunFailed):
@@ -98,6 +108,24 @@ def explaining_lost_workers() -> Iterator[None]:
         raise RunFailed(
             f"a worker that reads data was lost: {cause}. {advice.format(keys=WORKER_KEYS)}. A run can be resumed"
         ) from error
+
+
+@contextlib.contextmanager
+def explaining_lost_peers() -> Iterator[None]:
+    """Turn an error about the connection to another process of a run into one line: it is the end of that one.
+
+    Raises:
+        PeerLost: the connection was lost, and nothing else was wrong here before.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        first: BaseException = error
+        while first.__context__ is not None:
+            first = first.__context__
+        if not isinstance(first, RuntimeError) or not any(sign in str(first) for sign in PEER_SIGNS):
+            raise
+        raise PeerLost("another process of this run has ended; it has printed why. A run can be resumed") from error
 
 
 def silence_freed_workers() -> None:

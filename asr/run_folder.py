@@ -13,7 +13,8 @@ from pathlib import Path
 from asr.safe_io import check_inside, named_path, open_inside, refuse_links_outside
 
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
-FILES = (".lock", "config.yaml", "overrides.yaml", DATA_RECORD, "metrics.csv", "wandb_id")
+ACCEPTED = "accepted.yaml"  # changes that the user has accepted, since a checkpoint may be older
+FILES = (".lock", "config.yaml", "overrides.yaml", ACCEPTED, DATA_RECORD, "metrics.csv", "wandb_id")
 UNSTARTED = {".lock", "config.yaml", DATA_RECORD}
 FOLDERS = ("checkpoints", "decode", "report", "wandb")
 # wandb leaves a link to its log in the user's cache, and never opens it again

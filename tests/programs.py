@@ -138,6 +138,7 @@ class Programs:
         *words: str,
         cwd: Path,
         constants: Mapping[str, float] | None = None,
+        limits: Mapping[str, int] | None = None,
         ignored: signal.Signals | None = None,
         num_spares: int = 0,
     ) -> Started:
@@ -148,11 +149,13 @@ class Programs:
             words: its command line.
             cwd: folder that it runs in.
             constants: as in ``run``.
+            limits: as in ``run``.
             ignored: signal that it ignores from its start, as nohup lets it.
             num_spares: ranks, or jobs of a sweep, that are forked too; further ones are new interpreters.
         """
-        job = {"command": command, "words": words, "cwd": str(cwd), "limits": {}, "environment": {}}
-        job |= {"constants": dict(constants or {}), "ignored": ignored, "num_spares": num_spares}
+        job = {"command": command, "words": words, "cwd": str(cwd), "environment": {}}
+        job |= {"limits": dict(limits or {}), "constants": dict(constants or {})}
+        job |= {"ignored": ignored, "num_spares": num_spares}
         return Started(self, self.ask(job | {"log": str(cwd / "log.txt")})["pid"])
 
     def ask(self, job: Mapping[str, Any]) -> Any:

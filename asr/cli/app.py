@@ -28,7 +28,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import asr.recipes
-from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, advice_at_start, ended_code, importing
+from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, RUN_DIR_VARIABLE, advice_at_start, ended_code, importing
 from asr.cli.config.effects import check_effects
 from asr.cli.config.explanations import config_folder, explain, explain_os_error, explain_yaml
 from asr.cli.config.help import command_help
@@ -47,7 +47,7 @@ from asr.cli.config.words import (
 from asr.cli.errors import ConfigError
 from asr.console import printable
 from asr.error_text import caused_by_memory, first_line, is_out_of_memory
-from asr.errors import RunFailed, silence_freed_workers
+from asr.errors import LOST_PEER, PeerLost, RunFailed, silence_freed_workers
 from asr.safe_io import named_path
 from asr.signals import Terminated, end_with, restored_handlers
 from asr.subprocesses import is_first_process
@@ -107,6 +107,8 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
         except Exception as error:
             if full or not (isinstance(error, EXPLAINED) or is_out_of_memory(error)):
                 raise
+            if isinstance(error, PeerLost) and RUN_DIR_VARIABLE in os.environ:
+                raise SystemExit(LOST_PEER) from None  # the launcher says which process was the first to end
             message, code = _told(error, config_name)
             _leave(config_name, f"{message}\n({FULL_ERROR}=1 shows where this comes from.)", code)
         finally:

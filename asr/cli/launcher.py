@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
+from asr.console import printable
+from asr.errors import LOST_PEER
 from asr.signals import TRY_AGAIN, Terminated, listen
 from asr.subprocesses import die_with_parent
+from asr.training.checkpoint_files import how_to_resume
 
 POLL_S = 0.1
-GRACE_S = 5.0  # time for the other processes to print why one has died
+GRACE_S = 20.0  # for the other processes to end too; schedulers kill all of them 30 s after SIGTERM
+SAID = (1, 2)  # exit codes of processes that have printed why
 
 
-def launch(command: str, overrides: Sequence[str], num_processes: int, environment: dict[str, str]) -> int:
+def launch(
+    command: str, overrides: Sequence[str], num_processes: int, run_dir: Path, environment: dict[str, str]
+) -> int:
     """Run a command in one process per device, and wait for all.
 
     Signals that ask for an end are forwarded. When a process fails, the others are killed after some seconds: they
-    would wait for it forever.
+    would wait for it forever. So are those that hang after SIGTERM; other signals announce an end that may be far away.
 
     Args:
         command: such as ``train``.
         overrides: its command line.
         num_processes: on this machine.
+        run_dir: folder of the run.
         environment: variables in addition to those of this process.
 
     Returns:
@@ -45,56 +54,70 @@ def launch(command: str, overrides: Sequence[str], num_processes: int, environme
         for rank in range(num_processes)
     ]
 
-    forwarded: set[int] = set()
+    forwarded: dict[int, float] = {}
 
     def forward(received: int, _: object) -> None:
-        forwarded.add(received)
+        forwarded.setdefault(received, time.monotonic())
         for process in ranks:
             process.send_signal(received)  # does nothing to one that has ended
 
     listen(forward)
     try:
-        return _wait(ranks, forwarded)
+        return _wait(ranks, forwarded, run_dir)
     finally:
         for process in ranks:
             process.kill()
             process.wait()
 
 
-def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: set[int]) -> int:
+def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Mapping[int, float], run_dir: Path) -> int:
+    """Return the exit code of all processes together.
+
+    Args:
+        ranks: the processes.
+        forwarded: when each signal was passed on to them, in seconds of a monotonic clock.
+        run_dir: folder of the run.
+    """
     while True:
-        running = any(process.poll() is None for process in ranks)
-        failed = [rank for rank, process in enumerate(ranks) if process.returncode]
-        if failed:
-            # a killed process (negative code) makes others fail, never the other way round
-            return _end(ranks, min(failed, key=lambda rank: ranks[rank].returncode > 0), forwarded)
+        running = [rank for rank, process in enumerate(ranks) if process.poll() is None]
+        if any(process.returncode for process in ranks):
+            return _end(ranks, forwarded, run_dir)
         if not running:
             return 0
+        if time.monotonic() > forwarded.get(signal.SIGTERM, math.inf) + GRACE_S:
+            named = f"process{'es' if len(running) > 1 else ''} {', '.join(map(str, running))}"
+            why = f"did not end within {GRACE_S:g} s after SIGTERM, and had to be killed"
+            _say(f"{named} of {len(ranks)} {why}", run_dir)
+            return TRY_AGAIN
         time.sleep(POLL_S)
 
 
-def _end(ranks: Sequence[subprocess.Popen[bytes]], failed: int, forwarded: set[int]) -> int:
-    """Print which process failed; before, give the others some seconds to end by themselves.
+def _end(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Collection[int], run_dir: Path) -> int:
+    """Say which process failed, unless it has said why; before, give the others some seconds to end by themselves.
 
     Raises:
         Terminated: a forwarded signal has ended them, and no process has said so.
     """
-    code = ranks[failed].returncode
     deadline = time.monotonic() + GRACE_S
     while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
         time.sleep(POLL_S)
-    codes = {process.returncode for process in ranks}
+    codes = [process.returncode for process in ranks]
     passed_on = {-number for number in forwarded}
-    if codes <= {0, TRY_AGAIN} | passed_on:
+    # a killed process (negative code) makes others fail, never the other way round; what follows has the largest code
+    code = min(code for code in codes if code)
+    if {*codes} <= {0, None, TRY_AGAIN} | passed_on:
         if TRY_AGAIN in codes:
             return TRY_AGAIN  # a process that still had work to do has printed how to resume
-        raise Terminated(-min(codes), lambda: "")
-    if codes == {code}:
-        return _as_shell(code)  # the processes themselves have printed why
+        raise Terminated(-code, lambda: "")
+    if code in SAID:
+        return code
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    print(f"asr-train: process {failed} of {len(ranks)} {how}; the others were ended", file=sys.stderr)
-    return _as_shell(code)
-
-
-def _as_shell(code: int) -> int:
+    if code == LOST_PEER:
+        how = "lost its connection to the others"
+    advice = "; the kernel does this when memory runs out: lower data.batch.max_duration_s" * (code == -signal.SIGKILL)
+    _say(f"process {codes.index(code)} of {len(ranks)} {how}; the others were ended{advice}", run_dir)
     return 128 - code if code < 0 else code
+
+
+def _say(what: str, run_dir: Path) -> None:
+    print(printable(f"asr-train: {what}; {how_to_resume(run_dir)}"), file=sys.stderr)

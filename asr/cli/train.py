@@ -110,7 +110,7 @@ def run(config: DictConfig) -> float | None:
         with _open_run_folder(plan) as run_dir:
             if plan.needs_launcher:
                 environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
-                sys.exit(launch("train", job.overrides.task, plan.trainer.num_devices, environment))
+                sys.exit(launch("train", job.overrides.task, plan.trainer.num_devices, run_dir, environment))
             _fit_and_report(plan, run_dir)
     return None
 

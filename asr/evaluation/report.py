@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,14 @@ def summary(score: Score, interval: Interval) -> dict[str, float | int | str | N
         "num_characters": score.characters.num_reference,
         "num_utterances": score.num_utterances,
         "num_duplicates": score.num_duplicates,
+        "references": _digest_of_references(score),
     }
+
+
+def _digest_of_references(score: Score) -> str:
+    """Return what tells whether two runs were scored against the same texts, whatever the order of utterances."""
+    texts = sorted((item.utterance.id, item.utterance.reference.split()) for item in score.utterances)
+    return hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
 
 
 def check_set_name(name: str) -> None:

@@ -112,9 +112,14 @@ def explaining_failed_writes(run_dir: Path) -> Iterator[None]:
                 f"{run_dir}, the folder of this run, was removed or renamed while it was in use, and nothing can be "
                 "written to it; give a folder that was renamed its name back, or start a new run"
             ) from error
-        newest = newest_update(run_dir / "checkpoints")
-        left = f"continues from update {newest}" if newest is not None else "starts again: it has no checkpoint yet"
         raise RunFailed(
             f"{error.filename or run_dir} could not be written: {error.strerror or error}; make room there (df, quota, "
-            f"permissions), then asr-train resume={run_dir} {left}"
+            f"permissions), then {how_to_resume(run_dir)}"
         ) from error
+
+
+def how_to_resume(run_dir: Path) -> str:
+    """Return the command that resumes a run, and from where it does."""
+    newest = newest_update(run_dir / "checkpoints")
+    left = f"continues from update {newest}" if newest is not None else "starts again: it has no checkpoint yet"
+    return f"asr-train resume={run_dir} {left}"

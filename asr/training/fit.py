@@ -15,7 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import EvaluationLoader
 from asr.error_text import first_line, is_out_of_memory
-from asr.errors import RunFailed, explaining_lost_workers, explaining_out_of_memory
+from asr.errors import RunFailed, explaining_lost_peers, explaining_lost_workers, explaining_out_of_memory
 from asr.training.module import TrainingModule
 from asr.training.resuming.resumable_loader import ResumableLoader
 from asr.training.resuming.resume_checks import check_optimizer, check_schedule, lay_out_anew
@@ -51,6 +51,7 @@ def fit(
         out_of_memory,
         _naming_checkpoint(checks, checkpoint),
         explaining_lost_workers(),
+        explaining_lost_peers(),
     ):
         try:
             # weights_only: a stranger's checkpoint must not run code when Lightning reads it once more

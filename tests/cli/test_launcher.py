@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from asr.cli import launcher
 from asr.cli.launcher import _wait
 from asr.signals import Terminated
 
 SAVED, KILLED, FAILED = "exit 75", "kill -TERM $$", "exit 3"
+TERM = {signal.SIGTERM: math.inf}  # not long ago
+HERE = Path("run")
+HANGS = "exec sleep 9"
 KILLED_LATER = f"sleep 0.5; {KILLED}"
 
 
@@ -18,17 +24,23 @@ def ends(*programs: str) -> list[subprocess.Popen[bytes]]:
     return [subprocess.Popen(["sh", "-c", program]) for program in programs]
 
 
-def test_a_signal_that_was_passed_on_is_no_failure_of_a_process(capsys):
-    assert _wait(ends(SAVED, KILLED), {signal.SIGTERM}) == 75
-    assert _wait(ends(SAVED, KILLED_LATER), {signal.SIGTERM}) == 75
+def test_a_signal_that_was_passed_on_is_no_failure_of_a_process(capsys, monkeypatch):
+    assert _wait(ends(SAVED, KILLED), TERM, HERE) == 75
+    assert _wait(ends(SAVED, KILLED_LATER), TERM, HERE) == 75
+    monkeypatch.setattr(launcher, "GRACE_S", 0.2)
+    assert _wait(ends(SAVED, HANGS), TERM, HERE) == 75
     with pytest.raises(Terminated):
-        _wait(ends(KILLED, KILLED), {signal.SIGTERM})
+        _wait(ends(KILLED, KILLED), TERM, HERE)
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("forwarded", [set(), {signal.SIGUSR1}])
+@pytest.mark.parametrize("forwarded", [{}, {signal.SIGUSR1: 0.0}])
 def test_a_process_that_was_killed_or_failed_is_named(capsys, forwarded):
-    assert _wait(ends("exit 0", KILLED), forwarded) == 143
+    assert _wait(ends("exit 0", KILLED), forwarded, HERE) == 143
     assert "process 1 of 2 was killed by SIGTERM; the others were ended" in capsys.readouterr().err
-    assert _wait(ends(FAILED, "exit 0"), forwarded) == 3
+    assert _wait(ends(FAILED, "exit 0"), forwarded, HERE) == 3
     assert "process 0 of 2 ended with exit code 3; the others were ended" in capsys.readouterr().err
+    assert _wait(ends("exit 76", "sleep 0.3; exit 1"), forwarded, HERE) == 1
+    assert capsys.readouterr().err == "", "that process has printed why"
+    assert _wait(ends("exit 76", "exit 0"), forwarded, HERE) == 76
+    assert "process 0 of 2 lost its connection to the others" in capsys.readouterr().err

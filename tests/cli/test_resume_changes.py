@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from asr.plain_data import read_yaml
 from asr.training.checkpoint_files import update_file
@@ -83,14 +84,19 @@ def test_an_option_that_was_changed_is_that_of_the_restored_optimizer(small_run,
     assert twice == pytest.approx([*once[:3], *(2 * rate for rate in once[3:])])
 
 
-def test_changes_that_were_recorded_without_an_update_since_are_made_too(small_run, tmp_path):
+def test_an_edited_config_goes_on_only_with_the_values_that_were_accepted(small_run, tmp_path):
     folder = small_run.interrupted(tmp_path / "run")
-    config = folder / "config.yaml"
+    config, accepted = folder / "config.yaml", folder / "accepted.yaml"
     config.write_text(config.read_text().replace("weight_decay: 0.01", "weight_decay: 0.5"))
-    edited = small_run.run("train", f"resume={folder}", "logger=csv")
-    assert (edited.code, "optimizer.weight_decay: 0.01 in the run, 0.5 now" in edited.printed) == (2, True)
-    (folder / "accepted.yaml").write_text("- optimizer.weight_decay\n")
+    change = "optimizer.weight_decay: 0.01 in the run, 0.5 now"
+    for wrong in ([], ["optimizer.weight_decay"], [change.replace("0.5", "0.7")]):
+        accepted.write_text(yaml.safe_dump(wrong))
+        edited = small_run.run("train", f"resume={folder}", "logger=csv")
+        assert (edited.code, change in edited.printed) == (2, True)
+        assert read_yaml(accepted) == wrong
+    accepted.write_text(yaml.safe_dump([change, "seed: 1 in the run, 2 now"]))
     assert [group["weight_decay"] for group in groups_after(small_run, folder)] == [0.0, 0.5]
+    assert read_yaml(accepted) == [change]
 
 
 def test_what_was_accepted_stays_so_until_a_checkpoint_knows_it(small_run, tmp_path):

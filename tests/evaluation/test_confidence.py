@@ -67,6 +67,15 @@ def test_memory_saving_chunks_do_not_change_the_interval(monkeypatch):
         assert bootstrap_interval(score, num_resamples=1001) == whole
 
 
+def test_a_large_set_is_drawn_as_often_as_its_size_allows(monkeypatch):
+    score = random_score(np.random.default_rng(2), num_speakers=30)
+    monkeypatch.setattr(confidence, "MAX_DRAWS", 30 * 500)
+    assert bootstrap_interval(score) == bootstrap_interval(score, num_resamples=500)
+    assert bootstrap_interval(score, num_resamples=200) != bootstrap_interval(score)
+    monkeypatch.setattr(confidence, "MAX_DRAWS", 1)
+    assert bootstrap_interval(score) == bootstrap_interval(score, num_resamples=confidence.MIN_RESAMPLES)
+
+
 def test_speakers_with_habits_widen_the_interval():
     score = random_score(np.random.default_rng(3), num_speakers=20, utterances_each=30, spread=0.2)
     by_speaker, by_utterance = bootstrap_interval(score), bootstrap_interval(without_speakers(score))

@@ -48,12 +48,25 @@ def test_the_headline_names_the_level():
 def test_the_summary_is_plain_json():
     numbers = summary(SCORE, INTERVAL)
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
+    assert len(numbers.pop("references")) == 16
     assert numbers == {
         "wer": 4 / 7, "wer_low": 0.025, "wer_high": 0.5, "cer": 7 / 22,
         "interval_level": 0.95, "interval_method": "bootstrap", "interval_unit": "speaker", "interval_num_units": 15,
         "substitutions": 2, "deletions": 1, "insertions": 1,
         "num_words": 7, "num_characters": 22, "num_utterances": 4, "num_duplicates": 1,
     }  # fmt: skip
+
+
+def test_the_summary_tells_whether_the_references_are_the_same_texts():
+    def digest(*pairs):
+        result = score([Utterance(id, reference, hypothesis) for id, reference, hypothesis in pairs])
+        return summary(result, bootstrap_interval(result))["references"]
+
+    known = digest(("a", "one two", "x"), ("b", "three", "y"))
+    assert digest(("b", " three", "u v"), ("a", "one  two", "")) == known
+    for other in ("One two", "one", "one three"):
+        assert digest(("a", other, "x"), ("b", "three", "y")) != known
+    assert digest(("a", "three", "x"), ("b", "one two", "y")) != known
 
 
 def test_the_summary_of_a_single_utterance_claims_no_interval():

@@ -12,6 +12,7 @@ from lhotse import AudioSource, Recording
 from lhotse.augmentation import Resample, Speed
 
 from asr.data.manifests.audio_checks import audio_problem
+from asr.data.manifests.audio_files import audio_cuts
 from asr.data.manifests.decoding_limits import too_long
 from tests.faults.spoken_corpus import write_audio
 
@@ -158,6 +159,13 @@ def test_a_name_that_is_not_utf_8_is_left_out_of_the_transcripts(small_run, tmp_
     name = rf"'{tmp_path}/b\udcff.wav'"
     assert ended.last_line == f"could not read {name}: its name is not UTF-8, which transcripts are; rename the file"
     assert f"\n{tmp_path}/good.wav\t" in f"\n{ended.printed}"
+
+
+def test_a_name_in_a_locale_that_is_not_utf_8_is_no_fault_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsencode", lambda name: name.encode("ascii", "surrogateescape"))
+    (_, said), (_, of_bytes) = audio_cuts([Path("\udcc3\udca4 b.FLAC"), Path("\udcff.FLAC")], 8000)[1]
+    assert said == "its name, 'ä b.FLAC', is UTF-8, which the locale of this process is not; set LC_ALL=C.UTF-8"
+    assert "rename the file" in of_bytes
 
 
 @pytest.mark.parametrize("audio", ["[]", "null", "[[]]", "''", "nowhere"])

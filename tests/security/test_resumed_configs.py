@@ -11,7 +11,9 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from asr.plain_data import read_yaml
+from asr.cli.config.resuming import recorded_data, recorded_overrides, unaccepted
+from asr.cli.errors import ConfigError
+from asr.plain_data import MAX_BYTES, read_yaml
 from tests.security.hostile_pickle import write_hostile_pickle
 
 LAST = "trainer.max_steps must be a whole number of at least 1, given 0"  # after composing, before any work
@@ -171,7 +173,7 @@ CONFIGS = {
     "interpolated key": (changed(seed="${trainer.max_steps}"), "has no interpolations"),
     "odd key": (changed(**{"a b=c": 1}), "is not a key of a config"),
     "python tag": (text("seed: !!python/object/apply:os.mkdir [hacked]"), "is not plain YAML"),
-    "alias bomb": (text(BOMB), "it has aliases"),
+    "alias bomb": (text(BOMB), "it has aliases; restore it, maybe from a config.backup file beside it"),
     "a list": (text("[1, 2]"), "holds list, not a config"),
     "a number": (text("7"), "holds int, not a config"),
     "nothing": (text(""), "holds NoneType, not a config"),
@@ -265,13 +267,29 @@ def test_a_config_is_read_as_it_was_written(tmp_path):
     assert read_yaml(tmp_path / "a.yaml") == config
 
 
-@pytest.mark.parametrize("content", ["!!python/object/apply:os.mkdir [hacked]", "{a: 1}", "[1, 2]", BOMB, "text"])
-def test_overrides_that_are_no_list_of_words_are_refused_before_they_are_recorded(tmp_path, content):
-    from asr.cli.config.resuming import recorded_overrides
+READ = {
+    "accepted.yaml": (lambda folder: unaccepted([], folder), "remove it, and accept changes again"),
+    "overrides.yaml": (lambda folder: recorded_overrides(folder, ["seed=2"]), r"write \[\] into it"),
+    "data_fingerprint": (recorded_data, "remove it"),
+}
+BROKEN = {
+    "a tag": "!!python/object/apply:os.mkdir [hacked]",
+    "a list of numbers": "[1, 2]",
+    "aliases": BOMB,
+    "text": "text",
+    "nested deeply": "[" * 10_000,
+    "control characters": "- a\x01b",
+    "a huge file": "#" * (MAX_BYTES + 1),
+}
 
-    (tmp_path / "overrides.yaml").write_text(content)
-    with pytest.raises(ValueError, match=r"overrides.yaml is not"):
-        recorded_overrides(tmp_path, ["seed=2"])
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("name", READ)
+def test_a_broken_file_of_a_run_is_refused_with_what_to_do(tmp_path, name, content):
+    read, remedy = READ[name]
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=rf"^resume: .*/{name} .*; {remedy}"):
+        read(tmp_path)
 
 
 def test_the_users_own_word_decides_where_numbers_go(programs, config, tmp_path):

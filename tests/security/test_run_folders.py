@@ -102,6 +102,7 @@ FOLDERS = {
     "a link to the file system": (link("checkpoints", leads="/"), OUT),
     ".lock is a pipe": (pipe(".lock"), ".lock is not a regular file"),
     "metrics.csv is a pipe": (pipe("metrics.csv"), "metrics.csv is not a regular file"),
+    "accepted.yaml is a pipe": (pipe("accepted.yaml"), "accepted.yaml is not a regular file.*; remove it"),
     "wandb_id is a pipe": (pipe("wandb_id"), "wandb_id is not a regular file"),
     "a checkpoint is a pipe": (pipe("checkpoints/update-000009.ckpt"), "000009.ckpt is not a regular file"),
     ".lock is a folder": (folder_at(".lock"), ".lock is not a regular file"),
@@ -200,9 +201,9 @@ def test_pictures_replace_links(small_run, victim, tmp_path):
     assert contents(victim) == {"precious.txt": "precious"}
 
 
-@pytest.mark.parametrize("held", ["", "../../x", "a/b", "a b", "x" * 100, "é", "a\n"])
+@pytest.mark.parametrize("held", ["", "../../x", "a/b", "a b", "x" * 2**21, "é", "a\n", "\udcff"])
 def test_the_id_of_a_wandb_run_is_no_path(tmp_path, held):
-    (tmp_path / "wandb_id").write_text(held)
+    (tmp_path / "wandb_id").write_bytes(held.encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match="not the id of a wandb run; remove it"):
         _run_id(tmp_path)
     (tmp_path / "wandb_id").unlink()
@@ -376,7 +377,10 @@ ERRORS = "\t".join(ERROR_COLUMNS) + "\n"
 LARGE_ERRORS = {
     "a line of zeros": (ERRORS + "\0" * 70_000, "line 2 has more than 65536 characters"),
     "a header without end": ("a" * 70_000, "line 1 has more than 65536 characters"),
-    "many utterances": (ERRORS + "".join(f"{n}\t\t1\t0\t0\t0\n" for n in range(30)), "it has more than 20 lines"),
+    "many utterances": (
+        ERRORS + "".join(f"{n}\t\t1\t0\t0\t0\n" for n in range(30)),
+        "line 22: the test sets of a run may have 20 utterances",
+    ),
     "many tabs": (ERRORS + "a" + "\t" * 60_000, "line 2: expected a new id"),
 }
 

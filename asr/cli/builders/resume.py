@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.cli.builders.parts import DataParts, build_module, build_update_parts
-from asr.cli.config.resuming import changes, refuse_changes, saved_config, unrecorded
+from asr.cli.config.resuming import changes, refuse_changes, saved_config, unaccepted
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.preparation.prepared import PreparedData
@@ -100,7 +100,7 @@ def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: Prep
     found = new = changes(saved_config(folder), config)
     if checkpoint is not None:
         found = _changes_since(checkpoint, config, prepared)
-        new = unrecorded(found, folder, config)
+        new = unaccepted(found, folder)
     refuse_changes(new, bool(config["allow_changes"]))
     if checkpoint is not None:
         _check_resume(config, parts, prepared, checkpoint)

@@ -6,6 +6,7 @@ config is read as plain values and checked like a checkpoint's, and only what th
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.nested import at, flatten, is_within
 from asr.plain_data import MAX_BYTES, check_plain, read_yaml
-from asr.run_folder import DATA_RECORD, check_run_folder
+from asr.run_folder import ACCEPTED, DATA_RECORD, check_run_folder
 from asr.safe_io import check_regular_file, named_path, write_whole
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
@@ -49,7 +50,6 @@ FREE = (
 )
 # the user's decisions at this start, which a folder cannot make
 TYPED_ONLY = ("resume", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
-ACCEPTED = "accepted.yaml"  # keys whose change the user has accepted, since a checkpoint may be older
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 DESTINATION = ("project", "entity", "mode")  # where a logger sends numbers to
 
@@ -149,7 +149,8 @@ def saved_config(folder: Path) -> dict[str, Any]:
         ValueError: it cannot be read.
     """
     path = folder / "config.yaml"
-    config = read_yaml(path)
+    with _with_remedy("restore it, maybe from a config.backup file beside it"):
+        config = read_yaml(path)
     if not isinstance(config, dict):
         raise ConfigError(f"resume: {path} holds {type(config).__name__}, not a config")
     check_plain(config, str(path))
@@ -177,15 +178,25 @@ def _values(node: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield key, node
 
 
-def saved_overrides(folder: Path) -> list[str]:
-    """Return what was typed for a run, to be recorded and shown, never to be obeyed.
+@contextlib.contextmanager
+def _with_remedy(remedy: str) -> Iterator[None]:
+    """Say what to do about a file that cannot be read."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"resume: {error}; {remedy}") from None
+
+
+def _read_texts(path: Path, remedy: str) -> list[str]:
+    """Return the list of texts in a file.
 
     Raises:
-        ConfigError: the file is no list of words.
+        ConfigError: the file holds something else.
     """
-    saved = read_yaml(folder / "overrides.yaml") or []
-    if not isinstance(saved, list) or not all(isinstance(word, str) for word in saved):
-        raise ConfigError(f"resume: {folder / 'overrides.yaml'} is not a list of overrides")
+    with _with_remedy(remedy):
+        saved = read_yaml(path) or []
+        if not isinstance(saved, list) or not all(isinstance(text, str) for text in saved):
+            raise ConfigError(f"{path} is not a list of texts")
     return saved
 
 
@@ -198,7 +209,8 @@ def recorded_data(folder: Path) -> str:
     path = folder / DATA_RECORD
     if not path.exists():
         return "unknown"
-    check_regular_file(path, MAX_BYTES)
+    with _with_remedy("remove it"):
+        check_regular_file(path, MAX_BYTES)
     found = path.read_bytes().decode(errors="replace")
     if not re.fullmatch(r"[0-9a-f]{10}/[0-9a-f]{10}", found):
         raise ConfigError(f"resume: {path} holds {found[:40]!r}, not a fingerprint of data; remove it")
@@ -206,10 +218,15 @@ def recorded_data(folder: Path) -> str:
 
 
 def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
-    """Return what was typed for a run so far, with what is typed now instead of earlier words."""
+    """Return what was typed for a run so far, to be recorded and shown, never to be obeyed; what is typed now replaces.
+
+    Raises:
+        ConfigError: what was recorded is no list of words.
+    """
     now = [word for word in words if override_key(word) not in TYPED_ONLY]
     typed = {override_key(word) for word in now}
-    return [*(word for word in saved_overrides(folder) if override_key(word) not in typed), *now]
+    saved = _read_texts(folder / "overrides.yaml", "write [] into it: the words are only shown")
+    return [*(word for word in saved if override_key(word) not in typed), *now]
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -223,43 +240,26 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def unrecorded(found: Sequence[str], folder: Path, now: Mapping[str, Any]) -> list[str]:
-    """Return the changes that nobody has accepted for the run: those of a config.yaml that was edited, or that are new.
+def unaccepted(found: Sequence[str], folder: Path) -> list[str]:
+    """Return those changes since a checkpoint that the user has not accepted for the run, with both of their values.
 
-    Args:
-        found: what ``changes`` has returned, with a checkpoint's config as the one before.
-        folder: of the run.
-        now: the config.
+    Raises:
+        ConfigError: the record of what was accepted cannot be read.
     """
-    new = {_key(change) for change in changes(saved_config(folder), now)}
-    accepted = set(_accepted_keys(folder)) - new
-    return [change for change in found if _key(change) not in accepted]
+    path = folder / ACCEPTED
+    accepted = _read_texts(path, "remove it, and accept changes again") if path.exists() else []
+    return [change for change in found if change not in accepted]
 
 
 def record_accepted(folder: Path, found: Sequence[str]) -> None:
-    """Write the keys of changes that the user has accepted, so that a resumption before the next checkpoint knows them.
+    """Write the changes that the user has accepted, so that a resumption before the next checkpoint knows them.
+
+    Earlier ones that a checkpoint holds by now are left out.
 
     Raises:
         OSError: it cannot be written.
     """
-    keys = sorted({*_accepted_keys(folder), *map(_key, found)})
-    write_whole(folder / ACCEPTED, yaml.safe_dump(keys))
-
-
-def _accepted_keys(folder: Path) -> list[str]:
-    """Return the keys of earlier changes.
-
-    Raises:
-        ConfigError: the file is no list of keys.
-    """
-    saved = read_yaml(folder / ACCEPTED) if (folder / ACCEPTED).exists() else []
-    if not isinstance(saved, list) or not all(isinstance(key, str) for key in saved):
-        raise ConfigError(f"resume: {folder / ACCEPTED} is not a list of keys; remove it")
-    return saved
-
-
-def _key(change: str) -> str:
-    return change.partition(":")[0]
+    write_whole(folder / ACCEPTED, yaml.safe_dump(list(found)))
 
 
 def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

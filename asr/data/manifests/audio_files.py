@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[
             unreadable.append((repr(name), "transcripts are lines of path, tab and text; rename the file"))
             continue
         if SURROGATE.search(name):
-            unreadable.append((repr(name), "its name is not UTF-8, which transcripts are; rename the file"))
+            unreadable.append((repr(name), _why_not_utf8(name)))
             continue
         try:
             cut = Recording.from_file(file, recording_id=name).to_cut().with_id(name)
@@ -64,3 +65,11 @@ def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[
         else:
             cuts.append(cut)
     return CutSet.from_cuts(cuts), unreadable
+
+
+def _why_not_utf8(name: str) -> str:
+    try:
+        shown = os.fsencode(name).decode()
+    except UnicodeError:
+        return "its name is not UTF-8, which transcripts are; rename the file"
+    return f"its name, {shown!r}, is UTF-8, which the locale of this process is not; set LC_ALL=C.UTF-8"

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from asr.evaluation.comparison.inputs.matching import comparable_runs, different_budgets, drop_duplicates
-from asr.evaluation.comparison.inputs.runs import Run
+from asr.evaluation.comparison.inputs.runs import MAX_SETS, Run
 from asr.evaluation.comparison.inputs.tuning import Tuning
 from asr.evaluation.comparison.result import Comparison, Row, Scope, SetComparison
 from asr.evaluation.comparison.speed import Axis, Target, TimesToTarget
@@ -70,8 +70,10 @@ def compare(
     only_with = base if comparisons == "baseline" else None
     failed = set(unfinished) - {(run.system, run.seed) for run in kept}
     lost = [system for system, _ in failed]
-    sets = []
-    for name in sorted({name for run in kept for name in run.sets}):
+    sets, names = [], sorted({name for run in kept for name in run.sets})
+    if len(names) > MAX_SETS:
+        raise ValueError(f"the runs have {len(names)} test sets; at most {MAX_SETS} are compared: name fewer runs")
+    for name in names:
         comparable, left_out = comparable_runs(kept, name)
         found += left_out
         if sum(map(bool, comparable[0].sets[name].words)) < 2:
@@ -207,10 +209,12 @@ class _SetComparer:
         """Return the interval of the mean WER; for a single run the bootstrap interval that its own report has."""
         matrix, words = self.counts.matrix(system, self.counts.seeds(system)), self.counts.words
         unit, alpha = self.counts.unit, 1 - self.level
-        pooled = [interval_of_counts(unit, matrix.sum(0), words, level=1 - alpha / num) for num in (1, chosen_from)]
+        if len(matrix) == 1 or not matrix.any():
+            errors = matrix.sum(0)
+            pooled = {num: interval_of_counts(unit, errors, words, level=1 - alpha / num) for num in {1, chosen_from}}
         if len(matrix) == 1:
-            return pooled[0].low, pooled[1].high, "this run only"
+            return pooled[1].low, pooled[chosen_from].high, "this run only"
         low, high = map(float, estimate(matrix, words).interval(alpha, chosen_from))
         # without any error both variances are nearly 0; the exact bound for that many words is not
-        high = high if matrix.any() else max(high, pooled[1].high)
+        high = high if matrix.any() else max(high, pooled[chosen_from].high)
         return max(0.0, low), high, "seeds and speakers" if unit == "speaker" else "seeds and utterances"

@@ -8,7 +8,7 @@ import pytest
 
 from asr.evaluation.comparison.compare import compare, find_baseline
 from asr.evaluation.comparison.report.headline import headline
-from asr.evaluation.confidence import interval_of_counts
+from asr.evaluation.confidence import Interval, interval_of_counts
 from tests.evaluation.comparison.made_runs import COUNTS, better, errors_of, run_of, sweep
 
 
@@ -206,6 +206,31 @@ def test_the_same_ids_with_other_references_are_refused(odd, what):
     assert comparison.problems == [f"test: runs/eve-4 left out: the {what}"]
 
 
+def scored_against(seed, references, text):
+    errors = dataclasses.replace(errors_of((1, 2, 3, 2, 1, 0)), references=references, text=text)
+    return run_of("eve", seed, sets={"test": errors})
+
+
+LOWER, KEEP = ("case=lower", "punctuation=keep"), ("case=keep", "punctuation=keep")
+TEXTS = {
+    "digests differ": ("a", LOWER, "b", KEEP, "data.text: case=keep, in the runs that are compared: case=lower"),
+    "only the corpus differs": ("a", LOWER, "b", LOWER, "no other options, in the runs that are compared: no other"),
+    "options that change nothing": ("a", LOWER, "a", KEEP, None),
+    "older runs": (None, LOWER, None, KEEP, "case=keep, in the runs that are compared: case=lower"),
+    "an older run with the same options": ("a", LOWER, None, LOWER, None),
+    "an older run with others": ("a", LOWER, None, KEEP, "case=keep, in the runs that are compared: case=lower"),
+}
+
+
+@pytest.mark.parametrize(("references", "text", "odd", "odd_text", "said"), TEXTS.values(), ids=TEXTS)
+def test_runs_that_were_scored_against_other_texts_are_left_out(references, text, odd, odd_text, said):
+    runs = [*(scored_against(seed, references, text) for seed in (1, 2)), scored_against(3, odd, odd_text)]
+    comparison, rows = rows_of(runs, baseline=None)
+    assert rows["eve"].seeds == ((1, 2, 3) if said is None else (1, 2))
+    assert [said in problem for problem in comparison.problems] == [True] * (said is not None)
+    assert all(problem.startswith("test: runs/eve-3 left out: it has other ref") for problem in comparison.problems)
+
+
 def test_sets_are_compared_on_the_runs_that_have_them():
     more = [
         dataclasses.replace(run, sets={**run.sets, "other": errors_of(better(COUNTS[run.seed], 1))})
@@ -217,6 +242,25 @@ def test_sets_are_compared_on_the_runs_that_have_them():
     assert comparison.problems == [
         "other: compared without runs/cain-1, runs/cain-2, runs/cain-3, which have no errors of this set"
     ]
+
+
+def test_only_a_single_run_and_one_without_errors_are_resampled(monkeypatch):
+    resampled = []
+    monkeypatch.setattr(
+        "asr.evaluation.comparison.compare.interval_of_counts",
+        lambda unit, errors, words, level: resampled.append(errors.sum()) or Interval(0, 0.1, "word", 60),
+    )
+    perfect = [run_of("perfect", seed, (0,) * 6) for seed in COUNTS]
+    compare([*sweep(), *perfect, run_of("alone", 1, (9,) * 6)], title="sweep")
+    assert set(resampled) == {0, 54}
+
+
+def test_more_test_sets_than_a_report_can_show_are_refused(monkeypatch):
+    monkeypatch.setattr("asr.evaluation.comparison.compare.MAX_SETS", 2)
+    sets = [{name: errors_of((1, 2, 3))} for name in ("a", "b", "c")]
+    compare([run_of("eve", seed, sets=own) for seed, own in enumerate(sets[:2])], title="x")
+    with pytest.raises(ValueError, match="the runs have 3 test sets; at most 2 are compared: name fewer runs"):
+        compare([run_of("eve", seed, sets=own) for seed, own in enumerate(sets)], title="x")
 
 
 def test_a_single_utterance_is_no_test_set():

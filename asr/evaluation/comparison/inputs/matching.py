@@ -1,4 +1,4 @@
-"""Which runs can be compared: each seed once, and on a test set only runs with the same utterances."""
+"""Which runs can be compared: each seed once, and on a test set only runs with the same utterances and references."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def different_budgets(runs: Sequence[Run]) -> list[str]:
 
 
 def comparable_runs(runs: Sequence[Run], name: str) -> tuple[list[Run], list[str]]:
-    """Return the runs that were tested on the same utterances of a set, and why others are left out.
+    """Return the runs that were tested on the same utterances and references of a set, and why others are left out.
 
-    The utterances of most runs decide; in a tie, those of the first run.
+    Those of most runs decide; in a tie, those of the first run. References are the same if their digests are; runs that
+    have not recorded any have those of runs with the same options of text normalization.
     """
     problems = []
     missing = [run for run in runs if name not in run.sets]
@@ -45,10 +46,11 @@ def comparable_runs(runs: Sequence[Run], name: str) -> tuple[list[Run], list[str
         folders = shortlist(run.folder for run in missing)
         problems.append(f"{name}: compared without {folders}, which have no errors of this set")
     groups: dict[tuple[object, ...], list[Run]] = defaultdict(list)
-    for run in runs:
-        if name in run.sets:
-            errors = run.sets[name]
-            groups[errors.ids, errors.words, errors.speakers].append(run)
+    tested = [(run, run.sets[name]) for run in runs if name in run.sets]
+    recorded = {errors.text: errors.references for _, errors in tested if errors.references}
+    for run, errors in tested:
+        references = errors.references or recorded.get(errors.text)
+        groups[errors.ids, errors.words, errors.speakers, references or errors.text].append(run)
     kept = max(groups.values(), key=len)
     for group in groups.values():
         if group is not kept:
@@ -62,6 +64,12 @@ def _difference(left_out: SetErrors, kept: SetErrors) -> str:
     if extra or missing:
         parts = (("also has", extra), ("lacks", missing))
         return f"it has different utterances ({'; '.join(f'{verb} {shortlist(ids)}' for verb, ids in parts if ids)})"
+    if (left_out.words, left_out.speakers) == (kept.words, kept.speakers):
+        options, others = (
+            shortlist(option for option in one.text if option not in other.text) or "no other options"
+            for one, other in ((left_out, kept), (kept, left_out))
+        )
+        return f"it has other reference texts (data.text: {options}, in the runs that are compared: {others})"
     what = "number of words" if left_out.words != kept.words else "speaker"
     ours, theirs = (zip(errors.words, errors.speakers, strict=True) for errors in (left_out, kept))
     ids = (id for id, one, other in zip(kept.ids, ours, theirs, strict=True) if one != other)

@@ -17,23 +17,30 @@ ELAPSED = "train/elapsed_s"
 CURVES = ("train/loss", "train/lr", "train/gradient_norm", "val/")  # names, or their beginnings
 MAX_POINTS = 1_000_000  # of a run's curves: four numbers of 250,000 updates; reading them takes some seconds
 MAX_DIGITS = 9  # of a count
-MAX_UTTERANCES = 1_000_000  # of a test set
+MAX_UTTERANCES = 300_000  # of all test sets of a run: more than LibriSpeech's training set has
 
 
-def read_errors(path: Path) -> SetErrors:
+def read_errors(path: Path, max_utterances: int | None = None) -> SetErrors:
     """Read a ``<set>.errors.tsv`` of ``asr.evaluation.report.write_report``.
+
+    Args:
+        path: of the file.
+        max_utterances: allowed number; None: ``MAX_UTTERANCES``.
 
     Raises:
         ValueError: the file is not such a table; the message names the line.
     """
     check_regular_file(path)
+    max_utterances = MAX_UTTERANCES if max_utterances is None else max_utterances
     rows: dict[str, tuple[str | None, int, int]] = {}
     try:
         with path.open(newline="\n", encoding="utf-8") as file:
-            lines = bounded_lines(file, MAX_UTTERANCES)
+            lines = bounded_lines(file)
             if tuple(next(lines, "").removesuffix("\n").split("\t")) != ERROR_COLUMNS:
                 raise ValueError(f"line 1: the columns must be {', '.join(ERROR_COLUMNS)}")
             for number, line in enumerate(lines, start=2):
+                if len(rows) == max_utterances:
+                    raise ValueError(f"line {number}: the test sets of a run may have {MAX_UTTERANCES} utterances")
                 _add_errors(rows, line.removesuffix("\n"), number)
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text in UTF-8") from None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from asr.evaluation.comparison.inputs.naming import BUDGET, MAX_KEY, SEED, FreeKeys, Systems
-from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
-from asr.evaluation.comparison.inputs.runs import Cost, Curve, Run, SetErrors
+from asr.evaluation.comparison.inputs.run_files import MAX_UTTERANCES, read_curves, read_errors
+from asr.evaluation.comparison.inputs.runs import MAX_SETS, Cost, Curve, Run, SetErrors
 from asr.evaluation.formatting import count, shortened, shortlist
 from asr.evaluation.report import check_set_name
-from asr.nested import at, number_at
+from asr.nested import at, flatten, number_at
 from asr.plain_data import read_json, read_yaml
 
 MAX_SENTENCES = 20  # notes of a run, and problems of its files
@@ -113,7 +113,9 @@ def _read(start: _Start) -> _Files:
     summary = read_json(folder / SUMMARY)
     if not isinstance(summary, dict):
         raise ValueError(f"{SUMMARY} is not a mapping")
-    sets, problems = _read_sets(folder, at(summary, "test"))
+    text = at(start.config, "data", "text")
+    options = sorted(flatten(text).items()) if isinstance(text, Mapping) else ()
+    sets, problems = _read_sets(folder, at(summary, "test"), tuple(f"{key}={value}" for key, value in options))
     curves: dict[str, Curve] = {}
     try:
         curves = read_curves(folder / "metrics.csv")
@@ -122,13 +124,20 @@ def _read(start: _Start) -> _Files:
     return _Files(**vars(start), summary=summary, sets=sets, curves=curves, problems=problems)
 
 
-def _read_sets(folder: Path, tested: Any) -> tuple[dict[str, SetErrors], list[str]]:
+def _read_sets(folder: Path, tested: Any, text: tuple[str, ...]) -> tuple[dict[str, SetErrors], list[str]]:
     """Read the errors on the sets that the summary names."""
-    sets, problems = {}, []
+    sets: dict[str, SetErrors] = {}
+    problems = []
+    if isinstance(tested, Mapping) and len(tested) > MAX_SETS:
+        raise ValueError(f"{SUMMARY} names {len(tested)} test sets; at most {MAX_SETS} are compared")
     for name in tested if isinstance(tested, Mapping) else ():
         try:
             check_set_name(str(name))
-            sets[str(name)] = read_errors(folder / "decode" / f"{name}.errors.tsv")
+            # many names may lead to one large file
+            room = MAX_UTTERANCES - sum(len(errors.ids) for errors in sets.values())
+            errors = read_errors(folder / "decode" / f"{name}.errors.tsv", room)
+            digest = at(tested, name, "references")
+            sets[str(name)] = replace(errors, references=digest if isinstance(digest, str) else None, text=text)
         except (ValueError, OSError) as error:
             problems.append(f"{folder}: {error}")
     if not sets:

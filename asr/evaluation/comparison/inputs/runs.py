@@ -6,22 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+MAX_SETS = 100  # test sets, each with plots and tables of its own
+
 
 @dataclass(frozen=True)
 class SetErrors:
-    """Word errors of a run on one test set; every field has one entry per utterance, ordered by id.
+    """Word errors of a run on one test set; the first four fields have one entry per utterance, ordered by id.
 
     Attributes:
         ids: utterance ids.
         speakers: None for an unknown speaker.
         words: number of words in the reference.
         errors: substitutions, deletions and insertions together.
+        references: digest of the reference texts; None: the run, an older one, has not recorded it.
+        text: options that the references were normalized with, as ``key=value``.
     """
 
     ids: tuple[str, ...]
     speakers: tuple[str | None, ...]
     words: tuple[int, ...]
     errors: tuple[int, ...]
+    references: str | None = None
+    text: tuple[str, ...] = ()
 
     @property
     def wer(self) -> float:

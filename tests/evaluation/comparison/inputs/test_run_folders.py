@@ -13,7 +13,7 @@ from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.report import write_report
 from asr.evaluation.wer import Utterance, score
 from asr.plain_data import MAX_BYTES, read_yaml
-from tests.evaluation.comparison.run_folders import write_metrics, write_run
+from tests.evaluation.comparison.run_folders import NUM_UTTERANCES, write_metrics, write_run
 
 
 def free(config):
@@ -87,6 +87,15 @@ def test_what_a_report_wrote_is_read_back(tmp_path):
     assert errors.words == (1, 3, 0)
     assert errors.errors == (1, 2, 0)
     assert errors.wer == scored.wer
+
+
+def test_what_a_run_was_scored_against_is_read_from_its_summary_and_its_config(tmp_path):
+    data = {"text": {"case": "lower", "punctuation": "keep"}}
+    write_run(tmp_path / "a", config={"data": data}, summary={"test": {"test": {"references": "0123"}}})
+    write_run(tmp_path / "b", config={"data": 5}, summary={"test": {"test": {"references": [1]}}})
+    scored = [run.sets["test"] for run in read_runs([tmp_path / "a", tmp_path / "b"], free).runs]
+    assert [one.references for one in scored] == ["0123", None]
+    assert [one.text for one in scored] == [("case=lower", "punctuation=keep"), ()]
 
 
 def test_the_gpus_memory_goes_before_the_machines_and_what_was_not_measured_is_none(tmp_path):
@@ -212,6 +221,18 @@ def test_damaged_or_hostile_files_leave_out_one_run(tmp_path, monkeypatch, file,
     assert [run.folder for run in found.runs] == [whole]
     assert complaint in found.problems[0]
     assert not (tmp_path / "hacked").exists()
+
+
+def test_a_summary_that_names_sets_without_end_leaves_out_its_run(tmp_path):
+    folder = write_run(tmp_path / "a", "seed=1", summary={"test": {f"test{n}": {} for n in range(1000)}})
+    assert the_problem(folder).endswith("report/summary.json names 1000 test sets; at most 100 are compared")
+
+
+def test_names_that_lead_to_one_table_do_not_multiply_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("asr.evaluation.comparison.inputs.run_folders.MAX_UTTERANCES", 2 * NUM_UTTERANCES)
+    folder = write_run(tmp_path / "a", "seed=1", sets=("a", "b", "c"))
+    assert "c.errors.tsv, line 2: the test sets of a run may have" in the_problem(folder)
+    assert list(read_runs([folder], free).runs[0].sets) == ["a", "b"]
 
 
 def test_a_set_name_cannot_lead_out_of_the_folder(tmp_path):

@@ -1,0 +1,69 @@
+"""What befalls one of several processes: the last line says why the run has ended, and how to resume it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from asr.signals import TRY_AGAIN
+from tests.cli.test_resume import wait_for_update
+from tests.programs import Started
+from tests.small_runs import LONG
+
+
+def pid_of_rank(rank: int, process: Started) -> int:
+    """Return the process of a rank: they are forked in this order, before the launcher knows what to start."""
+    found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+    return sorted(map(int, found.stdout.split()))[rank]
+
+
+def start(small_run, folder: Path, *words: str, **options) -> Started:
+    data = f"data.dir={small_run.data_dir}"
+    return small_run.programs.start("train", *words, data, "trainer.devices=2", cwd=folder, num_spares=2, **options)
+
+
+def ended(process: Started, folder: Path) -> tuple[int, str]:
+    """Return the exit code, and the last line."""
+    code, printed = process.wait(timeout=60), (folder / "log.txt").read_text()
+    assert "Traceback" not in printed, printed
+    return code, [line for line in printed.splitlines() if line and "HYDRA_FULL_ERROR" not in line][-1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_is_the_only_one_that_is_spoken_of(small_run, tmp_path, rank):
+    every = "trainer.val_check_interval=2"
+    process = start(small_run, tmp_path, *LONG, every, "run_dir=run")
+    wait_for_update(tmp_path / "run", 5, process)
+    os.kill(pid_of_rank(rank, process), signal.SIGKILL)
+    code, line = ended(process, tmp_path)
+    assert code == 128 + signal.SIGKILL
+    assert line.startswith(f"asr-train: process {rank} of 2 was killed by SIGKILL")
+    assert "lower data.batch.max_duration_s" in line
+    assert f"asr-train resume={tmp_path / 'run'} continues from update " in line
+
+
+def test_a_full_disk_is_the_last_that_several_processes_say(small_run, tmp_path):
+    run_dir = small_run.interrupted(tmp_path / "run")
+    limit = (run_dir / "metrics.csv").stat().st_size + 20_000
+    words = (f"resume={run_dir}", "allow_changes=true")
+    process = start(small_run, tmp_path, *words, limits={"RLIMIT_FSIZE": limit})
+    code, line = ended(process, tmp_path)
+    assert code == 1
+    assert "could not be written: File too large" in line
+    assert f"asr-train resume={run_dir} continues from update 3" in line
+
+
+def test_a_process_that_hangs_does_not_keep_a_run_from_its_end(small_run, tmp_path):
+    process = start(small_run, tmp_path, *LONG, "run_dir=run", constants={"asr.cli.launcher.GRACE_S": 1})
+    wait_for_update(tmp_path / "run", 2, process)
+    os.kill(pid_of_rank(1, process), signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process, tmp_path) == (
+        TRY_AGAIN,
+        "asr-train: processes 0, 1 of 2 did not end within 1 s after SIGTERM, and had to be killed; "
+        f"asr-train resume={tmp_path / 'run'} starts again: it has no checkpoint yet",
+    )
