@@ -18,7 +18,7 @@ from rich.table import Table
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.records import records
-from asr.cli.sweeps.tuning import Settings, Trial, TunedSystem, shares, systems
+from asr.cli.sweeps.tuning import Search, Settings, Trial, TunedSystem, shares, systems
 from asr.console import PlainConsole
 from asr.errors import RunFailed
 from asr.evaluation.formatting import count, shortlist
@@ -51,7 +51,7 @@ class TunedSweeper(Sweeper):
     def __init__(self, sweep: DictConfig) -> None:
         container = OmegaConf.to_container(sweep, resolve=True)
         assert isinstance(container, dict)
-        self.options: dict[str, Any] = {str(key): value for key, value in container.items()}
+        self.raw: dict[str, Any] = {str(key): value for key, value in container.items()}
         self.num_jobs = 0
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -64,18 +64,19 @@ class TunedSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Tune and train; ``arguments`` are overrides for all jobs."""
-        studies, seeds = _studies(self.options), self.options["seeds"]
-        tuned = systems(self.options, self.options["tuning_seed"])
-        self.num_trials = shares(tuned, self.options["trials"])
+        self.search = Search.read(self.raw)
+        studies, seeds = self.search.studies, self.search.seeds
+        tuned = systems(self.search, self.search.tuning_seed)
+        self.num_trials = shares(tuned, self.search.trials)
         chosen = {override_key(word) for system in tuned for word in (*system.overrides, *system.space)}
         self.common = _plain_overrides(arguments, {"seed", *chosen})
-        if self.options["target_wer"] is not None:
-            self.common.append(f"sweep.target_wer={self.options['target_wer']}")
+        if self.raw["target_wer"] is not None:
+            self.common.append(f"sweep.target_wer={self.raw['target_wer']}")
         self.sweep_dir.mkdir(parents=True, exist_ok=True)
         done = []
         for study in range(1, studies + 1):
             self.prefix = f"study {study} of {studies}: " if studies > 1 else ""
-            found = self._tuned(self.options["tuning_seed"] + SEEDS_APART * (study - 1))
+            found = self._tuned(self.search.tuning_seed + SEEDS_APART * (study - 1))
             done.append(found)
             report(done, self.sweep_dir)
             own = seeds if studies == 1 else [seeds[study - 1]]
@@ -83,11 +84,11 @@ class TunedSweeper(Sweeper):
 
     def _tuned(self, seed: int) -> list[TunedSystem]:
         """Return the systems with their trials."""
-        found = systems(self.options, seed)
+        found = systems(self.search, seed)
         pairs = zip(found, self.num_trials, strict=True)
         self._try("trials", seed, [(one, settings) for one, num in pairs for settings in one.sample(num)])
         extra = [num // min(self.num_trials) for num in self.num_trials]
-        for _ in range(self.options["max_extra_trials"]):
+        for _ in range(self.search.max_extra_trials):
             if not any(system.at_edge for system in found):
                 break
             for turn in range(max(extra)):
@@ -98,19 +99,19 @@ class TunedSweeper(Sweeper):
     def _compared(self, found: Sequence[TunedSystem], study: int, seed: int) -> list[list[str]]:
         """Return the overrides of the runs that are compared, with what a comparison shall know of their tuning."""
         jobs = [[*one.words(one.best.settings), *self._told(one.name, study, list(one.space))] for one in found]
-        if self.options["with_defaults"]:
+        if self.search.with_defaults:
             usual = {system.optimizer: system for system in found}  # the last: the usual schedule, if there are two
             jobs += [[*one.overrides, *self._told(f"{name} defaults", study, [])] for name, one in usual.items()]
         return [[*words, f"seed={seed}"] for words in jobs]
 
     def _told(self, name: str, study: int, keys: Sequence[str]) -> list[str]:
-        told = f"system:{json.dumps(name)},study:{study},studies:{self.options['studies']},keys:[{','.join(keys)}]"
+        told = f"system:{json.dumps(name)},study:{study},studies:{self.search.studies},keys:[{','.join(keys)}]"
         return [f"++sweep.tuned={{{told}}}"]
 
     def _try(self, what: str, seed: int, trials: Sequence[tuple[TunedSystem, Settings]]) -> None:
         extra = [f"seed={seed}", "decode_test=false"]
         jobs = [[*system.words(settings), *extra] for system, settings in trials]
-        wers = self._launch(what, jobs, self.options["tuning_overrides"])
+        wers = self._launch(what, jobs, self.search.tuning_overrides)
         ended = [one.name for one in records(self.sweep_dir) if one.was_ended and one.overrides in self.batch]
         if ended:
             raise RunFailed(
@@ -132,17 +133,6 @@ class TunedSweeper(Sweeper):
         self.num_jobs += len(self.batch)
         wers = [float(result.return_value) for result in results]
         return [math.inf if math.isnan(wer) else wer for wer in wers]
-
-
-def _studies(options: dict[str, Any]) -> int:
-    studies, num_seeds = options["studies"], len(options["seeds"])
-    if not isinstance(studies, int) or studies < 1:
-        raise ConfigError(f"sweep.studies must be a whole number of at least 1, given {studies!r}")
-    if studies not in (1, num_seeds):
-        raise ConfigError(
-            f"sweep.studies={studies} needs as many sweep.seeds, one for the winner of each study; given {num_seeds}"
-        )
-    return studies
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.records import records
-from asr.cli.sweeps.tuning import Choice, Range, Trial, TunedSystem, shares, systems
+from asr.cli.sweeps.tuning import Choice, Range, Search, Trial, TunedSystem, shares, systems
 from hydra_plugins.werdict_tuned_sweeper import report
 from tests.cli.conftest import Workplace
 from tests.cli.test_resume import data
@@ -24,6 +24,13 @@ SWEEP = {
     "widths": {"lr": 5, "optimizer": 10, "schedule": 2},
     "search": None,
     "choices": {},
+    "trials": 12,
+    "max_extra_trials": 3,
+    "tuning_seed": 0,
+    "tuning_overrides": [],
+    "studies": 1,
+    "seeds": [1, 2],
+    "with_defaults": True,
     "optimizers": {
         "adamw": {
             "around": {"lr": 0.001, "weight_decay": 0.1},
@@ -76,7 +83,7 @@ def test_inside_the_range_the_sequence_goes_on(trials):
 
 
 def test_a_space_is_filled_evenly_and_alike_for_all_systems():
-    found = systems(SWEEP, seed=3)
+    found = systems(Search.read(SWEEP), seed=3)
     assert [one.name for one in found] == ["adamw warmup_cosine", "eve warmup_cosine", "eve eden2"]
     assert found[2].overrides == ("optimizer=eve", "schedule=eden2", "schedule.lr_batches=0.1")
     settings = [one.sample(16) for one in found]
@@ -98,26 +105,27 @@ def test_a_space_is_filled_evenly_and_alike_for_all_systems():
     assert [3 * one["optimizer.lr"] for one in settings[0]] == pytest.approx(
         [one["optimizer.lr"] for one in settings[1]], rel=0.06
     )
-    assert systems(SWEEP, seed=3)[0].sample(16) == settings[0]
-    assert systems(SWEEP, seed=4)[0].sample(16) != settings[0]
+    assert systems(Search.read(SWEEP), seed=3)[0].sample(16) == settings[0]
+    assert systems(Search.read(SWEEP), seed=4)[0].sample(16) != settings[0]
 
 
 def test_what_is_searched_can_be_chosen_and_shared():
-    assert [one.name for one in systems({**SWEEP, "schedule_modes": ["usual"]}, 0)] == ["adamw", "eve"]
-    (system,) = systems({**SWEEP, "only": ["eve"], "schedule_modes": ["usual"], "search": ["optimizer.lr"]}, 0)
-    assert list(system.space) == ["optimizer.lr"]
+    assert [one.name for one in systems(Search.read({**SWEEP, "schedule_modes": ["usual"]}), 0)] == ["adamw", "eve"]
     (system,) = systems(
-        {**SWEEP, "only": ["eve"], "schedule_modes": ["common"], "choices": {"encoder.dropout": [0.1, 0.2]}}, 0
+        Search.read({**SWEEP, "only": ["eve"], "schedule_modes": ["usual"], "search": ["optimizer.lr"]}), 0
     )
+    assert list(system.space) == ["optimizer.lr"]
+    choices = {"encoder.dropout": [0.1, 0.2]}
+    (system,) = systems(Search.read({**SWEEP, "only": ["eve"], "schedule_modes": ["common"], "choices": choices}), 0)
     assert {one["encoder.dropout"] for one in system.sample(8)} == {0.1, 0.2}
     words = system.words({"optimizer.lr": 0.01, "optimizer.betas": [0.9, 0.98]})
     assert words[2:] == ["optimizer.lr=0.01", "optimizer.betas=[0.9,0.98]"]
 
 
 def test_an_optimizer_with_two_schedules_has_no_more_trials_than_another():
-    assert shares(systems(SWEEP, 0), 12) == [12, 6, 6]
+    assert shares(systems(Search.read(SWEEP), 0), 12) == [12, 6, 6]
     with pytest.raises(ConfigError, match="eve has 2 schedules, which do not divide 5 trials; give a multiple of 2"):
-        shares(systems(SWEEP, 0), 5)
+        shares(systems(Search.read(SWEEP), 0), 5)
 
 
 @pytest.mark.parametrize(("wers", "learned"), [((1.0, math.inf), False), ((1.3, 1.0), False), ((1.0, 0.99), True)])
@@ -132,17 +140,25 @@ def test_a_system_that_never_learned_is_said_to_have_failed(wers, learned, tmp_p
     ("changed", "message"),
     [
         ({"only": ["sgd"]}, "no range is known of 'sgd'; there are adamw, eve"),
-        ({"schedule_modes": ["best"]}, "may hold common and usual, given 'best'"),
+        ({"only": "adamw"}, "sweep.only: Input should be a valid list, given 'adamw'"),
+        ({"schedule_modes": ["best"]}, "Input should be 'common' or 'usual', given 'best'"),
         ({"common_schedule": "wsd"}, "no schedule 'wsd'"),
         ({"only": []}, "nothing to tune"),
-        ({"search": ["optimizer.weight_decay"]}, "every optimizer needs an lr"),
-        ({"choices": {"encoder.dropout": []}}, "no value to choose from for encoder.dropout"),
-        ({"widths": {"lr": 0, "optimizer": 10, "schedule": 2}}, "optimizer.lr is searched around 0.001 by 0"),
+        ({"search": ["optimizer.weight_decay"]}, "the lr of adamw must be searched too"),
+        ({"search": ["optimizer.lr", "optimizer.betas", "optimizer.beta"]}, "nobody's range has 'optimizer.beta'"),
+        ({"choices": {"encoder.dropout": []}}, "sweep.choices.encoder.dropout: List should have at least 1 item"),
+        ({"widths": {"lr": 0.5, "optimizer": 10, "schedule": 2}}, "sweep.widths.lr: Input should be greater than"),
+        ({"optimizers": {"eve": {"around": {"lr": "1"}, "usual": "eden2"}}}, "eve.around.lr: Input should be a valid"),
+        ({"optimizers": {"eve": {"around": {}, "usual": "eden2", "lr": [1]}}}, "eve.lr: Extra inputs are not"),
+        ({"seeds": [1, 1]}, "every seed once"),
+        ({"seeds": 3}, "sweep.seeds: Input should be a valid list, given 3"),
+        ({"trials": 1.5}, "sweep.trials: Input should be a valid integer"),
+        ({"max_extra_trials": None}, "sweep.max_extra_trials: Input should be a valid integer"),
     ],
 )
 def test_what_would_be_unfair_or_unknown_is_refused(changed, message):
     with pytest.raises(ConfigError, match=message):
-        systems({**SWEEP, **changed}, 0)
+        systems(Search.read({**SWEEP, **changed}), 0)
 
 
 def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_path):
@@ -196,7 +212,7 @@ def test_the_winners_of_several_studies_are_one_system(trained, tmp_path):
             ["sweep.studies=3", "sweep.seeds=[1,2]"],
             "needs as many sweep.seeds, one for the winner of each study; given 2",
         ),
-        (["sweep.studies=0"], "sweep.studies must be a whole number of at least 1, given 0"),
+        (["sweep.studies=0"], "sweep.studies: Input should be greater than or equal to 1, given 0"),
         (["sweep.trials=5"], "which do not divide 5 trials"),
     ],
 )

@@ -7,14 +7,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scipy.stats import qmc
 
 from asr.cli.errors import ConfigError
 
 LR = "optimizer.lr"
+MOST = 1000  # trials, studies, seeds
 BEYOND = 3.0  # a trial beyond an edge has so many times the outermost lr that was tried, or as small a part of it
 
 Settings = dict[str, Any]  # values by key of the config
@@ -138,62 +140,125 @@ def rounded(value: float) -> float:
     return float(f"{value:.2g}")
 
 
-def systems(sweep: Mapping[str, Any], seed: int) -> list[TunedSystem]:
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Width = Annotated[float, Field(ge=1, le=1e6)]
+Choices = dict[str, Annotated[list[Any], Field(min_length=1)]]
+Amount = Annotated[int, Field(ge=1, le=MOST)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _Widths(_Strict):
+    lr: Width
+    optimizer: Width
+    schedule: Width
+
+
+class _Space(_Strict):
+    around: dict[str, Positive] = {}
+    choices: Choices = {}
+
+
+class _Optimizer(_Space):
+    usual: str
+
+
+class _Schedule(_Space):
+    overrides: list[str] = []
+
+
+class Search(_Strict):
+    """What ``configs/sweep/optimizers.yaml`` may say; it tells what each key means."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")  # keys of all sweeps
+
+    only: list[str] | None
+    schedule_modes: Annotated[list[Literal["common", "usual"]], Field(min_length=1)]
+    common_schedule: str
+    trials: Amount
+    max_extra_trials: Annotated[int, Field(ge=0, le=MOST)]
+    tuning_seed: Annotated[int, Field(ge=0, le=2**31)]
+    tuning_overrides: list[str]
+    studies: Amount
+    seeds: Annotated[list[int], Field(min_length=1, max_length=MOST)]
+    with_defaults: bool
+    widths: _Widths
+    search: list[str] | None
+    choices: Choices
+    optimizers: dict[str, _Optimizer]
+    schedules: dict[str, _Schedule]
+
+    @classmethod
+    def read(cls, sweep: Mapping[str, Any]) -> Search:
+        """Return what a sweep's config says.
+
+        Raises:
+            ConfigError: a value is not of its kind, a name is unknown, or studies and seeds do not fit.
+        """
+        try:
+            found = cls.model_validate(sweep)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, ("sweep", *first["loc"])))
+            raise ConfigError(f"{where}: {first['msg']}, given {first['input']!r}") from None
+        for name in found.only or ():
+            if name not in found.optimizers:
+                raise ConfigError(f"sweep.only: no range is known of {name!r}; there are {', '.join(found.optimizers)}")
+        if len(set(found.seeds)) < len(found.seeds):
+            raise ConfigError(f"sweep.seeds: every seed once, given {found.seeds}")
+        if found.studies not in (1, len(found.seeds)):
+            raise ConfigError(
+                f"sweep.studies={found.studies} needs as many sweep.seeds, one for the winner of each study; given "
+                f"{len(found.seeds)}"
+            )
+        return found
+
+    def space(self, optimizer: str, schedule: str) -> dict[str, Range | Choice]:
+        """Return ranges and choices by key: those of the optimizer, of its schedule, and of all systems."""
+        space: dict[str, Range | Choice] = {}
+        for group, own in (("optimizer", self.optimizers[optimizer]), ("schedule", self.schedules[schedule])):
+            for key, around in own.around.items():
+                width: float = getattr(self.widths, "lr" if key == "lr" else group)
+                space[f"{group}.{key}"] = Range(around, width)
+            space |= {f"{group}.{key}": Choice(values) for key, values in own.choices.items()}
+        return space | {key: Choice(values) for key, values in self.choices.items()}
+
+
+def systems(sweep: Search, seed: int) -> list[TunedSystem]:
     """Return the systems that are tuned.
 
     Args:
-        sweep: ``configs/sweep/optimizers.yaml``.
+        sweep: what is searched.
         seed: of the settings that are tried.
 
     Raises:
-        ConfigError: a name is unknown, a value is out of its range, or optimizers would not be searched alike.
+        ConfigError: a schedule is unknown, nothing is left to tune, or a key that is to be searched is no system's.
     """
-    optimizers, schedules = sweep["optimizers"], sweep["schedules"]
-    only = list(optimizers) if sweep["only"] is None else list(sweep["only"])
-    for name in only:
-        if name not in optimizers:
-            raise ConfigError(f"sweep.only: no range is known of {name!r}; there are {', '.join(optimizers)}")
-    for mode in sweep["schedule_modes"]:
-        if mode not in ("common", "usual"):
-            raise ConfigError(f"sweep.schedule_modes may hold common and usual, given {mode!r}")
     pairs = []
+    only = list(dict.fromkeys(sweep.optimizers if sweep.only is None else sweep.only))
     for name in only:
-        by_mode = {"common": sweep["common_schedule"], "usual": optimizers[name]["usual"]}
-        pairs += [(name, schedule) for schedule in dict.fromkeys(by_mode[mode] for mode in sweep["schedule_modes"])]
+        by_mode = {"common": sweep.common_schedule, "usual": sweep.optimizers[name].usual}
+        pairs += [(name, schedule) for schedule in dict.fromkeys(by_mode[mode] for mode in sweep.schedule_modes)]
     if not pairs:
-        raise ConfigError("sweep: nothing to tune: sweep.only and sweep.schedule_modes name at least one each")
-    found = []
+        raise ConfigError("sweep.only: nothing to tune: name at least one optimizer")
+    found, known = [], set[str]()
     for name, schedule in pairs:
-        if schedule not in schedules:
-            raise ConfigError(f"sweep: no schedule {schedule!r} in sweep.schedules; there are {', '.join(schedules)}")
-        words = (f"optimizer={name}", f"schedule={schedule}", *schedules[schedule].get("overrides", ()))
-        space = _space(sweep, optimizers[name], schedules[schedule])
+        if schedule not in sweep.schedules:
+            known_ones = ", ".join(sweep.schedules)
+            raise ConfigError(f"sweep: no schedule {schedule!r} in sweep.schedules; there are {known_ones}")
+        words = (f"optimizer={name}", f"schedule={schedule}", *sweep.schedules[schedule].overrides)
+        whole = sweep.space(name, schedule)
+        known |= whole.keys()
+        space = {key: one for key, one in whole.items() if sweep.search is None or key in sweep.search}
         if LR not in space:
-            raise ConfigError(f"sweep.optimizers.{name}.around: every optimizer needs an lr, given none")
-        label = f"{name} {schedule}" if len(pairs) > len(only) else name
-        found.append(TunedSystem(label, name, words, space, seed))
+            raise ConfigError(f"sweep: the lr of {name} must be searched too: in its around, and in sweep.search")
+        found.append(TunedSystem(f"{name} {schedule}" if len(pairs) > len(only) else name, name, words, space, seed))
+    unknown = set(sweep.search or ()) - known
+    if unknown:
+        raise ConfigError(f"sweep.search: nobody's range has {min(unknown)!r}; there are {', '.join(sorted(known))}")
     return found
-
-
-def _space(sweep: Mapping[str, Any], optimizer: Mapping[str, Any], schedule: Mapping[str, Any]) -> Settings:
-    """Return ranges and choices by key: those of the optimizer, of its schedule, and of all systems."""
-    space: Settings = {}
-    for group, own in (("optimizer", optimizer), ("schedule", schedule)):
-        for key, around in own.get("around", {}).items():
-            width = sweep["widths"]["lr" if key == "lr" else group]
-            if not all(isinstance(number, int | float) and number > 0 for number in (around, width)):
-                raise ConfigError(
-                    f"sweep: {group}.{key} is searched around {around!r} by {width!r}: both must be above 0"
-                )
-            space[f"{group}.{key}"] = Range(around, width)
-        space |= {f"{group}.{key}": Choice(values) for key, values in own.get("choices", {}).items()}
-    space |= {key: Choice(values) for key, values in sweep["choices"].items()}
-    empty = [key for key, one in space.items() if isinstance(one, Choice) and not one.values]
-    if empty:
-        raise ConfigError(f"sweep: no value to choose from for {empty[0]}")
-    if sweep["search"] is not None:
-        space = {key: one for key, one in space.items() if key in sweep["search"]}
-    return space
 
 
 def shares(found: Sequence[TunedSystem], total: int) -> list[int]:
