@@ -115,7 +115,7 @@ def test_what_is_searched_can_be_chosen_and_shared():
         Search.read({**SWEEP, "only": ["eve"], "schedule_modes": ["usual"], "search": ["optimizer.lr"]}), 0
     )
     assert list(system.space) == ["optimizer.lr"]
-    choices = {"encoder.dropout": [0.1, 0.2]}
+    choices = {"encoder": {"dropout": [0.1, 0.2]}}
     (system,) = systems(Search.read({**SWEEP, "only": ["eve"], "schedule_modes": ["common"], "choices": choices}), 0)
     assert {one["encoder.dropout"] for one in system.sample(8)} == {0.1, 0.2}
     words = system.words({"optimizer.lr": 0.01, "optimizer.betas": [0.9, 0.98]})

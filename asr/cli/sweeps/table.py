@@ -105,7 +105,7 @@ def job_table(sweep_dir: Path, found: list[JobRecord]) -> Table:
         wers = [best_dev_wer(folder), *_test_wers(folder)]
         style = "red" if record.failed else None
         minutes = f"{record.seconds / 60:.1f}" if record.seconds else ""
-        words = [word for word in record.overrides if word not in shared]
+        words = [word for word in record.overrides if word not in shared and override_key(word) != "sweep.tuned"]
         table.add_row(
             " ".join(words) or record.name,
             record.status + (f" (exit code {record.exit_code})" if record.exit_code else ""),

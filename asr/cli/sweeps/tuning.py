@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scipy.stats import qmc
 
 from asr.cli.errors import ConfigError
+from asr.nested import flatten
 
 LR = "optimizer.lr"
 MOST = 1000  # trials, studies, seeds
@@ -198,7 +199,8 @@ class Search(_Strict):
             ConfigError: a value is not of its kind, a name is unknown, or studies and seeds do not fit.
         """
         try:
-            found = cls.model_validate(sweep)
+            choices = flatten(sweep["choices"]) if sweep["choices"] else {}
+            found = cls.model_validate({**sweep, "choices": choices})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, ("sweep", *first["loc"])))
