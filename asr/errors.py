@@ -30,6 +30,7 @@ PEER_SIGNS = (
     *("Connection was likely closed", "Connection reset by peer", "Broken pipe"),
 )
 LOST_PEER = 76  # exit code, larger than that of a process with a reason of its own
+DIVERGED = 77  # exit code of a run that its own settings have ended
 WORKER_KEYS = "data.workers.num_workers or .prefetch (num_workers when decoding); num_workers=0 needs no worker"
 
 
@@ -43,6 +44,10 @@ class WorkerLost(RuntimeError):
 
 class PeerLost(RunFailed):
     """Another process of this run has ended, and what it printed says why."""
+
+
+class Diverged(RunFailed):
+    """Training cannot continue because losses or gradients are not finite."""
 
 
 class OutOfMemory(RunFailed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Collection, Sequence
@@ -18,14 +19,14 @@ from rich.table import Table
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.records import records
-from asr.cli.sweeps.tuning import Search, Settings, Trial, TunedSystem, shares, systems
+from asr.cli.sweeps.tuning import SEEDS_APART, Search, Settings, Trial, TunedSystem, shares, systems
 from asr.console import PlainConsole
-from asr.errors import RunFailed
+from asr.errors import DIVERGED, RunFailed
 from asr.evaluation.formatting import count, shortlist
+from asr.plain_data import read_json
 from asr.safe_io import write_whole
 
 SHOWN = 3  # trials of a system in the printed table, the best ones
-SEEDS_APART = 1000  # of two studies
 
 console = PlainConsole()
 
@@ -34,8 +35,8 @@ class TunedSweeper(Sweeper):
     """Gives every optimizer the same number of trials, then trains the best settings of each with the same seeds.
 
     First the same quasi-random places of every search space. While the best learning rate of any system lies at the
-    edge of what was tried, each gets one trial more: beyond the edge, or the next place. All that is judged on the
-    development sets, with a seed of its own; test sets are decoded at the end alone.
+    edge of what was tried, every optimizer gets as many trials more: beyond the edge, or at the next places. All that
+    is judged on the development sets, with a seed of its own; test sets are decoded at the end alone.
 
     Several studies do all of it as often, each with places and a tuning seed of its own, and train their winners with
     one seed each: then what differs between seeds includes the luck of tuning.
@@ -93,16 +94,22 @@ class TunedSweeper(Sweeper):
                 break
             for turn in range(max(extra)):
                 some = [system for system, num in zip(found, extra, strict=True) if turn < num]
-                self._try("one more trial each", seed, [(system, system.next_settings()) for system in some])
+                self._try("more trials", seed, [(system, system.next_settings()) for system in some])
         return found
 
     def _compared(self, found: Sequence[TunedSystem], study: int, seed: int) -> list[list[str]]:
         """Return the overrides of the runs that are compared, with what a comparison shall know of their tuning."""
-        jobs = [[*one.words(one.best.settings), *self._told(one.name, study, list(one.space))] for one in found]
+        jobs = {
+            one.name: [*one.words(one.best.settings), *self._told(one.name, study, list(one.space))] for one in found
+        }
         if self.search.with_defaults:
-            usual = {system.optimizer: system for system in found}  # the last: the usual schedule, if there are two
-            jobs += [[*one.overrides, *self._told(f"{name} defaults", study, [])] for name, one in usual.items()]
-        return [[*words, f"seed={seed}"] for words in jobs]
+            untuned = {f"untuned {one.optimizer}": one for one in found if one.is_usual}
+            jobs |= {name: [*one.overrides, *self._told(name, study, [])] for name, one in untuned.items()}
+        compared = list(jobs) if self.search.compared is None else self.search.compared
+        unknown = [name for name in compared if name not in jobs]
+        if unknown:
+            raise ConfigError(f"sweep.compared: no system is called {unknown[0]!r}; there are {', '.join(jobs)}")
+        return [[*jobs[name], f"seed={seed}"] for name in compared]
 
     def _told(self, name: str, study: int, keys: Sequence[str]) -> list[str]:
         told = f"system:{json.dumps(name)},study:{study},studies:{self.search.studies},keys:[{','.join(keys)}]"
@@ -112,12 +119,13 @@ class TunedSweeper(Sweeper):
         extra = [f"seed={seed}", "decode_test=false"]
         jobs = [[*system.words(settings), *extra] for system, settings in trials]
         wers = self._launch(what, jobs, self.search.tuning_overrides)
-        ended = [one.name for one in records(self.sweep_dir) if one.was_ended and one.overrides in self.batch]
+        own = [one for one in records(self.sweep_dir) if one.overrides in self.batch]
+        ended = [one.name for one in own if one.failed and one.exit_code != DIVERGED]
         if ended:
             raise RunFailed(
-                f"the sweep stops before it chooses: {count(len(ended), 'trial')} did not come to an end by itself, "
-                f"which says nothing of its settings: {shortlist(ended)}; to resume: the same command again, with "
-                f"sweep.name={self.sweep_name}"
+                f"the sweep stops before it chooses: {count(len(ended), 'trial')} did not finish, and not because of "
+                f"diverging, which says nothing of the settings: {shortlist(ended)}; to resume: the same command "
+                f"again, with sweep.name={self.sweep_name}"
             )
         for (system, settings), wer in zip(trials, wers, strict=True):
             system.trials.append(Trial(settings, wer))
@@ -187,7 +195,14 @@ def report(studies: Sequence[Sequence[TunedSystem]], sweep_dir: Path) -> None:
         }
         for found in studies
     ]
-    write_whole(sweep_dir / "tuning.json", json.dumps(plain, indent=1))
+    path = sweep_dir / "tuning.json"
+    before = read_json(path) if path.exists() else []
+    if not (isinstance(before, list) and all(isinstance(study, dict) for study in before)):
+        raise ValueError(f"{path} is not what a sweep that tunes writes; remove it")
+    # systems and studies that this command leaves out keep their trials
+    none: dict[str, Any] = {}
+    merged = [{**old, **new} for old, new in itertools.zip_longest(before, plain, fillvalue=none)]
+    write_whole(path, json.dumps(merged, indent=1))
 
 
 def _shown(settings: Settings) -> str:

@@ -47,7 +47,7 @@ from asr.cli.config.words import (
 from asr.cli.errors import ConfigError
 from asr.console import printable
 from asr.error_text import caused_by_memory, first_line, is_out_of_memory
-from asr.errors import LOST_PEER, PeerLost, RunFailed, silence_freed_workers
+from asr.errors import DIVERGED, LOST_PEER, Diverged, PeerLost, RunFailed, silence_freed_workers
 from asr.safe_io import named_path
 from asr.signals import Terminated, end_with, restored_handlers
 from asr.subprocesses import is_first_process
@@ -70,8 +70,9 @@ def run_app(config_name: str, task: Callable[[DictConfig], object] | None = None
     Without a task, the command of that name is imported after its command line was checked: its libraries take seconds.
 
     Exits with 2 and a message if the command line or a file is wrong, with 1 and a message if the machine or the
-    training cannot continue, and with 130 after Ctrl-C. After another signal that ends the process: with 75 if the same
-    command can be run again, else with 128 + the signal's number.
+    training cannot continue (77 if training diverged, which its settings have caused), and with 130 after Ctrl-C. After
+    another signal that ends the process: with 75 if the same command can be run again, else with 128 + the signal's
+    number.
     """
     if task is not None:
         quieten()
@@ -194,6 +195,8 @@ def _told(error: Exception, config_name: str) -> tuple[str, int]:
         return explain_os_error(error)
     if isinstance(error, yaml.YAMLError):
         return explain_yaml(error), 2
+    if isinstance(error, Diverged):
+        return str(error), DIVERGED
     return str(error), 1 if isinstance(error, RunFailed | ModuleNotFoundError) else 2
 
 

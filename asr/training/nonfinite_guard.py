@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
-from asr.errors import RunFailed
+from asr.errors import Diverged, RunFailed
 from asr.training.checkpoint_checks import count_at
 
 MAX_CONSECUTIVE_SKIPS = 50
@@ -103,7 +103,7 @@ class NonfiniteGuard:
             f"{self.counts['skipped_updates']} in all; {why}; utterances of rank {rank}: {', '.join(losses)}"
         )
         if self.counts["consecutive_skips"] >= self.max_consecutive_skips:
-            raise RunFailed(
+            raise Diverged(
                 f"the loss or the gradients of {self.max_consecutive_skips} updates in a row were not finite, the last "
                 f"at update {update}; lower optimizer.lr, train with trainer.precision=32-true, or look at the "
                 "utterances named above"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -31,6 +32,7 @@ SWEEP = {
     "studies": 1,
     "seeds": [1, 2],
     "with_defaults": True,
+    "compared": None,
     "optimizers": {
         "adamw": {
             "around": {"lr": 0.001, "weight_decay": 0.1},
@@ -49,7 +51,7 @@ SWEEP = {
 def tried(*wers: tuple[float, float]) -> TunedSystem:
     trials = [Trial({"optimizer.lr": lr, "optimizer.x": 7}, wer) for lr, wer in wers]
     space = {"optimizer.lr": Range(0.01, 5), "optimizer.x": Choice([7])}
-    return TunedSystem("eve eden2", "eve", ("optimizer=eve",), space, trials=trials)
+    return TunedSystem("eve eden2", "eve", ("optimizer=eve",), True, space, trials=trials)
 
 
 @pytest.mark.parametrize(
@@ -145,12 +147,14 @@ def test_a_system_that_never_learned_is_said_to_have_failed(wers, learned, tmp_p
         ({"common_schedule": "wsd"}, "no schedule 'wsd'"),
         ({"only": []}, "nothing to tune"),
         ({"search": ["optimizer.weight_decay"]}, "the lr of adamw must be searched too"),
-        ({"search": ["optimizer.lr", "optimizer.betas", "optimizer.beta"]}, "nobody's range has 'optimizer.beta'"),
+        ({"search": ["optimizer.lr", "optimizer.betas", "optimizer.beta"]}, "no range has 'optimizer.beta'"),
         ({"choices": {"encoder.dropout": []}}, "sweep.choices.encoder.dropout: List should have at least 1 item"),
         ({"widths": {"lr": 0.5, "optimizer": 10, "schedule": 2}}, "sweep.widths.lr: Input should be greater than"),
         ({"optimizers": {"eve": {"around": {"lr": "1"}, "usual": "eden2"}}}, "eve.around.lr: Input should be a valid"),
         ({"optimizers": {"eve": {"around": {}, "usual": "eden2", "lr": [1]}}}, "eve.lr: Extra inputs are not"),
         ({"seeds": [1, 1]}, "every seed once"),
+        ({"seeds": [0, 1]}, "sweep.seeds: 0 is a seed of the trials"),
+        ({"studies": 2, "seeds": [1, 1000]}, "sweep.seeds: 1000 is a seed of the trials"),
         ({"seeds": 3}, "sweep.seeds: Input should be a valid list, given 3"),
         ({"trials": 1.5}, "sweep.trials: Input should be a valid integer"),
         ({"max_extra_trials": None}, "sweep.max_extra_trials: Input should be a valid integer"),
@@ -188,7 +192,7 @@ def test_the_winners_of_several_studies_are_one_system(trained, tmp_path):
     words = (
         *("-m", "sweep=optimizers", "sweep.name=studies", "sweep.only=[adamw]", "sweep.seeds=[3,4]"),
         *("sweep.studies=2", "sweep.schedule_modes=[common]", "sweep.search=[optimizer.lr]", "sweep.trials=1"),
-        *("sweep.max_extra_trials=0", "sweep.with_defaults=false", *QUICK, f"data.dir={data(trained)}"),
+        *("sweep.max_extra_trials=0", "sweep.compared=[adamw]", *QUICK, f"data.dir={data(trained)}"),
     )
     printed = Workplace(tmp_path).run("train", *words)
     assert "study 2 of 2: trials: 1 job" in printed
@@ -218,3 +222,14 @@ def test_the_winners_of_several_studies_are_one_system(trained, tmp_path):
 )
 def test_what_a_tuned_sweep_cannot_do_is_refused(words, message, tmp_path):
     assert message in Workplace(tmp_path).run("train", "-m", "sweep=optimizers", *words, code=2)
+
+
+def test_a_second_stage_tunes_as_the_first_and_keeps_what_it_leaves_out(tmp_path):
+    first, second = (tried((0.01, wer), (0.03, 0.5)) for wer in (0.2, 0.4))
+    report([[first]], tmp_path)
+    report([[dataclasses.replace(second, name="cain")]], tmp_path)
+    (study,) = json.loads((tmp_path / "tuning.json").read_text())
+    assert {name: found["trials"][0]["wer"] for name, found in study.items()} == {"eve eden2": 0.2, "cain": 0.4}
+    (tmp_path / "tuning.json").write_text("7")
+    with pytest.raises(ValueError, match="is not what a sweep that tunes writes; remove it"):
+        report([[first]], tmp_path)

@@ -7,16 +7,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from scipy.stats import qmc
 
+from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.nested import flatten
 
+if TYPE_CHECKING:
+    from scipy.stats.qmc import Halton
+
 LR = "optimizer.lr"
+SEEDS_APART = 1000  # of the trials of two studies
 MOST = 1000  # trials, studies, seeds
 BEYOND = 3.0  # a trial beyond an edge has so many times the outermost lr that was tried, or as small a part of it
 
@@ -67,6 +70,7 @@ class TunedSystem:
         name: of the optimizer and, if any optimizer has several, of the schedule.
         optimizer: its name.
         overrides: that choose both.
+        is_usual: whether the schedule is the one that the optimizer is compared with untuned.
         space: what is searched, by key.
         seed: of the places that are tried: the same for all systems.
         trials: so far.
@@ -75,12 +79,15 @@ class TunedSystem:
     name: str
     optimizer: str
     overrides: tuple[str, ...]
+    is_usual: bool
     space: Mapping[str, Range | Choice]
     seed: int = 0
     trials: list[Trial] = field(default_factory=list)
 
     @cached_property
-    def _sequence(self) -> qmc.Halton:
+    def _sequence(self) -> Halton:
+        from scipy.stats import qmc  # takes half a second, which every command would wait for
+
         return qmc.Halton(len(self.space), scramble=True, rng=self.seed)
 
     def sample(self, num: int) -> list[Settings]:
@@ -130,8 +137,9 @@ class TunedSystem:
 
     def words(self, settings: Settings) -> list[str]:
         """Return the overrides of a run."""
+        own = [word for word in self.overrides if override_key(word) not in settings]
         return [
-            *self.overrides,
+            *own,
             *(f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in settings.items()),
         ]
 
@@ -183,6 +191,7 @@ class Search(_Strict):
     tuning_seed: Annotated[int, Field(ge=0, le=2**31)]
     tuning_overrides: list[str]
     studies: Amount
+    compared: list[str] | None
     seeds: Annotated[list[int], Field(min_length=1, max_length=MOST)]
     with_defaults: bool
     widths: _Widths
@@ -214,6 +223,12 @@ class Search(_Strict):
             raise ConfigError(
                 f"sweep.studies={found.studies} needs as many sweep.seeds, one for the winner of each study; given "
                 f"{len(found.seeds)}"
+            )
+        own = {found.tuning_seed + SEEDS_APART * study for study in range(found.studies)}
+        if own & set(found.seeds):
+            raise ConfigError(
+                f"sweep.seeds: {min(own & set(found.seeds))} is a seed of the trials, which were chosen with it; give "
+                "another, or another sweep.tuning_seed"
             )
         return found
 
@@ -256,10 +271,12 @@ def systems(sweep: Search, seed: int) -> list[TunedSystem]:
         space = {key: one for key, one in whole.items() if sweep.search is None or key in sweep.search}
         if LR not in space:
             raise ConfigError(f"sweep: the lr of {name} must be searched too: in its around, and in sweep.search")
-        found.append(TunedSystem(f"{name} {schedule}" if len(pairs) > len(only) else name, name, words, space, seed))
+        label = f"{name} {schedule}" if len(pairs) > len(only) else name
+        usual = sweep.optimizers[name].usual if "usual" in sweep.schedule_modes else sweep.common_schedule
+        found.append(TunedSystem(label, name, words, schedule == usual, space, seed))
     unknown = set(sweep.search or ()) - known
     if unknown:
-        raise ConfigError(f"sweep.search: nobody's range has {min(unknown)!r}; there are {', '.join(sorted(known))}")
+        raise ConfigError(f"sweep.search: no range has {min(unknown)!r}; there are {', '.join(sorted(known))}")
     return found
 
 
@@ -269,11 +286,11 @@ def shares(found: Sequence[TunedSystem], total: int) -> list[int]:
     Raises:
         ConfigError: an optimizer's number of schedules does not divide ``total``.
     """
-    counts = np.array([[one.optimizer == other.optimizer for other in found] for one in found]).sum(1)
-    for system, count in zip(found, counts.tolist(), strict=True):
+    counts = [sum(one.optimizer == other.optimizer for other in found) for one in found]
+    for system, count in zip(found, counts, strict=True):
         if total % count or total < count:
             raise ConfigError(
                 f"sweep.trials: {system.optimizer} has {count} schedules, which do not divide {total} trials; "
                 f"give a multiple of {count}"
             )
-    return [total // count for count in counts.tolist()]
+    return [total // count for count in counts]

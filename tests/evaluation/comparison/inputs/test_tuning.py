@@ -16,7 +16,7 @@ from hydra_plugins.werdict_tuned_sweeper import report
 
 def study(*trials: tuple[float, float]) -> list[TunedSystem]:
     tried = [Trial({"optimizer.lr": lr, "optimizer.weight_decay": 0.1}, wer) for lr, wer in trials]
-    return [TunedSystem("adamw", "adamw", (), {"optimizer.lr": Range(0.01, 5)}, trials=tried)]
+    return [TunedSystem("adamw", "adamw", (), True, {"optimizer.lr": Range(0.01, 5)}, trials=tried)]
 
 
 def test_what_a_sweep_writes_is_read_and_drawn(tmp_path):
