@@ -41,8 +41,8 @@ def headline(found: SetComparison, level: float) -> list[str]:
 
 
 def _failures(found: SetComparison) -> list[str]:
-    """Return a sentence on runs that never came below a WER of 100 %, if there are any."""
-    counts = {row.system: row.reliability for row in found.rows}
+    """Return a sentence on runs that failed or never came below a WER of 100 %, if there are any."""
+    counts = {row.system: row.reliability for row in found.rows} | dict(found.gone)
     some = [
         f"{name} {one.num_learned} of {one.num_runs}" for name, one in counts.items() if one.num_learned < one.num_runs
     ]
