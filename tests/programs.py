@@ -262,7 +262,7 @@ def _be(job: Mapping[str, Any], tasks: Mapping[str, Any], descriptor: int) -> No
             assert hasattr(sys.modules[module], constant), name
             setattr(sys.modules[module], constant, value)
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)
         fork_spares(job.get("num_spares", 0), main)
         main(job["command"], job["words"])
 

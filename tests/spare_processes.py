@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from asr.subprocesses import die_with_parent
@@ -37,6 +38,8 @@ def fork_spares(num: int, be: Callable[[str, Sequence[str]], NoReturn]) -> None:
             signal.signal(signal.SIGINT, handler)
             os.environ.clear()
             os.environ.update(job["environment"])
+            if "LOCAL_RANK" in os.environ:  # /proc shows the environment of the first program of a process alone
+                Path("/proc/self/comm").write_text(f"rank {os.environ['LOCAL_RANK']}")
             be(job["words"][0], job["words"][1:])
         os.close(reader)
         _waiting.append((process, writer))

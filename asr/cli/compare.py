@@ -14,6 +14,7 @@ from asr.cli.app import run_app
 from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.config.free_keys import free_in_comparison
 from asr.cli.errors import ConfigError, did_you_mean
+from asr.cli.sweeps.records import records
 from asr.console import PlainConsole
 from asr.evaluation.comparison.compare import compare
 from asr.evaluation.comparison.inputs.run_folders import read_runs
@@ -48,7 +49,7 @@ def run(options: DictConfig) -> None:
         usable_folder((sweep or RUNS) / "comparison", "out")
     speaker_of = _speaker_of(config)
     tunings = read_tuning(sweep) if sweep else []
-    found = read_runs(folders, free=free_in_comparison)
+    found = read_runs(folders, free_in_comparison, _failed(folders))
     runs = found.runs
     if speaker_of is not None:
         with bounded(f"speaker_pattern: it takes longer than {MAX_CPU_S} s on the ids of utterances; simplify it"):
@@ -63,7 +64,7 @@ def run(options: DictConfig) -> None:
         level=_number(config, "level"),
         problems=found.problems,
         notes=found.notes,
-        unfinished=found.unfinished,
+        failed=found.failed,
         tunings=tunings,
     )
     _print(comparison)
@@ -90,6 +91,14 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
         matching = [Path(pattern)] if Path(pattern).is_dir() else [Path(path) for path in glob.glob(pattern)]
         found += _with_configs(matching, f"runs: {pattern!r} is not a run folder and matches none")
     return None, list(dict.fromkeys(found))
+
+
+def _failed(folders: Iterable[Path]) -> set[Path]:
+    """Return the folders of runs that failed by themselves, as the records of their sweeps say."""
+    sweeps = sorted({folder.parent for folder in folders})
+    return {
+        sweep / record.name for sweep in sweeps for record in records(sweep) if record.failed and not record.was_ended
+    }
 
 
 def _speaker_of(config: Mapping[str, Any]) -> SpeakerOf | None:

@@ -20,7 +20,7 @@ from asr.subprocesses import die_with_parent
 from asr.training.checkpoint_files import how_to_resume
 
 POLL_S = 0.1
-GRACE_S = 20.0  # for the other processes to end too; schedulers kill all of them 30 s after SIGTERM
+GRACE_S = 20.0  # for the other processes to end too; many schedulers kill all of them 30 s after SIGTERM
 SAID = (1, 2)  # exit codes of processes that have printed why
 
 
@@ -30,7 +30,8 @@ def launch(
     """Run a command in one process per device, and wait for all.
 
     Signals that ask for an end are forwarded. When a process fails, the others are killed after some seconds: they
-    would wait for it forever. So are those that hang after SIGTERM; other signals announce an end that may be far away.
+    would wait for it forever. So are those that go on after SIGTERM and the end of one; while none has ended, they may
+    be validating or writing a checkpoint, and are waited for.
 
     Args:
         command: such as ``train``.
@@ -78,17 +79,24 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Mapping[int, floa
         forwarded: when each signal was passed on to them, in seconds of a monotonic clock.
         run_dir: folder of the run.
     """
+    ended_at, is_told = math.inf, False
     while True:
         running = [rank for rank, process in enumerate(ranks) if process.poll() is None]
         if any(process.returncode for process in ranks):
             return _end(ranks, forwarded, run_dir)
         if not running:
             return 0
-        if time.monotonic() > forwarded.get(signal.SIGTERM, math.inf) + GRACE_S:
-            named = f"process{'es' if len(running) > 1 else ''} {', '.join(map(str, running))}"
-            why = f"did not end within {GRACE_S:g} s after SIGTERM, and had to be killed"
-            _say(f"{named} of {len(ranks)} {why}", run_dir)
-            return TRY_AGAIN
+        now, asked_at = time.monotonic(), forwarded.get(signal.SIGTERM, math.inf)
+        if len(running) < len(ranks):
+            ended_at = min(ended_at, now)
+            if now > max(ended_at, asked_at) + GRACE_S:
+                named = f"process{'es' if len(running) > 1 else ''} {', '.join(map(str, running))}"
+                why = f"did not end within {GRACE_S:g} s after SIGTERM and the end of others, and had to be killed"
+                _say(f"{named} of {len(ranks)} {why}", run_dir)
+                return TRY_AGAIN
+        elif now > asked_at + GRACE_S and not is_told:
+            is_told = True
+            print(f"asr-train: still waiting for {len(running)} processes to save", file=sys.stderr)
         time.sleep(POLL_S)
 
 

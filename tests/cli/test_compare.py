@@ -9,11 +9,19 @@ from omegaconf import OmegaConf
 from asr.cli import compare as command
 from asr.cli.config.explanations import CONFIGS
 from asr.cli.config.free_keys import free_in_comparison
+from asr.cli.sweeps.records import JobRecord
 from asr.evaluation.comparison.inputs.run_folders import read_runs
 from tests.cli.conftest import Workplace
 from tests.cli.wandb_file import read_wandb
 from tests.evaluation.comparison.run_folders import write_run, write_sweep
 
+UNFINISHED = (
+    ("broken", "failed", 1),
+    ("half", "running", None),
+    ("ended", "interrupted", 75),
+    ("killed", "failed", 137),
+    ("alone", None, None),
+)
 RATES = {"adamw": 0.4, "eve": 0.1, "cain": 0.405}
 
 
@@ -21,8 +29,11 @@ RATES = {"adamw": 0.4, "eve": 0.1, "cain": 0.405}
 def workplace(tmp_path_factory) -> Workplace:
     folder = tmp_path_factory.mktemp("compared")
     write_sweep(folder / "runs" / "first", RATES, seeds=(1, 2, 3, 4, 5), config={"sweep": {"target_wer": 0.3}})
-    half = write_run(folder / "runs" / "first" / "half", "optimizer=eve", "seed=6")
-    (half / "report" / "summary.json").unlink()
+    for seed, (name, status, code) in enumerate(UNFINISHED, start=6):
+        half = write_run(folder / "runs" / "first" / name, "optimizer=eve", f"seed={seed}")
+        (half / "report" / "summary.json").unlink()
+        if status:
+            JobRecord(name, [], status, code).save(folder / "runs" / "first")
     (folder / "runs" / "empty").mkdir()
     return Workplace(folder)
 
@@ -32,7 +43,12 @@ def test_a_sweep_is_compared_and_its_former_comparison_stays(workplace):
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert any(re.match(r"eve -\d+\.\d+ \[-.* better .* 5$", line) for line in lines), printed
     assert any(re.match(r"cain .* cannot distinguish .* 5$", line) for line in lines), printed
-    assert any(line.startswith("problem: ") and "half is left out: the run has not finished" in line for line in lines)
+    for name, status, code in UNFINISHED:
+        state = "failed" if (status, code) == ("failed", 1) else "not finished"
+        assert any(
+            line.startswith("problem: ") and f"{name} is left out: the run has {state}" in line for line in lines
+        )
+    assert any("to a WER below 100 %: eve 5 of 6;" in line for line in lines), printed
     assert "note: synthetic speech" in lines
     assert "Updates to 30 % WER on dev (fixed before)" in lines
     assert "After 49.8 s of training" in lines

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,26 @@ HANGS = "exec sleep 9"
 KILLED_LATER = f"sleep 0.5; {KILLED}"
 
 
-def ends(*programs: str) -> list[subprocess.Popen[bytes]]:
-    return [subprocess.Popen(["sh", "-c", program]) for program in programs]
+Ends = Callable[..., list[subprocess.Popen[bytes]]]
 
 
-def test_a_signal_that_was_passed_on_is_no_failure_of_a_process(capsys, monkeypatch):
+@pytest.fixture
+def ends():
+    """Start programs, which are killed after the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*programs: str) -> list[subprocess.Popen[bytes]]:
+        own = [subprocess.Popen(["sh", "-c", program]) for program in programs]
+        started.extend(own)
+        return own
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_signal_that_was_passed_on_is_no_failure_of_a_process(ends: Ends, capsys, monkeypatch):
     assert _wait(ends(SAVED, KILLED), TERM, HERE) == 75
     assert _wait(ends(SAVED, KILLED_LATER), TERM, HERE) == 75
     monkeypatch.setattr(launcher, "GRACE_S", 0.2)
@@ -34,8 +51,20 @@ def test_a_signal_that_was_passed_on_is_no_failure_of_a_process(capsys, monkeypa
     assert capsys.readouterr().err == ""
 
 
+def test_a_process_that_goes_on_after_sigterm_is_killed_only_where_another_has_ended(ends: Ends, capsys, monkeypatch):
+    monkeypatch.setattr(launcher, "GRACE_S", 0.3)
+    long_ago = {signal.SIGTERM: time.monotonic() - 100}
+    assert _wait(ends("exit 0", HANGS), long_ago, HERE) == 75
+    assert "process 1 of 2 did not end within 0.3 s after SIGTERM" in capsys.readouterr().err
+    validates = "sleep 1.5; exit 75"
+    ranks = ends(validates, validates)
+    assert _wait(ranks, long_ago, HERE) == 75
+    assert [process.returncode for process in ranks] == [75, 75], "none was killed"
+    assert capsys.readouterr().err == "asr-train: still waiting for 2 processes to save\n"
+
+
 @pytest.mark.parametrize("forwarded", [{}, {signal.SIGUSR1: 0.0}])
-def test_a_process_that_was_killed_or_failed_is_named(capsys, forwarded):
+def test_a_process_that_was_killed_or_failed_is_named(ends: Ends, capsys, forwarded):
     assert _wait(ends("exit 0", KILLED), forwarded, HERE) == 143
     assert "process 1 of 2 was killed by SIGTERM; the others were ended" in capsys.readouterr().err
     assert _wait(ends(FAILED, "exit 0"), forwarded, HERE) == 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 
 from asr.evaluation.comparison.inputs.matching import comparable_runs, different_budgets, drop_duplicates
 from asr.evaluation.comparison.inputs.runs import MAX_SETS, Run
@@ -32,7 +32,7 @@ def compare(
     level: float = 0.95,
     problems: Sequence[str] = (),
     notes: Sequence[str] = (),
-    unfinished: Sequence[tuple[str, int]] = (),
+    failed: Sequence[tuple[str, int]] = (),
     tunings: Sequence[Tuning] = (),
 ) -> Comparison:
     """Compare systems on every test set.
@@ -48,7 +48,7 @@ def compare(
         level: of intervals and verdicts.
         problems: messages that reading the runs has given.
         notes: that must be shown with the results.
-        unfinished: systems and seeds of runs without a result.
+        failed: systems and seeds of runs that failed by themselves.
         tunings: trials that chose the systems' settings.
 
     Raises:
@@ -68,8 +68,9 @@ def compare(
     if comparisons == "baseline" and base is None:
         raise ValueError(f"comparisons=baseline needs a baseline: {'; '.join(complaint) or 'give baseline=NAME'}")
     only_with = base if comparisons == "baseline" else None
-    failed = set(unfinished) - {(run.system, run.seed) for run in kept}
-    lost = [system for system, _ in failed]
+    lost = set(failed) - {(run.system, run.seed) for run in kept}
+    num_lost = Counter(system for system, _ in lost)
+    gone = sorted(set(num_lost) - {run.system for run in kept})
     sets, names = [], sorted({name for run in kept for name in run.sets})
     if len(names) > MAX_SETS:
         raise ValueError(f"the runs have {len(names)} test sets; at most {MAX_SETS} are compared: name fewer runs")
@@ -79,11 +80,11 @@ def compare(
         if sum(map(bool, comparable[0].sets[name].words)) < 2:
             found.append(f"{name} is left out: it has a single utterance with words, which says nothing about others")
         else:
-            sets.append(_SetComparer(comparable, name, base, only_with, level, lost).compare())
+            sets.append(_SetComparer(comparable, name, base, only_with, level, num_lost, gone).compare())
     if not sets:
         why = [*found, *notes] or ["no runs were given"]
         raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
-    times = [] if target is None else _times(kept, target, level, base, failed)
+    times = [] if target is None else _times(kept, target, level, base, lost)
     if target is not None and not times:
         found.append("no times to a target: no run has logged its WER on the development sets")
     after = equal_time(kept, level, None if minutes is None else 60 * minutes, base)
@@ -146,7 +147,8 @@ class _SetComparer:
         baseline: str | None,
         only_with: str | None,
         level: float,
-        unfinished: Sequence[str],
+        num_failed: Mapping[str, int],
+        gone: Sequence[str],
     ) -> None:
         self.name, self.level = name, level
         self.errors = runs[0].sets[name]
@@ -155,9 +157,9 @@ class _SetComparer:
             self.runs[run.system].append(run)
         self.baseline = baseline if baseline in self.runs else None
         learned = learned_runs(self.runs, name)
-        self.reliability = reliabilities(
-            {system: (len(learned[system]), len(own) + unfinished.count(system)) for system, own in self.runs.items()}
-        )
+        counts = {name: (len(learned[name]), len(own) + num_failed.get(name, 0)) for name, own in self.runs.items()}
+        self.gone = gone
+        self.reliability = reliabilities(counts | {name: (0, num_failed[name]) for name in gone})
         self.counts = count_errors([run for system, own in self.runs.items() for run in learned[system] or own], name)
         self.differences = Differences(self.counts, level, only_with)
 
@@ -178,6 +180,7 @@ class _SetComparer:
             baseline=self.baseline,
             omnibus=self.differences.omnibus,
             power=self.differences.power(candidates[0]),
+            gone={name: self.reliability[name] for name in self.gone},
         )
 
     def _wers(self, system: str) -> list[float]:

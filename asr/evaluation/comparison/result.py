@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -50,7 +50,7 @@ class Reliability:
 
     Attributes:
         num_learned: that did.
-        num_runs: that were started; those that never finished have not learned.
+        num_runs: that finished, or failed by themselves; these have not learned.
         p_adjusted: of the hypothesis that it is as reliable as the most reliable system; None for that one.
     """
 
@@ -144,6 +144,7 @@ class SetComparison:
         baseline: name of the system that others are compared with; None if it has no run on this set.
         omnibus: of all systems; None for fewer than three that share at least two seeds.
         power: None if no pair was tested.
+        gone: systems of which all runs failed; they have no row.
     """
 
     name: str
@@ -155,6 +156,7 @@ class SetComparison:
     baseline: str | None
     omnibus: Omnibus | None
     power: Power | None
+    gone: Mapping[str, Reliability]
 
 
 @dataclass(frozen=True)

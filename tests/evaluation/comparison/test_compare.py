@@ -231,6 +231,13 @@ def test_runs_that_were_scored_against_other_texts_are_left_out(references, text
     assert all(problem.startswith("test: runs/eve-3 left out: it has other ref") for problem in comparison.problems)
 
 
+@pytest.mark.parametrize("digests", ["aab", "baa"])
+def test_an_older_run_is_not_taken_for_one_of_two_kinds_with_its_options(digests):
+    runs = [scored_against(seed, digest, LOWER) for seed, digest in enumerate(digests, start=1)]
+    _, rows = rows_of([*runs, scored_against(4, None, LOWER)], baseline=None)
+    assert rows["eve"].seeds == tuple(run.seed for run in runs if run.sets["test"].references == "a")
+
+
 def test_sets_are_compared_on_the_runs_that_have_them():
     more = [
         dataclasses.replace(run, sets={**run.sets, "other": errors_of(better(COUNTS[run.seed], 1))})

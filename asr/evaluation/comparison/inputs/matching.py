@@ -38,7 +38,7 @@ def comparable_runs(runs: Sequence[Run], name: str) -> tuple[list[Run], list[str
     """Return the runs that were tested on the same utterances and references of a set, and why others are left out.
 
     Those of most runs decide; in a tie, those of the first run. References are the same if their digests are; runs that
-    have not recorded any have those of runs with the same options of text normalization.
+    have not recorded any have those of runs with the same options of text normalization, if these agree.
     """
     problems = []
     missing = [run for run in runs if name not in run.sets]
@@ -47,10 +47,13 @@ def comparable_runs(runs: Sequence[Run], name: str) -> tuple[list[Run], list[str
         problems.append(f"{name}: compared without {folders}, which have no errors of this set")
     groups: dict[tuple[object, ...], list[Run]] = defaultdict(list)
     tested = [(run, run.sets[name]) for run in runs if name in run.sets]
-    recorded = {errors.text: errors.references for _, errors in tested if errors.references}
+    recorded: dict[tuple[str, ...], set[str | None]] = defaultdict(set)
+    for _, errors in tested:
+        recorded[errors.text] |= {errors.references} - {None}
     for run, errors in tested:
-        references = errors.references or recorded.get(errors.text)
-        groups[errors.ids, errors.words, errors.speakers, references or errors.text].append(run)
+        known = recorded[errors.text]
+        references = errors.references or (next(iter(known)) if len(known) == 1 else errors.text)
+        groups[errors.ids, errors.words, errors.speakers, references].append(run)
     kept = max(groups.values(), key=len)
     for group in groups.values():
         if group is not kept:

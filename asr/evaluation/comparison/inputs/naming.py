@@ -12,6 +12,7 @@ from asr.nested import at, flatten, is_within
 
 SEED = "seed"
 BUDGET = "trainer.max_steps"
+WHOLE_RUN = ("schedule.max_steps", BUDGET)
 NUM_KEYS = 5  # differing keys that a message names
 MAX_KEY = 100  # characters
 MAX_NAME = 200
@@ -37,7 +38,9 @@ class Systems:
             budget = at(config, *BUDGET.split("."))
             flat = {key: value for key, value in flatten(config).items() if not is_within(key, own) and key != BUDGET}
             horizons = {key for key, value in flat.items() if key.startswith("schedule.") and value == budget}
-            self.configs.append({key: BUDGET if key in horizons else value for key, value in flat.items()})
+            trained = {key: BUDGET if key in horizons else value for key, value in flat.items()}
+            # runs from before every schedule knew its end were scheduled alike
+            self.configs.append({key: value for key, value in trained.items() if (key, value) != WHOLE_RUN})
         self.typed = [_overrides(words, own) for words, own in zip(typed, free_keys, strict=True)]
         shared = set.intersection(*(set(words.items()) for words in self.typed)) if typed else set()
         plain = [_name(words, shared, config) for words, config in zip(self.typed, configs, strict=True)]

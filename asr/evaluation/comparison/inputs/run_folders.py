@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,13 @@ class ReadRuns:
         runs: that can be compared.
         problems: messages on what cannot be compared.
         notes: that the runs carry, for example "synthetic speech".
-        unfinished: system and seed of runs that have failed, or go on.
+        failed: system and seed of runs that failed by themselves.
     """
 
     runs: list[Run]
     problems: list[str]
     notes: list[str]
-    unfinished: list[tuple[str, int]]
+    failed: list[tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,18 @@ class _Files(_Start):
     problems: list[str]
 
 
-def read_runs(folders: Sequence[Path], free: FreeKeys = lambda config: ()) -> ReadRuns:
+def read_runs(
+    folders: Sequence[Path], free: FreeKeys = lambda config: (), failed_folders: Collection[Path] = ()
+) -> ReadRuns:
     """Read finished runs; a folder that cannot be read is left out with a message.
 
     Args:
         folders: of runs.
         free: tells of each config which keys do not change the result.
+        failed_folders: of runs that failed by themselves; others without a summary go on, or may be resumed.
     """
     read: list[_Files] = []
-    unfinished: list[_Start] = []
+    failed: list[_Start] = []
     problems, num_tuning = [], 0
     for folder in folders:
         try:
@@ -76,18 +79,19 @@ def read_runs(folders: Sequence[Path], free: FreeKeys = lambda config: ()) -> Re
                 num_tuning += 1  # a trial of a sweep that chose its settings on dev
                 continue
             if not (folder / SUMMARY).is_file():
-                unfinished.append(start)
-                raise ValueError(f"the run has not finished or has failed: {SUMMARY} does not exist")
+                failed += [start] * (folder in failed_folders)
+                state = "failed" if folder in failed_folders else "not finished"
+                raise ValueError(f"the run has {state}: {SUMMARY} does not exist")
             files = _read(start)
         except (ValueError, OSError) as error:
             problems.append(shortened(f"{folder} is left out: {error}", MAX_SENTENCE))
             continue
         read.append(files)
         problems += [shortened(problem, MAX_SENTENCE) for problem in files.problems[:MAX_SENTENCES]]
-    started = [*read, *unfinished]
+    started = [*read, *failed]
     systems = Systems([start.typed for start in started], [start.config for start in started], free)
     runs = [_run(files, name) for files, name in zip(read, systems.names, strict=False)]
-    lost = [(name, start.seed) for name, start in zip(systems.names[len(read) :], unfinished, strict=True)]
+    lost = [(name, start.seed) for name, start in zip(systems.names[len(read) :], failed, strict=True)]
     written = [at(files.summary, "notes") for files in read]
     texts = (note for own in written if isinstance(own, list) for note in own[:MAX_SENTENCES] if isinstance(note, str))
     notes = dict.fromkeys(shortened(note, MAX_SENTENCE) for note in texts)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from asr.evaluation.comparison.inputs.runs import Cost
 from asr.evaluation.comparison.report.tables import SYSTEM, Cell, Column, Table
 from asr.evaluation.comparison.result import Comparison
-from asr.evaluation.formatting import duration, number, percent
+from asr.evaluation.formatting import duration, number, percent, shortlist
 
 
 def cost_table(comparison: Comparison) -> Table:
@@ -70,10 +70,17 @@ def _soonest(comparison: Comparison) -> list[str]:
     found = [times for times in comparison.times if times.axis == "updates" and len(times.rows) > 1]
     if not found or comparison.target is None or not found[0].rows[0].num_reached:
         return []
-    first = found[0].rows[0]
+    first, *others = found[0].rows
+    least = "at least " if first.num_reached < first.num_runs else ""
+    reference = found[0].reference
+    # each is compared with the reference alone
+    compared = {row.system: row for row in others} if first.system == reference else {reference: first}
+    sure = {name for name, row in compared.items() if row.contrast and row.contrast.verdict in ("better", "worse")}
+    unsure = [name for name in compared if name not in sure]
+    told = f", which is not told from {shortlist(unsure)}" if unsure else ""
     return [
-        f"First at {percent(comparison.target.wer)} % WER on dev: {first.system}, after {number(first.mean)} updates "
-        f"on average ({first.num_reached} of {first.num_runs} runs)."
+        f"First at {percent(comparison.target.wer)} % WER on dev: {first.system}{told}, after {least}"
+        f"{number(first.mean)} updates on average ({first.num_reached} of {first.num_runs} runs)."
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from asr.evaluation.comparison.result import Power, Row, SetComparison, Verdict
 from asr.evaluation.formatting import detectable, interval, p_equation, percent, points, points_interval, shortlist
 
@@ -39,8 +41,8 @@ def headline(found: SetComparison, level: float) -> list[str]:
 
 
 def _failures(found: SetComparison) -> list[str]:
-    """Return a sentence on runs that never came below a WER of 100 %, if there are any."""
-    counts = {row.system: row.reliability for row in found.rows}
+    """Return a sentence on runs that failed or never came below a WER of 100 %, if there are any."""
+    counts = {row.system: row.reliability for row in found.rows} | dict(found.gone)
     some = [
         f"{name} {one.num_learned} of {one.num_runs}" for name, one in counts.items() if one.num_learned < one.num_runs
     ]
@@ -100,8 +102,9 @@ def _against_baseline(found: SetComparison, best: Row) -> list[str]:
         return []
     size = f"{points(difference.mean)} points {points_interval(difference.low, difference.high)}"
     (base,) = (row for row in found.rows if row.system == difference.other)
-    if base.wer_mean > 0:
-        share = 100 * difference.mean / base.wer_mean
+    common = [wer for seed, wer in zip(base.seeds, base.wers, strict=True) if seed in best.seeds]
+    if any(common):
+        share = 100 * difference.mean / statistics.mean(common)
         size += f", {abs(share):.0f} % {'fewer' if share < 0 else 'more'} errors"
     return [f"Compared with the baseline {difference.other}: {size}, {difference.verdict}."]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from asr.evaluation.comparison.report.headline import best_of, chosen_best, headline, what_is_found
-from asr.evaluation.comparison.result import Comparison, Difference, Row, SetComparison, Verdict
+from asr.evaluation.comparison.result import Comparison, Difference, Reliability, Row, SetComparison, Verdict
 from asr.evaluation.formatting import (
     UNKNOWN,
     count,
@@ -132,21 +132,25 @@ def wer_table(found: SetComparison, level: float) -> Table:
 
 def reliability_table(found: SetComparison) -> Table | None:
     """Return how many runs learned; None if all did."""
-    if all(row.reliability.num_learned == row.reliability.num_runs for row in found.rows):
+    systems: list[tuple[str, Reliability, float | None, float | None]] = [
+        (row.system, row.reliability, row.wer_mean, row.wer_mean_of_all) for row in found.rows
+    ]
+    systems += [(name, reliability, None, None) for name, reliability in found.gone.items()]
+    if all(one.num_learned == one.num_runs for _, one, *_ in systems):
         return None
     rows = [
         [
-            Cell(row.system),
-            Cell(f"{row.reliability.num_learned} of {row.reliability.num_runs}"),
-            Cell(p_value(row.reliability.p_adjusted)),
-            Cell(percent(row.wer_mean)),
-            Cell(percent(row.wer_mean_of_all)),
+            Cell(name),
+            Cell(f"{one.num_learned} of {one.num_runs}"),
+            Cell(p_value(one.p_adjusted)),
+            Cell(percent(mean)),
+            Cell(percent(mean_of_all)),
         ]
-        for row in found.rows
+        for name, one, mean, mean_of_all in systems
     ]
     columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", "WER % of those", "WER % of all"))]
     notes = [
-        "Learned: a WER below 100 %; a run that has not finished has not learned. p: Fisher's exact test against the "
+        "Learned: a WER below 100 %; a run that failed has not learned. p: Fisher's exact test against the "
         "system of which most runs learned."
     ]
     return Table("Runs that learned", columns, rows, notes)

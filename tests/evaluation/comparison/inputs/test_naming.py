@@ -69,6 +69,14 @@ def test_a_budget_converted_from_epochs_may_depend_on_the_seed():
     assert systems("seed=1", "seed=2", configs=configs).names == ["AdamW", "AdamW"]
 
 
+def test_a_schedule_that_ends_with_the_run_is_no_other_training_than_one_without_an_end():
+    eden = {"_target_": "optim.Eden2", "lr_batches": 5000}
+    configs = [config_of([], schedule={**eden, **end}) for end in ({}, {"max_steps": 100}, {"max_steps": 70})]
+    found = systems("seed=1", "seed=2", "seed=3", configs=configs)
+    assert found.names == ["AdamW #1", "AdamW #1", "AdamW #2"]
+    assert "schedule.max_steps: absent / 70" in found.problems[0]
+
+
 def test_a_typed_budget_is_another_system():
     configs = [config_of([], trainer__max_steps=steps, schedule__max_steps=steps) for steps in (100, 200)]
     found = systems("trainer.max_steps=100", "trainer.max_steps=200", configs=configs)

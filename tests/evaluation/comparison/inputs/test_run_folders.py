@@ -129,14 +129,16 @@ def test_a_validation_between_two_logged_updates_has_the_time_of_the_one_before(
     assert read_curves(file)["val/wer"].seconds == (1.5,)
 
 
-def test_an_unfinished_run_is_named_and_left_out(tmp_path):
-    whole, half = write_run(tmp_path / "a", "seed=1"), write_run(tmp_path / "b", "seed=2")
-    (half / "report" / "summary.json").unlink()
-    found = read_runs([whole, half], free)
+def test_a_run_without_a_summary_is_named_and_counts_only_if_it_failed_by_itself(tmp_path):
+    whole, half, broken = (write_run(tmp_path / name, f"seed={seed}") for seed, name in enumerate("abc", start=1))
+    for folder in (half, broken):
+        (folder / "report" / "summary.json").unlink()
+    found = read_runs([whole, half, broken], free, {broken})
     assert [run.folder for run in found.runs] == [whole]
-    assert found.unfinished == [(found.runs[0].system, 2)]
+    assert found.failed == [(found.runs[0].system, 3)]
     assert found.problems == [
-        f"{half} is left out: the run has not finished or has failed: report/summary.json does not exist"
+        f"{half} is left out: the run has not finished: report/summary.json does not exist",
+        f"{broken} is left out: the run has failed: report/summary.json does not exist",
     ]
 
 

@@ -12,10 +12,10 @@ from tests.evaluation.comparison.made_runs import run_of
 GOOD, OTHER, SILENT = (1, 2, 3, 2, 1, 0), (2, 1, 2, 3, 0, 1), (10,) * 6
 
 
-def compared(unfinished=(), eve=(GOOD, OTHER, GOOD, SILENT)):
+def compared(failed=(), eve=(GOOD, OTHER, GOOD, SILENT)):
     runs = [run_of("adamw", seed, counts) for seed, counts in enumerate((OTHER, GOOD, OTHER, GOOD))]
     runs += [run_of("eve", seed, counts) for seed, counts in enumerate(eve)]
-    (found,) = compare(runs, title="made", baseline="adamw", unfinished=unfinished).sets
+    (found,) = compare(runs, title="made", baseline="adamw", failed=failed).sets
     return found, {row.system: row for row in found.rows}
 
 
@@ -31,9 +31,18 @@ def test_a_run_that_never_learned_is_counted_and_left_out_of_the_means():
     assert ["eve", "3 of 4", "1.000", "15.00", "36.25"] in cells
 
 
-def test_a_run_that_never_finished_has_not_learned_unless_it_was_started_again():
-    _, rows = compared(unfinished=[("eve", 9), ("eve", 9), ("eve", 0), ("cain", 1)])
+def test_a_run_that_failed_has_not_learned_unless_it_was_started_again():
+    _, rows = compared(failed=[("eve", 9), ("eve", 9), ("eve", 0), ("cain", 1)])
     assert (rows["eve"].reliability.num_learned, rows["eve"].reliability.num_runs) == (3, 5)
+
+
+def test_a_system_of_which_all_runs_failed_is_told_of():
+    found, _ = compared(failed=[("gone", 1), ("gone", 2)], eve=(GOOD, OTHER))
+    assert any("has learned, to a WER below 100 %: gone 0 of 2;" in sentence for sentence in headline(found, 0.95))
+    exact = stats.fisher_exact([(4, 0), (0, 2)]).pvalue
+    assert found.gone["gone"].p_adjusted == pytest.approx(2 * exact)
+    last = [cell.text for cell in reliability_table(found).rows[-1]]
+    assert last == ["gone", "0 of 2", f"{2 * exact:.3f}", "–", "–"]
 
 
 def test_where_all_learned_nothing_is_said():
