@@ -84,7 +84,12 @@ WORLDS = [
     for num_seeds in (2, 3, 5, 10, 20)
     for seed_sd, taste_sd in ((0.01, 0.0), (0.03, 0.03))
 ]
-NOISY = [World(0.01, 0.03, 0.0, num_seeds, noisy=noisy) for num_seeds in (3, 5, 10, 20) for noisy in (1, 2, 4)]
+# on a large test set the seeds alone decide
+NOISY = [
+    World(0.01, 0.03, 0.0, num_seeds, num_speakers, noisy=noisy)
+    for num_seeds, num_speakers in (*((num, 40) for num in (2, 3, 5, 10, 20)), *((num, 1000) for num in (2, 3, 5)))
+    for noisy in (1, 2, 4)
+]
 SETS: tuple[tuple[int, Sizes], ...] = (
     *((few, "equal") for few in (3, 4, 8)),
     *((num, sizes) for num in (16, 100) for sizes in ("log-normal", "one long")),

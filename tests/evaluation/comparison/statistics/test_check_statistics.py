@@ -53,6 +53,13 @@ def test_systems_that_vary_ten_times_as_much_do_not_raise_false_alarms(check, nu
     assert tables.any_wrong.holds
 
 
+def test_systems_that_vary_more_do_not_raise_false_alarms_on_a_large_test_set(check):
+    """Where the noisy pair's variance had the degrees of freedom of all systems, 8 of 100 tables were wrong."""
+    world = check.worlds.World(0.003, 0.03, 0.0, 3, 50, noisy=2, words_each=20_000)
+    wers = [0.15, *(0.15 + 0.1 * step for step in range(7))]
+    assert check.pairs.pair_tables(world, 1500, wers, seed=1).any_wrong.holds
+
+
 @pytest.mark.parametrize(("num_speakers", "sizes"), [(4, "equal"), (16, "log-normal"), (100, "one long")])
 @pytest.mark.parametrize("num_systems", [2, 8])
 def test_few_speakers_and_speakers_of_different_sizes_do_not_raise_false_alarms(
@@ -97,7 +104,7 @@ def test_one_better_system_of_eight_is_found_with_three_seeds(check):
     """A paired t-test of each pair alone has two degrees of freedom, and tells it from another in 17 of 100."""
     wers = [0.15, 0.12, *[0.15] * 6]
     tables = check.pairs.pair_tables(check.pairs.POWER, 300, wers)
-    assert tables.apart[:, tables.true != 0].any(-1).mean() > 0.45
+    assert tables.apart[:, tables.true != 0].any(-1).mean() > 0.35
     baseline = check.pairs.pair_tables(check.pairs.POWER, 300, wers, only_with=0)
     given = tables.apart[:, tables.pairs.index((0, 1))]
     assert baseline.apart[:, 0].mean() > given.mean() + 0.05

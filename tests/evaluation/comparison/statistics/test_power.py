@@ -41,7 +41,7 @@ def test_the_seeds_that_are_needed_find_the_difference_and_one_less_does_not():
     assert replace(TWO, test_variance=0.01**2).seeds_to_find(0.015) is None
 
 
-@pytest.mark.parametrize(("num_seeds", "sds"), [(3, 5.5), (5, 3.2), (10, 2.0)])
+@pytest.mark.parametrize(("num_seeds", "sds"), [(3, 8.9), (5, 3.8), (10, 2.1)])
 def test_the_readmes_table_of_eight_systems(num_seeds, sds):
     eight = replace(TWO, num_systems=8, num_seeds=num_seeds, alpha=0.05 / 28)
     assert eight.detectable() / SEED_SD == pytest.approx(sds, rel=0.04)
