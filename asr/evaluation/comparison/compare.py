@@ -84,21 +84,26 @@ def compare(
     if not sets:
         why = [*found, *notes] or ["no runs were given"]
         raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
-    times = [] if target is None else _times(kept, target, level, base, lost)
+    times = [] if target is None else _times(kept, target, level, base, lost, only_with)
     if target is not None and not times:
         found.append("no times to a target: no run has logged its WER on the development sets")
-    after = equal_time(kept, level, None if minutes is None else 60 * minutes, base)
+    after = equal_time(kept, level, None if minutes is None else 60 * minutes, base, only_with)
     if minutes is not None and after is None:
         found.append(f"no comparison after minutes={minutes}: not every run has logged times of its validations")
     return Comparison(title, sets, kept, target, times, after, level, found, list(notes), tunings)
 
 
 def _times(
-    runs: Sequence[Run], target: Target, level: float, baseline: str | None, failed: Collection[tuple[str, int]]
+    runs: Sequence[Run],
+    target: Target,
+    level: float,
+    baseline: str | None,
+    failed: Collection[tuple[str, int]],
+    only_with: str | None,
 ) -> list[TimesToTarget]:
     """Return when the target was reached in updates and in seconds, as far as these were logged."""
     axes: tuple[Axis, ...] = ("updates", "seconds")
-    found = (times_to_target(runs, target.wer, axis, level, baseline, failed) for axis in axes)
+    found = (times_to_target(runs, target.wer, axis, level, baseline, failed, only_with) for axis in axes)
     return [times for times in found if times is not None]
 
 
@@ -212,12 +217,13 @@ class _SetComparer:
         """Return the interval of the mean WER; for a single run the bootstrap interval that its own report has."""
         matrix, words = self.counts.matrix(system, self.counts.seeds(system)), self.counts.words
         unit, alpha = self.counts.unit, 1 - self.level
-        if len(matrix) == 1 or not matrix.any():
-            errors = matrix.sum(0)
-            pooled = {num: interval_of_counts(unit, errors, words, level=1 - alpha / num) for num in {1, chosen_from}}
         if len(matrix) == 1:
-            return pooled[1].low, pooled[chosen_from].high, "this run only"
+            own, chosen = (
+                interval_of_counts(unit, matrix[0], words, level=1 - alpha / num) for num in (1, chosen_from)
+            )
+            return own.low, chosen.high, "this run only"
         low, high = map(float, estimate(matrix, words).interval(alpha, chosen_from))
-        # without any error both variances are nearly 0; the exact bound for that many words is not
-        high = high if matrix.any() else max(high, pooled[chosen_from].high)
+        if not matrix.any():
+            # both variances are nearly 0 then; the exact bound for that many words is not
+            high = max(high, interval_of_counts(unit, matrix.sum(0), words, level=1 - alpha / chosen_from).high)
         return max(0.0, low), high, "seeds and speakers" if unit == "speaker" else "seeds and utterances"

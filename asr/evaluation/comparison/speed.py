@@ -40,9 +40,9 @@ class SeedContrast:
         other: name of the other system.
         num_seeds: seeds in common.
         value: mean difference, or ratio of geometric means.
-        low: lower end of its interval; together the intervals of all pairs agree with the verdicts.
+        low: lower end of its interval; the intervals and verdicts of all tested pairs hold together.
         high: upper end.
-        p_adjusted: after Holm's correction for all pairs of systems; None for a single seed.
+        p_adjusted: corrected for all tested pairs, see ``simultaneous``; None if this one was not tested.
         verdict: in words; smaller is better.
     """
 

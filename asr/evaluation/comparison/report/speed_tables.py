@@ -75,7 +75,7 @@ def _progress_table(equal: EqualTime, level: float) -> Table:
 
 def _contrast_columns(found: TimesToTarget | EqualTime, name: str, level: float) -> list[Column]:
     # at equal time there are more numbers, and the verdict says whether p is small
-    p = Column("p (Holm)", in_terminal=isinstance(found, TimesToTarget))
+    p = Column("p (adjusted)", in_terminal=isinstance(found, TimesToTarget))
     return [Column(f"{name} [{100 * level:g} %]"), p, Column("verdict", is_text=True)] if len(found.rows) > 1 else []
 
 
@@ -97,8 +97,8 @@ def _about_contrasts(found: TimesToTarget | EqualTime, what: str, level: float) 
     if len(found.rows) == 1:
         return []
     return [
-        f"{what}: to {found.reference}. Intervals cover other seeds on the same development sets, all pairs together "
-        f"with {100 * level:g} %."
+        f"{what}: to {found.reference}. Intervals cover other seeds on the same development sets, all tested pairs "
+        f"together with {100 * level:g} %."
     ]
 
 

@@ -42,6 +42,7 @@ class Estimate:
         num_seeds: S.
         seed_freedom: (R) D, degrees of freedom of the first.
         effective_units: E, from 1 to U; see ``effective_number``.
+        widest: half width above which an interval says nothing of a mean.
 
     Reference:
         Obuchowski and Rockette 1995, Communications in Statistics - Simulation 24, 285-308, split the variance of a
@@ -58,17 +59,18 @@ class Estimate:
     num_seeds: int
     seed_freedom: Array | float
     effective_units: float
+    widest: float = 1.0
 
     def half_width(self, alpha: float | Array) -> Array:
         """Return half the width of the interval that misses the true mean with a probability of at most ``alpha``.
 
-        Infinite if it would be above 1: a few unequal units say nothing of a mean.
+        Infinite if it would be above ``widest``: a few unequal units say nothing of a mean.
         """
         tail = np.asarray(alpha) / 2
         squares = special.stdtrit(self.effective_units - 1, tail) ** 2 * self.test_variance
         if self.num_seeds > 1:
             squares = squares + special.stdtrit(self.seed_freedom, tail) ** 2 * self.seed_variance
-        return np.where(squares <= 1, np.sqrt(squares), np.inf)
+        return np.where(squares <= self.widest**2, np.sqrt(squares), np.inf)
 
     def p_value(self) -> Array:
         """Return the two-sided p-value of a true mean of 0: the α at which ``half_width`` ends at 0."""

@@ -10,19 +10,18 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from asr.evaluation.comparison.result import Verdict
 from asr.evaluation.comparison.speed import SeedContrast
 from asr.evaluation.comparison.statistics.estimate import Estimate
 from asr.evaluation.comparison.statistics.moderation import moderated, pooled_variance
-from asr.evaluation.comparison.statistics.multiple_testing import Pair, holm
+from asr.evaluation.comparison.statistics.multiple_testing import Pair, simultaneous
 
 Array = NDArray[np.float64]
 
 
 class SeedDifferences:
-    """Differences of every pair of systems; all their verdicts together are one family of hypotheses.
+    """Differences of every pair of systems; all their verdicts and intervals hold together, see ``simultaneous``.
 
     Seeds are the only population: the development sets are those that all runs were validated on.
 
@@ -31,6 +30,7 @@ class SeedDifferences:
         level: of the intervals and verdicts.
         resolution: of the values; what differs by less may be equal.
         unknown: systems that are not compared with each other.
+        only_with: the system whose pairs alone are tested; None: all pairs.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class SeedDifferences:
         level: float,
         resolution: float,
         unknown: Collection[str] = (),
+        only_with: str | None = None,
     ) -> None:
         self.alpha = 1 - level
         self.estimates: dict[Pair, Estimate] = {}
@@ -47,16 +48,16 @@ class SeedDifferences:
             if seeds and not set(pair) <= set(unknown):
                 first, second = (np.array([values[name][seed] for seed in seeds]) for name in pair)
                 self.estimates[pair] = paired_estimate(first - second, resolution)
-        tested = [pair for pair, found in self.estimates.items() if found.num_seeds > 1]
-        systems = sorted({name for pair in tested for name in pair})
+        several = [pair for pair, found in self.estimates.items() if found.num_seeds > 1]
+        systems = sorted({name for pair in several for name in pair})
         common = sorted(set.intersection(*(set(values[name]) for name in systems))) if systems else []
         if len(common) > 1:
             table = np.array([[values[name][seed] for seed in common] for name in systems])
-            together = moderated([self.estimates[pair] for pair in tested], pooled_variance(table))
-            self.estimates |= dict(zip(tested, together, strict=True))
-        p_values = holm(np.array([float(p_value(self.estimates[pair])) for pair in tested]))
-        self.adjusted = dict(zip(tested, p_values.tolist(), strict=True))
-        self.num_found = int((p_values <= self.alpha).sum())
+            together = moderated([self.estimates[pair] for pair in several], pooled_variance(table))
+            self.estimates |= dict(zip(several, together, strict=True))
+        tested = [pair for pair in several if only_with is None or only_with in pair]
+        self.tested = {pair: place for place, pair in enumerate(tested)}
+        self.together = simultaneous([self.estimates[pair] for pair in tested], self.alpha) if tested else None
 
     def contrast(self, system: str, other: str) -> SeedContrast | None:
         """Return the difference of two systems; None if they are not compared."""
@@ -65,19 +66,18 @@ class SeedDifferences:
         if pair not in self.estimates:
             return None
         found = self.estimates[pair]
-        mean = float(0 - found.mean if reverse else found.mean)
-        if pair not in self.adjusted:
-            return SeedContrast(other, 1, mean, -np.inf, np.inf, None, "one seed: not compared")
-        is_found = self.adjusted[pair] <= self.alpha
-        # Holm's last step decides about those that are left; what was found is cut at 0 instead
-        num = len(self.adjusted) - (0 if is_found else self.num_found)
-        half = float(half_width(found, self.alpha / num))
-        low, high = mean - half, mean + half
-        verdict: Verdict = "cannot distinguish"
-        if is_found:
-            low, high = (low, min(high, 0.0)) if mean < 0 else (max(low, 0.0), high)
-            verdict = "better" if mean < 0 else "worse"
-        return SeedContrast(other, found.num_seeds, mean, low, high, self.adjusted[pair], verdict)
+        mean, place = float(found.mean), self.tested.get(pair)
+        low, high, adjusted = -np.inf, np.inf, None
+        verdict: Verdict = "not tested" if found.num_seeds > 1 else "one seed: not compared"
+        if self.together is not None and place is not None:
+            fields = self.together.low, self.together.high, self.together.adjusted
+            low, high, adjusted = (float(field[place]) for field in fields)
+            better: Verdict = "better" if (mean > 0) == reverse else "worse"
+            verdict = "cannot distinguish" if adjusted > self.alpha else better
+        if reverse:
+            # 0 - x, because -x would print the difference of equal systems as -0.00
+            mean, low, high = 0 - mean, 0 - high, 0 - low
+        return SeedContrast(other, found.num_seeds, mean, low, high, adjusted, verdict)
 
 
 def paired_estimate(differences: Array, resolution: float) -> Estimate:
@@ -86,14 +86,4 @@ def paired_estimate(differences: Array, resolution: float) -> Estimate:
     spread = differences.var(-1, ddof=1) if num_seeds > 1 else np.zeros(differences.shape[:-1])
     spread = np.maximum(spread, resolution**2 / 12)
     mean = differences.mean(-1)
-    return Estimate(mean, spread / num_seeds, np.zeros_like(mean), num_seeds, num_seeds - 1, np.inf)
-
-
-def half_width(found: Estimate, alpha: float) -> Array:
-    """Return half the width of the t interval over seeds."""
-    return np.asarray(stats.t.isf(alpha / 2, found.seed_freedom) * np.sqrt(found.seed_variance))
-
-
-def p_value(found: Estimate) -> Array:
-    """Return the two-sided p-value of the t-test over seeds."""
-    return np.asarray(2 * stats.t.sf(np.abs(found.mean) / np.sqrt(found.seed_variance), found.seed_freedom))
+    return Estimate(mean, spread / num_seeds, np.zeros_like(mean), num_seeds, num_seeds - 1, np.inf, np.inf)

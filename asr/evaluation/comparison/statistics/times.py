@@ -36,6 +36,7 @@ def times_to_target(
     level: float,
     baseline: str | None = None,
     unfinished: Collection[tuple[str, int]] = (),
+    only_with: str | None = None,
 ) -> TimesToTarget | None:
     """Return when the runs of each system first had a WER of at most ``target_wer``; None if runs logged no times.
 
@@ -50,6 +51,7 @@ def times_to_target(
         level: of intervals and verdicts.
         baseline: system that the others are compared with; None, or one without times: the fastest.
         unfinished: systems and seeds of runs that have failed.
+        only_with: the system whose pairs alone are tested; None: all pairs.
 
     Reference:
         Royston and Parmar 2013, "Restricted mean survival time: an alternative to the hazard ratio for the design and
@@ -72,7 +74,7 @@ def times_to_target(
     never = [name for name, num in num_reached.items() if not num]
     # a tick of the axis: one update, or what one takes
     resolution = 1 / _common_end(curves, "updates")
-    ranked, reference, differences = _compared(logs, level, resolution, baseline, never)
+    ranked, reference, differences = _compared(logs, level, resolution, baseline, only_with, never)
     rows = [
         TimeRow(
             system=name,
@@ -87,7 +89,11 @@ def times_to_target(
 
 
 def equal_time(
-    runs: Sequence[Run], level: float, seconds: float | None = None, baseline: str | None = None
+    runs: Sequence[Run],
+    level: float,
+    seconds: float | None = None,
+    baseline: str | None = None,
+    only_with: str | None = None,
 ) -> EqualTime | None:
     """Return the WER of each system after the same time of training, and its mean over the updates so far.
 
@@ -96,6 +102,7 @@ def equal_time(
         level: of intervals and verdicts.
         seconds: of training; None: the time of the fastest run, rounded down to two digits in minutes.
         baseline: system that the others are compared with; None, or one without runs: the best.
+        only_with: the system whose pairs alone are tested; None: all pairs.
 
     Returns:
         None if runs logged no times.
@@ -115,7 +122,8 @@ def equal_time(
             areas[run.system].append(counted.mean_until(num_updates))
     steps = np.diff(np.unique(np.round([wer for _, curve in by_time for wer in curve.wers], 9)))
     # WERs come in whole words; that of all is the same if nobody has learned
-    ranked, reference, differences = _compared(wers, level, float(min(steps, default=LEAST_STEP)), baseline)
+    resolution = float(min(steps, default=LEAST_STEP))
+    ranked, reference, differences = _compared(wers, level, resolution, baseline, only_with)
     rows = [
         ProgressRow(
             system=name,
@@ -149,13 +157,18 @@ def _common_end(curves: Sequence[tuple[Run, DevCurve]], axis: Axis) -> float:
 
 
 def _compared(
-    values: Values, level: float, resolution: float, baseline: str | None, unknown: Collection[str] = ()
+    values: Values,
+    level: float,
+    resolution: float,
+    baseline: str | None,
+    only_with: str | None,
+    unknown: Collection[str] = (),
 ) -> tuple[list[str], str, SeedDifferences]:
     """Return the systems, lowest mean first, that which the others are compared with, and all differences."""
     ranked = sorted(values, key=lambda name: (statistics.mean(values[name].values()), name))
     several = [name for name in ranked if len(values[name]) > 1] or ranked
     reference = baseline if baseline is not None and baseline in values else several[0]
-    return ranked, reference, SeedDifferences(values, level, resolution, unknown)
+    return ranked, reference, SeedDifferences(values, level, resolution, unknown, only_with)
 
 
 def _ratio(found: SeedContrast | None) -> SeedContrast | None:

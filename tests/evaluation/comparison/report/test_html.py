@@ -102,7 +102,7 @@ def test_differences_stand_with_interval_p_and_probability(page, comparison):
 def test_speed_is_compared_in_updates_in_time_and_at_equal_time(page, comparison):
     by_update, by_time = (f"{what} to 20 % WER on dev (chosen after the runs)" for what in ("Updates", "Time"))
     header, first, *_, last = table_of(page, by_time)
-    assert header == ["system", "reached by", "time", "ratio [95 %]", "p (Holm)", "verdict"]
+    assert header == ["system", "reached by", "time", "ratio [95 %]", "p (adjusted)", "verdict"]
     found = comparison.times[1].rows[0]
     ratio = found.contrast
     assert first[:2] == ["eve lr=0.01", "3 of 3"]
@@ -112,7 +112,7 @@ def test_speed_is_compared_in_updates_in_time_and_at_equal_time(page, comparison
     assert last[3:] == ["–", "–", "reference"]
     assert table_of(page, by_update)[0][2] == "updates"
     header, first, *_ = table_of(page, "After 60\N{NO-BREAK SPACE}s of training")
-    assert header[1:] == ["WER % on dev", "points [95 %]", "p (Holm)", "verdict", "mean WER %", "± sd", "seeds"]
+    assert header[1:] == ["WER % on dev", "points [95 %]", "p (adjusted)", "verdict", "mean WER %", "± sd", "seeds"]
     row = comparison.equal_time.rows[0]
     assert first[1] == f"{100 * row.wer_mean:.2f} ± {100 * row.wer_sd:.2f}"
     assert first[5:] == [f"{100 * row.area:.2f}", f"{100 * row.area_sd:.2f}", "3"]
