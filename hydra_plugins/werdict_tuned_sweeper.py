@@ -71,6 +71,7 @@ class TunedSweeper(Sweeper):
         self.num_trials = shares(tuned, self.search.trials)
         chosen = {override_key(word) for system in tuned for word in (*system.overrides, *system.space)}
         self.common = _plain_overrides(arguments, {"seed", *chosen})
+        _plain_overrides(self.search.tuning_overrides, {"seed", "decode_test", "sweep", *chosen})
         if self.raw["target_wer"] is not None:
             self.common.append(f"sweep.target_wer={self.raw['target_wer']}")
         self.sweep_dir.mkdir(parents=True, exist_ok=True)
@@ -121,6 +122,11 @@ class TunedSweeper(Sweeper):
         wers = self._launch(what, jobs, self.search.tuning_overrides)
         own = [one for one in records(self.sweep_dir) if one.overrides in self.batch]
         ended = [one.name for one in own if one.failed and one.exit_code != DIVERGED]
+        if any(map(math.isnan, wers)):
+            raise RunFailed(
+                "the sweep stops before it chooses: another process is running some of its trials; when that has "
+                f"ended, resume with the same command again, with sweep.name={self.sweep_name}"
+            )
         if ended:
             raise RunFailed(
                 f"the sweep stops before it chooses: {count(len(ended), 'trial')} did not finish, and not because of "
@@ -131,7 +137,7 @@ class TunedSweeper(Sweeper):
             system.trials.append(Trial(settings, wer))
 
     def _launch(self, what: str, jobs: Sequence[list[str]], last: Sequence[str] = ()) -> list[float]:
-        """Print what is next, run jobs, and return their WERs on the development sets; infinity if one has none."""
+        """Print what is next, run jobs, and return what ``run_job`` does for each."""
         # of two overrides of one key, Hydra takes the last
         self.batch = [[*words, *self.common, *last, f"sweep.name={self.sweep_name}"] for words in jobs]
         console.print(f"{self.prefix}{what}: {count(len(jobs), 'job')}")
@@ -139,8 +145,7 @@ class TunedSweeper(Sweeper):
         self.validate_batch_is_legal(self.batch)
         results = self.launcher.launch(self.batch, initial_job_idx=self.num_jobs)
         self.num_jobs += len(self.batch)
-        wers = [float(result.return_value) for result in results]
-        return [math.inf if math.isnan(wer) else wer for wer in wers]
+        return [float(result.return_value) for result in results]
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:

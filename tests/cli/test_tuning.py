@@ -185,7 +185,9 @@ def test_a_tuned_sweep_tries_on_dev_and_decodes_the_test_set_once(trained, tmp_p
     (study,) = json.loads((sweep_dir / "tuning.json").read_text())
     assert len(study["adamw"]["trials"]) == 2
     assert "4 jobs: 4 finished" in printed  # two trials, the best, the defaults
-    assert "4 jobs: 4 finished (4 of them before)" in Workplace(tmp_path).run("train", *words)
+    again = Workplace(tmp_path).run("train", *words, "sweep.target_wer=0.3")
+    assert "4 jobs: 4 finished (4 of them before)" in again
+    assert "finished before do not hold sweep.target_wer=0.3: asr-compare target_wer=0.3 asks for it" in again
 
 
 def test_the_winners_of_several_studies_are_one_system(trained, tmp_path):
@@ -218,6 +220,9 @@ def test_the_winners_of_several_studies_are_one_system(trained, tmp_path):
         ),
         (["sweep.studies=0"], "sweep.studies: Input should be greater than or equal to 1, given 0"),
         (["sweep.trials=5"], "which do not divide 5 trials"),
+        (["sweep.tuning_overrides=['optimizer.lr=1']"], "optimizer.lr=1: this sweep chooses optimizer.lr"),
+        (["sweep.tuning_overrides=['seed=1']"], "seed=1: this sweep chooses seed"),
+        (["hydra/sweeper=basic"], "need their own sweeper"),
     ],
 )
 def test_what_a_tuned_sweep_cannot_do_is_refused(words, message, tmp_path):

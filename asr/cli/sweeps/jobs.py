@@ -113,7 +113,8 @@ def run_job(
         places: words that tell the job where else configs are found.
 
     Returns:
-        The lowest WER on the development sets, which is what sweepers minimize; infinity if the job is not finished.
+        The lowest WER on the development sets, which is what sweepers minimize; infinity if the job is not finished,
+        and not a number if another process is running it.
 
     Raises:
         ValueError: links lead out of the sweep's folder.
@@ -127,7 +128,8 @@ def run_job(
     with _locked(sweep_dir, name) as is_ours:
         if not is_ours:
             print(f"{name}: another process is running it, left alone", flush=True)
-        elif is_finished(folder):
+            return math.nan
+        if is_finished(folder):
             JobRecord(name, list(overrides), "finished before").save(sweep_dir)
             print(f"{name}: finished before, left alone", flush=True)
         else:

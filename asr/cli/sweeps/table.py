@@ -21,7 +21,7 @@ from asr.console import PlainConsole, printable
 from asr.evaluation.comparison.speed import Target
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
-from asr.plain_data import read_json
+from asr.plain_data import read_json, read_yaml
 from asr.run_folder import check_sweep_folder
 from asr.signals import end_by_default, end_with
 
@@ -44,6 +44,8 @@ class SweepTable(Callback):
                 if config.get(key) is not None:
                     raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
             check_sweep_folder(Path(config.hydra.sweep.dir))
+            if "optimizers" in config.sweep and not config.hydra.sweeper._target_.endswith(".TunedSweeper"):
+                raise ConfigError("hydra/sweeper: sweep=optimizers and sweep=lr need their own sweeper; leave it out")
             check_effects(config, config.hydra)
             # what is swept is not composed yet
             if not _is_swept("tokenizer", config):
@@ -73,9 +75,23 @@ class SweepTable(Callback):
             print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
             raise SystemExit(2)
         console.print(job_table(sweep_dir, found))
+        target = config.sweep.target_wer
+        before = [record.name for record in found if record.status == "finished before"]
+        if target is not None and any(_target_of(sweep_dir / name) != target for name in before):
+            console.print_line(
+                f"runs that were finished before do not hold sweep.target_wer={target}: asr-compare "
+                f"target_wer={target} asks for it, as one chosen after the runs"
+            )
         console.print_line(last_line(sweep_dir, found))
         if any(record.failed for record in found):
             raise SystemExit(1)
+
+
+def _target_of(folder: Path) -> object:
+    try:
+        return at(read_yaml(folder / "config.yaml"), "sweep", "target_wer")
+    except (ValueError, OSError):
+        return None
 
 
 def _is_swept(group: str, config: DictConfig) -> bool:

@@ -208,11 +208,15 @@ class Search(_Strict):
             ConfigError: a value is not of its kind, a name is unknown, or studies and seeds do not fit.
         """
         try:
-            choices = flatten(sweep["choices"]) if sweep["choices"] else {}
+            choices = flatten(sweep["choices"]) if sweep.get("choices") else {}
             found = cls.model_validate({**sweep, "choices": choices})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, ("sweep", *first["loc"])))
+            if first["type"] == "missing":
+                raise ConfigError(
+                    f"{where} is missing: hydra/sweeper=tuned needs sweep=optimizers or sweep=lr"
+                ) from None
             raise ConfigError(f"{where}: {first['msg']}, given {first['input']!r}") from None
         for name in found.only or ():
             if name not in found.optimizers:
