@@ -17,7 +17,7 @@ ONLY_LR = (
     *("optimizer=torch_adamw", "parameter_rules=none"),
 )
 TORCH = ("optimizer=torch_adamw", "optimizer.fused=false")
-SCHEDULE = ("schedule=constant", "~schedule.warmup_steps")
+SCHEDULE = ("schedule=constant", "~schedule.warmup_steps", "~schedule.max_steps")
 LRS = "schedule._target_=torch.optim.lr_scheduler"
 REFUSED = {
     "capturable": ((*TORCH, "+optimizer.capturable=true"), "optimizer.capturable=True: AdamW cannot make an update"),
