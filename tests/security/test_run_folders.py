@@ -291,7 +291,7 @@ def test_nothing_is_written_to_a_hostile_folder_of_a_sweep(programs, victim, tmp
 
 
 def test_a_job_that_only_its_record_calls_finished_is_not_counted(tmp_path, capsys):
-    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}, "sweep": {"target_wer": None}})
     JobRecord("theirs", [], "finished", 0, 1.0).save(tmp_path)
     JobRecord("j", [], "finished", 0, 1.0).save(tmp_path)
     (tmp_path / "j" / "report").mkdir(parents=True)
