@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,9 @@ def omnibus_rows(
     for num_seeds, num_systems, noisy in itertools.product(seeds, systems, (0, 1)):
         rng = np.random.default_rng(0)
         sds = World(0.01, 0.0, 0.0, num_seeds, noisy=noisy).seed_sds(num_systems)[..., 0]
-        found = [omnibus(WER + sds * rng.normal(size=(num_systems, num_seeds))) for _ in range(num)]
+        names = string.ascii_lowercase[:num_systems]
+        drawn = (WER + sds * rng.normal(size=(num_systems, num_seeds)) for _ in range(num))
+        found = [omnibus(dict(zip(names, wers, strict=True))) for wers in drawn]
         yield {
             "seeds": num_seeds,
             "systems": num_systems,

@@ -97,13 +97,13 @@ class Omnibus:
     """Whether any systems differ over seeds, on this very test set; see ``omnibus``.
 
     Attributes:
-        num_systems: with several seeds.
-        num_seeds: that all of these have.
+        systems: that were tested, see ``SetCounts.block``.
+        num_seeds: of each, the same ones.
         friedman_p: of Friedman's test on ranks; it decides.
         f_p: of the two-way F-test, which takes the variances of the systems for equal.
     """
 
-    num_systems: int
+    systems: tuple[str, ...]
     num_seeds: int
     friedman_p: float
     f_p: float
@@ -142,7 +142,7 @@ class SetComparison:
         rows: best mean WER first.
         num_candidates: systems that the best was chosen from: those with several seeds, if there are any.
         baseline: name of the system that others are compared with; None if it has no run on this set.
-        omnibus: of all systems; None for fewer than three that share at least two seeds.
+        omnibus: of systems that share seeds; None for fewer than three with at least two.
         power: None if no pair was tested.
         gone: systems of which all runs failed; they have no row.
     """

@@ -96,12 +96,23 @@ def test_systems_that_vary_alike_are_told_apart_with_fewer_seeds():
     assert together["f"].to_baseline.p_value < alone["f"].to_baseline.p_value
 
 
+def test_a_system_with_few_seeds_takes_none_from_the_others():
+    counts = {name: [(5 + up, 5 - up, 6, 5, 5, place % 3) for place, up in enumerate((0, 1, 2))] for name in "abcde"}
+    runs = [run_of(name, seed, one) for name, own in counts.items() for seed, one in enumerate(own)]
+    _, before = rows_of(runs, baseline="a")
+    comparison, after = rows_of([*runs, run_of("f", 1), run_of("f", 2)], baseline="a")
+    (found,) = comparison.sets
+    assert (set(found.omnibus.systems), found.omnibus.num_seeds) == (set("abcde"), 3)
+    assert after["b"].to_baseline.p_value == before["b"].to_baseline.p_value
+    assert any("5 systems with 3 seeds in common, all but f, " in one for one in headline(found, 0.95))
+
+
 def test_what_is_open_and_what_would_be_found_is_that_of_the_nearest_system():
     comparison, _ = rows_of(sweep())
     (found,) = comparison.sets
     assert (found.power.nearest, found.power.seeds_needed) == (None, None)  # eve is better than both
     assert 0 < found.power.low < found.power.detectable < found.power.high
-    assert (found.omnibus.num_systems, found.omnibus.num_seeds) == (3, 3)
+    assert (set(found.omnibus.systems), found.omnibus.num_seeds) == ({"adamw", "cain", "eve"}, 3)
     comparison, _ = rows_of([run for run in sweep() if run.system != "eve"])
     (found,) = comparison.sets
     assert found.power.nearest == found.rows[1].system

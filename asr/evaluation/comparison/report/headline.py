@@ -114,8 +114,12 @@ def _omnibus(found: SetComparison, level: float) -> list[str]:
         return []
     sure = found.omnibus.friedman_p <= 1 - level
     friedman, f = p_equation(found.omnibus.friedman_p), p_equation(found.omnibus.f_p)
+    tested = found.omnibus.systems
+    which = "the systems"
+    if left_out := [row.system for row in found.rows if row.system not in tested]:
+        which = f"{len(tested)} systems with {found.omnibus.num_seeds} seeds in common, all but {shortlist(left_out)},"
     return [
-        f"Over seeds, on this test set, the systems {'differ' if sure else 'are not shown to differ'} "
+        f"Over seeds, on this test set, {which} {'differ' if sure else 'are not shown to differ'} "
         f"(Friedman {friedman}; F, if their variances are equal, {f})."
     ]
 

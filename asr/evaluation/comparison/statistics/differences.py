@@ -45,15 +45,15 @@ class Differences:
                 self.estimates[pair] = estimate(first - second, counts.words)
         # one seed says nothing about other seeds: no test
         several = [pair for pair, found in self.estimates.items() if found.num_seeds > 1]
-        systems = sorted({name for pair in several for name in pair})
-        common = counts.seeds(*systems) if systems else []
+        systems, seeds = counts.block()
         self.pooled, self.omnibus = None, None
-        if len(common) > 1:
-            wers = np.array([counts.wers(name, common) for name in systems])
+        if systems:
+            wers = np.array([counts.wers(name, seeds) for name in systems])
             self.pooled = pooled_variance(wers)
-            together = moderated([self.estimates[pair] for pair in several], self.pooled)
-            self.estimates |= dict(zip(several, together, strict=True))
-            self.omnibus = omnibus(wers) if len(systems) > 2 else None
+            within = [pair for pair in several if {*pair} <= {*systems}]
+            together = moderated([self.estimates[pair] for pair in within], self.pooled)
+            self.estimates |= dict(zip(within, together, strict=True))
+            self.omnibus = omnibus(dict(zip(systems, wers, strict=True))) if len(systems) > 2 else None
         tested = [pair for pair in several if only_with is None or only_with in pair]
         self.tested = {pair: place for place, pair in enumerate(tested)}
         self.together = simultaneous([self.estimates[pair] for pair in tested], self.alpha) if tested else None
@@ -93,8 +93,8 @@ class Differences:
     def power(self, best: str) -> Power | None:
         """Return what the comparison can find, and what it would take to tell the nearest system from the best one.
 
-        The variance over seeds is that of all systems on the seeds that they have in common, its range that of a χ²
-        distribution; None if they have fewer than two, or if no pair is tested.
+        The variance over seeds is that of the systems and seeds of ``SetCounts.block``, its range that of a χ²
+        distribution; None if there are none, or if no pair is tested.
         """
         if self.pooled is None or not self.tested:
             return None
@@ -119,7 +119,7 @@ class Differences:
             low=low,
             high=high,
             nearest=None if nearest is None else nearest.other,
-            seeds_needed=None if nearest is None else design.seeds_to_find(nearest.mean),
+            seeds_needed=None if nearest is None else design.seeds_to_find(nearest.mean, nearest.num_seeds),
         )
 
     def _probability(self, system: str, other: str) -> float:

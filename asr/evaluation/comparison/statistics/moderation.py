@@ -1,6 +1,6 @@
 """Variances over seeds, estimated together: with three seeds each, a pair alone knows little about its own.
 
-R simulations (batch), K systems, S seeds that all systems have.
+R simulations (batch), K systems, S seeds that all of them have.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def moderated(estimates: Sequence[Estimate], pooled: PooledVariance) -> list[Est
     A pair that varies much more than the mean keeps the paired t-test, as two systems alone do.
 
     Args:
-        estimates: of the differences of pairs, not all of the same seeds.
+        estimates: of the differences of pairs of systems that ``pooled`` knows; each may have seeds beyond those.
         pooled: of the seeds that all of them have in common.
     """
     found = []

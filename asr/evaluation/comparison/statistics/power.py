@@ -61,9 +61,9 @@ class Design:
         found = float(np.quantile(needed, FOUND, method="higher"))
         return found if found <= 1 else np.inf
 
-    def seeds_to_find(self, difference: float) -> int | None:
-        """Return how many seeds find a true difference, more than there are; None if more than 100."""
-        numbers = range(self.num_seeds + 1, MAX_SEEDS + 1)
+    def seeds_to_find(self, difference: float, more_than: int) -> int | None:
+        """Return how many seeds, more than there are, find a true difference; None if more than 100."""
+        numbers = range(more_than + 1, MAX_SEEDS + 1)
         at = bisect.bisect_left(
             numbers, -abs(difference), key=lambda number: -replace(self, num_seeds=number).detectable()
         )

@@ -34,11 +34,12 @@ def test_few_speakers_and_a_level_that_is_hardly_reached_find_nothing():
 
 
 def test_the_seeds_that_are_needed_find_the_difference_and_one_less_does_not():
-    needed = TWO.seeds_to_find(-0.015)
+    needed = TWO.seeds_to_find(-0.015, more_than=3)
     assert replace(TWO, num_seeds=needed).detectable() <= 0.015 < replace(TWO, num_seeds=needed - 1).detectable()
-    assert TWO.seeds_to_find(1.0) == 4  # more than there are
-    assert TWO.seeds_to_find(0.0) is None
-    assert replace(TWO, test_variance=0.01**2).seeds_to_find(0.015) is None
+    assert TWO.seeds_to_find(1.0, more_than=3) == 4  # more than there are
+    assert TWO.seeds_to_find(1.0, more_than=7) == 8
+    assert TWO.seeds_to_find(0.0, more_than=3) is None
+    assert replace(TWO, test_variance=0.01**2).seeds_to_find(0.015, more_than=3) is None
 
 
 @pytest.mark.parametrize(("num_seeds", "sds"), [(3, 8.9), (5, 3.8), (10, 2.1)])
