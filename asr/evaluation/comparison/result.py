@@ -97,7 +97,7 @@ class Omnibus:
     """Whether any systems differ over seeds, on this very test set; see ``omnibus``.
 
     Attributes:
-        systems: that were tested, see ``SetCounts.block``.
+        systems: that were tested, see ``largest_block``.
         num_seeds: of each, the same ones.
         friedman_p: of Friedman's test on ranks; it decides.
         f_p: of the two-way F-test, which takes the variances of the systems for equal.

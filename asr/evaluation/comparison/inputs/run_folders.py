@@ -158,7 +158,7 @@ def _run(files: _Files, system: str) -> Run:
         sets=files.sets,
         curves=files.curves,
         cost=_cost(files),
-        studies=number_at(files.config, "sweep", "tuned", "studies"),
+        study=number_at(files.config, "sweep", "tuned", "study"),
         target_wer=number_at(files.config, "sweep", "target_wer"),
         wers_by_weights=_wers_by_weights(files),
     )

@@ -91,7 +91,7 @@ class Run:
         sets: errors by name of the test set.
         curves: by name of the metric, for example ``train/loss``, ``val/wer``.
         cost: of training.
-        studies: of the sweep that tuned the system; None if none has.
+        study: number of the tuning study that chose its settings; None if none has.
         target_wer: on the development sets, a fraction, that its sweep was to reach; None if it named none.
         wers_by_weights: WER by test set, by what was decoded, such as ``best`` and ``last``; empty if only one was.
     """
@@ -103,6 +103,6 @@ class Run:
     sets: Mapping[str, SetErrors]
     curves: Mapping[str, Curve]
     cost: Cost
-    studies: float | None = None
+    study: float | None = None
     target_wer: float | None = None
     wers_by_weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from asr.evaluation.comparison.inputs.runs import Cost
@@ -30,7 +31,9 @@ def cost_table(comparison: Comparison) -> Table:
         time = Cell(duration(_median([cost.seconds for cost in costs])))
         rows.append([Cell(name), Cell(lr), *cells, _step_ms(costs), time])
     columns = [SYSTEM, Column("lr"), *medians, Column("optimizer step ms", in_terminal=False), Column("training time")]
-    notes = ["Medians over the seeds that measured them; of a run, the mean of all its updates, and of all steps ± sd."]
+    notes = [
+        "Medians over the runs that measured them; a run counts all its updates, and all steps of the optimizer ± sd."
+    ]
     return Table("Training cost", columns, rows, notes)
 
 
@@ -96,11 +99,15 @@ def _extremes(what: str, values: Mapping[str, float | None], shown: Callable[[fl
 
 def _scope(comparison: Comparison) -> str:
     """Return whether verdicts are about settings, or about the way in which they were tuned."""
-    studies = max((run.studies or 0 for run in comparison.runs), default=0)
+    tuned: dict[str, set[float]] = defaultdict(set)
+    for run in comparison.runs:
+        if run.study is not None:
+            tuned[run.system].add(run.study)
+    studies = min(map(len, tuned.values()), default=0)
     if studies > 1:
         return (
-            f"Tuned systems were tuned in {studies:g} studies of their own: their verdicts are about this way of "
-            "tuning, its luck included."
+            f"Tuned systems were tuned in {studies} studies of their own: their verdicts are about this way of tuning, "
+            "its luck included."
         )
     if studies:
         return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,21 +36,6 @@ class SetCounts:
     def seeds(self, *systems: str) -> list[int]:
         """Return the seeds that all these systems have."""
         return sorted(set.intersection(*(set(self.errors[name]) for name in systems)))
-
-    def block(self) -> tuple[list[str], list[int]]:
-        """Return systems and seeds, each of which all these systems have, with the most residual degrees of freedom.
-
-        A system with few seeds is left out, where the others know more without it. Empty if no two share two seeds.
-        """
-        sharing = itertools.combinations(self.errors, 2)
-        blocks = [
-            ([name for name, own in self.errors.items() if own.keys() >= set(seeds)], seeds)
-            for seeds in (self.seeds(*pair) for pair in sharing)
-            if len(seeds) > 1
-        ]
-        return max(
-            blocks, key=lambda block: ((len(block[0]) - 1) * (len(block[1]) - 1), len(block[0])), default=([], [])
-        )
 
     def wers(self, system: str, seeds: Iterable[int]) -> list[float]:
         """Return the WER of each seed."""

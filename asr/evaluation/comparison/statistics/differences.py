@@ -13,7 +13,7 @@ from scipy import stats
 from asr.evaluation.comparison.result import Difference, Power, Verdict
 from asr.evaluation.comparison.statistics.counts import SetCounts
 from asr.evaluation.comparison.statistics.estimate import Estimate, estimate
-from asr.evaluation.comparison.statistics.moderation import moderated, pooled_variance
+from asr.evaluation.comparison.statistics.moderation import largest_block, moderated, pooled_variance
 from asr.evaluation.comparison.statistics.multiple_testing import Pair, simultaneous
 from asr.evaluation.comparison.statistics.omnibus import omnibus
 from asr.evaluation.comparison.statistics.power import Design
@@ -45,7 +45,7 @@ class Differences:
                 self.estimates[pair] = estimate(first - second, counts.words)
         # one seed says nothing about other seeds: no test
         several = [pair for pair, found in self.estimates.items() if found.num_seeds > 1]
-        systems, seeds = counts.block()
+        systems, seeds = largest_block(counts.errors)
         self.pooled, self.omnibus = None, None
         if systems:
             wers = np.array([counts.wers(name, seeds) for name in systems])
@@ -93,7 +93,7 @@ class Differences:
     def power(self, best: str) -> Power | None:
         """Return what the comparison can find, and what it would take to tell the nearest system from the best one.
 
-        The variance over seeds is that of the systems and seeds of ``SetCounts.block``, its range that of a χ²
+        The variance over seeds is that of the systems and seeds of ``largest_block``, its range that of a χ²
         distribution; None if there are none, or if no pair is tested.
         """
         if self.pooled is None or not self.tested:

@@ -5,7 +5,8 @@ R simulations (batch), K systems, S seeds that all of them have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +37,21 @@ class PooledVariance:
     freedom: int
     prior: Array
     num_seeds: int
+
+
+def largest_block(seeds: Mapping[str, Collection[int]]) -> tuple[list[str], list[int]]:
+    """Return systems and seeds, each of which all these systems have, with the most residual degrees of freedom.
+
+    A system with few seeds is left out where the others know more without it. Empty if no two systems share two seeds.
+
+    Args:
+        seeds: by system.
+    """
+    shared = [sorted(set(one) & set(other)) for one, other in itertools.combinations(seeds.values(), 2)]
+    blocks = [
+        ([name for name, own in seeds.items() if set(own) >= set(some)], some) for some in shared if len(some) > 1
+    ]
+    return max(blocks, key=lambda block: ((len(block[0]) - 1) * (len(block[1]) - 1), len(block[0])), default=([], []))
 
 
 def pooled_variance(wers: Array) -> PooledVariance:

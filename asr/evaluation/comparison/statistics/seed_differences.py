@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from asr.evaluation.comparison.result import Verdict
 from asr.evaluation.comparison.speed import SeedContrast
 from asr.evaluation.comparison.statistics.estimate import Estimate
-from asr.evaluation.comparison.statistics.moderation import moderated, pooled_variance
+from asr.evaluation.comparison.statistics.moderation import largest_block, moderated, pooled_variance
 from asr.evaluation.comparison.statistics.multiple_testing import Pair, simultaneous
 
 Array = NDArray[np.float64]
@@ -49,12 +49,12 @@ class SeedDifferences:
                 first, second = (np.array([values[name][seed] for seed in seeds]) for name in pair)
                 self.estimates[pair] = paired_estimate(first - second, resolution)
         several = [pair for pair, found in self.estimates.items() if found.num_seeds > 1]
-        systems = sorted({name for pair in several for name in pair})
-        common = sorted(set.intersection(*(set(values[name]) for name in systems))) if systems else []
-        if len(common) > 1:
+        systems, common = largest_block(values)
+        if systems:
             table = np.array([[values[name][seed] for seed in common] for name in systems])
-            together = moderated([self.estimates[pair] for pair in several], pooled_variance(table))
-            self.estimates |= dict(zip(several, together, strict=True))
+            within = [pair for pair in several if {*pair} <= {*systems}]
+            together = moderated([self.estimates[pair] for pair in within], pooled_variance(table))
+            self.estimates |= dict(zip(within, together, strict=True))
         tested = [pair for pair in several if only_with is None or only_with in pair]
         self.tested = {pair: place for place, pair in enumerate(tested)}
         self.together = simultaneous([self.estimates[pair] for pair in tested], self.alpha) if tested else None

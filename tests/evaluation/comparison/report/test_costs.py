@@ -68,11 +68,28 @@ def test_the_quickest_and_the_smallest_are_named():
 
 @pytest.mark.parametrize(
     ("studies", "said"),
-    [(None, "about these settings alone"), (1, "that one tuning has chosen"), (5, "tuned in 5 studies of their own")],
+    [
+        ({}, "about these settings alone"),
+        ({"adamw": (0, 0, 0)}, "that one tuning has chosen"),
+        ({"adamw": (0, 1, 2), "eve": (0, 1, 1)}, "tuned in 2 studies of their own"),
+        ({"adamw": (0, 1, 2), "eve": (0, 0, 0)}, "that one tuning has chosen"),
+    ],
 )
 def test_verdicts_are_about_settings_or_about_a_way_of_tuning(studies, said):
-    runs = [dataclasses.replace(run, studies=studies) for run in sweep()]
+    """What counts are the studies that the runs come from, not those that a sweep was to have."""
+    runs = [dataclasses.replace(run, study=studies.get(run.system, (None,) * 3)[run.seed - 1]) for run in sweep()]
     assert said in overall(compare(runs, title="made"))[-1]
+
+
+def test_the_times_of_few_pairs_are_corrected_for_these_alone():
+    runs = [validated(run, FIRST_AT[run.system][run.seed] or 31) for run in sweep()]
+    every, alone = (
+        compare(runs, title="made", baseline="adamw", target_wer=0.2, comparisons=pairs).times[0].rows
+        for pairs in ("all", "baseline")
+    )
+    adjusted = [{row.system: row.contrast.p_adjusted for row in rows if row.contrast} for rows in (every, alone)]
+    assert set(adjusted[0]) == {"cain", "eve"}
+    assert adjusted[1]["eve"] < adjusted[0]["eve"]
 
 
 def test_the_percentage_of_the_baseline_is_of_the_seeds_in_common():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asr.evaluation.comparison.statistics.estimate import Estimate
-from asr.evaluation.comparison.statistics.moderation import moderated, pooled_variance
+from asr.evaluation.comparison.statistics.moderation import largest_block, moderated, pooled_variance
 
 
 def estimates_of(wers: np.ndarray) -> list[Estimate]:
@@ -63,3 +63,19 @@ def test_seeds_that_agree_to_the_word_have_variances():
     for found in together(wers):
         assert np.isfinite(found.seed_variance).all()
         assert np.isfinite(found.seed_freedom).all()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "systems", "common"),
+    [
+        ({"a": [1, 2, 3], "b": [1, 2, 3], "c": [1, 2, 3]}, "abc", [1, 2, 3]),
+        ({"a": [1, 2, 3], "b": [1, 2, 3, 4], "c": [1, 2, 3, 5], "d": [1]}, "abc", [1, 2, 3]),
+        ({"a": [1, 2, 3, 4], "b": [1, 2, 3, 4], "c": [1, 2]}, "ab", [1, 2, 3, 4]),
+        ({"a": [1, 2, 3], "b": [1, 2, 3], "c": [1, 2]}, "abc", [1, 2]),  # as many degrees of freedom, more systems
+        ({"a": [1, 2], "b": [3, 4], "c": [3, 4]}, "bc", [3, 4]),
+        ({"a": [1, 2], "b": [2, 3]}, "", []),
+        ({"a": [1, 2]}, "", []),
+    ],
+)
+def test_the_systems_that_are_pooled_have_the_most_degrees_of_freedom(seeds, systems, common):
+    assert largest_block(seeds) == (list(systems), common)
