@@ -62,6 +62,10 @@ def test_a_failing_job_does_not_stop_the_others_and_the_sweep_says_so(trained, t
     assert "encoder: num_layers must be at least 1, given 0" in printed
     assert found == {"encoder.num_layers=0": "failed", "encoder.num_layers=1": "finished"}
     assert "2 jobs: 1 finished, 1 not: " in printed
+    words = ("-m", "encoder.num_layers=1", "sweep.name=mixed", f"data.dir={data(trained)}")
+    printed = Workplace(tmp_path).run("train", *QUICK, *words)
+    assert "not finished, and of another command in this sweep: " in printed
+    assert "1 jobs: 1 finished (1 of them before). " in printed
 
 
 def test_each_value_that_is_swept_is_a_job_and_the_same_command_finds_them_again(trained, tmp_path):

@@ -31,6 +31,9 @@ console = PlainConsole()
 class SweepTable(Callback):
     """Checks a sweep before it starts and tells its jobs what is swept; prints the status of every job at its end."""
 
+    def __init__(self) -> None:
+        self._earlier: dict[str, tuple[int, int]] = {}
+
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse an invalid name or target, folders that jobs get by themselves, and a hostile folder; heed signals.
 
@@ -44,6 +47,7 @@ class SweepTable(Callback):
                 if config.get(key) is not None:
                     raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
             check_sweep_folder(Path(config.hydra.sweep.dir))
+            self._earlier = _versions(Path(config.hydra.sweep.dir))
             if "optimizers" in config.sweep and not config.hydra.sweeper._target_.endswith(".TunedSweeper"):
                 raise ConfigError("hydra/sweeper: sweep=optimizers and sweep=lr need their own sweeper; leave it out")
             check_effects(config, config.hydra)
@@ -68,7 +72,7 @@ class SweepTable(Callback):
             end_by_default()  # the launcher ends the processes of the jobs in its own way
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Print the table, and exit with 1 if a job is not finished."""
+        """Print the table, and exit with 1 if a job of this command is not finished."""
         sweep_dir = Path(config.hydra.sweep.dir)
         found = [record for record in records(sweep_dir) if _has_run(record, sweep_dir)]
         if not found:
@@ -82,9 +86,20 @@ class SweepTable(Callback):
                 f"runs that were finished before do not hold sweep.target_wer={target}: asr-compare "
                 f"target_wer={target} asks for it, as one chosen after the runs"
             )
-        console.print_line(last_line(sweep_dir, found))
-        if any(record.failed for record in found):
+        versions = _versions(sweep_dir)
+        tried = [record for record in found if versions.get(record.name) != self._earlier.get(record.name)]
+        others = [record.name for record in found if record.failed and record not in tried]
+        if others:
+            console.print_line(f"not finished, and of another command in this sweep: {', '.join(others)}")
+        console.print_line(last_line(sweep_dir, [record for record in found if record.name not in others]))
+        if any(record.failed for record in tried):
             raise SystemExit(1)
+
+
+def _versions(sweep_dir: Path) -> dict[str, tuple[int, int]]:
+    """Return what changes whenever the record of a job is written, by name of the job."""
+    stats = {path.stem: path.stat() for path in (sweep_dir / RECORDS).glob("*.json") if path.is_file()}
+    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 def _target_of(folder: Path) -> object:
