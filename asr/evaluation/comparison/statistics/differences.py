@@ -16,7 +16,7 @@ from asr.evaluation.comparison.statistics.estimate import Estimate, estimate
 from asr.evaluation.comparison.statistics.moderation import largest_block, moderated, pooled_variance
 from asr.evaluation.comparison.statistics.multiple_testing import Pair, simultaneous
 from asr.evaluation.comparison.statistics.omnibus import omnibus
-from asr.evaluation.comparison.statistics.power import Design
+from asr.evaluation.comparison.statistics.power import FEW_WERS, Design
 
 
 class Differences:
@@ -108,7 +108,7 @@ class Differences:
             alpha=self.alpha / len(self.tested),
         )
         low, high = (
-            replace(design, seed_variance=value * freedom / quantile).detectable()
+            replace(design, seed_variance=value * freedom / quantile).detectable(FEW_WERS)
             for quantile in stats.chi2.isf((self.alpha / 2, 1 - self.alpha / 2), freedom)
         )
         differences = [self.difference(best, other) for other in self.counts.errors if other != best]
