@@ -70,7 +70,7 @@ def waiting(config: dict[str, Any], data_module: DataModule, prepared: PreparedD
         generator = torch.Generator().manual_seed(batch.seed)
         losses = recognizer.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
         optimizer.zero_grad()
-        (losses.sum() / batch.num_tokens.sum()).backward()
+        (losses.total.sum() / batch.num_tokens.sum()).backward()
         optimizer.step()
     total = time.monotonic() - start
     print(f"training: waited {waited:.2f} s of {total:.1f} s for batches: {100 * waited / total:.1f} %")

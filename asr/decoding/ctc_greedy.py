@@ -1,12 +1,17 @@
 """Greedy CTC search: the best token of every frame.
 
-B batch, T frames, V vocabulary (blank is 0).
+B batch, T frames, D width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 from torch import Tensor
 
+from asr.decoding.hypothesis import Hypothesis
+from asr.models.heads.protocols import FrameScores
 from asr.text.vocabulary import BLANK_ID
 
 
@@ -17,17 +22,23 @@ class CtcGreedy:
         Graves et al. 2006, "Connectionist Temporal Classification", section 3.2, best path decoding.
     """
 
-    def __call__(self, log_probs: Tensor, num_frames: Tensor) -> list[list[int]]:
-        """Return the tokens of each utterance.
+    needs = FrameScores
+
+    def __call__(self, head: FrameScores, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
+        """Return the best path of each utterance; see ``Decoder``.
 
         Args:
-            log_probs: (B, T, V).
+            head: scores frames.
+            encodings: (B, T, D).
             num_frames: (B,) valid frames.
         """
-        best = log_probs.argmax(dim=-1)
-        changed = best.diff(dim=1, prepend=best.new_full((len(best), 1), -1)) != 0
-        keep = (changed & (best != BLANK_ID)).cpu()
-        return [
-            labels[:length][mask[:length]].tolist()
-            for labels, mask, length in zip(best.cpu(), keep, num_frames.tolist(), strict=True)
-        ]
+        log_probs, labels = head.frame_log_probs(encodings).max(dim=-1)
+        rows = zip(labels.tolist(), log_probs.tolist(), num_frames.tolist(), strict=True)
+        return [[_best_path(labels[:length], log_probs[:length])] for labels, log_probs, length in rows]
+
+
+def _best_path(labels: Sequence[int], log_probs: Sequence[float]) -> Hypothesis:
+    """Return a hypothesis from the label of each frame; a token is placed where it is most probable."""
+    runs = [list(run) for _, run in groupby(range(len(labels)), key=labels.__getitem__)]
+    peaks = [max(run, key=log_probs.__getitem__) for run in runs if labels[run[0]] != BLANK_ID]
+    return Hypothesis([labels[t] for t in peaks], peaks, [log_probs[t] for t in peaks], sum(log_probs))

@@ -1,27 +1,24 @@
-"""Decodes batches: log-probabilities → tokens → text."""
+"""Decodes batches: encodings → tokens → text."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 from rich.progress import Progress
-from torch import Tensor
 
 from asr.console import PlainConsole, bar_title
 from asr.data.loading.batch import Batch
+from asr.decoding.hypothesis import Decoder
 from asr.errors import explaining_lost_workers, explaining_out_of_memory
 from asr.evaluation.wer import Utterance
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 
 LIMIT = "batch_duration_s (data.batch.max_duration_s in a run of asr-train)"
-
-Decoder = Callable[[Tensor, Tensor], list[list[int]]]
-"""Log-probabilities (B, T, V) and their valid lengths (B,) → tokens of each utterance."""
 
 
 @dataclass
@@ -54,10 +51,10 @@ def default_device() -> torch.device:
 def decode(recognizer: Recognizer, decoder: Decoder, tokenizer: Tokenizer, batch: Batch) -> list[Utterance]:
     """Return reference and hypothesis of every utterance of a batch."""
     with torch.inference_mode():
-        tokens = decoder(*recognizer(batch.features, batch.num_frames))
+        found = decoder(recognizer.head, *recognizer(batch.features, batch.num_frames))
     return [
-        Utterance(id=cut, reference=text, hypothesis=tokenizer.decode(ids), speaker=speaker)
-        for cut, text, ids, speaker in zip(batch.ids, batch.texts, tokens, batch.speakers, strict=True)
+        Utterance(id=cut, reference=text, hypothesis=tokenizer.decode(best.tokens), speaker=speaker)
+        for cut, text, (best, *_), speaker in zip(batch.ids, batch.texts, found, batch.speakers, strict=True)
     ]
 
 
@@ -72,8 +69,8 @@ def decode_all(
     """Decode every batch on the device of the recognizer, with a progress bar.
 
     Args:
-        recognizer: features → log-probabilities.
-        decoder: log-probabilities → tokens.
+        recognizer: features → encodings.
+        decoder: encodings → tokens.
         tokenizer: tokens → text.
         batches: of the set.
         name: of the set, for the bar and for errors.

@@ -10,10 +10,11 @@ from rich.text import Text
 
 from asr.console import PlainConsole, printable
 from asr.data.loading.data_module import DataModule
+from asr.decoding.hypothesis import Decoder
 from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.report import headline, write_report
 from asr.evaluation.wer import Score, score
-from asr.inference.decode import Decoded, Decoder, decode_all
+from asr.inference.decode import Decoded, decode_all
 from asr.models.recognizer import Recognizer
 
 console = PlainConsole()
@@ -38,8 +39,8 @@ def evaluate_sets(
     """Decode sets, write their files, and print error rates and speed.
 
     Args:
-        recognizer: features → log-probabilities.
-        decoder: log-probabilities → tokens.
+        recognizer: features → encodings.
+        decoder: encodings → tokens.
         data_module: reads the cuts.
         sets: cuts by the name of their set.
         notes: on the conditions, for the files and the terminal.

@@ -1,17 +1,18 @@
 """The recognizer: features → normalization → augmentation → encoder → head.
 
-B batch, T frames, F mel bins, D width, U tokens, V vocabulary.
+B batch, T frames, F mel bins, D width, U tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from asr.features.normalize import GlobalNorm
+from asr.models.heads.protocols import Head, Losses
 
 
 class Augment(Protocol):
@@ -19,31 +20,6 @@ class Augment(Protocol):
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
         """Return changed features (B, T, F); each utterance is changed differently."""
-
-
-class Head(Protocol):
-    """Turns encodings into log-probabilities, and into losses.
-
-    Attributes:
-        num_views: differently augmented views of each utterance that the loss needs.
-        intermediate_layers: of the encoder, counted from 1, whose encodings the loss needs too.
-    """
-
-    num_views: int
-    intermediate_layers: Sequence[int]
-
-    def __call__(self, encodings: Tensor) -> Tensor:
-        """Return log-probabilities (B, T, V)."""
-
-    def loss(
-        self,
-        encodings: Tensor,
-        num_frames: Tensor,
-        tokens: Tensor,
-        num_tokens: Tensor,
-        intermediate: Sequence[Tensor] = (),
-    ) -> Tensor:
-        """Return losses (B,) in nats; encodings (num_views · B, T, D), all second views after all first ones."""
 
 
 @runtime_checkable
@@ -58,12 +34,20 @@ class HasInnerLayers(Protocol):
         """Return encodings of the layers of these numbers and of the last, each (B, T, D), and their lengths (B,)."""
 
 
+@runtime_checkable
+class HasBatchCount(Protocol):
+    """An encoder or a head that changes during training."""
+
+    def set_batch_count(self, audio_s: float) -> None:
+        """Set the seconds of audio in all updates so far."""
+
+
 class Recognizer(nn.Module):
     """Joins the parts that every recipe chooses, in this order, without further logic.
 
     Args:
         encoder: features and lengths → encodings and lengths.
-        head: encodings → log-probabilities and losses.
+        head: encodings → losses, and what decoders search with.
         normalize: fixed statistics of the training features.
         augment: applied in training only, or None.
 
@@ -79,9 +63,15 @@ class Recognizer(nn.Module):
         self.augment = augment
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities (B, T', V) and valid lengths (B,) of features (B, T, F), lengths (B,)."""
+        """Return encodings (B, T', D) and valid lengths (B,) of features (B, T, F), lengths (B,)."""
         encodings, lengths = self.encoder(self.normalize(features), num_frames)
-        return self.head(encodings), lengths
+        return encodings, lengths
+
+    def set_batch_count(self, audio_s: float) -> None:
+        """Pass the seconds of audio in all updates so far to the parts that change during training."""
+        for part in (self.encoder, self.head):
+            if isinstance(part, HasBatchCount):
+                part.set_batch_count(audio_s)
 
     def losses(
         self,
@@ -90,7 +80,7 @@ class Recognizer(nn.Module):
         tokens: Tensor,
         num_tokens: Tensor,
         generator: torch.Generator | None = None,
-    ) -> Tensor:
+    ) -> Losses:
         """Return the loss of each utterance.
 
         Args:
@@ -99,9 +89,6 @@ class Recognizer(nn.Module):
             tokens: (B, U) int64.
             num_tokens: (B,) int64 valid tokens.
             generator: for the augmentation; None leaves features unchanged.
-
-        Returns:
-            (B,) float32, in nats per utterance.
         """
         features, views = self.normalize(features), self.head.num_views
         if views > 1:

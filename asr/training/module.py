@@ -18,9 +18,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from asr.data.loading.batch import Batch
 from asr.data.seeding import seed_for
+from asr.decoding.hypothesis import Decoder
 from asr.errors import RunFailed
 from asr.evaluation.wer import Score, Utterance, score
-from asr.inference.decode import Decoder, decode
+from asr.inference.decode import decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
@@ -45,14 +46,6 @@ class KnowsEpochs(Protocol):
         """Set the epoch, counted from 0."""
 
 
-@runtime_checkable
-class HasBatchCount(Protocol):
-    """An encoder that changes during training."""
-
-    def set_batch_count(self, audio_s: float) -> None:
-        """Set the seconds of audio in all updates so far."""
-
-
 class TrainingModule(pl.LightningModule):
     """Trains a recognizer by updates of one or more micro-batches.
 
@@ -61,9 +54,9 @@ class TrainingModule(pl.LightningModule):
     augmentation belongs to the micro-batch, so no random state has to be saved.
 
     Args:
-        recognizer: features → log-probabilities.
+        recognizer: features → encodings and losses.
         tokenizer: tokens → text, for validation.
-        decoder: log-probabilities and lengths → tokens.
+        decoder: encodings and lengths → tokens.
         optimizer_factory: named parameters → optimizer.
         schedule_factory: optimizer → schedule, stepped once per update.
         dev_names: names of the validation sets, in the order of their loaders.
@@ -90,7 +83,7 @@ class TrainingModule(pl.LightningModule):
         self.dev_names, self.max_duration_s, self.extra_state = dev_names, max_duration_s, extra_state
         self.hypotheses: dict[str, list[Utterance]] = {}
         self.scores: dict[str, Score] = {}
-        self.sums = UpdateSums()
+        self.sums = self._no_sums()
         self.guard, self.nominal_audio = NonfiniteGuard(), NominalAudio()
         self.unreadable = UnreadableCuts(max_unreadable)
         self.num_unread: dict[str, int] = {}  # in the current validation, by development set
@@ -129,20 +122,20 @@ class TrainingModule(pl.LightningModule):
         if len(batch) == 0:
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
             return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
-        if isinstance(self.recognizer.encoder, HasBatchCount):
-            self.recognizer.encoder.set_batch_count(self.nominal_audio.read(self.global_step, self.update_s()))
+        self.recognizer.set_batch_count(self.nominal_audio.read(self.global_step, self.update_s()))
         # a function of the batch: a resumed run draws the same masks although no generator is saved
         torch.manual_seed(seed_for("dropout", batch.seed))
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         losses = self.recognizer.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
-        too_short = self.guard.see(batch, losses)
-        loss = losses.sum()
+        self.guard.see(batch, losses)
+        loss = losses.total.sum()
         self.sums = self.sums.plus(
             loss=loss.detach(),
-            num_tokens=batch.num_tokens.where(~too_short, 0).sum(),
+            num_tokens=batch.num_tokens.where(losses.feasible, 0).sum(),
             num_utterances=len(batch),
             audio_s=batch.audio_s,
-            num_too_short=too_short.sum(),
+            num_too_short=(~losses.feasible).sum(),
+            parts=torch.stack([losses.parts[name].detach().sum() for name in self.recognizer.head.loss_names]),
         )
         if self.in_backward is not None:
             self.in_backward.begin(loss, self.sums.num_tokens)
@@ -167,7 +160,7 @@ class TrainingModule(pl.LightningModule):
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
-        local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
+        local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), self._no_sums()
         sums = local.over_ranks(self.trainer.strategy, norm.device)
         self.unreadable.end_update(self.current_epoch, int(sums.num_unreadable), int(sums.num_utterances))
         if sums.num_unreadable and not sums.num_utterances:
@@ -185,6 +178,7 @@ class TrainingModule(pl.LightningModule):
         self.log_dict(
             {
                 "train/loss": sums.loss / max(1, sums.num_tokens),
+                **self._loss_parts(sums),
                 "train/gradient_norm": self.gradient_norm,  # before clipping
                 "train/lr": float(optimizer.param_groups[0]["lr"]),
                 "train/utterances": sums.num_utterances,
@@ -196,6 +190,15 @@ class TrainingModule(pl.LightningModule):
         )
         if skipped:
             self._skip(optimizer)
+
+    def _no_sums(self) -> UpdateSums:
+        return UpdateSums(parts=torch.zeros(len(self.recognizer.head.loss_names)))
+
+    def _loss_parts(self, sums: UpdateSums) -> dict[str, float]:
+        """Return the parts of the loss in nats per token; none if there is but one."""
+        names = self.recognizer.head.loss_names
+        found = zip(names, sums.parts, strict=True)
+        return {f"train/{name}_loss": part / max(1, sums.num_tokens) for name, part in found} if len(names) > 1 else {}
 
     def configure_gradient_clipping(
         self,

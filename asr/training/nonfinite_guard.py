@@ -11,6 +11,7 @@ from torch import Tensor
 from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
 from asr.errors import Diverged, RunFailed
+from asr.models.heads.protocols import Losses
 from asr.training.checkpoint_checks import count_at
 
 MAX_CONSECUTIVE_SKIPS = 50
@@ -37,16 +38,10 @@ class NonfiniteGuard:
         self.seen: list[tuple[tuple[str, ...], Tensor, Tensor]] = []
         self.named: set[str] = set()  # not in checkpoints: a resumed run names them again
 
-    def see(self, batch: Batch, losses: Tensor) -> Tensor:
-        """Remember a micro-batch until the end of its update.
-
-        Returns:
-            (B,) bool, the utterances that are too short for their transcript: CTC gives them a loss of exactly 0, and
-            no gradient.
-        """
-        too_short = (losses.detach() == 0) & (batch.num_tokens > 0)
-        self.seen.append((batch.ids, losses.detach(), too_short))  # with a graph they would keep its memory
-        return too_short
+    def see(self, batch: Batch, losses: Losses) -> None:
+        """Remember a micro-batch until the end of its update."""
+        # with a graph they would keep its memory
+        self.seen.append((batch.ids, losses.total.detach(), ~losses.feasible))
 
     def end_update(self, update: int, finite: bool, num_too_short: int, rank: int = 0) -> bool:
         """Count and name what is left out of an update; return whether all of it must be skipped.

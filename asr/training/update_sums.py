@@ -13,7 +13,7 @@ ZERO = torch.zeros(())  # a 0-dim CPU tensor can be added to one of a GPU, and t
 
 
 class UpdateSums(NamedTuple):
-    """Sums of one rank as float32 scalars, or of all ranks as numbers.
+    """Sums of one rank as float32 scalars, or of all ranks as numbers; P parts of the loss.
 
     Attributes:
         loss: nats.
@@ -23,6 +23,7 @@ class UpdateSums(NamedTuple):
         num_too_short: utterances too short for their transcript.
         num_unreadable: utterances that could not be read.
         num_nonfinite: ranks whose gradients are not finite.
+        parts: (P,) of the loss, in nats; of all ranks a list.
     """
 
     loss: Any = ZERO
@@ -32,6 +33,7 @@ class UpdateSums(NamedTuple):
     num_too_short: Any = ZERO
     num_unreadable: Any = ZERO
     num_nonfinite: Any = ZERO
+    parts: Any = ZERO
 
     def plus(self, **terms: Tensor | float) -> UpdateSums:
         """Return the sums with one term more for each name; waits for no device."""
@@ -40,8 +42,10 @@ class UpdateSums(NamedTuple):
     def over_ranks(self, strategy: Strategy, device: torch.device) -> UpdateSums:
         """Return the sums over all ranks as numbers, by one reduction for all."""
         # waits for the device, once per update
-        local = torch.cat([value.to(device).view(1) for value in self])
-        return UpdateSums(*strategy.reduce(local, reduce_op="sum").tolist())  # Lightning's default is the mean
+        local = torch.cat([value.to(device).view(-1) for value in self])
+        sums = strategy.reduce(local, reduce_op="sum").tolist()  # Lightning's default is the mean
+        num_scalars = len(self) - 1
+        return UpdateSums(*sums[:num_scalars])._replace(parts=sums[num_scalars:])
 
 
 class NominalAudio:

@@ -50,29 +50,32 @@ def test_no_gradient_goes_through_what_a_view_is_compared_with():
 
 def test_the_loss_is_the_mean_over_views_plus_a_share_of_their_disagreement():
     (head, plain), encodings = heads(consistency_weight=0.7), views()
-    found = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS)
-    first, second = (plain.loss(view, NUM_FRAMES, TOKENS, NUM_TOKENS) for view in encodings.chunk(2))
-    apart = torch.tensor(naive(plain(encodings), [7, 5]))
+    found, parts, _ = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS)
+    first, second = (plain.loss(view, NUM_FRAMES, TOKENS, NUM_TOKENS).total for view in encodings.chunk(2))
+    apart = torch.tensor(naive(plain.frame_log_probs(encodings), [7, 5]))
     torch.testing.assert_close(found, (first + second) / 2 + 0.7 * apart)
     assert (apart > 0.1).all()
+    torch.testing.assert_close(parts, {"ctc": (first + second) / 2, "consistency": apart})
 
 
 def test_equal_views_have_the_loss_of_ctc():
     (head, plain), encodings = heads(), views()[:2].repeat(2, 1, 1)
     found = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS)
-    torch.testing.assert_close(found, plain.loss(encodings[:2], NUM_FRAMES, TOKENS, NUM_TOKENS))
+    torch.testing.assert_close(found.total, plain.loss(encodings[:2], NUM_FRAMES, TOKENS, NUM_TOKENS).total)
 
 
 def test_losses_do_not_depend_on_padding():
     (head, _), encodings = heads(), views()
     together = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS)
     alone = head.loss(encodings[1::2, :5], NUM_FRAMES[1:].repeat(2), TOKENS[1:, :1], NUM_TOKENS[1:])
-    torch.testing.assert_close(together[1], alone[0])
+    torch.testing.assert_close(together.total[1], alone.total[0])
 
 
 def test_an_impossible_transcript_costs_nothing_and_has_no_gradient():
     (head, _), encodings = heads(), views().requires_grad_()
-    losses = head.loss(encodings, torch.tensor([7, 2, 7, 2]), TOKENS, torch.tensor([3, 3]))
+    losses, parts, feasible = head.loss(encodings, torch.tensor([7, 2, 7, 2]), TOKENS, torch.tensor([3, 3]))
+    assert feasible.tolist() == [True, False]
+    assert all(part[0] > 0 == part[1] for part in parts.values())
     assert losses[0] > 0
     assert losses[1] == 0
     losses.sum().backward()
@@ -84,13 +87,13 @@ def test_an_impossible_transcript_costs_nothing_and_has_no_gradient():
 def test_what_is_not_finite_in_one_view_is_seen_in_the_loss_of_its_utterance_alone():
     (head, _), encodings = heads(), views()
     encodings[3, 2, 0] = math.nan
-    losses = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS)
+    losses = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS).total
     assert losses.isfinite().tolist() == [True, False]
 
 
 def test_decoding_is_that_of_ctc():
     (head, plain), encodings = heads(), views()
-    assert torch.equal(head(encodings), plain(encodings))
+    assert torch.equal(head.frame_log_probs(encodings), plain.frame_log_probs(encodings))
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])

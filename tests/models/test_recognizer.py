@@ -23,7 +23,7 @@ def losses(recognizer: Recognizer, seed: int | None) -> torch.Tensor:
     features = torch.randn(2, 60, NUM_FEATURES, generator=torch.Generator().manual_seed(3))
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     lengths, tokens = torch.tensor([60, 44]), torch.tensor([[1, 2, 3], [4, 5, 0]])
-    return recognizer.losses(features, lengths, tokens, torch.tensor([3, 2]), generator)
+    return recognizer.losses(features, lengths, tokens, torch.tensor([3, 2]), generator).total
 
 
 def test_augmentation_depends_on_its_generator_alone():
@@ -39,9 +39,9 @@ def test_the_encoder_sees_normalized_features():
     seen = []
     recognizer.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     features = torch.randn(1, 30, NUM_FEATURES)
-    log_probs, lengths = recognizer(features, torch.tensor([30]))
+    encodings, lengths = recognizer(features, torch.tensor([30]))
     recognizer.losses(features, torch.tensor([30]), torch.tensor([[1]]), torch.tensor([1]))
-    assert log_probs.shape == (1, int(lengths[0]), 6)
+    assert encodings.shape == (1, int(lengths[0]), recognizer.encoder.d_model)
     assert len(seen) == 2
     for normalized in seen:
         torch.testing.assert_close(normalized, (features - 0.5) / 2)

@@ -33,7 +33,7 @@ def test_an_utterance_counts_once_whatever_the_number_of_its_views():
     generators = [torch.Generator().manual_seed(seed_for("augment", batch.seed)) for batch in batches]
     with torch.no_grad():
         losses = [
-            module.recognizer.losses(b.features, b.num_frames, b.tokens, b.num_tokens, generator)
+            module.recognizer.losses(b.features, b.num_frames, b.tokens, b.num_tokens, generator).total
             for b, generator in zip(batches, generators, strict=True)
         ]
     trainer = tiny_trainer(1, [metrics], accumulate_grad_batches=2)
@@ -41,6 +41,9 @@ def test_an_utterance_counts_once_whatever_the_number_of_its_views():
     num_tokens = batches[0].num_tokens.sum() + batches[1].num_tokens[0]
     assert losses[1][1] == 0
     assert metrics.seen[-1]["train/loss"] == pytest.approx(float(torch.cat(losses).sum() / num_tokens), rel=1e-5)
+    assert metrics.seen[-1]["train/ctc_loss"] + 0.2 * metrics.seen[-1]["train/consistency_loss"] == pytest.approx(
+        metrics.seen[-1]["train/loss"], rel=1e-5
+    )
     assert metrics.seen[-1]["train/utterances"] == 4
     assert metrics.seen[-1]["train/too_short"] == 1
 

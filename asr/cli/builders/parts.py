@@ -21,8 +21,8 @@ from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepared import PreparedData
+from asr.decoding.hypothesis import Decoder
 from asr.features.normalize import GlobalNorm
-from asr.inference.decode import Decoder
 from asr.models.initialize import initialize
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer

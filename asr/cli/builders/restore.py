@@ -18,8 +18,9 @@ from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.prepared import INDEX, PreparedData
+from asr.decoding.hypothesis import Decoder
 from asr.error_text import first_line, is_out_of_memory
-from asr.inference.decode import Decoder, default_device
+from asr.inference.decode import default_device
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import tokenizer_from_state

@@ -59,6 +59,7 @@ class CrCtcHead(CtcHead):
     """
 
     num_views = 2
+    layer_names = ("ctc", "consistency")
 
     def __init__(
         self,
@@ -74,11 +75,11 @@ class CrCtcHead(CtcHead):
             raise ValueError(f"consistency_weight must be above 0 and finite, given {consistency_weight}")
         self.consistency_weight = consistency_weight
 
-    def layer_loss(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
-        """Return the loss of each utterance from the encodings (2B, T, D) of one layer."""
-        log_probs = self(encodings)
+    def layer_loss(
+        self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss (B,) of each utterance from the encodings (2B, T, D) of one layer, and its parts."""
+        log_probs = self.frame_log_probs(encodings)
         both = ctc_losses(log_probs, num_frames, tokens.repeat(2, 1), num_tokens.repeat(2))
-        ctc = both.view(2, -1).mean(dim=0)
-        apart = disagreement(log_probs, num_frames)
-        # exactly 0 marks an utterance too short for its transcript
-        return ctc.where(ctc == 0, ctc + self.consistency_weight * apart)
+        ctc, apart = both.view(2, -1).mean(dim=0), disagreement(log_probs, num_frames)
+        return ctc + self.consistency_weight * apart, {"ctc": ctc, "consistency": apart}

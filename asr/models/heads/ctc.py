@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.models.heads.protocols import Losses
 from asr.text.vocabulary import BLANK_ID
 
 
@@ -24,7 +25,7 @@ def ctc_losses(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens
         num_tokens: (B,) int64 valid tokens.
 
     Returns:
-        (B,), in nats per utterance; 0, without gradient, where the frames are too few for the tokens.
+        (B,), in nats per utterance; 0, without gradient, where `has_alignment` is false.
     """
     # the CUDA backward adds in no fixed order, and refuses to if torch must be deterministic: then the CPU does it
     where = "cpu" if torch.are_deterministic_algorithms_enabled() else log_probs.device
@@ -40,6 +41,19 @@ def ctc_losses(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens
     return losses.to(log_probs.device)
 
 
+def has_alignment(num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
+    """Return whether there are enough frames for the tokens, and for a blank between equal neighbors: (B,) bool.
+
+    Args:
+        num_frames: (B,) int64 valid frames.
+        tokens: (B, U) int64; padding may hold any token.
+        num_tokens: (B,) int64 valid tokens.
+    """
+    places = torch.arange(1, tokens.shape[1], device=tokens.device)
+    repeated = (tokens[:, 1:] == tokens[:, :-1]) & (places < num_tokens.unsqueeze(1))
+    return num_frames >= num_tokens + repeated.sum(dim=1)
+
+
 class CtcHead(nn.Module):
     """Projects encodings to log-probabilities of tokens and blank, and scores transcripts with them.
 
@@ -49,9 +63,6 @@ class CtcHead(nn.Module):
         dropout: probability in [0, 1), in training, before the projection.
         intermediate_layers: of the encoder, counted from 1, whose encodings are scored too, in training; ascending.
         intermediate_weight: w of the mean of their losses in (1 − w) · loss of the last layer + w · mean; in (0, 1).
-
-    Attributes:
-        num_views: differently augmented views of an utterance that a loss needs.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -63,6 +74,7 @@ class CtcHead(nn.Module):
     """
 
     num_views = 1
+    layer_names: tuple[str, ...] = ("ctc",)  # of the parts of one layer's loss
 
     def __init__(
         self,
@@ -82,10 +94,11 @@ class CtcHead(nn.Module):
         if not 0 < intermediate_weight < 1:
             raise ValueError(f"intermediate_weight must be in (0, 1), given {intermediate_weight}")
         self.intermediate_layers, self.intermediate_weight = tuple(intermediate_layers), intermediate_weight
+        self.loss_names = (*self.layer_names, *(["intermediate"] if intermediate_layers else []))
         self.dropout = nn.Dropout(dropout)
         self.project = nn.Linear(d_model, vocab_size)
 
-    def forward(self, encodings: Tensor) -> Tensor:
+    def frame_log_probs(self, encodings: Tensor) -> Tensor:
         """Return log-probabilities (B, T, V) in float32 of encodings (B, T, D)."""
         # in 32 bits under autocast too: the loss adds up hundreds of frames
         return F.log_softmax(self.project(self.dropout(encodings)).float(), dim=-1)
@@ -97,25 +110,23 @@ class CtcHead(nn.Module):
         tokens: Tensor,
         num_tokens: Tensor,
         intermediate: Sequence[Tensor] = (),
-    ) -> Tensor:
-        """Return the loss of each utterance.
+    ) -> Losses:
+        """Return the loss of each utterance, see ``Head.loss``."""
+        feasible = has_alignment(num_frames[: len(tokens)], tokens, num_tokens)
 
-        Args:
-            encodings: (B, T, D); with several views (``num_views`` · B, T, D), view after view.
-            num_frames: valid frames, int64, as many as encodings.
-            tokens: (B, U) int64, no blanks; padding may hold any token.
-            num_tokens: (B,) int64 valid tokens.
-            intermediate: encodings of ``intermediate_layers``.
+        def of_layer(layer: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            total, parts = self.layer_loss(layer, num_frames, tokens, num_tokens)
+            return total.where(feasible, 0.0), parts
 
-        Returns:
-            (B,) float32, in nats per utterance; 0, without gradient, where the frames are too few for the tokens.
-        """
-        last = self.layer_loss(encodings, num_frames, tokens, num_tokens)
-        if not intermediate:
-            return last
-        inner = [self.layer_loss(layer, num_frames, tokens, num_tokens) for layer in intermediate]
-        return (1 - self.intermediate_weight) * last + self.intermediate_weight * torch.stack(inner).mean(dim=0)
+        total, parts = of_layer(encodings)
+        if intermediate:
+            parts["intermediate"] = torch.stack([of_layer(layer)[0] for layer in intermediate]).mean(dim=0)
+            total = (1 - self.intermediate_weight) * total + self.intermediate_weight * parts["intermediate"]
+        return Losses(total, {name: part.where(feasible, 0.0) for name, part in parts.items()}, feasible)
 
-    def layer_loss(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
-        """Return the loss of each utterance from the encodings of one layer; arguments as in `loss`."""
-        return ctc_losses(self(encodings), num_frames, tokens, num_tokens)
+    def layer_loss(
+        self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss (B,) of each utterance from the encodings of one layer, and its parts."""
+        losses = ctc_losses(self.frame_log_probs(encodings), num_frames, tokens, num_tokens)
+        return losses, {"ctc": losses}

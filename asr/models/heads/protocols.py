@@ -1,0 +1,65 @@
+"""What a head offers: losses for training, and parts that a decoder searches with.
+
+B batch, T frames, D width of encodings, U tokens, V vocabulary (blank is 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+class Losses(NamedTuple):
+    """Losses of a batch, in nats per utterance.
+
+    Attributes:
+        total: (B,) float32, what is trained; 0, without gradient, of an utterance that is not feasible.
+        parts: (B,) each, by name, as in ``Head.loss_names``.
+        feasible: (B,) bool, whether an utterance has enough frames for its transcript.
+    """
+
+    total: Tensor
+    parts: Mapping[str, Tensor]
+    feasible: Tensor
+
+
+class Head(Protocol):
+    """Turns encodings into losses; decoders ask for one of the other protocols of this file too.
+
+    Attributes:
+        num_views: differently augmented views of each utterance that the loss needs.
+        intermediate_layers: of the encoder, counted from 1, whose encodings the loss needs too.
+        loss_names: of the parts of the loss.
+    """
+
+    num_views: int
+    intermediate_layers: Sequence[int]
+    loss_names: tuple[str, ...]
+
+    def loss(
+        self,
+        encodings: Tensor,
+        num_frames: Tensor,
+        tokens: Tensor,
+        num_tokens: Tensor,
+        intermediate: Sequence[Tensor] = (),
+    ) -> Losses:
+        """Return the loss of each utterance.
+
+        Args:
+            encodings: (B, T, D); with several views (``num_views`` · B, T, D), view after view.
+            num_frames: valid frames, int64, as many as encodings.
+            tokens: (B, U) int64, no blanks; padding may hold any token.
+            num_tokens: (B,) int64 valid tokens.
+            intermediate: encodings of ``intermediate_layers``.
+        """
+
+
+@runtime_checkable
+class FrameScores(Protocol):
+    """A head that scores every token in every frame, as CTC does."""
+
+    def frame_log_probs(self, encodings: Tensor) -> Tensor:
+        """Return log-probabilities (B, T, V) in float32 of encodings (B, T, D)."""
