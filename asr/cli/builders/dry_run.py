@@ -20,6 +20,7 @@ from asr.cli.builders.parts import (
     build_callbacks,
     build_data_parts,
     build_update_parts,
+    check_decoder,
     check_loggers,
     num_threads,
     outline_recognizer,
@@ -106,6 +107,7 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
         recognizer = outline_recognizer(config, 8, data.features.num_features)
     with bounded(f"parameter_rules: a pattern takes longer than {MAX_CPU_S} s on the names of parameters; simplify it"):
         updates = build_update_parts(config)
+        check_decoder(updates.decoder, recognizer.head)
         optimizer = updates.optimizer_factory(recognizer.named_parameters())
     try_optimizers(config, on_cpu=isinstance(trainer.accelerator, CPUAccelerator))
     max_steps = config["trainer"].get("max_steps")

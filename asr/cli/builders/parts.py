@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from asr.cli.builders.instantiate import Configured, instantiate
 from asr.cli.builders.model_size import no_more_parameters_than
 from asr.cli.builders.targets import locate
+from asr.cli.config.explanations import CONFIGS
 from asr.cli.errors import ConfigError
 from asr.data.features import Features
 from asr.data.loading.loader import Workers
@@ -23,6 +24,7 @@ from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.features.normalize import GlobalNorm
+from asr.models.heads.protocols import Head
 from asr.models.initialize import initialize
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
@@ -139,6 +141,22 @@ def build_update_parts(config: Mapping[str, Any]) -> UpdateParts:
     if config["trainer"].get("step_in_backward", False):
         factory = Configured(locate("optim.step_in_backward", IN_BACKWARD), {"factory": factory}, IN_BACKWARD)
     return UpdateParts(factory, part(config, "schedule"), part(config, "decoder"))
+
+
+def check_decoder(decoder: Decoder, head: Head) -> None:
+    """Refuse a decoder that cannot search with a head.
+
+    Raises:
+        ConfigError: names the decoders that can.
+    """
+    if isinstance(head, decoder.needs):
+        return
+    own = {file.stem: OmegaConf.load(file)._target_ for file in sorted((CONFIGS / "decoder").glob("*.yaml"))}
+    fitting = [name for name, target in own.items() if isinstance(head, locate(target, "decoder").needs)]
+    raise ConfigError(
+        f"decoder: {type(decoder).__name__} cannot search with {type(head).__name__}; choose decoder="
+        f"{' or decoder='.join(fitting)}, or another head"
+    )
 
 
 def build_module(

@@ -12,7 +12,7 @@ import torch
 from omegaconf import DictConfig
 
 from asr.cli.builders.model_size import no_more_parameters_than, refuse_huge_numbers
-from asr.cli.builders.parts import build_recognizer, num_threads, part
+from asr.cli.builders.parts import build_recognizer, check_decoder, num_threads, part
 from asr.cli.errors import ConfigError, shortened
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
@@ -117,10 +117,12 @@ def restore(options: DictConfig) -> Restored:
         num_features = len(recognizer.normalize.mean)
         if features.num_features != num_features:
             raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")
+        decoder = decoder or part(config, "decoder")
+        check_decoder(decoder, recognizer.head)
         return Restored(
             checkpoint,
             recognizer,
-            decoder or part(config, "decoder"),
+            decoder,
             part(config, "data.text"),
             DataModule(features, tokenizer_from_state(checkpoint.tokenizer), batch, workers),
         )

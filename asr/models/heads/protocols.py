@@ -1,6 +1,6 @@
 """What a head offers: losses for training, and parts that a decoder searches with.
 
-B batch, T frames, D width of encodings, U tokens, V vocabulary (blank is 0).
+B batch, T frames, D width of encodings, U tokens, V vocabulary (blank is 0), J width of a joiner.
 """
 
 from __future__ import annotations
@@ -63,3 +63,26 @@ class FrameScores(Protocol):
 
     def frame_log_probs(self, encodings: Tensor) -> Tensor:
         """Return log-probabilities (B, T, V) in float32 of encodings (B, T, D)."""
+
+
+@runtime_checkable
+class Transduces(Protocol):
+    """A head that predicts the next token from a frame and the tokens so far.
+
+    Attributes:
+        context_size: C, last tokens that a prediction depends on.
+    """
+
+    context_size: int
+
+    def project(self, encodings: Tensor) -> Tensor:
+        """Return the joiner's part (B, T, J) of encodings (B, T, D)."""
+
+    def predict(self, context: Tensor) -> Tensor:
+        """Return the joiner's part (N, J) of the last tokens (N, C) int64.
+
+        Before the first token stands a blank, and -1 before that.
+        """
+
+    def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
+        """Return log-probabilities (…, V) in float32 of both parts (…, J); a blank leads to the next frame."""

@@ -1,0 +1,93 @@
+"""All alignments of a transcript to frames, as a transducer counts them.
+
+B batch, T frames, U tokens, S = U + 1 places between tokens. In frame t and at place u a blank leads to frame t + 1,
+and the label of place u, token u + 1 of the transcript, to place u + 1. A path starts at (0, 0) and ends with the blank
+of the last frame and the last place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+NEVER = -1e30  # a log-probability; two of them can be added
+LEAST = 1e-12  # probability below which nothing is learned; denormal numbers would make half of the work
+
+
+class PathLosses(Function):
+    """Negative log-probability of all paths together; its gradients are the probabilities of passing a place.
+
+    Reference:
+        Graves 2012, "Sequence transduction with recurrent neural networks", arXiv:1211.3711, section 2.4: forward and
+        backward variables. Differs: places are computed one after another, each for all frames by one cumulative sum in
+        the log domain, instead of frame by frame.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, blank: Tensor, label: Tensor, num_frames: Tensor, num_tokens: Tensor) -> tuple[Tensor, ...]:
+        """Return losses (B,) in nats, and the probabilities (B, T, S) that a path takes a blank, and a label.
+
+        Args:
+            ctx: of autograd.
+            blank: (B, T, S) log-probabilities.
+            label: (B, T, S) log-probabilities; the last place may hold anything.
+            num_frames: (B,) int64, at least 1.
+            num_tokens: (B,) int64.
+        """
+        found, *taken = _forward_backward(blank, label, num_frames, num_tokens)
+        ctx.save_for_backward(*taken)
+        ctx.mark_non_differentiable(*taken)
+        return -found, *taken
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of both log-probabilities."""
+        takes_blank, takes_label = ctx.saved_tensors
+        return -takes_blank * gradient[:, None, None], -takes_label * gradient[:, None, None], None, None
+
+
+def _forward_backward(
+    blank: Tensor, label: Tensor, num_frames: Tensor, num_tokens: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log-probabilities (B,), and the probabilities (B, T, S) of taking blanks and labels."""
+    (size, longest, num_places), device = blank.shape, blank.device
+    row, frame = torch.arange(size, device=device), torch.arange(longest, device=device)
+    is_last_frame = frame >= (num_frames - 1)[:, None]
+    has_label = torch.arange(num_places, device=device)[:, None, None] < num_tokens[:, None]
+    # (S, B, T), in double precision: sums over a thousand frames are subtracted from each other
+    blanks, labels = (scores.permute(2, 0, 1).double() for scores in (blank, label))
+    labels = labels.masked_fill(~has_label | (frame >= num_frames[:, None]), NEVER)
+    staying = blanks.masked_fill(is_last_frame, 0.0)
+    before = staying.cumsum(-1) - staying  # log-probability of blanks alone from frame 0 to t
+
+    reached = torch.empty_like(blanks)
+    arriving = F.pad(blanks.new_zeros(size, 1), (0, longest - 1), value=NEVER)
+    for place in range(num_places):
+        reached[place] = torch.logcumsumexp(arriving - before[place], -1) + before[place]
+        arriving = reached[place] + labels[place]
+
+    end = num_tokens, row, num_frames - 1
+    leaving = torch.full_like(blanks, NEVER)
+    leaving[end] = blanks[end]
+    left = torch.empty_like(blanks)
+    for place in reversed(range(num_places)):
+        if place + 1 < num_places:
+            leaving[place] = torch.logaddexp(leaving[place], labels[place] + left[place + 1])
+        left[place] = torch.logcumsumexp((leaving[place] + before[place]).flip(-1), -1).flip(-1) - before[place]
+
+    total = reached[end] + blanks[end]
+    next_frame = F.pad(left[..., 1:], (0, 1), value=NEVER).masked_fill(is_last_frame, NEVER)
+    next_frame[end] = 0.0
+    next_place = F.pad(left[1:], (0, 0, 0, 0, 0, 1), value=NEVER)
+    takes_blank, takes_label = (
+        (reached + scores + rest - total[:, None]).exp_().permute(1, 2, 0).to(blank.dtype)
+        for scores, rest in ((blanks, next_frame), (labels, next_place))
+    )
+    for probabilities in (takes_blank, takes_label):
+        probabilities.masked_fill_(probabilities < LEAST, 0.0)
+    return total.to(blank.dtype), takes_blank, takes_label

@@ -1,0 +1,160 @@
+"""The transducer's losses against the joiner's logits of all frames and places, and its bounds."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer.lattice import PathLosses
+from asr.models.heads.transducer.pruning import band_starts, simple_scores
+
+D_MODEL, VOCAB_SIZE = 6, 7
+NUM_FRAMES, NUM_TOKENS = torch.tensor([9, 5, 6]), torch.tensor([5, 3, 0])
+TOKENS = torch.tensor([[3, 3, 1, 6, 2, 5], [4, 2, 4, 9, 9, 9], [9, 9, 9, 9, 9, 9]]).clamp(max=VOCAB_SIZE - 1)
+
+
+def make(**options) -> TransducerHead:
+    torch.manual_seed(0)
+    return TransducerHead(D_MODEL, VOCAB_SIZE, predictor_dim=8, joiner_dim=5, **options).double()
+
+
+def encodings(seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(3, 9, D_MODEL, generator=generator, dtype=torch.float64, requires_grad=True)
+
+
+def scores_of_all(head: TransducerHead, frames: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities (B, T, S) of blanks and labels from all logits, with contexts made token by token."""
+    rows = [[-1] * (head.context_size - 1) + [0, *row] for row in TOKENS[:, :5].tolist()]
+    contexts = torch.tensor([[row[u : u + head.context_size] for u in range(6)] for row in rows])
+    places = head.predict(contexts.flatten(0, 1)).view(3, 6, -1)
+    logits = head.joiner.output_linear((head.project(frames)[:, :, None] + places[:, None]).tanh())
+    log_probs, labels = logits.log_softmax(-1), F.pad(TOKENS[:, :5], (0, 1))
+    return log_probs[..., 0], log_probs.gather(3, labels[:, None, :, None].expand(-1, 9, -1, -1)).squeeze(3)
+
+
+def gradients(loss: Tensor, head: TransducerHead, frames: Tensor) -> list[Tensor]:
+    used = [frames, *(value for name, value in head.named_parameters() if not name.startswith("simple"))]
+    return list(torch.autograd.grad(loss.sum(), used, retain_graph=True))
+
+
+@pytest.mark.parametrize("context_size", [1, 2, 3])
+def test_the_exact_loss_and_its_gradients_are_those_of_all_logits(context_size, monkeypatch):
+    monkeypatch.setattr("asr.models.heads.transducer.joint.MOST_LOGITS", 3 * 6 * VOCAB_SIZE * 2)  # two frames at a time
+    head, frames = make(prune_range=None, context_size=context_size), encodings()
+    found = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS)
+    expected = PathLosses.apply(*scores_of_all(head, frames), NUM_FRAMES, NUM_TOKENS)[0]
+    assert head.loss_names == tuple(found.parts)
+    torch.testing.assert_close(found.total, expected)
+    for one, other in zip(gradients(found.total, head, frames), gradients(expected, head, frames), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_pruning_that_keeps_every_place_is_exact():
+    exact, pruned, frames = make(prune_range=None), make(prune_range=6), encodings()
+    pruned.load_state_dict(exact.state_dict(), strict=False)
+    found = pruned.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS)
+    expected = exact.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS).total
+    torch.testing.assert_close(found.parts["pruned"], expected)
+    for one, other in zip(
+        gradients(found.parts["pruned"], pruned, frames), gradients(expected, exact, frames), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("prune_range", [2, 3, 4])
+def test_the_pruned_loss_is_that_of_the_paths_within_the_band(prune_range):
+    head, frames = make(prune_range=prune_range), encodings()
+    found = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS)
+    acoustic, language = _simple_logits(head, frames)
+    labels = F.pad(TOKENS[:, :5], (0, 1))
+    _, *taken = PathLosses.apply(*simple_scores(acoustic, language, labels, 0.25), NUM_FRAMES, NUM_TOKENS)
+    starts = band_starts(sum(taken), NUM_FRAMES, NUM_TOKENS, prune_range)
+    blank, label = scores_of_all(head, frames)
+    above = torch.arange(6) - starts[..., None]
+    inside, has_next = (above >= 0) & (above < prune_range), above < prune_range - 1
+    blank, label = blank.masked_fill(~inside, -1e4), label.masked_fill(~(inside & has_next), -1e4)
+    expected = PathLosses.apply(blank, label, NUM_FRAMES, NUM_TOKENS)[0]
+    torch.testing.assert_close(found.parts["pruned"], expected)
+    exact = PathLosses.apply(*scores_of_all(head, frames), NUM_FRAMES, NUM_TOKENS)[0]
+    assert (found.parts["pruned"] >= exact - 1e-4).all()
+
+
+def _simple_logits(head: TransducerHead, frames: Tensor) -> tuple[Tensor, Tensor]:
+    history = F.pad(F.pad(TOKENS[:, :5], (1, 0)), (head.context_size - 1, 0), value=-1)
+    return head.simple_am_proj(frames), head.simple_lm_proj(head.predictor(history))
+
+
+def test_a_joiner_that_adds_needs_no_table_of_all_logits():
+    acoustic, language = torch.randn(2, 4, 7).double(), torch.randn(2, 3, 7).double()
+    labels = torch.tensor([[2, 6, 0], [1, 1, 0]])
+    joined = (acoustic[:, :, None] + language[:, None]).log_softmax(-1)
+    alone = language.log_softmax(-1)[:, None].expand(-1, 4, -1, -1)
+    mixed = 0.6 * joined + 0.4 * alone
+    blank, label = simple_scores(acoustic, language, labels, 0.4)
+    torch.testing.assert_close(blank, mixed[..., 0])
+    torch.testing.assert_close(label, mixed.gather(3, labels[:, None, :, None].expand(-1, 4, -1, -1)).squeeze(3))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_band_starts_and_ends_where_paths_do_and_is_never_left(seed):
+    generator = torch.Generator().manual_seed(seed)
+    num_kept = int(torch.randint(2, 6, (), generator=generator))
+    num_frames = torch.randint(1, 12, (6,), generator=generator)
+    num_tokens = (torch.rand(6, generator=generator) * ((num_kept - 1) * num_frames + 1)).long()
+    num_places = int(num_tokens.max()) + 1
+    passing = torch.rand(6, int(num_frames.max()), num_places, generator=generator)
+    kept = min(num_kept, num_places)
+    for row, starts in enumerate(band_starts(passing, num_frames, num_tokens, kept)):
+        valid = starts[: num_frames[row]]
+        last = max(0, int(num_tokens[row]) + 1 - kept)
+        assert valid[0] == 0 or num_frames[row] == 1
+        assert valid[-1] == last
+        steps = valid.diff()
+        assert ((steps >= 0) & (steps <= kept - 1)).all()
+
+
+def test_more_tokens_than_a_band_can_hold_are_not_feasible_and_have_no_gradient():
+    head, frames = make(prune_range=2), encodings()
+    lengths = torch.tensor([5, 4, 1]), torch.tensor([5, 5, 2])
+    found = head.loss(frames, lengths[0], TOKENS.clamp(max=6), lengths[1])
+    assert found.feasible.tolist() == [True, False, False]
+    assert (found.total > 0).tolist() == [True, False, False]
+    found.total.sum().backward()
+    assert not frames.grad[1:].any()
+    assert frames.grad.isfinite().all()
+
+
+def test_losses_do_not_depend_on_padding():
+    head, frames = make(prune_range=3), encodings()
+    together = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS)
+    alone = head.loss(frames[1:2, :5], NUM_FRAMES[1:2], TOKENS[1:2, :3], NUM_TOKENS[1:2])
+    torch.testing.assert_close(together.total[1], alone.total[0])
+
+
+def test_the_pruned_loss_gains_and_the_simple_one_loses_weight_as_training_warms_up():
+    head, frames = make(warmup_batches=10, ref_duration_s=60), encodings()
+    for audio_s, scales in ((0, (1.0, 0.1)), (300, (0.75, 0.55)), (600, (0.5, 1.0)), (6000, (0.5, 1.0))):
+        head.set_batch_count(audio_s)
+        found = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS)
+        expected = scales[0] * found.parts["simple"] + scales[1] * found.parts["pruned"]
+        torch.testing.assert_close(found.total, expected)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("predictor_dim", 6),
+        ("joiner_dim", 0),
+        ("context_size", 0),
+        ("prune_range", 1),
+        ("lm_scale", 1.0),
+        ("simple_loss_scale", 1.1),
+        ("warmup_batches", -1),
+        ("ref_duration_s", 0),
+    ],
+)
+def test_impossible_options_are_refused(option, value):
+    with pytest.raises(ValueError, match=f"{option} must be .*, given {value}"):
+        TransducerHead(**{"d_model": 4, "vocab_size": 5, option: value})
