@@ -108,7 +108,11 @@ ALLOWED: dict[str, Allowed] = {
         "conformer.ConformerEncoder",
         "zipformer.encoder.ZipformerEncoder",
     ),
-    "head": _named("asr.models.heads", "ctc.CtcHead", "cr_ctc.CrCtcHead", "transducer.head.TransducerHead"),
+    "head": _named(
+        "asr.models.heads",
+        *("ctc.CtcHead", "cr_ctc.CrCtcHead"),
+        *("transducer.head.TransducerHead", "transducer.with_ctc.TransducerCtcHead"),
+    ),
     "decoder": _named("asr.decoding", "ctc_greedy.CtcGreedy", "transducer_greedy.TransducerGreedy"),
     "optimizer": OPTIMIZERS,
     "optimizer.transforms": TRANSFORMS,

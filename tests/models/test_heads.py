@@ -1,0 +1,82 @@
+"""Contracts of all heads, with every encoder."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from asr.decoding.ctc_greedy import CtcGreedy
+from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.features.normalize import GlobalNorm
+from asr.features.specaugment import SpecAugment
+from asr.models.initialize import initialize
+from asr.models.recognizer import Recognizer
+from tests.models import encoders
+from tests.models.heads import CASES
+
+PAIRS = [
+    pytest.param(encoder, head, id=f"{encoder.name}-{head.name}")
+    for encoder, head in product(encoders.CASES, CASES)
+    if not (head.needs_layers and "zipformer" in encoder.name)
+]
+NUM_FRAMES, TOKENS, NUM_TOKENS = torch.tensor([60, 44]), torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([3, 2])
+
+
+def make(encoder, head) -> Recognizer:
+    torch.manual_seed(0)
+    built = encoder.make()
+    norm = GlobalNorm([0.0] * encoders.NUM_FEATURES, [1.0] * encoders.NUM_FEATURES)
+    recognizer = Recognizer(built, head.make(built.d_model), norm, SpecAugment(max_feature_bins=3))
+    initialize(recognizer)
+    return recognizer
+
+
+def features() -> torch.Tensor:
+    return torch.randn(2, 60, encoders.NUM_FEATURES, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize(("encoder", "head"), PAIRS)
+def test_every_head_learns_two_utterances_with_every_encoder(encoder, head):
+    recognizer = make(encoder, head)
+    optimizer = torch.optim.Adam(recognizer.parameters(), lr=0.01)
+    seen = []
+    for _ in range(12):
+        losses = recognizer.losses(features(), NUM_FRAMES, TOKENS, NUM_TOKENS, torch.Generator().manual_seed(1))
+        optimizer.zero_grad()
+        losses.total.sum().backward()
+        optimizer.step()
+        seen.append(losses.total.sum().item())
+    assert losses.feasible.all()
+    assert tuple(losses.parts) == recognizer.head.loss_names
+    assert losses.total.dtype == torch.float32
+    assert min(seen[6:]) < 0.7 * seen[0]
+
+
+@pytest.mark.parametrize("head", CASES, ids=lambda head: head.name)
+def test_every_parameter_of_a_head_gets_a_gradient(head):
+    recognizer = make(encoders.CASES[0], head)
+    recognizer.losses(features(), NUM_FRAMES, TOKENS, NUM_TOKENS).total.sum().backward()
+    assert [name for name, value in recognizer.head.named_parameters() if value.grad is None] == []
+
+
+@pytest.mark.parametrize("head", CASES, ids=lambda head: head.name)
+def test_in_mixed_precision_losses_are_nearly_the_same(head):
+    recognizer = make(encoders.CASES[0], head).eval()
+    found = recognizer.losses(features(), NUM_FRAMES, TOKENS, NUM_TOKENS)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = recognizer.losses(features(), NUM_FRAMES, TOKENS, NUM_TOKENS)
+    torch.testing.assert_close(mixed.total, found.total, rtol=0.03, atol=0.05)
+
+
+@pytest.mark.parametrize("head", CASES, ids=lambda head: head.name)
+def test_every_head_has_a_decoder_whose_tokens_are_in_order(head):
+    recognizer = make(encoders.CASES[0], head).eval()
+    fitting = [decoder for decoder in (CtcGreedy(), TransducerGreedy()) if isinstance(recognizer.head, decoder.needs)]
+    assert fitting
+    with torch.inference_mode():
+        encodings, lengths = recognizer(features(), NUM_FRAMES)
+        for decoder in fitting:
+            for length, (best, *_) in zip(lengths.tolist(), decoder(recognizer.head, encodings, lengths), strict=True):
+                assert best.frames == sorted(best.frames)
+                assert all(0 <= frame < length for frame in best.frames)
+                assert len(best.tokens) == len(best.frames) == len(best.log_probs)
