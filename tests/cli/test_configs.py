@@ -27,6 +27,8 @@ COMPANIONS = {
     ("trainer", "slurm"): ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.num_nodes=1"],
     ("augment", "speed_specaugment"): ["features=log_mel"],
     ("features", "log_mel_precomputed"): ["augment=specaugment"],
+    ("head", "transducer"): ["decoder=transducer_greedy"],
+    ("decoder", "transducer_greedy"): ["head=transducer"],
 }
 
 

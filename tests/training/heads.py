@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from asr.data.loading.batch import Batch
+from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.features.normalize import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead
+from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer.with_ctc import TransducerCtcHead
 from asr.models.recognizer import Recognizer
 from asr.training.module import TrainingModule
 from tests.training.tiny import NUM_FEATURES, TOKENIZER, batch_of, tiny_module
@@ -16,6 +19,8 @@ HEADS = {
     "two views": lambda: CrCtcHead(12, TOKENIZER.vocab_size),
     "two layers": lambda: CtcHead(12, TOKENIZER.vocab_size, intermediate_layers=[1]),
     "two views of two layers": lambda: CrCtcHead(12, TOKENIZER.vocab_size, intermediate_layers=[1]),
+    "transducer that warms up": lambda: TransducerHead(12, TOKENIZER.vocab_size, 8, 8, ref_duration_s=0.01),
+    "transducer and two views": lambda: TransducerCtcHead(12, TOKENIZER.vocab_size, 8, 8, consistency_weight=0.2),
 }
 
 
@@ -27,6 +32,8 @@ def module_with(head: str, dropout: float) -> TrainingModule:
         GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES),
         SpecAugment(max_feature_bins=3),
     )
+    if not isinstance(module.recognizer.head, module.decoder.needs):
+        module.decoder = TransducerGreedy()
     return module
 
 

@@ -1,4 +1,4 @@
-"""Heads that need more than one view or one layer train as exactly as plain CTC, and count tokens as it does."""
+"""Heads other than plain CTC train as exactly as it does, and count tokens as it does."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ STUCK = (
     "short or too long, transcripts do not belong to their audio, or the encoder leaves fewer frames than there are "
     "tokens (a larger data.vocab_size makes fewer tokens)"
 )
-EARLY = "Early in CTC that is normal: it emits blanks, or the most common tokens, until it finds an alignment"
+EARLY = "Early in training that is normal: it emits blanks, or the most common tokens, until it finds an alignment"
 MISMATCH = (
     "hypotheses and references are written differently (tokenizer, data.text: case, punctuation), or dev is another "
     "language or task than train"
