@@ -7,6 +7,7 @@ from torch import nn
 
 from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead
+from asr.models.heads.ctc_attention import CtcAttentionHead
 from asr.models.heads.transducer.head import TransducerHead
 from asr.models.heads.transducer.with_ctc import TransducerCtcHead
 
@@ -27,6 +28,7 @@ CASES = [
     HeadCase("ctc", lambda d_model: CtcHead(d_model, VOCAB_SIZE)),
     HeadCase("inter_ctc", lambda d_model: CtcHead(d_model, VOCAB_SIZE, intermediate_layers=[1]), needs_layers=True),
     HeadCase("cr_ctc", lambda d_model: CrCtcHead(d_model, VOCAB_SIZE)),
+    HeadCase("ctc_attention", lambda d_model: CtcAttentionHead(d_model, VOCAB_SIZE, 2, 4, 16, dropout=0.0)),
     HeadCase("transducer", lambda d_model: TransducerHead(d_model, VOCAB_SIZE, **SMALL)),
     HeadCase("transducer, exact", lambda d_model: TransducerHead(d_model, VOCAB_SIZE, prune_range=None, **SMALL)),
     HeadCase("transducer_ctc", lambda d_model: TransducerCtcHead(d_model, VOCAB_SIZE, **SMALL)),

@@ -9,6 +9,7 @@ from asr.features.specaugment import SpecAugment
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead
+from asr.models.heads.ctc_attention import CtcAttentionHead
 from asr.models.heads.transducer.head import TransducerHead
 from asr.models.heads.transducer.with_ctc import TransducerCtcHead
 from asr.models.recognizer import Recognizer
@@ -19,6 +20,7 @@ HEADS = {
     "two views": lambda: CrCtcHead(12, TOKENIZER.vocab_size),
     "two layers": lambda: CtcHead(12, TOKENIZER.vocab_size, intermediate_layers=[1]),
     "two views of two layers": lambda: CrCtcHead(12, TOKENIZER.vocab_size, intermediate_layers=[1]),
+    "attention": lambda: CtcAttentionHead(12, TOKENIZER.vocab_size, 1, 2, 16, dropout=0.2),
     "transducer that warms up": lambda: TransducerHead(12, TOKENIZER.vocab_size, 8, 8, ref_duration_s=0.01),
     "transducer and two views": lambda: TransducerCtcHead(12, TOKENIZER.vocab_size, 8, 8, consistency_weight=0.2),
 }

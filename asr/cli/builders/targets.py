@@ -110,7 +110,7 @@ ALLOWED: dict[str, Allowed] = {
     ),
     "head": _named(
         "asr.models.heads",
-        *("ctc.CtcHead", "cr_ctc.CrCtcHead"),
+        *("ctc.CtcHead", "cr_ctc.CrCtcHead", "ctc_attention.CtcAttentionHead"),
         *("transducer.head.TransducerHead", "transducer.with_ctc.TransducerCtcHead"),
     ),
     "decoder": _named("asr.decoding", "ctc_greedy.CtcGreedy", "transducer_greedy.TransducerGreedy"),

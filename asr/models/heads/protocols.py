@@ -86,3 +86,18 @@ class Transduces(Protocol):
 
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
         """Return log-probabilities (…, V) in float32 of both parts (…, J); a blank leads to the next frame."""
+
+
+@runtime_checkable
+class ScoresTexts(Protocol):
+    """A head that scores whole texts."""
+
+    def text_log_probs(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
+        """Return the log-probability (B,) of each text.
+
+        Args:
+            encodings: (B, T, D).
+            num_frames: (B,) int64 valid frames.
+            tokens: (B, U) int64; padding may hold any token.
+            num_tokens: (B,) int64 valid tokens.
+        """

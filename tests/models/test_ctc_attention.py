@@ -1,0 +1,74 @@
+"""CTC with an attention decoder."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from asr.models.heads.ctc_attention import CtcAttentionHead
+
+NUM_FRAMES, TOKENS, NUM_TOKENS = torch.tensor([7, 5]), torch.tensor([[1, 2, 1], [3, 0, 0]]), torch.tensor([3, 1])
+
+
+def make(**options) -> CtcAttentionHead:
+    torch.manual_seed(0)
+    return CtcAttentionHead(8, 5, **{"num_layers": 2, "num_heads": 2, "d_feedforward": 16, "dropout": 0.0, **options})
+
+
+def encodings() -> torch.Tensor:
+    return torch.randn(2, 7, 8, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_text_is_scored_token_by_token_from_what_came_before():
+    head = make().eval()
+    found = head.text_log_probs(encodings(), NUM_FRAMES, TOKENS, NUM_TOKENS)
+    for row, text in enumerate(([1, 2, 1], [3])):
+        frames, length = encodings()[row : row + 1, : NUM_FRAMES[row]], NUM_FRAMES[row : row + 1]
+        expected = torch.zeros(())
+        for place, label in enumerate([*text, 0]):
+            logits = head.attention(frames, length, torch.tensor([[0, *text[:place]]]))
+            expected = expected + logits[0, -1].log_softmax(-1)[label]
+        torch.testing.assert_close(found[row], expected)
+
+
+def test_the_loss_is_that_of_both_parts_with_smoothed_labels():
+    head = make(ctc_weight=0.4, label_smoothing=0.2)
+    found = head.loss(encodings(), NUM_FRAMES, TOKENS, NUM_TOKENS)
+    logits = head.attention(encodings(), NUM_FRAMES, torch.tensor([[0, 1, 2, 1], [0, 3, 0, 0]]))
+    first = F.cross_entropy(logits[0], torch.tensor([1, 2, 1, 0]), label_smoothing=0.2, reduction="sum")
+    second = F.cross_entropy(logits[1, :2], torch.tensor([3, 0]), label_smoothing=0.2, reduction="sum")
+    ctc = head.ctc.loss(encodings(), NUM_FRAMES, TOKENS, NUM_TOKENS).total
+    torch.testing.assert_close(found.parts, {"ctc": ctc, "attention": torch.stack((first, second))})
+    torch.testing.assert_close(found.total, 0.4 * ctc + 0.6 * found.parts["attention"])
+
+
+def test_losses_do_not_depend_on_padding():
+    head = make().eval()
+    together = head.loss(encodings(), NUM_FRAMES, TOKENS, NUM_TOKENS)
+    alone = head.loss(encodings()[1:, :5], NUM_FRAMES[1:], TOKENS[1:, :1], NUM_TOKENS[1:])
+    torch.testing.assert_close(together.total[1], alone.total[0])
+
+
+def test_what_ctc_cannot_align_is_not_learned_by_attention_either():
+    given = encodings().requires_grad_()
+    found = make().loss(given, torch.tensor([2, 5]), torch.tensor([[1, 1, 1], [3, 0, 0]]), NUM_TOKENS)
+    assert found.feasible.tolist() == [False, True]
+    found.total.sum().backward()
+    assert not given.grad[0].any()
+    assert given.grad[1].any()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("num_layers", 0),
+        ("num_heads", 3),
+        ("num_heads", 0),
+        ("d_feedforward", 0),
+        ("dropout", 1.0),
+        ("label_smoothing", -0.1),
+        ("ctc_weight", 1.0),
+    ],
+)
+def test_impossible_options_are_refused(option, value):
+    with pytest.raises(ValueError, match=option):
+        make(**{option: value})
