@@ -100,6 +100,22 @@ def test_every_parameter_is_moved_by_the_optimizer_that_suits_it(encoder, head):
     assert large == LEFT_TO_ADAMW[encoder]
 
 
+ATTENTION = ("self_attn.in_proj_weight", "self_attn.out_proj.weight", "multihead_attn.in_proj_weight")
+OF_HEADS = {
+    "ctc_attention": {
+        f"head.attention.layers.#.{name}" for name in (*ATTENTION, "multihead_attn.out_proj.weight", "linear#.weight")
+    },
+    "transducer": {"head.joiner.encoder_proj.weight", "head.joiner.decoder_proj.weight"},
+}
+
+
+@pytest.mark.parametrize("head", OF_HEADS)
+def test_hidden_matrices_of_a_head_are_moved_as_those_of_an_encoder(head):
+    _, optimizer = built("encoder=transformer_xxs", f"head={head}", "optimizer=muon")
+    _, muon = (group["param_names"] for group in optimizer.param_groups)
+    assert {without_numbers(n) for n in muon} - MUONS["transformer_xxs"] == OF_HEADS[head]
+
+
 @pytest.mark.parametrize("name", ["muon", "muon_laprop", "nor_muon", "scion"])
 def test_optimizers_of_matrices_choose_these_rules_by_themselves(name):
     _, optimizer = built(f"optimizer={name}")
