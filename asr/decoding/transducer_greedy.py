@@ -5,6 +5,8 @@ B batch, T frames, D width of encodings.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -40,31 +42,20 @@ class TransducerGreedy:
         context = torch.full((size, head.context_size), -1, device=encodings.device)
         context[:, -1] = BLANK_ID
         predictions, scores = head.predict(context), encodings.new_zeros(size, dtype=torch.float32)
-        emitted: list[tuple[int, Tensor, Tensor]] = []  # frame, label and log-probability of each utterance
+        found = [Hypothesis([], [], [], 0.0) for _ in range(size)]
         for frame in range(int(num_frames.max())):
-            searching = frame < num_frames
+            rows = (frame < num_frames).nonzero().squeeze(1)  # that are still in this frame
             for _ in range(self.max_symbols):
-                log_probs, labels = head.join(frames[:, frame], predictions).max(dim=-1)
-                scores = scores + log_probs.where(searching, 0.0)
-                searching = searching & (labels != BLANK_ID)
-                if not searching.any():
+                log_probs, labels = head.join(frames[rows, frame], predictions[rows]).max(dim=-1)
+                scores[rows] += log_probs
+                speak = labels != BLANK_ID
+                rows, labels, log_probs = rows[speak], labels[speak], log_probs[speak]
+                if not len(rows):
                     break
-                emitted.append((frame, labels.where(searching, BLANK_ID), log_probs))
-                longer = torch.cat((context[:, 1:], labels[:, None]), dim=1)
-                context = torch.where(searching[:, None], longer, context)
-                predictions = torch.where(searching[:, None], head.predict(context), predictions)
-        return _hypotheses(emitted, scores)
-
-
-def _hypotheses(emitted: list[tuple[int, Tensor, Tensor]], scores: Tensor) -> list[list[Hypothesis]]:
-    if not emitted:
-        return [[Hypothesis([], [], [], score)] for score in scores.tolist()]
-    frames, labels, log_probs = zip(*emitted, strict=True)
-    rows = zip(torch.stack(labels, 1).tolist(), torch.stack(log_probs, 1).tolist(), scores.tolist(), strict=True)
-    found = []
-    for tokens, values, score in rows:
-        taken = [step for step, token in enumerate(tokens) if token != BLANK_ID]
-        found.append(
-            [Hypothesis([tokens[i] for i in taken], [frames[i] for i in taken], [values[i] for i in taken], score)]
-        )
-    return found
+                context[rows] = torch.cat((context[rows, 1:], labels[:, None]), dim=1)
+                predictions[rows] = head.predict(context[rows])
+                for row, label, log_prob in zip(rows.tolist(), labels.tolist(), log_probs.tolist(), strict=True):
+                    found[row].tokens.append(label)
+                    found[row].frames.append(frame)
+                    found[row].log_probs.append(log_prob)
+        return [[replace(one, score=score)] for one, score in zip(found, scores.tolist(), strict=True)]

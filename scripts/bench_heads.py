@@ -1,0 +1,114 @@
+"""Time and memory of losses and searches, as tables.
+
+Run:  python scripts/bench_heads.py
+
+One torch thread, CPU seconds, medians of five; memory is the growth of the process's largest size over one that has
+built everything. A full joiner, whose logits of all frames and tokens exist at once, is measured beside the losses.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+
+from asr.decoding.ctc_greedy import CtcGreedy
+from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.models.heads.ctc import CtcHead
+from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer.lattice import PathLosses
+
+D_MODEL, VOCAB_SIZE = 512, 500
+FRAME_S = 0.04
+REPEATS = 5
+SHAPES = ((8, 250, 40), (8, 500, 100))  # utterances, frames, tokens
+
+
+def full_joiner(head: TransducerHead, encodings: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the exact loss through the logits of all frames and tokens."""
+    history = F.pad(F.pad(tokens, (1, 0)), (head.context_size - 1, 0), value=-1)
+    places = head.joiner.decoder_proj(head.predictor(history))
+    log_probs = head.join(head.project(encodings)[:, :, None], places[:, None])
+    labels = F.pad(tokens, (0, 1))[:, None, :, None].expand(-1, encodings.shape[1], -1, -1)
+    lengths = (torch.full((len(tokens),), length) for length in (encodings.shape[1], tokens.shape[1]))
+    return PathLosses.apply(log_probs[..., 0], log_probs.gather(3, labels).squeeze(3), *lengths)[0]
+
+
+def loss_of(kind: str, size: int, num_frames: int, num_tokens: int) -> Callable[[], None]:
+    """Return what computes a loss of random encodings and its gradients."""
+    torch.manual_seed(0)
+    kept = 5 if kind == "pruned" else None
+    head = CtcHead(D_MODEL, VOCAB_SIZE) if kind == "CTC" else TransducerHead(D_MODEL, VOCAB_SIZE, prune_range=kept)
+    encodings = torch.randn(size, num_frames, D_MODEL, requires_grad=True)
+    tokens = torch.randint(1, VOCAB_SIZE, (size, num_tokens))
+    lengths = torch.full((size,), num_frames), tokens, torch.full((size,), num_tokens)
+
+    def compute() -> None:
+        if kind == "full joiner":
+            assert isinstance(head, TransducerHead)
+            losses = full_joiner(head, encodings, tokens)
+        else:
+            losses = head.loss(encodings, *lengths).total
+        losses.sum().backward()
+
+    return compute
+
+
+def search_of(kind: str, size: int, num_frames: int) -> Callable[[], None]:
+    """Return what decodes random encodings; a bias makes most labels blanks, as in speech."""
+    torch.manual_seed(0)
+    encodings, lengths = torch.randn(size, num_frames, D_MODEL), torch.full((size,), num_frames)
+    head = CtcHead(D_MODEL, VOCAB_SIZE) if kind == "ctc_greedy" else TransducerHead(D_MODEL, VOCAB_SIZE)
+    output = head.project if isinstance(head, CtcHead) else head.joiner.output_linear
+    with torch.no_grad():
+        output.weight.mul_(4)
+        output.bias[0] += 5
+    decoder = CtcGreedy() if isinstance(head, CtcHead) else TransducerGreedy()
+
+    def compute() -> None:
+        with torch.inference_mode():
+            decoder(head, encodings, lengths)  # type: ignore[arg-type]
+
+    return compute
+
+
+def measure(make: Callable[..., Callable[[], None]], *arguments: object) -> tuple[float, float]:
+    """Return CPU seconds and MB of a computation, in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_measure, (make, arguments))
+
+
+def _measure(make: Callable[..., Callable[[], None]], arguments: tuple[object, ...]) -> tuple[float, float]:
+    torch.set_num_threads(1)
+    compute, times = make(*arguments), []
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(REPEATS):
+        start = time.process_time()
+        compute()
+        times.append(time.process_time() - start)
+    return statistics.median(times), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def rows() -> Iterator[tuple[str, str, str, str]]:
+    """Yield what was measured, its size, the time, and the memory."""
+    for size, num_frames, num_tokens in SHAPES:
+        shape = f"B{size} T{num_frames} U{num_tokens} V{VOCAB_SIZE}"
+        # all logits of the long ones would take minutes
+        for kind in ("CTC", "pruned", *(("exact", "full joiner") if num_frames == SHAPES[0][1] else ())):
+            seconds, megabytes = measure(loss_of, kind, size, num_frames, num_tokens)
+            yield f"loss and gradients: {kind}", shape, f"{1000 * seconds:.0f} ms", f"{megabytes:.0f}"
+    for kind in ("ctc_greedy", "transducer_greedy"):
+        seconds, megabytes = measure(search_of, kind, 16, 250)
+        factor = seconds / (16 * 250 * FRAME_S)
+        yield f"search: {kind}", "B16 T250", f"real-time factor {factor:.5f}", f"{megabytes:.0f}"
+
+
+if __name__ == "__main__":
+    print("| what | size | CPU time | MB |\n|---|---|---|---|")
+    for row in rows():
+        print(f"| {' | '.join(row)} |", flush=True)
