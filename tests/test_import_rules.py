@@ -18,6 +18,7 @@ FORBIDDEN = {
     "asr/features": MODEL_SIDE,
     "asr/decoding": MODEL_SIDE,
     "asr/text": MODEL_SIDE,
+    "asr/language_models": ("torch", "asr.models", "asr.decoding", *MODEL_SIDE),
     "asr/evaluation": ("torch", *MODEL_SIDE),
     "asr/data": ("asr.models", "asr.inference", *RUN_SIDE),
     "asr/inference": RUN_SIDE,
