@@ -17,14 +17,24 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
+from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.ctc_greedy import CtcGreedy
+from asr.decoding.hypothesis import Decoder
+from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.models.heads.ctc import CtcHead
+from asr.models.heads.protocols import FrameScores
 from asr.models.heads.transducer.head import TransducerHead
 from asr.models.heads.transducer.lattice import PathLosses
 
 D_MODEL, VOCAB_SIZE = 512, 500
 FRAME_S = 0.04
+DECODERS: dict[str, Callable[[], Decoder]] = {
+    "ctc_greedy": CtcGreedy,
+    "ctc_beam": CtcBeam,
+    "transducer_greedy": TransducerGreedy,
+    "transducer_beam": TransducerBeam,
+}
 REPEATS = 5
 SHAPES = ((8, 250, 40), (8, 500, 100))  # utterances, frames, tokens
 
@@ -63,16 +73,16 @@ def search_of(kind: str, size: int, num_frames: int) -> Callable[[], None]:
     """Return what decodes random encodings; a bias makes most labels blanks, as in speech."""
     torch.manual_seed(0)
     encodings, lengths = torch.randn(size, num_frames, D_MODEL), torch.full((size,), num_frames)
-    head = CtcHead(D_MODEL, VOCAB_SIZE) if kind == "ctc_greedy" else TransducerHead(D_MODEL, VOCAB_SIZE)
+    decoder = DECODERS[kind]()
+    head = CtcHead(D_MODEL, VOCAB_SIZE) if decoder.needs is FrameScores else TransducerHead(D_MODEL, VOCAB_SIZE)
     output = head.project if isinstance(head, CtcHead) else head.joiner.output_linear
     with torch.no_grad():
         output.weight.mul_(4)
         output.bias[0] += 5
-    decoder = CtcGreedy() if isinstance(head, CtcHead) else TransducerGreedy()
 
     def compute() -> None:
         with torch.inference_mode():
-            decoder(head, encodings, lengths)  # type: ignore[arg-type]
+            decoder(head, encodings, lengths)
 
     return compute
 
@@ -102,7 +112,7 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         for kind in ("CTC", "pruned", *(("exact", "full joiner") if num_frames == SHAPES[0][1] else ())):
             seconds, megabytes = measure(loss_of, kind, size, num_frames, num_tokens)
             yield f"loss and gradients: {kind}", shape, f"{1000 * seconds:.0f} ms", f"{megabytes:.0f}"
-    for kind in ("ctc_greedy", "transducer_greedy"):
+    for kind in DECODERS:
         seconds, megabytes = measure(search_of, kind, 16, 250)
         factor = seconds / (16 * 250 * FRAME_S)
         yield f"search: {kind}", "B16 T250", f"real-time factor {factor:.5f}", f"{megabytes:.0f}"

@@ -131,7 +131,7 @@ class Prefixes(NamedTuple):
             nonblank=torch.where(is_longer, nonblank, same.nonblank),
             added=torch.where(is_longer, added.flatten(1).gather(1, column), same.added),
             last=torch.where(is_longer, appended, same.last),
-            hash=torch.where(is_longer, _hashed(same.hash, appended), same.hash).masked_fill(impossible, NO_PREFIX),
+            hash=torch.where(is_longer, hashed(same.hash, appended), same.hash).masked_fill(impossible, NO_PREFIX),
             parent_hash=torch.where(is_longer, same.hash, same.parent_hash).masked_fill(impossible, NO_PARENT),
             peak=torch.where(is_longer, nonblank, same.peak),
             record=torch.where(is_longer | (same.record == NEW_RECORD), number, same.record),
@@ -154,7 +154,7 @@ class Choice(NamedTuple):
     appended: Tensor
 
 
-def _hashed(before: Tensor, tokens: Tensor) -> Tensor:
+def hashed(before: Tensor, tokens: Tensor) -> Tensor:
     """Return the hash of prefixes and one token more.
 
     Two prefixes that differ share one with a chance of 2⁻⁶⁴. A search compares K² pairs in a frame: with 8 prefixes

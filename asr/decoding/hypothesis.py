@@ -26,13 +26,11 @@ class Hypothesis:
 
 
 class Decoder(Protocol):
-    """A search for the most probable transcripts.
+    """A search for the most probable transcripts."""
 
-    Attributes:
-        needs: protocol of the heads that it can search with, one of ``asr.models.heads.protocols``.
-    """
-
-    needs: type
+    @property
+    def needs(self) -> Any:
+        """Protocol of the heads that it can search with, one of ``asr.models.heads.protocols``."""
 
     def __call__(self, head: Any, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return hypotheses of each utterance, at least one, best first.

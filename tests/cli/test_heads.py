@@ -27,9 +27,9 @@ def test_a_transducer_with_ctc_trains_and_decodes_with_either(trained, tmp_path)
     [
         (
             ("head=transducer",),
-            "CtcGreedy cannot search with TransducerHead; choose decoder=transducer_greedy, or another",
+            "CtcGreedy cannot search with TransducerHead; choose decoder=transducer_beam or ",
         ),
-        (("decoder=transducer_greedy",), "TransducerGreedy cannot search with CtcHead; choose decoder=ctc_greedy, or"),
+        (("decoder=transducer_greedy",), "TransducerGreedy cannot search with CtcHead; choose decoder=ctc_beam or "),
     ],
 )
 def test_a_decoder_that_does_not_fit_is_refused_with_those_that_do(programs, tmp_path, words, said):
@@ -40,5 +40,5 @@ def test_a_decoder_that_does_not_fit_is_refused_with_those_that_do(programs, tmp
 
 def test_a_decoder_that_does_not_fit_a_checkpoint_is_refused(trained, programs):
     ended = programs.run("evaluate", "run=first", "decoder=transducer_greedy", cwd=trained.folder)
-    said = "TransducerGreedy cannot search with CtcHead; choose decoder=ctc_greedy, or another head"
+    said = "TransducerGreedy cannot search with CtcHead; choose decoder=ctc_beam or decoder=ctc_greedy, or another head"
     assert (ended.code, said in ended.last_line) == (2, True), ended.printed

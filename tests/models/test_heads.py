@@ -5,7 +5,9 @@ from itertools import product
 import pytest
 import torch
 
+from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.ctc_greedy import CtcGreedy
+from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.features.normalize import GlobalNorm
 from asr.features.specaugment import SpecAugment
@@ -19,6 +21,7 @@ PAIRS = [
     for encoder, head in product(encoders.CASES, CASES)
     if not (head.needs_layers and "zipformer" in encoder.name)
 ]
+DECODERS = (CtcGreedy(), CtcBeam(), TransducerGreedy(), TransducerBeam())
 NUM_FRAMES, TOKENS, NUM_TOKENS = torch.tensor([60, 44]), torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([3, 2])
 
 
@@ -71,7 +74,7 @@ def test_in_mixed_precision_losses_are_nearly_the_same(head):
 @pytest.mark.parametrize("head", CASES, ids=lambda head: head.name)
 def test_every_head_has_a_decoder_whose_tokens_are_in_order(head):
     recognizer = make(encoders.CASES[0], head).eval()
-    fitting = [decoder for decoder in (CtcGreedy(), TransducerGreedy()) if isinstance(recognizer.head, decoder.needs)]
+    fitting = [decoder for decoder in DECODERS if isinstance(recognizer.head, decoder.needs)]
     assert fitting
     with torch.inference_mode():
         encodings, lengths = recognizer(features(), NUM_FRAMES)

@@ -108,9 +108,15 @@ ALLOWED: dict[str, Allowed] = {
         "conformer.ConformerEncoder",
         "zipformer.encoder.ZipformerEncoder",
     ),
+    "head": _named(
+        "asr.models.heads",
+        *("ctc.CtcHead", "cr_ctc.CrCtcHead", "ctc_attention.CtcAttentionHead"),
+        *("transducer.head.TransducerHead", "transducer.with_ctc.TransducerCtcHead"),
+    ),
     "decoder": _named(
         "asr.decoding",
-        *("ctc_greedy.CtcGreedy", "ctc_beam.CtcBeam", "transducer_greedy.TransducerGreedy"),
+        *("ctc_greedy.CtcGreedy", "ctc_beam.CtcBeam"),
+        *("transducer_greedy.TransducerGreedy", "transducer_beam.TransducerBeam"),
     ),
     "optimizer": OPTIMIZERS,
     "optimizer.transforms": TRANSFORMS,
