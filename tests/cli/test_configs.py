@@ -29,6 +29,7 @@ COMPANIONS = {
     ("features", "log_mel_precomputed"): ["augment=specaugment"],
     ("head", "transducer"): ["decoder=transducer_greedy"],
     ("decoder", "transducer_greedy"): ["head=transducer"],
+    ("decoder", "attention_rescoring"): ["head=ctc_attention"],
     ("decoder", "transducer_beam"): ["head=transducer"],
 }
 

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 
+from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_beam import TransducerBeam
@@ -21,7 +22,7 @@ PAIRS = [
     for encoder, head in product(encoders.CASES, CASES)
     if not (head.needs_layers and "zipformer" in encoder.name)
 ]
-DECODERS = (CtcGreedy(), CtcBeam(), TransducerGreedy(), TransducerBeam())
+DECODERS = (CtcGreedy(), CtcBeam(), AttentionRescoring(), TransducerGreedy(), TransducerBeam())
 NUM_FRAMES, TOKENS, NUM_TOKENS = torch.tensor([60, 44]), torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([3, 2])
 
 

@@ -115,7 +115,7 @@ ALLOWED: dict[str, Allowed] = {
     ),
     "decoder": _named(
         "asr.decoding",
-        *("ctc_greedy.CtcGreedy", "ctc_beam.CtcBeam"),
+        *("ctc_greedy.CtcGreedy", "ctc_beam.CtcBeam", "attention_rescoring.AttentionRescoring"),
         *("transducer_greedy.TransducerGreedy", "transducer_beam.TransducerBeam"),
     ),
     "optimizer": OPTIMIZERS,

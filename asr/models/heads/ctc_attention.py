@@ -89,9 +89,9 @@ class CtcAttentionHead(nn.Module):
         ValueError: an argument is out of its range.
 
     Reference:
-        Watanabe et al. 2017, "Hybrid CTC/attention architecture for end-to-end speech recognition", IEEE Journal of
-        Selected Topics in Signal Processing 11(8), section III; weight 0.3 and smoothing 0.1 as in ESPnet's and WeNet's
-        recipes.
+        Hori et al. 2017, "Advances in joint CTC-attention based end-to-end speech recognition with a deep CNN encoder
+        and RNN-LM", arXiv:1706.02737, for joint training; weight 0.3 and smoothing 0.1 as in the recipes of ESPnet and
+        WeNet.
     """
 
     num_views = 1

@@ -101,3 +101,8 @@ class ScoresTexts(Protocol):
             tokens: (B, U) int64; padding may hold any token.
             num_tokens: (B,) int64 valid tokens.
         """
+
+
+@runtime_checkable
+class ScoresFramesAndTexts(FrameScores, ScoresTexts, Protocol):
+    """A head that does both."""

@@ -1,0 +1,84 @@
+"""Best texts of CTC, ranked again by an attention decoder.
+
+B batch, T frames, D width, N texts of all utterances.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.hypothesis import Hypothesis
+from asr.decoding.scorers.protocol import Scorer
+from asr.models.heads.protocols import ScoresFramesAndTexts
+
+
+class AttentionRescoring:
+    """Scores the texts of a CTC prefix beam by ``ctc_weight`` · CTC + (1 − ``ctc_weight``) · attention.
+
+    Reference:
+        Yao et al. 2021, "WeNet: Production oriented streaming and non-streaming end-to-end speech recognition toolkit",
+        arXiv:2102.01547, for two passes. Differs: both weights add up to 1.
+    """
+
+    needs = ScoresFramesAndTexts
+
+    def __init__(
+        self,
+        beam_size: int = 8,
+        beam_size_token: int = 8,
+        blank_skip_threshold: float = 0.999,
+        ctc_weight: float = 0.3,
+    ) -> None:
+        """Check the options.
+
+        Args:
+            beam_size: as in `CtcBeam`, the number of texts that are scored.
+            beam_size_token: as in `CtcBeam`.
+            blank_skip_threshold: as in `CtcBeam`.
+            ctc_weight: of the score of the beam, with all that scorers add; in [0, 1].
+
+        Raises:
+            ValueError: an option is out of its range.
+        """
+        if not 0 <= ctc_weight <= 1:
+            raise ValueError(f"ctc_weight must be in [0, 1], given {ctc_weight}")
+        self.beam = CtcBeam(beam_size, beam_size_token, blank_skip_threshold)
+        self.ctc_weight = ctc_weight
+
+    @property
+    def scorer(self) -> Scorer:
+        """What adds to the scores of the beam."""
+        return self.beam.scorer
+
+    @scorer.setter
+    def scorer(self, scorer: Scorer) -> None:
+        self.beam.scorer = scorer
+
+    def __call__(self, head: ScoresFramesAndTexts, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
+        """Return the texts of the beam, in their new order; see ``Decoder``.
+
+        Args:
+            head: scores frames and texts.
+            encodings: (B, T, D).
+            num_frames: (B,) valid frames.
+        """
+        found = self.beam(head, encodings, num_frames)
+        texts = [torch.tensor(one.tokens, dtype=torch.int64) for hypotheses in found for one in hypotheses]
+        rows = torch.tensor([row for row, hypotheses in enumerate(found) for _ in hypotheses], device=encodings.device)
+        scores = head.text_log_probs(
+            encodings[rows],
+            num_frames[rows],
+            pad_sequence(texts, batch_first=True).to(encodings.device),
+            torch.tensor([len(text) for text in texts], device=encodings.device),
+        )
+        attention = iter(scores.tolist())
+        rescored = (
+            [replace(one, score=self.ctc_weight * one.score + (1 - self.ctc_weight) * next(attention)) for one in beam]
+            for beam in found
+        )
+        return [sorted(beam, key=lambda one: (-one.score, one.tokens)) for beam in rescored]
