@@ -138,6 +138,11 @@ def transcribe() -> None:
     start("transcribe")
 
 
+def lm() -> None:
+    """Run ``asr-lm``."""
+    start("lm")
+
+
 def compare() -> None:
     """Run ``asr-compare``."""
     start("compare")

@@ -12,12 +12,12 @@ from omegaconf import DictConfig, ListConfig
 
 from asr.cli.app import run_app
 from asr.cli.builders.restore import restore
-from asr.cli.errors import ConfigError, shortened
+from asr.cli.errors import ConfigError
+from asr.cli.output_file import new_file, write_output
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import audio_cuts, find_audio
 from asr.errors import RunFailed
 from asr.inference.decode import decode_all
-from asr.safe_io import named_path, write_new
 
 console = PlainConsole(stderr=True)
 
@@ -30,7 +30,7 @@ def main() -> None:
 def run(options: DictConfig) -> None:
     """Print or write one line per file: path, tab, text. Exits with 1 if a file could not be read."""
     patterns = [str(p) for p in options.audio] if isinstance(options.audio, ListConfig) else [str(options.audio)]
-    output = _output_file(options.output)
+    output = None if options.output is None else new_file(options.output, ", or leave output out to print")
     files = find_audio(patterns)
     restored = restore(options)
     features = restored.data_module.features
@@ -56,38 +56,12 @@ def run(options: DictConfig) -> None:
         raise SystemExit(1)
 
 
-def _output_file(output: object) -> Path | None:
-    """Return the file to write, after checks that it can be created."""
-    if output is None:
-        return None
-    path = named_path(output)
-    try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise ConfigError(f"output: {str(path)!r} is no file; name one, or leave output out to print")
-        if os.path.lexists(path):
-            raise ConfigError(f"output: {str(path)!r} exists; name another file, or remove it")
-        with contextlib.suppress(FileNotFoundError):
-            path.lstat()  # fails if the name is too long, or below a file
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"output: {shortened(path)} cannot be created: {error.strerror}; name another file") from None
-    return path
-
-
 def _write(order: Sequence[str], texts: Mapping[str, str], output: Path | None) -> None:
     lines = "".join(f"{path}\t{texts[path]}\n" for path in order if path in texts)
     if output is None:
         _print(lines)
         return
-    try:
-        write_new(output, lines.encode("utf-8", "surrogateescape"))
-    except FileExistsError:
-        raise ConfigError(f"output: {str(output)!r} was created by another program; name another file") from None
-    except OSError as error:
-        raise RunFailed(
-            f"output: {shortened(output)} could not be written: {error.strerror}; no part of it was left. "
-            "Make room, or name a file elsewhere, and transcribe again"
-        ) from error
+    write_output(output, lines.encode("utf-8", "surrogateescape"), "transcribe again")
 
 
 def _print(lines: str) -> None:

@@ -464,7 +464,7 @@ def test_nonsense_is_refused_in_one_line(small_run, tmp_path, command, words, pa
 def test_every_key_of_a_command_for_decoding_or_comparing_has_a_kind():
     # these say themselves what they allow
     own = {"weights", "average_since", "torch_threads"}
-    for command in ("evaluate", "transcribe", "compare"):
+    for command in ("evaluate", "transcribe", "lm", "compare"):
         config = yaml.safe_load((config_folder(command) / f"{command}.yaml").read_text(encoding="utf-8"))
         groups = {key for item in config["defaults"] if isinstance(item, dict) for key in item if " " not in key}
         assert (config.keys() | groups) - {"defaults", "hydra"} - own == KINDS[command].keys()

@@ -23,7 +23,7 @@ from asr.error_text import first_line, is_out_of_memory
 from asr.inference.decode import default_device
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
-from asr.text.tokenizer import tokenizer_from_state
+from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoint_checks import count_at
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.weights import check_kind, choose_weights, misfit
@@ -45,24 +45,62 @@ class Restored:
         Raises:
             ConfigError: they are no longer there, damaged, or one of their test cuts would do more than read files.
         """
-        folder = Path(str(self.checkpoint.data.get("folder")))
-        try:
-            found = (folder / INDEX).is_file()
-        except OSError:  # the name is too long, or its folder may not be read
-            found = False
-        if not found:
-            raise ConfigError(
-                f"the data of this run is no longer at {shortened(folder)}; say what to decode: manifest=PATH"
-            )
-        try:
-            prepared = PreparedData.load(folder)
-            for name in prepared.names("test"):
-                prepared.cuts(name).check()
-        except ValueError as error:
-            raise ConfigError(f"{error}; say what to decode: manifest=PATH") from error
+        prepared = prepared_data(self.checkpoint, "test", "say what to decode: manifest=PATH")
         if not prepared.names("test"):
-            raise ConfigError(f"the data of this run in {folder} has no test set; say what to decode: manifest=PATH")
+            raise ConfigError(
+                f"the data of this run in {prepared.folder} has no test set; say what to decode: manifest=PATH"
+            )
         return prepared
+
+
+def prepared_data(checkpoint: LoadedCheckpoint, kind: str, instead: str) -> PreparedData:
+    """Return the data that a checkpoint's run was trained on, after checks of the cuts of one kind.
+
+    Args:
+        checkpoint: of the run.
+        kind: ``train``, ``dev`` or ``test``.
+        instead: what to do without the data.
+
+    Raises:
+        ConfigError: they are no longer there, damaged, or one of the cuts would do more than read files.
+    """
+    folder = Path(str(checkpoint.data.get("folder")))
+    try:
+        found = (folder / INDEX).is_file()
+    except OSError:  # the name is too long, or its folder may not be read
+        found = False
+    if not found:
+        raise ConfigError(f"the data of this run is no longer at {shortened(folder)}; {instead}")
+    try:
+        prepared = PreparedData.load(folder)
+        for name in prepared.names(kind):
+            prepared.cuts(name).check()
+    except ValueError as error:
+        raise ConfigError(f"{error}; {instead}") from error
+    return prepared
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """How a run writes text.
+
+    Attributes:
+        checkpoint: of the run.
+        normalize: text of any kind → text as in the transcripts of the run.
+        tokenizer: of the run.
+    """
+
+    checkpoint: LoadedCheckpoint
+    normalize: TextNormalizer
+    tokenizer: Tokenizer
+
+
+def restore_text(run: object) -> TextSide:
+    """Rebuild the text side of what ``run=`` names."""
+    checkpoint = load_checkpoint(checkpoint_file(str(run)))
+    with _naming(checkpoint.path):
+        tokenizer = tokenizer_from_state(checkpoint.tokenizer)
+        return TextSide(checkpoint, part(checkpoint.config, "data.text"), tokenizer)
 
 
 def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:

@@ -101,6 +101,14 @@ KINDS: dict[str, dict[str, Kind]] = {
         "output_dir": PLACE.or_null(),
     },
     "transcribe": {**DECODING, "audio": PLACES, "output": PLACE.or_null()},
+    "lm": {
+        "run": PLACE,
+        "text": PLACES.or_null(),
+        "transcripts": YES_OR_NO,
+        "units": NAME,
+        "order": COUNT,
+        "output": PLACE,
+    },
     "compare": {
         "sweep": PLACE.or_null(),
         "runs": PLACES.or_null(),

@@ -1,0 +1,125 @@
+"""``asr-lm``: text → an n-gram language model to decode with."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, ListConfig
+
+from asr.cli.app import run_app
+from asr.cli.builders.restore import TextSide, prepared_data, restore_text
+from asr.cli.errors import ConfigError
+from asr.cli.output_file import new_file, write_output
+from asr.console import PlainConsole
+from asr.data.manifests.source_files import MAX_MANIFEST_BYTES, read_lines
+from asr.language_models.arpa import MAX_ORDER, arpa_lines
+from asr.language_models.kneser_ney import FALLBACK, SPECIAL, estimate
+from asr.language_models.ngrams import UNKNOWN
+from asr.safe_io import check_regular_file, named_path
+from asr.text.vocabulary import NUM_SPECIAL
+
+UNITS = ("tokens", "words")
+
+console = PlainConsole()
+
+
+def main() -> None:
+    """Run ``asr-lm``."""
+    run_app("lm", run)
+
+
+def run(options: DictConfig) -> None:
+    """Estimate the model, write it, and print what is in it."""
+    if options.units not in UNITS:
+        raise ConfigError(f"units must be one of {', '.join(UNITS)}, given {options.units!r}")
+    if not 1 <= options.order <= MAX_ORDER:
+        raise ConfigError(f"order must be at least 1 and at most {MAX_ORDER}, given {options.order}")
+    if options.text is None and not options.transcripts:
+        raise ConfigError("there is no text: give text=FILE, or transcripts=true for those the run was trained on")
+    output = new_file(options.output)
+    given = [] if options.text is None else options.text
+    files = [named_path(path) for path in (given if isinstance(given, list | ListConfig) else [given])]
+    for file in files:
+        check_regular_file(file, MAX_MANIFEST_BYTES)
+    text = restore_text(options.run)
+    units = _Tokens(text) if options.units == "tokens" else _Words()
+    sentences = [units.numbers(line) for line in _sentences(files, text, options.transcripts)]
+    if not sentences:
+        raise ConfigError("text: no line holds a word; give a file with a sentence in each line")
+    model, assumed = estimate(sentences, units.words, options.order)
+    content = "".join(arpa_lines(model)).encode()
+    packed = gzip.compress(content, mtime=0) if output.name.endswith(".gz") else content
+    write_output(output, packed, "estimate again")
+    num_words = sum(map(len, sentences))
+    unknown = sum(sentence.count(SPECIAL.index(UNKNOWN)) for sentence in sentences)
+    console.print(f"text: {len(sentences)} sentences, {num_words} {options.units}, {unknown} of them unknown")
+    if model.order < options.order:
+        console.print(f"order: {model.order}, because no sentence is long enough for {options.order}")
+    if assumed:
+        console.print(
+            f"discounts of {', '.join(map(str, assumed))}-grams: {', '.join(map(str, FALLBACK))}, because too few "
+            "n-grams occur once, twice or three times to estimate them",
+            soft_wrap=True,
+        )
+    console.print("n-grams: " + ", ".join(f"{count} of {n}" for n, count in enumerate(model.counts, 1)))
+    console.print(f"language model: {output}", soft_wrap=True)
+
+
+def _sentences(files: Sequence[Path], text: TextSide, transcripts: bool) -> Iterator[str]:
+    """Yield the lines of files and the transcripts of the run, normalized, if they hold words."""
+    for file in files:
+        number = 1
+        try:
+            for line in read_lines(file):
+                if normalized := text.normalize(line):
+                    yield normalized
+                number += 1
+        except ValueError as error:
+            raise ConfigError(f"text: {file}, line {number}: {error}") from error
+    if transcripts:
+        prepared = prepared_data(text.checkpoint, "train", "give their text as text=FILE, and transcripts=false")
+        for name in prepared.names("train"):
+            yield from filter(None, (cut.supervisions[0].text for cut in prepared.cuts(name)))
+
+
+class _Tokens:
+    """Numbers of tokens; all tokens of a run are words of its language models."""
+
+    def __init__(self, text: TextSide) -> None:
+        self._encode = text.tokenizer.encode
+        pieces = text.tokenizer.pieces[NUM_SPECIAL:]
+        if marks := set(SPECIAL) & set(pieces):
+            raise ConfigError(f"run: its tokenizer has a piece {min(marks)}, which language models need for themselves")
+        self.words = [*SPECIAL, *pieces]
+
+    def numbers(self, sentence: str) -> list[int]:
+        """Return the numbers of the tokens of a sentence."""
+        shift = len(SPECIAL) - NUM_SPECIAL
+        return [token + shift for token in self._encode(sentence)]
+
+
+class _Words:
+    """Numbers of words, in the order in which they first occur."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {word: number for number, word in enumerate(SPECIAL)}
+
+    @property
+    def words(self) -> list[str]:
+        """All words so far."""
+        return [*self._numbers]
+
+    def numbers(self, sentence: str) -> list[int]:
+        """Return the numbers of the words of a sentence."""
+        words = sentence.split(" ")
+        if marks := set(SPECIAL) & set(words):
+            raise ConfigError(
+                f"text: {sentence[:60]!r} has the word {min(marks)}, which marks something else; remove it"
+            )
+        return [self._numbers.setdefault(word, len(self._numbers)) for word in words]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The file that ``output=`` names: checked before any work, written whole or not at all, never overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from asr.cli.errors import ConfigError, shortened
+from asr.errors import RunFailed
+from asr.safe_io import named_path, write_new
+
+
+def new_file(output: object, otherwise: str = "") -> Path:
+    """Return the file to write, after checks that it can be created.
+
+    Args:
+        output: as the user names it.
+        otherwise: what may be done instead of naming a file.
+
+    Raises:
+        ConfigError: it exists, or cannot be created.
+    """
+    path = named_path(output)
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ConfigError(f"output: {str(path)!r} is no file; name one{otherwise}")
+        if os.path.lexists(path):
+            raise ConfigError(f"output: {str(path)!r} exists; name another file, or remove it")
+        with contextlib.suppress(FileNotFoundError):
+            path.lstat()  # fails if the name is too long, or below a file
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output: {shortened(path)} cannot be created: {error.strerror}; name another file") from None
+    return path
+
+
+def write_output(path: Path, content: bytes, again: str) -> None:
+    """Write the file.
+
+    Args:
+        path: of the file.
+        content: of the file.
+        again: what to do if the disk is full.
+
+    Raises:
+        ConfigError: another program has created the file.
+        RunFailed: it cannot be written.
+    """
+    try:
+        write_new(path, content)
+    except FileExistsError:
+        raise ConfigError(f"output: {str(path)!r} was created by another program; name another file") from None
+    except OSError as error:
+        raise RunFailed(
+            f"output: {shortened(path)} could not be written: {error.strerror}; no part of it was left. "
+            f"Make room, or name a file elsewhere, and {again}"
+        ) from error

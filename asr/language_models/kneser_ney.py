@@ -1,0 +1,142 @@
+"""Estimates n-gram language models with modified Kneser-Ney smoothing.
+
+V words, N n-grams of one order, P words of text, sentence marks included.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from asr.language_models.ngrams import BEGIN, END, UNKNOWN, Ints, NGrams
+
+SPECIAL = (BEGIN, END, UNKNOWN)
+FALLBACK = (0.5, 1.0, 1.5)  # those of KenLM's lmplz --discount_fallback
+NEVER = -99.0  # log10, of <s>, which follows nothing
+
+
+class Estimate(NamedTuple):
+    """A language model.
+
+    Attributes:
+        model: with probabilities of every word after every context that sum to 1.
+        assumed: orders whose discounts are ``FALLBACK``, because n-grams that occur once, twice and three times are
+            too few to estimate them.
+    """
+
+    model: NGrams
+    assumed: list[int]
+
+
+def estimate(sentences: Iterable[Sequence[int]], words: Sequence[str], order: int) -> Estimate:
+    """Return the language model of sentences, each order interpolated with the next shorter one, the first with 1/V.
+
+    Args:
+        sentences: numbers of words, without the marks of beginning and end.
+        words: (V + 1,), first <s>, </s> and <unk>; those that do not occur get a probability too.
+        order: words of the longest n-grams; of fewer if no sentence is so long.
+
+    Raises:
+        ValueError: there is no sentence.
+
+    Reference:
+        Chen and Goodman 1999, "An empirical study of smoothing techniques for language modeling", Computer Speech and
+        Language 13, modified Kneser-Ney smoothing. As in KenLM (lm/builder/adjust_counts.cc), n-grams that begin with
+        <s> keep their own counts, since nothing comes before them.
+    """
+    assert tuple(words[: len(SPECIAL)]) == SPECIAL
+    levels = _levels(sentences, len(words), order)
+    counts, assumed = [len(level.keys) for level in levels], []
+    # by node, that of the empty context first
+    probs, lost = np.full(1, 1 / (len(words) - 1)), np.zeros(0)
+    for number, level in enumerate(levels, 1):
+        adjusted = level.occurrences
+        if number < len(levels):
+            first = len(probs)
+            continued = np.bincount(levels[number].suffixes - first, minlength=len(level.keys))
+            adjusted = np.where(level.opens, adjusted, continued)
+        if number == 1:
+            adjusted[0] = 0
+        discounts = _discounts(adjusted)
+        if discounts is None:
+            assumed.append(number)
+        taken = np.array((0.0, *(discounts or FALLBACK)))[adjusted.clip(max=3)]
+        parents = level.keys // len(words)
+        totals = np.bincount(parents, adjusted)
+        # what is taken from the words of a context is shared among all words by the shorter one
+        shares = np.divide(np.bincount(parents, taken), totals, out=np.ones(len(totals)), where=totals > 0)
+        lost = np.concatenate((lost, shares[len(lost) :]))
+        own = (adjusted - taken) / totals[parents]
+        probs = np.concatenate((probs, own + shares[parents] * probs[level.suffixes]))
+    # contexts that nothing follows back off for free, as do the longest n-grams
+    lost = np.concatenate((lost, np.ones(len(probs) - len(lost))))
+    log_probs, backoffs = (np.log10(values[1:].clip(min=10**NEVER)) for values in (probs, lost))
+    log_probs[0] = NEVER
+    keys = np.concatenate([level.keys for level in levels])
+    return Estimate(NGrams(words, counts, keys, log_probs, backoffs), assumed)
+
+
+class _Level(NamedTuple):
+    """The n-grams of one order.
+
+    Attributes:
+        keys: (N,) as in ``NGrams``.
+        occurrences: (N,) in the text.
+        suffixes: (N,) node of each without its first word.
+        opens: (N,) bool, whether they begin with <s>.
+    """
+
+    keys: Ints
+    occurrences: Ints
+    suffixes: Ints
+    opens: np.ndarray
+
+
+def _levels(sentences: Iterable[Sequence[int]], num_words: int, order: int) -> list[_Level]:
+    """Return the n-grams of each order that occur, and all words."""
+    text, places = _laid_out(sentences)
+    begin = SPECIAL.index(BEGIN)
+    words = np.arange(num_words)
+    levels = [_Level(words, np.bincount(text, minlength=num_words), np.zeros(num_words, np.int64), words == begin)]
+    # of the n-gram that ends at each position
+    nodes, num_nodes = text + 1, num_words
+    for number in range(2, order + 1):
+        ends = np.flatnonzero(places >= number - 1)
+        if not len(ends):
+            break
+        keys, ranks = np.unique(nodes[ends - 1] * num_words + text[ends], return_inverse=True)
+        suffixes, opens = np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
+        suffixes[ranks], opens[ranks] = nodes[ends], places[ends] == number - 1
+        levels.append(_Level(keys, np.bincount(ranks), suffixes, opens))
+        nodes = nodes.copy()
+        nodes[ends] = num_nodes + 1 + ranks
+        num_nodes += len(keys)
+    return levels
+
+
+def _laid_out(sentences: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Return all sentences with their marks in a row, and the place of each word in its sentence: (P,) twice."""
+    text, lengths = array("q"), array("q")
+    for sentence in sentences:
+        text.append(SPECIAL.index(BEGIN))
+        text.extend(sentence)
+        text.append(SPECIAL.index(END))
+        lengths.append(len(sentence) + 2)
+    if not lengths:
+        raise ValueError("there is no sentence to estimate a language model from")
+    sizes = np.array(lengths)
+    starts = np.repeat(sizes.cumsum() - sizes, sizes)
+    return np.array(text), np.arange(len(text)) - starts
+
+
+def _discounts(counts: Ints) -> tuple[float, float, float] | None:
+    """Return what is taken from n-grams that occur once, twice and more often; None if it cannot be estimated."""
+    once, twice, thrice, four_times = (int((counts == number).sum()) for number in range(1, 5))
+    if 0 in (once, twice, thrice):
+        return None
+    share = once / (once + 2 * twice)
+    found = (1 - 2 * share * twice / once, 2 - 3 * share * thrice / twice, 3 - 4 * share * four_times / thrice)
+    return found if min(found) >= 0 else None
