@@ -41,7 +41,7 @@ def run(options: DictConfig) -> None:
         run_dir = run_dir.parent if run_dir.name == "checkpoints" else run_dir
         output = create_run_folder(run_dir / "decode", within=run_dir)
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
-    notes = [*notes, checkpoint.decoding_note()]
+    notes = [*notes, checkpoint.decoding_note(), *restored.notes]
     _, failures = evaluate_sets(restored.recognizer, restored.decoder, restored.data_module, sets, notes, output)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)
     if failures:

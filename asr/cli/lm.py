@@ -15,8 +15,8 @@ from asr.cli.output_file import new_file, write_output
 from asr.console import PlainConsole
 from asr.data.manifests.source_files import MAX_MANIFEST_BYTES, read_lines
 from asr.language_models.arpa import MAX_ORDER, arpa_lines
-from asr.language_models.kneser_ney import FALLBACK, SPECIAL, estimate
-from asr.language_models.ngrams import UNKNOWN
+from asr.language_models.kneser_ney import FALLBACK, estimate
+from asr.language_models.ngrams import SPECIAL, UNKNOWN
 from asr.safe_io import check_regular_file, named_path
 from asr.text.vocabulary import NUM_SPECIAL
 

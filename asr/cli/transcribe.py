@@ -39,6 +39,8 @@ def run(options: DictConfig) -> None:
             f"run: it was trained on features without audio, {features.num_features} per frame, and cannot read audio; "
             "give features of the same kind to asr-evaluate manifest=PATH"
         )
+    for note in restored.notes:
+        console.print_line(note)
     cuts, unreadable = audio_cuts(files, features.sampling_rate_hz)
     texts: dict[str, str] = {}
     if len(cuts):

@@ -6,46 +6,51 @@ B batch, T frames, V vocabulary, D width, K prefixes of an utterance, C tokens t
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from asr.decoding.ctc_prefixes import Prefixes
 from asr.decoding.hypothesis import Hypothesis
-from asr.decoding.scorers.protocol import Scorer, select
-from asr.decoding.scorers.weighted_sum import WeightedSum
+from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
+from asr.decoding.scorers.protocol import select
 from asr.models.heads.protocols import FrameScores
 from asr.text.vocabulary import BLANK_ID
 
 MAX_BEAM = 1000
 
 
-class CtcBeam:
-    """Keeps the best prefixes after each frame; scorers add to them with every token.
+class CtcBeam(ShallowFusion):
+    """Keeps the best prefixes after each frame; a language model and hotwords add to them with every token.
 
     Reference:
         Hannun et al. 2014, "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent
         DNNs", arXiv:1408.2873, algorithm 1.
         Differs: what is added comes with tokens, not with words; only the best tokens of a frame are tried.
-
-    Attributes:
-        scorer: adds to the log-probabilities of texts.
     """
 
     needs = FrameScores
 
-    def __init__(self, beam_size: int = 8, beam_size_token: int = 8, blank_skip_threshold: float = 0.999) -> None:
+    def __init__(
+        self,
+        beam_size: int = 8,
+        beam_size_token: int = 8,
+        blank_skip_threshold: float = 0.999,
+        **fusion: Unpack[FusionOptions],
+    ) -> None:
         """Check the options.
 
         Args:
             beam_size: prefixes that are kept after each frame, K; as many hypotheses are returned.
             beam_size_token: the most probable tokens of a frame, C, that a prefix may grow by.
             blank_skip_threshold: frames whose blank is more probable are taken for blanks, in no time; 1 skips none.
+            fusion: see ``ShallowFusion``.
 
         Raises:
             ValueError: an option is out of its range.
         """
+        super().__init__(**fusion)
         for name, size in (("beam_size", beam_size), ("beam_size_token", beam_size_token)):
             if not 1 <= size <= MAX_BEAM:
                 raise ValueError(f"{name} must be at least 1 and at most {MAX_BEAM}, given {size}")
@@ -53,7 +58,6 @@ class CtcBeam:
             raise ValueError(f"blank_skip_threshold must be at least 0.5 and at most 1, given {blank_skip_threshold}")
         self.beam_size, self.beam_size_token = beam_size, beam_size_token
         self.blank_skip_threshold = blank_skip_threshold
-        self.scorer: Scorer = WeightedSum([])
 
     def __call__(self, head: FrameScores, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the best texts of each utterance; see ``Decoder``.

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asr.language_models.ngrams import BEGIN, END, UNKNOWN, Ints, NGrams
+from asr.language_models.ngrams import BEGIN, END, SPECIAL, Ints, NGrams
 
-SPECIAL = (BEGIN, END, UNKNOWN)
 FALLBACK = (0.5, 1.0, 1.5)  # those of KenLM's lmplz --discount_fallback
 NEVER = -99.0  # log10, of <s>, which follows nothing
 

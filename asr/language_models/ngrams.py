@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
+SPECIAL = (BEGIN, END, UNKNOWN)
 ROOT = 0
 
 Ints = NDArray[np.int64]

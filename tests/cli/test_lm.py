@@ -1,4 +1,4 @@
-"""asr-lm: what it makes of text, and what it says of options and files that cannot work."""
+"""asr-lm, and decoding with what it makes: what is said of options and files that cannot work."""
 
 import gzip
 from pathlib import Path
@@ -64,3 +64,56 @@ def test_what_cannot_work_is_said_and_leaves_no_file(small_run, tmp_path, words,
     ended = small_run.run("lm", f"run={small_run.run_dir}", f"output={tmp_path}/lm.arpa", *words)
     assert (ended.code, said in ended.printed) == (2, True), ended.printed
     assert not Path(tmp_path / "lm.arpa").exists()
+
+
+@pytest.fixture
+def lm(small_run, tmp_path) -> Path:
+    (tmp_path / "text.txt").write_text(TEXT)
+    path = tmp_path / "lm.arpa"
+    ended = small_run.run("lm", f"run={small_run.run_dir}", f"text={tmp_path}/text.txt", f"output={path}")
+    assert ended.code == 0, ended.printed
+    return path
+
+
+def test_a_set_is_decoded_with_a_language_model_and_hotwords(small_run, lm, tmp_path):
+    (tmp_path / "words.txt").write_text("one two\nthree\t3\n")
+    words = ("decoder=ctc_beam", f"decoder.lm={lm}", f"decoder.hotwords={tmp_path}/words.txt", "torch_threads=1")
+    ended = small_run.run("evaluate", f"run={small_run.run_dir}", *words, f"output_dir={tmp_path}/out")
+    assert ended.code == 0, ended.printed
+    said = (tmp_path / "out" / "test.wer.txt").read_text()
+    for note in (f"language model {lm} of order 4; weight 0.3, bonus", f"2 hotwords of {tmp_path}/words.txt"):
+        assert note in ended.printed
+        assert f"note: {note}" in said
+
+
+def test_a_language_model_changes_transcripts_as_its_weight_and_bonus_say(small_run, lm):
+    words = (f"run={small_run.run_dir}", f"audio={small_run.audio()}", "decoder=ctc_beam", "torch_threads=1")
+    printed = []
+    for more in ("decoder.token_bonus=0", "decoder.token_bonus=20", f"decoder.lm={lm}"):
+        ended = small_run.run("transcribe", *words, more)
+        assert ended.code == 0, ended.printed
+        printed.append(ended.printed)
+    assert len(printed[0].strip()) < len(printed[1].strip())
+    assert f"language model {lm} of order 4" in printed[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "said"),
+    [
+        ("evaluate", ["decoder.lm=gone.arpa"], "decoder: lm: there is no file 'gone.arpa'"),
+        ("evaluate", ["decoder.lm=TEXT"], "text.txt: line 1: the file ends before \\end\\"),
+        ("evaluate", ["decoder.lm=WORDS"], "words.arpa is a model of other tokens: its words are like ['alpha']"),
+        ("evaluate", ["decoder.hotwords=TEXT", "decoder.hotword_boost=0"], "hotword_boost must be above 0"),
+        ("evaluate", ["decoder.beam_size=0"], "decoder: beam_size must be at least 1 and at most 1000, given 0"),
+        ("evaluate", ["decoder.lm_wait=1"], "lm_wait"),
+        ("train", ["decoder.lm=TEXT"], "decoder.lm is for asr-evaluate and asr-transcribe"),
+    ],
+)
+def test_decoders_that_cannot_work_are_refused_before_any_work(small_run, tmp_path, command, words, said):
+    (tmp_path / "text.txt").write_text("no model\n")
+    (tmp_path / "words.arpa").write_text("\\data\\\nngram 1=1\n\\1-grams:\n-1 alpha\n\\end\\\n")
+    words = [word.replace("TEXT", f"{tmp_path}/text.txt").replace("WORDS", f"{tmp_path}/words.arpa") for word in words]
+    run = (f"run={small_run.run_dir}", f"output_dir={tmp_path}/out") if command == "evaluate" else ()
+    ended = small_run.run(command, *run, "decoder=ctc_beam", *words)
+    assert (ended.code, said in ended.printed) == (2, True), ended.printed
+    assert not (tmp_path / "out").exists()

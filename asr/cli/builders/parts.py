@@ -36,6 +36,7 @@ from asr.training.unreadable import max_unreadable
 IN_BACKWARD = "trainer.step_in_backward"
 OPTIONAL = ("augment.audio", "augment.features")
 GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
+FILES_OF_DECODERS = ("lm", "hotwords")
 MAX_THREADS = 1024  # torch starts them all
 
 
@@ -126,6 +127,23 @@ def _uninitialized(
         raise ConfigError(f"head: {error}") from error
 
 
+def build_decoder(config: Mapping[str, Any]) -> Decoder:
+    """Build the decoder of a run's own config.
+
+    Raises:
+        ConfigError: it would read files, which a checkpoint does not hold.
+    """
+    node = config.get("decoder")
+    for key in FILES_OF_DECODERS:
+        if isinstance(node, Mapping) and node.get(key) is not None:
+            raise ConfigError(
+                f"decoder.{key} is for asr-evaluate and asr-transcribe: a run is decoded from its checkpoint alone; "
+                f"leave it null, given {node[key]!r}"
+            )
+    decoder: Decoder = part(config, "decoder")
+    return decoder
+
+
 class UpdateParts(NamedTuple):
     """What turns gradients into updates, and log-probabilities into text."""
 
@@ -140,7 +158,7 @@ def build_update_parts(config: Mapping[str, Any]) -> UpdateParts:
     factory = Configured(rules, {}, "parameter_rules")
     if config["trainer"].get("step_in_backward", False):
         factory = Configured(locate("optim.step_in_backward", IN_BACKWARD), {"factory": factory}, IN_BACKWARD)
-    return UpdateParts(factory, part(config, "schedule"), part(config, "decoder"))
+    return UpdateParts(factory, part(config, "schedule"), build_decoder(config))
 
 
 def check_decoder(decoder: Decoder, head: Head) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ import torch
 from omegaconf import DictConfig
 
 from asr.cli.builders.model_size import no_more_parameters_than, refuse_huge_numbers
-from asr.cli.builders.parts import build_recognizer, check_decoder, num_threads, part
+from asr.cli.builders.parts import build_decoder, build_recognizer, check_decoder, num_threads, part
 from asr.cli.errors import ConfigError, shortened
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.decoding.hypothesis import Decoder
+from asr.decoding.scorers.fusion import ShallowFusion
 from asr.error_text import first_line, is_out_of_memory
 from asr.inference.decode import default_device
 from asr.models.recognizer import Recognizer
@@ -31,11 +32,16 @@ from asr.training.weights import check_kind, choose_weights, misfit
 
 @dataclass(frozen=True)
 class Restored:
-    """A recognizer with the text side, the features and the decoder that it was trained with."""
+    """A recognizer with the text side, the features and the decoder that it was trained with, or a given decoder.
+
+    Attributes:
+        notes: on the files that the decoder reads, to be shown with results.
+    """
 
     checkpoint: LoadedCheckpoint
     recognizer: Recognizer
     decoder: Decoder
+    notes: Sequence[str]
     text: TextNormalizer
     data_module: DataModule
 
@@ -151,16 +157,18 @@ def restore(options: DictConfig) -> Restored:
     config: Mapping[str, Any] = checkpoint.config
     recognizer = recognizer_of(checkpoint).to(default_device())
     with _naming(checkpoint.path):
-        features = part(config, "features")
+        features, text = part(config, "features"), part(config, "data.text")
+        tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         num_features = len(recognizer.normalize.mean)
         if features.num_features != num_features:
             raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")
-        decoder = decoder or part(config, "decoder")
-        check_decoder(decoder, recognizer.head)
-        return Restored(
-            checkpoint,
-            recognizer,
-            decoder,
-            part(config, "data.text"),
-            DataModule(features, tokenizer_from_state(checkpoint.tokenizer), batch, workers),
-        )
+        data_module = DataModule(features, tokenizer, batch, workers)
+        chosen = decoder or build_decoder(config)
+        check_decoder(chosen, recognizer.head)
+    notes: Sequence[str] = ()
+    if isinstance(chosen, ShallowFusion):
+        try:
+            notes = chosen.load_scorers(tokenizer, text)
+        except ValueError as error:
+            raise ConfigError(f"decoder: {error}") from error
+    return Restored(checkpoint, recognizer, chosen, notes, text, data_module)

@@ -1,0 +1,128 @@
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.scorers.fusion import ShallowFusion
+from asr.text.character import CharacterTokenizer
+from asr.text.normalize import TextNormalizer
+from asr.text.subword import SentencePieceTrainer
+from asr.text.tokenizer import Tokenizer
+from asr.text.vocabulary import SPACE_PIECE, SPECIAL_PIECES
+from tests.decoding.test_ctc_beam import Scores
+
+CHARACTERS = CharacterTokenizer([*SPECIAL_PIECES, SPACE_PIECE, "a", "b", "c"])
+ARPA = """\\data\\
+ngram 1=5
+ngram 2=2
+\\1-grams:
+-99 <s>
+-1.0 </s>
+-1.0 <unk>
+-1.0 a
+-1.0 b
+\\2-grams:
+-0.1 a b
+-2.0 a a
+\\end\\
+"""
+
+
+def written(folder: Path, text: str, name: str = "file.txt") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def loaded(fusion: ShallowFusion, tokenizer: Tokenizer = CHARACTERS) -> list[str]:
+    return fusion.load_scorers(tokenizer, TextNormalizer(case="lower"))
+
+
+def score_of(fusion: ShallowFusion, tokens: list[int]) -> float:
+    state, total = fusion.scorer.start(1, torch.device("cpu")), 0.0
+    for token in tokens:
+        total += float(fusion.scorer.score(state, torch.tensor([[[token]]])))
+        state = fusion.scorer.advance(state, torch.tensor([[token]]))
+    return total + float(fusion.scorer.end(state))
+
+
+def test_language_model_bonus_and_hotwords_add_up(tmp_path):
+    lm, phrases = written(tmp_path, ARPA, "lm.arpa"), written(tmp_path, "A B\t2.5\n\nba\r\n", "words.txt")
+    fusion = ShallowFusion(lm=lm, lm_weight=0.5, token_bonus=0.25, hotwords=phrases, hotword_boost=1.5)
+    assert loaded(fusion) == [
+        f"language model {lm} of order 2, without 2 of 4 tokens, such as ['▁', 'c']; weight 0.5, bonus per token 0.25",
+        f"2 hotwords of {phrases}",
+    ]
+    # a b and the end, then "ba", for a phrase
+    assert score_of(fusion, [3, 4]) == pytest.approx(0.5 * math.log(10) * (-1.0 - 0.1 - 1.0) + 2 * 0.25)
+    assert score_of(fusion, [4, 3]) == pytest.approx(0.5 * math.log(10) * -3.0 + 2 * 0.25 + 2 * 1.5)
+    found = score_of(fusion, [3, 2, 4])
+    assert found == pytest.approx(0.5 * math.log(10) * -4.0 + 3 * 0.25 + 3 * 2.5)
+
+
+def test_hotwords_begin_where_words_begin(tmp_path):
+    fusion = ShallowFusion(hotwords=written(tmp_path, "ab"), hotword_boost=1.0)
+    loaded(fusion)
+    assert [score_of(fusion, tokens) for tokens in ([3, 4], [5, 3, 4], [5, 2, 3, 4])] == [2.0, 0.0, 2.0]
+
+
+def test_hotwords_of_subwords_are_their_pieces(tmp_path):
+    tokenizer = SentencePieceTrainer(12, "bpe").train(["abc cab", "cab bca abc"])
+    fusion = ShallowFusion(hotwords=written(tmp_path, "abc cab"), hotword_boost=1.0)
+    loaded(fusion, tokenizer)
+    tokens = tokenizer.encode("abc cab")
+    assert score_of(fusion, tokens) == len(tokens)
+    assert score_of(fusion, [*tokens[:-1], tokens[0]]) < len(tokens)
+
+
+def test_a_beam_finds_what_the_language_model_and_the_hotwords_prefer(tmp_path):
+    log_probs = torch.tensor([[[0.02, 0.02, 0.02, 0.9, 0.02, 0.02], [0.02, 0.02, 0.02, 0.02, 0.42, 0.5]]]).log()
+
+    def best(**options) -> list[int]:
+        beam = CtcBeam(**options)
+        loaded(beam)
+        return beam(Scores(), log_probs, torch.tensor([2]))[0][0].tokens
+
+    lm, phrases = written(tmp_path, ARPA, "lm.arpa"), written(tmp_path, "ab", "words.txt")
+    assert best() == best(lm=lm, lm_weight=0.0) == [3, 5]
+    assert best(lm=lm) == best(hotwords=phrases) == [3, 4]
+    assert best(token_bonus=-10.0) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lm_weight": -1.0}, "lm_weight must be at least 0 and at most 10, given -1.0"),
+        ({"token_bonus": 101.0}, "token_bonus must be at least -100 and at most 100, given 101.0"),
+        ({"hotword_boost": 0.0}, "hotword_boost must be above 0 and at most 100, given 0.0"),
+        ({"lm": "/nowhere/lm.arpa"}, "lm: there is no file '/nowhere/lm.arpa'"),
+        ({"hotwords": "/nowhere"}, "hotwords: there is no file '/nowhere'"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        ShallowFusion(**options)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ab\t0", "line 2: a boost must be a number above 0 and at most 100, given '0'"),
+        ("ab\tmuch", "line 2: a boost must be a number above 0 and at most 100, given 'much'"),
+        ("axe", "line 2: 'axe' has a character that the run's tokenizer does not know; remove it"),
+        ("\t1", "line 2: the phrase has 0 tokens; at least 1 and at most 200 are allowed"),
+        ("a" * 201, "line 2: the phrase has 201 tokens"),
+    ],
+)
+def test_wrong_lines_of_hotwords_are_named(line, said, tmp_path):
+    fusion = ShallowFusion(hotwords=written(tmp_path, f"ab\n{line}\n"))
+    with pytest.raises(ValueError, match=rf"file\.txt, {said}"):
+        loaded(fusion)
+
+
+def test_a_language_model_of_other_tokens_is_refused(tmp_path):
+    words = "\\data\\\nngram 1=2\n\\1-grams:\n-1 alpha\n-1 beta\n\\end\\"
+    fusion = ShallowFusion(lm=written(tmp_path, words))
+    with pytest.raises(ValueError, match=r"is a model of other tokens: its words are like \['alpha', 'beta'\]"):
+        loaded(fusion)
