@@ -5,16 +5,18 @@ B batch, T frames, D width, N texts of all utterances.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.ctc_beam import BeamOptions, CtcBeam
 from asr.decoding.hypothesis import Hypothesis
-from asr.decoding.scorers.protocol import Scorer
 from asr.models.heads.protocols import ScoresFramesAndTexts
+from asr.text.tokenizer import Tokenizer
 
 
 class AttentionRescoring:
@@ -27,37 +29,24 @@ class AttentionRescoring:
 
     needs = ScoresFramesAndTexts
 
-    def __init__(
-        self,
-        beam_size: int = 8,
-        beam_size_token: int = 8,
-        blank_skip_threshold: float = 0.999,
-        ctc_weight: float = 0.3,
-    ) -> None:
+    def __init__(self, ctc_weight: float = 0.3, **beam: Unpack[BeamOptions]) -> None:
         """Check the options.
 
         Args:
-            beam_size: as in `CtcBeam`, the number of texts that are scored.
-            beam_size_token: as in `CtcBeam`.
-            blank_skip_threshold: as in `CtcBeam`.
-            ctc_weight: of the score of the beam, with all that scorers add; in [0, 1].
+            ctc_weight: of the score of the beam, with all that is added to it; in [0, 1].
+            beam: see `CtcBeam`; all its texts are scored.
 
         Raises:
             ValueError: an option is out of its range.
         """
+        self.beam = CtcBeam(**beam)
         if not 0 <= ctc_weight <= 1:
             raise ValueError(f"ctc_weight must be in [0, 1], given {ctc_weight}")
-        self.beam = CtcBeam(beam_size, beam_size_token, blank_skip_threshold)
         self.ctc_weight = ctc_weight
 
-    @property
-    def scorer(self) -> Scorer:
-        """What adds to the scores of the beam."""
-        return self.beam.scorer
-
-    @scorer.setter
-    def scorer(self, scorer: Scorer) -> None:
-        self.beam.scorer = scorer
+    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
+        """Read what adds to the scores of the beam; see ``ShallowFusion``."""
+        return self.beam.load_scorers(tokenizer, normalize)
 
     def __call__(self, head: ScoresFramesAndTexts, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the texts of the beam, in their new order; see ``Decoder``.

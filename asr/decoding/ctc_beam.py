@@ -21,6 +21,14 @@ from asr.text.vocabulary import BLANK_ID
 MAX_BEAM = 1000
 
 
+class BeamOptions(FusionOptions, total=False):
+    """Options of ``CtcBeam``."""
+
+    beam_size: int
+    beam_size_token: int
+    blank_skip_threshold: float
+
+
 class CtcBeam(ShallowFusion):
     """Keeps the best prefixes after each frame; a language model and hotwords add to them with every token.
 

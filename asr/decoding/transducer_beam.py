@@ -6,15 +6,15 @@ B batch, T frames, D width, K hypotheses of an utterance, C tokens that each may
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from asr.decoding.ctc_prefixes import hashed
 from asr.decoding.hypothesis import Hypothesis
+from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
 from asr.decoding.scorers.protocol import Scorer, select
-from asr.decoding.scorers.weighted_sum import WeightedSum
 from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
 
@@ -22,35 +22,35 @@ MAX_BEAM = 1000
 NEVER = -math.inf
 
 
-class TransducerBeam:
-    """Keeps the best texts after each frame, each summed over its alignments; scorers add to them with every token.
+class TransducerBeam(ShallowFusion):
+    """Keeps the best texts after each frame, each summed over its alignments.
+
+    A language model and hotwords add to them with every token.
 
     Reference:
         Graves 2012, "Sequence transduction with recurrent neural networks", arXiv:1211.3711, section 2.6.
         Differs: a frame has at most one token, as in icefall's ``modified_beam_search``, so that all hypotheses of a
         batch grow together; only the best tokens after each are tried.
-
-    Attributes:
-        scorer: adds to the log-probabilities of texts.
     """
 
     needs = Transduces
 
-    def __init__(self, beam_size: int = 4, beam_size_token: int = 8) -> None:
+    def __init__(self, beam_size: int = 4, beam_size_token: int = 8, **fusion: Unpack[FusionOptions]) -> None:
         """Check the options.
 
         Args:
             beam_size: texts that are kept after each frame, K; as many hypotheses are returned.
             beam_size_token: the most probable tokens, C, that a text may grow by in a frame.
+            fusion: see ``ShallowFusion``.
 
         Raises:
             ValueError: an option is out of its range.
         """
+        super().__init__(**fusion)
         for name, size in (("beam_size", beam_size), ("beam_size_token", beam_size_token)):
             if not 1 <= size <= MAX_BEAM:
                 raise ValueError(f"{name} must be at least 1 and at most {MAX_BEAM}, given {size}")
         self.beam_size, self.beam_size_token = beam_size, beam_size_token
-        self.scorer: Scorer = WeightedSum([])
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the best texts of each utterance; see ``Decoder``. A token stands in the frame that most of the

@@ -19,7 +19,7 @@ from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.decoding.hypothesis import Decoder
-from asr.decoding.scorers.fusion import ShallowFusion
+from asr.decoding.scorers.fusion import LoadsScorers
 from asr.error_text import first_line, is_out_of_memory
 from asr.inference.decode import default_device
 from asr.models.recognizer import Recognizer
@@ -166,7 +166,7 @@ def restore(options: DictConfig) -> Restored:
         chosen = decoder or build_decoder(config)
         check_decoder(chosen, recognizer.head)
     notes: Sequence[str] = ()
-    if isinstance(chosen, ShallowFusion):
+    if isinstance(chosen, LoadsScorers):
         try:
             notes = chosen.load_scorers(tokenizer, text)
         except ValueError as error:

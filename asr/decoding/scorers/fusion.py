@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Protocol, TypedDict, runtime_checkable
 
 from asr.decoding.scorers.hotwords import MAX_BOOST, HotwordScorer, read_phrases
 from asr.decoding.scorers.ngram import NGramScorer
@@ -15,6 +15,14 @@ from asr.language_models.ngrams import SPECIAL
 from asr.safe_io import named_path
 from asr.text.tokenizer import Tokenizer
 from asr.text.vocabulary import NUM_SPECIAL, SPACE_PIECE
+
+
+@runtime_checkable
+class LoadsScorers(Protocol):
+    """A decoder that a language model and hotwords may add to."""
+
+    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
+        """Read the files, see ``ShallowFusion``."""
 
 
 class FusionOptions(TypedDict, total=False):
