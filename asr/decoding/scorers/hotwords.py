@@ -1,0 +1,169 @@
+"""Phrases that a search should rather find: a scorer that follows all of them at once.
+
+B utterances, K hypotheses, C tokens that may follow, V tokens, N nodes, E moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from asr.safe_io import check_regular_file
+from asr.text.vocabulary import BLANK_ID, UNKNOWN_ID
+
+ROOT = 0
+MAX_MOVES = 10**7
+MAX_BYTES = 2**22
+MAX_TOKENS = 200  # of a phrase
+MAX_BOOST = 100.0
+
+
+def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]]) -> dict[tuple[int, ...], float]:
+    """Return the phrases of a text file, one in a line, with their boosts.
+
+    Args:
+        path: of the file; after a phrase there may be a tab and a boost of its own.
+        boost: of the other phrases.
+        encode: phrase → tokens.
+
+    Raises:
+        ValueError: a line is none of this; names it.
+    """
+    check_regular_file(path, MAX_BYTES)
+    phrases: dict[tuple[int, ...], float] = {}
+    # not str.splitlines, which takes more characters for ends of lines than editors do
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        try:
+            phrase, tab, own = line.decode().strip("\r ").partition("\t")
+            if not phrase and not tab:
+                continue
+            tokens = tuple(encode(phrase))
+            found = _boost(own) if tab else boost
+            if not 1 <= len(tokens) <= MAX_TOKENS:
+                raise ValueError(
+                    f"the phrase has {len(tokens)} tokens; at least 1 and at most {MAX_TOKENS} are allowed"
+                )
+            if UNKNOWN_ID in tokens:
+                raise ValueError(f"{phrase[:60]!r} has a character that the run's tokenizer does not know; remove it")
+            phrases[tokens] = max(found, phrases.get(tokens, 0.0))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    return phrases
+
+
+def _boost(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= MAX_BOOST:
+        raise ValueError(f"a boost must be a number above 0 and at most {MAX_BOOST:g}, given {text[:60]!r}")
+    return found
+
+
+class HotwordScorer:
+    """Adds a boost for each token of a phrase while it is followed, and takes it back where the phrase is left.
+
+    What a whole text gets is the boost times the number of tokens of each phrase in it, as often as it occurs, phrases
+    within others and overlaps too. The state is the longest beginning of a phrase that a hypothesis ends with.
+
+    Reference:
+        Aho and Corasick 1975, "Efficient String Matching: An Aid to Bibliographic Search", Communications of the ACM
+        18, algorithms 2 to 4.
+    """
+
+    def __init__(self, phrases: Mapping[tuple[int, ...], float], vocab_size: int, boundary: int | None = None) -> None:
+        """Build the automaton.
+
+        Args:
+            phrases: tokens of each, at least one, and its boost per token, above 0.
+            vocab_size: V.
+            boundary: token between words, for tokenizers whose other tokens do not say where words begin; phrases are
+                then found at the beginnings of words only.
+
+        Raises:
+            ValueError: the phrases are too many.
+        """
+        self.vocab_size = vocab_size
+        first = () if boundary is None else (boundary,)
+        children: list[dict[int, int]] = [{}]
+        completed, begun = [0.0], [0.0]
+        for tokens, boost in phrases.items():
+            node = ROOT
+            for depth, token in enumerate((*first, *tokens)):
+                begun[node] = max(begun[node], boost * (depth - len(first)))
+                if token not in children[node]:
+                    children[node][token] = len(children)
+                    children.append({})
+                    completed.append(0.0)
+                    begun.append(0.0)
+                node = children[node][token]
+            completed[node] = boost * len(tokens)
+        moves = _finish(children, completed, begun)
+        keys = [node * vocab_size + token for node, targets in enumerate(moves) for token in sorted(targets)]
+        # without any move a key that nothing has
+        self.keys = torch.tensor(keys or [-1])
+        self.targets = torch.tensor([move[token] for move in moves for token in sorted(move)] or [ROOT])
+        # where no move fits, a phrase may begin
+        self.first = torch.zeros(vocab_size, dtype=torch.int64)
+        for token, node in children[ROOT].items():
+            self.first[token] = node
+        self.completed = torch.tensor(completed, dtype=torch.float64)
+        self.begun = torch.tensor(begun, dtype=torch.float64)
+        self.begin = ROOT if boundary is None else children[ROOT].get(boundary, ROOT)
+
+    def start(self, batch_size: int, device: torch.device) -> Tensor:
+        """Return the nodes (B, 1) of the empty text; see ``Scorer``, also for the other methods."""
+        for name in ("keys", "targets", "first", "completed", "begun"):
+            setattr(self, name, getattr(self, name).to(device))
+        return torch.full((batch_size, 1), self.begin, device=device)
+
+    def score(self, state: Tensor, tokens: Tensor) -> Tensor:
+        """Return what tokens add to hypotheses, below 0 where they leave a phrase: (B, K, C)."""
+        nodes = self._after(state.unsqueeze(2), tokens)
+        return self.completed[nodes] + self.begun[nodes] - self.begun[state].unsqueeze(2)
+
+    def advance(self, state: Tensor, tokens: Tensor) -> Tensor:
+        """Return the nodes (B, K) after tokens (B, K)."""
+        return torch.where(tokens == BLANK_ID, state, self._after(state, tokens))
+
+    def end(self, state: Tensor) -> Tensor:
+        """Return what is taken back (B, K) for phrases that are not complete."""
+        return -self.begun[state]
+
+    def _after(self, nodes: Tensor, tokens: Tensor) -> Tensor:
+        keys = nodes * self.vocab_size + tokens
+        places = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
+        return torch.where(self.keys[places] == keys, self.targets[places], self.first[tokens])
+
+
+def _finish(
+    children: Sequence[Mapping[int, int]], completed: list[float], begun: list[float]
+) -> Sequence[Mapping[int, int]]:
+    """Give each node what the shorter endings of its hypotheses add, and return its moves by token.
+
+    Args:
+        children: (N,) by token, of the trie of all phrases.
+        completed: (N,) for phrases that end in each node.
+        begun: (N,) for the best phrase that is not complete in each node.
+    """
+    moves: list[dict[int, int]] = [{} for _ in children]
+    shorter, num_moves = [ROOT] * len(children), 0
+    todo = deque(children[ROOT].values())
+    while todo:
+        node = todo.popleft()
+        completed[node] += completed[shorter[node]]
+        begun[node] = max(begun[node], begun[shorter[node]])
+        for token, child in children[node].items():
+            shorter[child] = moves[shorter[node]].get(token, children[ROOT].get(token, ROOT))
+            todo.append(child)
+        moves[node] = {**moves[shorter[node]], **children[node]}
+        num_moves += len(moves[node])
+        if num_moves > MAX_MOVES:
+            raise ValueError(f"the phrases need more than {MAX_MOVES} moves from token to token; give fewer")
+    return moves

@@ -1,0 +1,93 @@
+import itertools
+import random
+
+import pytest
+import torch
+
+from asr.decoding.scorers import hotwords
+from asr.decoding.scorers.hotwords import HotwordScorer
+
+SPACE = 2
+Phrases = dict[tuple[int, ...], float]
+
+
+def ending(text: list[int], phrase: tuple[int, ...]) -> bool:
+    return len(phrase) <= len(text) and tuple(text[len(text) - len(phrase) :]) == phrase
+
+
+def brute_force(text: list[int], phrases: Phrases, boundary: int | None) -> tuple[float, float]:
+    """Return what the complete phrases of a text add, and the best phrase that is not complete at its end."""
+    first = () if boundary is None else (boundary,)
+    text = [*first, *text]
+    complete = [
+        boost * len(phrase)
+        for phrase, boost in phrases.items()
+        for end in range(len(text) + 1)
+        if ending(text[:end], first + phrase)
+    ]
+    begun = [
+        boost * length
+        for phrase, boost in phrases.items()
+        for length in range(len(phrase))
+        if ending(text, first + phrase[:length])
+    ]
+    return sum(complete), max([0.0, *begun])
+
+
+def scored(scorer: HotwordScorer, tokens: list[int]) -> tuple[list[float], float]:
+    state, scores = scorer.start(1, torch.device("cpu")), []
+    for token in tokens:
+        scores.append(float(scorer.score(state, torch.tensor([[[3, token]]]))[0, 0, 1]))
+        state = scorer.advance(scorer.advance(state, torch.tensor([[token]])), torch.tensor([[0]]))
+    return scores, float(scorer.end(state))
+
+
+def random_phrases(seed: int) -> Phrases:
+    rng = random.Random(seed)
+    return {tuple(rng.choices((2, 3, 4), k=rng.randint(1, 4))): rng.choice((0.5, 1.0, 2.25)) for _ in range(seed)}
+
+
+@pytest.mark.parametrize("boundary", [None, SPACE])
+@pytest.mark.parametrize("seed", [0, 1, 3, 6, 12])
+def test_scores_equal_those_of_looking_at_the_whole_text_each_time(seed, boundary):
+    phrases = random_phrases(seed)
+    scorer = HotwordScorer(phrases, 6, boundary)
+    for length, repeat in itertools.product(range(9), range(8)):
+        text = random.Random(100 * length + repeat).choices((2, 3, 4, 5), weights=(3, 3, 3, 1), k=length)
+        scores, end = scored(scorer, text)
+        for place in range(length + 1):
+            assert sum(scores[:place]) == pytest.approx(sum(brute_force(text[:place], phrases, boundary)))
+        assert sum(scores) + end == pytest.approx(brute_force(text, phrases, boundary)[0])
+
+
+def test_a_phrase_gets_its_share_token_by_token_and_loses_it_where_it_is_left():
+    scorer = HotwordScorer({(3, 4, 5): 2.0}, 6)
+    assert scored(scorer, [3, 4, 5, 3]) == ([2.0, 2.0, 2.0, 2.0], -2.0)
+    assert scored(scorer, [3, 4, 4]) == ([2.0, 2.0, -4.0], 0.0)
+    # the beginning of the phrase is found again within what was left
+    assert scored(scorer, [3, 3, 4, 5]) == ([2.0, 0.0, 2.0, 2.0], 0.0)
+
+
+def test_phrases_are_found_at_the_beginnings_of_words_only():
+    scorer = HotwordScorer({(3, 4): 1.0}, 6, boundary=SPACE)
+    assert scored(scorer, [3, 4]) == ([1.0, 1.0], 0.0)
+    assert scored(scorer, [5, 3, 4, SPACE, 3, 4]) == ([0.0, 0.0, 0.0, 0.0, 1.0, 1.0], 0.0)
+
+
+def test_hypotheses_do_not_mix():
+    phrases = random_phrases(9)
+    scorer = HotwordScorer(phrases, 6)
+    state, total = scorer.start(2, torch.device("cpu")).expand(2, 3), torch.zeros(2, 3, dtype=torch.float64)
+    drawn = torch.randint(2, 5, (2, 3, 7), generator=torch.Generator().manual_seed(0))
+    for tokens in drawn.unbind(2):
+        total += scorer.score(state, tokens.unsqueeze(2)).squeeze(2)
+        state = scorer.advance(state, tokens)
+    total += scorer.end(state)
+    for row, slot in itertools.product(range(2), range(3)):
+        assert float(total[row, slot]) == pytest.approx(brute_force(drawn[row, slot].tolist(), phrases, None)[0])
+
+
+def test_phrases_that_would_fill_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(hotwords, "MAX_MOVES", 5)
+    with pytest.raises(ValueError, match="the phrases need more than 5 moves from token to token; give fewer"):
+        HotwordScorer({(3, 4, 5, 3, 4, 5, 3): 1.0}, 6)
