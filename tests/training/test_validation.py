@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from asr.data.loading.batch import Batch
+from asr.decoding.hypothesis import Hypothesis
 from asr.errors import RunFailed
 from asr.training.module import TrainingModule
 from tests.training import runs
@@ -24,7 +25,8 @@ def hears(text: str) -> TrainingModule:
     """Return a module of two development sets that recognizes the same text in every utterance."""
     module = tiny_module()
     module.dev_names = ["a", "b"]
-    module.decoder = lambda log_probs, lengths: [TOKENIZER.encode(text)] * len(lengths)
+    heard = Hypothesis(TOKENIZER.encode(text), [0] * len(text), [0.0] * len(text), 0.0)
+    module.decoder = lambda head, encodings, lengths: [[heard]] * len(lengths)
     return module
 
 
