@@ -21,6 +21,7 @@ from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recor
 from asr.data.manifests.tables import read_table
 from asr.evaluation.comparison.inputs.run_folders import read_runs
 from asr.evaluation.report import ERROR_COLUMNS
+from asr.language_models.arpa import read_arpa
 from asr.training.checkpoints import FORMAT, load_checkpoint
 from asr.training.running_averages import RunningAverages
 from asr.training.weights import KINDS, choose_weights
@@ -215,6 +216,15 @@ def _manifest_seeds() -> list[bytes]:
     ]
 
 
+def _arpa_seeds() -> list[bytes]:
+    unigrams = b"\\1-grams:\n-99 <s>%b\n-1 </s>\n-0.5\ta%b\n"
+    bigrams = b"\n\\2-grams:\n-0.1\t<s> a\n-0.2\ta a\n"
+    return [
+        b"\\data\\\nngram 1=3\n" + unigrams % (b"", b"") + b"\\end\\\n",
+        b"\\data\\\nngram 1=3\nngram 2=2\n\n" + unigrams % (b" -0.5", b"\t-0.25") + bigrams + b"\n\\end\\\n",
+    ]
+
+
 READERS = {
     "table": Reader(lambda data, folder: read_table(_file(folder, "table.tsv", data)), _table_seeds),
     "jsonl": Reader(_read_jsonl, _jsonl_seeds),
@@ -222,4 +232,5 @@ READERS = {
     "checkpoint": Reader(_read_checkpoint, _checkpoint_seeds),
     "run_folder": Reader(lambda data, folder: read_runs([_files(folder / "run", RUN_FILES, data)]), _run_seeds),
     "manifest": Reader(lambda data, folder: import_manifests(_files(folder / "in", BROUGHT, data)), _manifest_seeds),
+    "arpa": Reader(lambda data, folder: read_arpa(_file(folder, "lm.arpa", data)).suffixes(), _arpa_seeds),
 }
