@@ -20,8 +20,12 @@ import torch.nn.functional as F
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.hypothesis import Decoder
+from asr.decoding.scorers.ngram import NGramScorer
+from asr.decoding.scorers.weighted_sum import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.language_models.kneser_ney import estimate
+from asr.language_models.ngrams import SPECIAL
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import FrameScores
 from asr.models.heads.transducer.head import TransducerHead
@@ -31,7 +35,6 @@ D_MODEL, VOCAB_SIZE = 512, 500
 FRAME_S = 0.04
 DECODERS: dict[str, Callable[[], Decoder]] = {
     "ctc_greedy": CtcGreedy,
-    "ctc_beam": CtcBeam,
     "transducer_greedy": TransducerGreedy,
     "transducer_beam": TransducerBeam,
 }
@@ -87,6 +90,44 @@ def search_of(kind: str, size: int, num_frames: int) -> Callable[[], None]:
     return compute
 
 
+class Posteriors:
+    """Takes log-probabilities for encodings."""
+
+    def frame_log_probs(self, encodings: torch.Tensor) -> torch.Tensor:
+        """Return what is given."""
+        return encodings
+
+
+def peaky_posteriors(size: int, num_frames: int) -> torch.Tensor:
+    """Return log-probabilities as of a trained model: about 70 % of the frames are surely blank."""
+    logits = torch.randn(size, num_frames, VOCAB_SIZE)
+    logits[..., 0] += 16.5
+    sure = torch.rand(size, num_frames) < 0.7
+    rows = (~sure).nonzero(as_tuple=True)
+    logits[..., 0] -= 8 * ~sure
+    for height in (14, 11, 11, 11):
+        logits[*rows, torch.randint(2, VOCAB_SIZE, (len(rows[0]),))] += height
+    return logits.log_softmax(dim=2)
+
+
+def beam_of(order: int, size: int, num_frames: int) -> Callable[[], None]:
+    """Return what searches with a beam of eight, and an n-gram of 600,000 random tokens unless its order is 0."""
+    torch.manual_seed(0)
+    beam, log_probs, lengths = CtcBeam(), peaky_posteriors(size, num_frames), torch.full((size,), num_frames)
+    if order:
+        pieces = [str(number) for number in range(VOCAB_SIZE)]
+        words = [*SPECIAL, *pieces[2:]]
+        # squared, so that some tokens are frequent
+        sentences = torch.rand(20_000, 30).square().mul(VOCAB_SIZE - 2).long().add(3).tolist()
+        beam.scorer = WeightedSum([(NGramScorer(estimate(sentences, words, order).model, pieces), 0.3)])
+
+    def compute() -> None:
+        with torch.inference_mode():
+            beam(Posteriors(), log_probs, lengths)
+
+    return compute
+
+
 def measure(make: Callable[..., Callable[[], None]], *arguments: object) -> tuple[float, float]:
     """Return CPU seconds and MB of a computation, in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -116,6 +157,11 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         seconds, megabytes = measure(search_of, kind, 16, 250)
         factor = seconds / (16 * 250 * FRAME_S)
         yield f"search: {kind}", "B16 T250", f"real-time factor {factor:.5f}", f"{megabytes:.0f}"
+    for order in (0, 4):
+        seconds, megabytes = measure(beam_of, order, 16, 250)
+        factor = seconds / (16 * 250 * FRAME_S)
+        name = "search: ctc_beam" + (f" with a {order}-gram" if order else "")
+        yield name, f"B16 T250 V{VOCAB_SIZE} K8", f"real-time factor {factor:.5f}", f"{megabytes:.0f}"
 
 
 if __name__ == "__main__":

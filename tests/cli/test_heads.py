@@ -20,6 +20,7 @@ def test_a_transducer_with_ctc_trains_and_decodes_with_either(trained, tmp_path)
     assert all(f",train/{name}_loss," in logged for name in ("simple", "pruned", "ctc"))
     assert "WER" in place.run("evaluate", "run=runs/both", "decoder=ctc_greedy", "output_dir=ctc")
     assert (tmp_path / "ctc" / "test.hyp.txt").exists()
+    assert "WER" in place.run("evaluate", "run=runs/both", "decoder=transducer_beam", "output_dir=beam")
 
 
 @pytest.mark.parametrize(
