@@ -27,7 +27,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TESTS = {
     "asr/data/loading/sampling.py": "data/loading/test_sampling",
+    "asr/decoding/ctc_beam.py": "decoding/test_ctc_beam",
+    "asr/decoding/ctc_prefixes.py": "decoding/test_ctc_beam",
+    "asr/decoding/scorers/hotwords.py": "decoding/test_hotwords decoding/test_fusion",
+    "asr/decoding/scorers/ngram.py": "decoding/test_ngram",
     "asr/evaluation/wer.py": "evaluation/test_wer",
+    "asr/language_models/kneser_ney.py": "language_models/test_kneser_ney",
     "asr/training/module.py": "training/test_module training/test_validation training/test_nonfinite_guard "
     "training/test_unreadable training/test_out_of_memory",
     "optim/engine/chain.py": "optim/test_chain optim/test_options optim/test_health optim/test_contracts "

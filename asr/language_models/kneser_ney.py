@@ -110,7 +110,6 @@ def _levels(sentences: Iterable[Sequence[int]], num_words: int, order: int) -> l
         suffixes, opens = np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
         suffixes[ranks], opens[ranks] = nodes[ends], places[ends] == number - 1
         levels.append(_Level(keys, np.bincount(ranks), suffixes, opens))
-        nodes = nodes.copy()
         nodes[ends] = num_nodes + 1 + ranks
         num_nodes += len(keys)
     return levels

@@ -39,9 +39,11 @@ class Bigrams:
     def end(self, state):
         return self.ends[state]
 
+    def of_prefix(self, tokens) -> float:
+        return sum(float(self.follows[pair]) for pair in zip((0, *tokens), tokens, strict=False))
+
     def of_text(self, tokens) -> float:
-        pairs = zip((0, *tokens), tokens, strict=False)
-        return sum(float(self.follows[pair]) for pair in pairs) + float(self.ends[tokens[-1] if tokens else 0])
+        return self.of_prefix(tokens) + float(self.ends[tokens[-1] if tokens else 0])
 
 
 def random_log_probs(*shape: int, seed: int, sharpness: float = 1.0) -> torch.Tensor:
@@ -85,6 +87,37 @@ def test_a_narrow_beam_finds_what_a_wide_one_finds_where_the_paths_are_clear():
         text, score = max(exhaustive(row).items(), key=lambda item: item[1])
         assert best.tokens == list(text)
         assert best.score == pytest.approx(score, abs=1e-2)
+
+
+def pruned_search(log_probs: torch.Tensor, beam_size: int, scorer: Bigrams) -> dict[tuple[int, ...], float]:
+    """Return the scores of a beam search with dictionaries of prefixes, which keeps the best after each frame."""
+    beam = {(): (1.0, 0.0)}
+    for frame in log_probs.double().exp().tolist():
+        grown: dict[tuple[int, ...], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        for prefix, (blank, nonblank) in beam.items():
+            for label, prob in enumerate(frame):
+                if label == 0:
+                    more = {prefix: ((blank + nonblank) * prob, 0.0)}
+                elif prefix[-1:] == (label,):
+                    more = {prefix: (0.0, nonblank * prob), (*prefix, label): (0.0, blank * prob)}
+                else:
+                    more = {(*prefix, label): (0.0, (blank + nonblank) * prob)}
+                for text, (ends_blank, ends_token) in more.items():
+                    grown[text] = (grown[text][0] + ends_blank, grown[text][1] + ends_token)
+        scores = {text: math.log(sum(both)) + scorer.of_prefix(text) for text, both in grown.items() if sum(both)}
+        kept = sorted(scores, key=scores.__getitem__, reverse=True)[:beam_size]
+        beam = {text: grown[text] for text in kept}
+    return {text: math.log(sum(both)) + scorer.of_text(text) for text, both in beam.items()}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_narrow_beam_keeps_the_prefixes_that_are_best_with_what_is_added(seed):
+    scorer = Bigrams(5, seed)
+    log_probs = random_log_probs(4, 12, 5, seed=seed, sharpness=2.0)
+    options = {"beam_size": 4, "beam_size_token": 4, "blank_skip_threshold": 1.0}
+    for row, found in zip(log_probs, search(log_probs, 12, 12, 12, 12, scorer=scorer, **options), strict=True):
+        expected = pruned_search(row, 4, scorer)
+        assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-5)
 
 
 def test_several_paths_win_over_the_best_one():

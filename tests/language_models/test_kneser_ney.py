@@ -89,6 +89,10 @@ def test_no_sentence_has_as_many_words_as_asked_for(tmp_path):
     assert read_arpa(tmp_path / "lm.arpa").counts == model.counts
 
 
+def test_nothing_is_followed_by_a_beginning():
+    assert reference(sentences_of(1, 5), 2)[0].log_probs[("<s>",)] == -99
+
+
 def test_no_text_has_no_model():
     with pytest.raises(ValueError, match="there is no sentence"):
         estimate([], WORDS, 3)
