@@ -16,7 +16,7 @@ from asr.text.vocabulary import BLANK_ID
 NEVER = -math.inf
 NO_RECORD, NEW_RECORD = -1, -2
 NO_PREFIX, NO_PARENT, EMPTY_PREFIX = 0, 1, 2  # in place of a hash
-# the multipliers of splitmix64 (Steele et al. 2014, OOPSLA, figure 17), as signed numbers
+# the multipliers of splitmix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators"), signed
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
 

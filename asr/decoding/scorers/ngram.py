@@ -24,7 +24,7 @@ class NGramScorer:
 
     Reference:
         Katz 1987, "Estimation of Probabilities from Sparse Data for the Language Model Component of a Speech
-        Recognizer", equation 14: how back-off weights are used.
+        Recognizer", for how back-off weights are used.
     """
 
     def __init__(self, model: NGrams, pieces: Sequence[str]) -> None:
