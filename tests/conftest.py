@@ -27,11 +27,13 @@ DATA = Path(os.environ.get("WERDICT_DATA", Path(__file__).parents[2] / "shared" 
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    """Undo what a command changes in its process, which would be the next test's process too."""
+def _as_it_was(request) -> Iterator[None]:
+    """Undo what a command changes in its process, which is the next test's too; end what a test has left at work."""
     threads, folder, words = _torch_threads(), os.getcwd(), [*sys.argv]
     recipes = [*asr.recipes.__path__]
     yield
+    if "programs" in request.fixturenames:
+        request.getfixturevalue("programs").end_started()
     os.chdir(folder)
     sys.argv[:] = words
     asr.recipes.__path__[:] = recipes

@@ -85,6 +85,7 @@ class Programs:
 
     def __init__(self, log: Path) -> None:
         self.log = log.open("w")
+        self.started: list[Started] = []
         self.server = subprocess.Popen(
             [sys.executable, "-m", "tests.programs"],
             cwd=Path(__file__).parents[1],
@@ -156,7 +157,15 @@ class Programs:
         job = {"command": command, "words": words, "cwd": str(cwd), "environment": {}}
         job |= {"limits": dict(limits or {}), "constants": dict(constants or {})}
         job |= {"ignored": ignored, "num_spares": num_spares}
-        return Started(self, self.ask(job | {"log": str(cwd / "log.txt")})["pid"])
+        self.started.append(Started(self, self.ask(job | {"log": str(cwd / "log.txt")})["pid"]))
+        return self.started[-1]
+
+    def end_started(self) -> None:
+        """Kill what a test that failed has left at work."""
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        self.started.clear()
 
     def ask(self, job: Mapping[str, Any]) -> Any:
         """Have the forking process do something, and return its answer."""

@@ -37,7 +37,7 @@ def start(small_run, folder: Path, *words: str, **options) -> Started:
 
 def ended(process: Started, folder: Path) -> tuple[int, str]:
     """Return the exit code, and the last line."""
-    code, printed = process.wait(timeout=60), (folder / "log.txt").read_text()
+    code, printed = process.wait(timeout=300), (folder / "log.txt").read_text()
     assert "Traceback" not in printed, printed
     return code, [line for line in printed.splitlines() if line and "HYDRA_FULL_ERROR" not in line][-1]
 

@@ -25,7 +25,7 @@ AGAIN = "before training began; run the same command again"
 def ended(process: subprocess.Popen[str] | Started, folder: Path, number: signal.Signals) -> tuple[int, str, str]:
     """Signal one process; return its exit code, its last line, and all that was printed."""
     process.send_signal(number)
-    code = process.wait(timeout=60)
+    code = process.wait(timeout=300)
     printed = (folder / "log.txt").read_text()
     assert "Traceback" not in printed, printed
     lines = [line for line in printed.splitlines() if line.strip()]
@@ -148,8 +148,8 @@ def test_an_interrupted_sweep_says_how_it_is_resumed_and_is_no_job_of_another(sm
     wait_for_update(sweep_dir / job.name, 2, process)
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / "runs").symlink_to(tmp_path / "runs")
-    second = small_run.programs.start("train", "-m", *words, cwd=tmp_path / "second")
-    assert second.wait(timeout=60) == 1
+    second = small_run.programs.start("train", "-m", *words, cwd=tmp_path / "second", num_spares=1)
+    assert second.wait(timeout=300) == 1
     assert "another process is running it, left alone" in (tmp_path / "second" / "log.txt").read_text()
     assert [record.status for record in records(sweep_dir)] == ["running"]
     code, line, _ = ended(process, tmp_path, signal.SIGINT)
@@ -174,7 +174,7 @@ def test_a_tuned_sweep_never_chooses_without_a_trial_that_was_killed(small_run, 
     for pid in subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout.split():
         if int(pid) != process.pid:
             os.kill(int(pid), signal.SIGKILL)
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=300) == 1
     last = (tmp_path / "log.txt").read_text().strip().splitlines()[-1]
     assert "the sweep stops before it chooses: 1 trial did not finish, and not because of diverging" in last
     assert last.endswith(f"{trial.name}; to resume: the same command again, with sweep.name=s")

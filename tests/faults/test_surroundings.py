@@ -106,7 +106,7 @@ def test_a_folder_that_is_removed_while_training_is_named(small_run, tmp_path, f
     process = small_run.programs.start("train", *words, cwd=tmp_path)
     wait_for_update(tmp_path / "run", 2, process)
     shutil.rmtree(tmp_path / folder, ignore_errors=True)
-    assert process.wait(timeout=60) == 1, (tmp_path / "log.txt").read_text()
+    assert process.wait(timeout=300) == 1, (tmp_path / "log.txt").read_text()
     line = [line for line in (tmp_path / "log.txt").read_text().splitlines() if line.startswith("asr-train: ")][-1]
     assert said.format(here=tmp_path) in line
     assert ("resume" in line) == (folder == "data")

@@ -139,17 +139,26 @@ def run_job(
 
 @contextlib.contextmanager
 def _locked(sweep_dir: Path, name: str) -> Iterator[bool]:
-    """Lock a job, so that two sweeps of one name do not start it twice; yield whether no other process holds it."""
+    """Lock a job, so that two sweeps of one name do not start it twice; yield whether no other process holds it.
+
+    The time of its lock changes, which says that a command has asked for it, see ``asked_for``.
+    """
     records = sweep_dir / RECORDS
     check_inside(records, sweep_dir)
     records.mkdir(parents=True, exist_ok=True)
     with open_inside(records / f"{name}.lock", "a") as file:
+        os.utime(file.fileno())
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
         else:
             yield True
+
+
+def asked_for(sweep_dir: Path) -> dict[str, int]:
+    """Return when each job of a sweep was asked for last, by a command that started it or left it alone."""
+    return {path.stem: path.stat().st_mtime_ns for path in (sweep_dir / RECORDS).glob("*.lock") if path.is_file()}
 
 
 def _run_to_end(

@@ -15,7 +15,7 @@ from rich.table import Table
 from asr.cli.config.effects import check_effects, check_vocab_size
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
-from asr.cli.sweeps.jobs import best_dev_wer, check_sweep_name, is_finished, swept_free_keys
+from asr.cli.sweeps.jobs import asked_for, best_dev_wer, check_sweep_name, is_finished, swept_free_keys
 from asr.cli.sweeps.records import RECORDS, JobRecord, records
 from asr.console import PlainConsole, printable
 from asr.evaluation.comparison.speed import Target
@@ -32,7 +32,7 @@ class SweepTable(Callback):
     """Checks a sweep before it starts and tells its jobs what is swept; prints the status of every job at its end."""
 
     def __init__(self) -> None:
-        self._earlier: dict[str, tuple[int, int]] = {}
+        self._before: dict[str, int] = {}
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse an invalid name or target, folders that jobs get by themselves, and a hostile folder; heed signals.
@@ -47,7 +47,7 @@ class SweepTable(Callback):
                 if config.get(key) is not None:
                     raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
             check_sweep_folder(Path(config.hydra.sweep.dir))
-            self._earlier = _versions(Path(config.hydra.sweep.dir))
+            self._before = asked_for(Path(config.hydra.sweep.dir))
             if "optimizers" in config.sweep and not config.hydra.sweeper._target_.endswith(".TunedSweeper"):
                 raise ConfigError("hydra/sweeper: sweep=optimizers and sweep=lr need their own sweeper; leave it out")
             check_effects(config, config.hydra)
@@ -86,20 +86,14 @@ class SweepTable(Callback):
                 f"runs that were finished before do not hold sweep.target_wer={target}: asr-compare "
                 f"target_wer={target} asks for it, as one chosen after the runs"
             )
-        versions = _versions(sweep_dir)
-        tried = [record for record in found if versions.get(record.name) != self._earlier.get(record.name)]
-        others = [record.name for record in found if record.failed and record not in tried]
+        now = asked_for(sweep_dir)
+        own = [record for record in found if now.get(record.name) != self._before.get(record.name)]
+        others = [record.name for record in found if record.failed and record not in own]
         if others:
             console.print_line(f"not finished, and of another command in this sweep: {', '.join(others)}")
         console.print_line(last_line(sweep_dir, [record for record in found if record.name not in others]))
-        if any(record.failed for record in tried):
+        if any(record.failed for record in own):
             raise SystemExit(1)
-
-
-def _versions(sweep_dir: Path) -> dict[str, tuple[int, int]]:
-    """Return what changes whenever the record of a job is written, by name of the job."""
-    stats = {path.stem: path.stat() for path in (sweep_dir / RECORDS).glob("*.json") if path.is_file()}
-    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 def _target_of(folder: Path) -> object:
