@@ -31,7 +31,7 @@ def launch(
 
     Signals that ask for an end are forwarded. When a process fails, the others are killed after some seconds: they
     would wait for it forever. So are those that go on after SIGTERM and the end of one; while none has ended, they may
-    be validating or writing a checkpoint, and are waited for.
+    be validating or writing a checkpoint, and are waited for, up to a second SIGTERM that comes some seconds later.
 
     Args:
         command: such as ``train``.
@@ -55,10 +55,10 @@ def launch(
         for rank in range(num_processes)
     ]
 
-    forwarded: dict[int, float] = {}
+    forwarded: dict[int, list[float]] = {}
 
     def forward(received: int, _: object) -> None:
-        forwarded.setdefault(received, time.monotonic())
+        forwarded.setdefault(received, []).append(time.monotonic())
         for process in ranks:
             process.send_signal(received)  # does nothing to one that has ended
 
@@ -71,12 +71,12 @@ def launch(
             process.wait()
 
 
-def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Mapping[int, float], run_dir: Path) -> int:
+def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Mapping[int, Sequence[float]], run_dir: Path) -> int:
     """Return the exit code of all processes together.
 
     Args:
         ranks: the processes.
-        forwarded: when each signal was passed on to them, in seconds of a monotonic clock.
+        forwarded: at which times each signal was passed on to them, in seconds of a monotonic clock.
         run_dir: folder of the run.
     """
     ended_at, is_told = math.inf, False
@@ -86,7 +86,8 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Mapping[int, floa
             return _end(ranks, forwarded, run_dir)
         if not running:
             return 0
-        now, asked_at = time.monotonic(), forwarded.get(signal.SIGTERM, math.inf)
+        now, asked = time.monotonic(), forwarded.get(signal.SIGTERM, ())
+        asked_at = asked[0] if asked else math.inf
         if len(running) < len(ranks):
             ended_at = min(ended_at, now)
             if now > max(ended_at, asked_at) + GRACE_S:
@@ -94,9 +95,15 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Mapping[int, floa
                 why = f"did not end within {GRACE_S:g} s after SIGTERM and the end of others, and had to be killed"
                 _say(f"{named} of {len(ranks)} {why}", run_dir)
                 return TRY_AGAIN
+        elif now > asked_at + GRACE_S and asked[-1] > asked_at + GRACE_S:
+            _say(f"{len(ranks)} processes did not end after SIGTERM, and were killed at the next one", run_dir)
+            return TRY_AGAIN
         elif now > asked_at + GRACE_S and not is_told:
             is_told = True
-            print(f"asr-train: still waiting for {len(running)} processes to save", file=sys.stderr)
+            print(
+                f"asr-train: still waiting for {len(running)} processes to save; SIGTERM once more kills them",
+                file=sys.stderr,
+            )
         time.sleep(POLL_S)
 
 

@@ -77,7 +77,7 @@ def _add_point(points: dict[str, Points], step: str, name: str, value: str) -> N
         update, number = int(step), float(value)
     except ValueError:
         return
-    if not -MAX_STEP < update < MAX_STEP:
+    if not 0 <= update < MAX_STEP:
         return
     if name not in points:
         points[name] = (array("q"), array("d"))

@@ -153,19 +153,17 @@ class SentencePieceTrainer:
 
     def __post_init__(self) -> None:
         if self.model_type not in ("bpe", "unigram"):
-            raise ValueError(f"tokenizer: model_type={self.model_type!r} is not one of bpe, unigram; choose one")
+            raise ValueError(f"model_type={self.model_type!r} is not one of bpe, unigram; choose one")
         if self.vocab_size > MAX_VOCAB_SIZE:
-            raise ValueError(
-                f"tokenizer: vocab_size={self.vocab_size} is more than {MAX_VOCAB_SIZE}; give a smaller one"
-            )
+            raise ValueError(f"vocab_size={self.vocab_size} is more than {MAX_VOCAB_SIZE}; give a smaller one")
         if self.vocab_size < MIN_VOCAB_SIZE:
             raise ValueError(
-                f"tokenizer: vocab_size={self.vocab_size} leaves no room for text; "
-                f"give at least {MIN_VOCAB_SIZE}, for example 500"
+                f"vocab_size={self.vocab_size} leaves no room for text; "
+                f"give at least {MIN_VOCAB_SIZE}, for example data.vocab_size=500"
             )
         if not MIN_COVERAGE <= self.character_coverage <= 1:
             raise ValueError(
-                f"tokenizer: character_coverage={self.character_coverage} lies outside {MIN_COVERAGE} to 1; "
+                f"character_coverage={self.character_coverage} lies outside {MIN_COVERAGE} to 1; "
                 "choose 1 to keep every character"
             )
 

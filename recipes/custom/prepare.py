@@ -111,7 +111,8 @@ def split_off(
     units, how = _units(left)
     if len(units) <= len(missing):
         raise ValueError(
-            f"{len(left)} utterances are too few to split into train, dev and test; give more, or give splits"
+            f"{len(left)} utterances are too few to be split into train{''.join(f' and {kind}' for kind in missing)}; "
+            "give more, or a split for each, train too"
         )
     rng = np.random.default_rng(seed_for("split", seed))
     order = [sorted(units)[index] for index in rng.permutation(len(units))]

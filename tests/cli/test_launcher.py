@@ -16,7 +16,7 @@ from asr.cli.launcher import _wait
 from asr.signals import Terminated
 
 SAVED, KILLED, FAILED = "exit 75", "kill -TERM $$", "exit 3"
-TERM = {signal.SIGTERM: math.inf}  # not long ago
+TERM = {signal.SIGTERM: [math.inf]}  # not long ago
 HERE = Path("run")
 HANGS = "exec sleep 9"
 KILLED_LATER = f"sleep 0.5; {KILLED}"
@@ -53,17 +53,24 @@ def test_a_signal_that_was_passed_on_is_no_failure_of_a_process(ends: Ends, caps
 
 def test_a_process_that_goes_on_after_sigterm_is_killed_only_where_another_has_ended(ends: Ends, capsys, monkeypatch):
     monkeypatch.setattr(launcher, "GRACE_S", 0.3)
-    long_ago = {signal.SIGTERM: time.monotonic() - 100}
+    long_ago = {signal.SIGTERM: [time.monotonic() - 100]}
     assert _wait(ends("exit 0", HANGS), long_ago, HERE) == 75
     assert "process 1 of 2 did not end within 0.3 s after SIGTERM" in capsys.readouterr().err
     validates = "sleep 1.5; exit 75"
     ranks = ends(validates, validates)
     assert _wait(ranks, long_ago, HERE) == 75
     assert [process.returncode for process in ranks] == [75, 75], "none was killed"
-    assert capsys.readouterr().err == "asr-train: still waiting for 2 processes to save\n"
+    assert capsys.readouterr().err == "asr-train: still waiting for 2 processes to save; SIGTERM once more kills them\n"
 
 
-@pytest.mark.parametrize("forwarded", [{}, {signal.SIGUSR1: 0.0}])
+def test_processes_that_all_hang_are_killed_at_the_second_sigterm(ends: Ends, capsys, monkeypatch):
+    monkeypatch.setattr(launcher, "GRACE_S", 0.3)
+    now = time.monotonic()
+    assert _wait(ends(HANGS, HANGS), {signal.SIGTERM: [now - 100, now]}, HERE) == 75
+    assert "2 processes did not end after SIGTERM, and were killed at the next one; " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("forwarded", [{}, {signal.SIGUSR1: [0.0]}])
 def test_a_process_that_was_killed_or_failed_is_named(ends: Ends, capsys, forwarded):
     assert _wait(ends("exit 0", KILLED), forwarded, HERE) == 143
     assert "process 1 of 2 was killed by SIGTERM; the others were ended" in capsys.readouterr().err

@@ -120,7 +120,8 @@ def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
         vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
         mean = weights.get("normalize.mean")
         if mean is None or mean.dim() != 1:
-            raise ConfigError("it has no statistics of features, normalize.mean")
+            shape = "" if mean is None else f" of one dimension, but of the shape {tuple(mean.shape)}"
+            raise ConfigError(f"it has no statistics of features, normalize.mean{shape}")
         count_at(checkpoint.config, "seed")
         refuse_huge_numbers(checkpoint.config)
         with no_more_parameters_than(weights):

@@ -95,6 +95,10 @@ def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[An
         trainer: Trainer = instantiate(node, "trainer", logger=loggers, callbacks=callbacks)
     except ConfigError as error:
         slurm = [f"{name}={os.environ[name]}" for name in SLURM_VARIABLES if name in os.environ]
+        if "No supported gpu backend" in str(error):
+            raise ConfigError(
+                f"trainer.accelerator={node['accelerator']}: torch finds no GPU here; choose trainer=cpu"
+            ) from error
         # Lightning (2.6) tells which options of a batch script it wants, also where nobody has written one
         if not slurm or "slurm" not in str(error).lower():
             raise

@@ -32,7 +32,8 @@ def find_audio(patterns: Sequence[str]) -> list[Path]:
         names = [expanded] if Path(expanded).is_file() else sorted(glob.glob(expanded, recursive=True))
         files = [Path(name) for name in names if Path(name).is_file()]
         if not files:
-            raise ValueError(f"audio: {pattern!r} names no file; give a file, a pattern like 'calls/*.wav', or a list")
+            what = "names no file" if not names else "names no regular file, but a folder, a pipe or a device"
+            raise ValueError(f"audio: {pattern!r} {what}; give a file, a pattern like 'calls/*.wav', or a list")
         found.update(dict.fromkeys(files))
     return list(found)
 

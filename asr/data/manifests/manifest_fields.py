@@ -35,6 +35,11 @@ RANGES = {
 }
 
 
+def is_one_line(id: str) -> bool:
+    """Return whether an id can stand in the tables and files that are written, one line for each utterance."""
+    return id.splitlines() == [id] and "\t" not in id
+
+
 def check_fields(where: str, data: Any, required: dict[str, Type], optional: dict[str, Type]) -> dict[str, Any]:
     """Return the fields of an item that are read.
 
@@ -56,6 +61,8 @@ def check_fields(where: str, data: Any, required: dict[str, Type], optional: dic
         if not isinstance(value, kinds) or isinstance(value, bool):
             names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
             raise ValueError(f"{where}: field {name!r} must be {names}, given {str(value)[:60]!r}")
+        if name == "id" and not is_one_line(str(value)):
+            raise ValueError(f"{where}: field 'id' must be one line of text without tabs, given {str(value)[:60]!r}")
         least, most = RANGES.get(name, (0, 0))
         if most and isinstance(value, int | float) and value != 0 and not least <= abs(value) <= most:
             raise ValueError(f"{where}: field {name!r} must be from {least:g} to {most:g}, given {str(value)[:60]}")

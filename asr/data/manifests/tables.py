@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from asr.console import track
+from asr.data.manifests.manifest_fields import is_one_line
 from asr.data.manifests.source_files import read_lines, refuse_unspeakable
 
 MAX_COLUMNS = 1000
@@ -117,9 +118,12 @@ def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
     if not audio.name:
         raise ValueError(f"{path}, line {number}: no audio is named; give a path relative to the table, or absolute")
     refuse_unspeakable(f"{path}, line {number}", fields["text"])
+    id = fields.get("id", "").strip() or str(Path(fields["audio"].strip()).with_suffix(""))
+    if not is_one_line(id):
+        raise ValueError(f"{path}, line {number}: the id {id[:60]!r} holds an end of line; give another in a column id")
     return Row(
         line=number,
-        id=fields.get("id", "").strip() or str(Path(fields["audio"].strip()).with_suffix("")),
+        id=id,
         audio=path.parent / audio,
         text=fields["text"],
         speaker=fields.get("speaker", "").strip() or None,

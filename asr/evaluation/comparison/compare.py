@@ -13,6 +13,7 @@ from asr.evaluation.comparison.inputs.tuning import Tuning
 from asr.evaluation.comparison.result import Comparison, Row, Scope, SetComparison
 from asr.evaluation.comparison.speed import Axis, Target, TimesToTarget
 from asr.evaluation.comparison.statistics.counts import count_errors
+from asr.evaluation.comparison.statistics.curves import DEV_WER
 from asr.evaluation.comparison.statistics.differences import Differences
 from asr.evaluation.comparison.statistics.estimate import effective_number, estimate
 from asr.evaluation.comparison.statistics.failures import learned_runs, reliabilities
@@ -82,7 +83,7 @@ def compare(
         else:
             sets.append(_SetComparer(comparable, name, base, only_with, level, num_lost, gone).compare())
     if not sets:
-        why = [*found, *notes] or ["no runs were given"]
+        why = found or [*notes] or ["no runs were given"]
         raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
     times = [] if target is None else _times(kept, target, level, base, lost, only_with)
     if target is not None and not times:
@@ -90,6 +91,9 @@ def compare(
     after = equal_time(kept, level, None if minutes is None else 60 * minutes, base, only_with)
     if minutes is not None and after is None:
         found.append(f"no comparison after minutes={minutes}: not every run has logged times of its validations")
+    untimed = [str(run.folder) for run in kept if DEV_WER in run.curves and not run.curves[DEV_WER].seconds]
+    if after is None and 0 < len(untimed) < len(kept):
+        found.append(f"no comparison after the same time: no times of the validations of {shortlist(untimed)}")
     return Comparison(title, sets, kept, target, times, after, level, found, list(notes), tunings)
 
 

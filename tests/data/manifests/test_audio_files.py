@@ -29,7 +29,9 @@ def test_patterns_name_each_file_once_in_order(folder, patterns, names):
 
 
 def test_a_pattern_that_names_folders_only_is_refused(folder):
-    with pytest.raises(ValueError, match=r"'d\*' names no file"):
+    with pytest.raises(ValueError, match="'/dev/zero' names no regular file, but a folder, a pipe or a device"):
+        find_audio(["/dev/zero"])
+    with pytest.raises(ValueError, match=r"'d\*' names no regular file"):
         find_audio(["a.wav", "d*"])
 
 

@@ -33,6 +33,14 @@ def cut_of(folder, name="a", segment="s") -> MonoCut:
     return cut
 
 
+@pytest.mark.parametrize("id", ["a\n25", "a\tb", "a\u2028b", ""])
+def test_an_id_that_is_not_one_line_is_refused_when_it_is_read(tmp_path, id):
+    """It stands in tables of one line per utterance, which are written after training."""
+    path = write(tmp_path / "supervisions.jsonl", {**SEGMENT, "id": id})
+    with pytest.raises(ValueError, match=r"line 1.*: field 'id' must be one line of text without tabs, given"):
+        read_supervisions(path)
+
+
 @pytest.mark.parametrize(
     "name", ["pipe:touch hacked; cat .jsonl", "pipe:touch hacked;/cuts.jsonl", "pipe:touch hacked"]
 )

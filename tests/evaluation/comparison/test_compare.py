@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from asr.evaluation.comparison.compare import compare, find_baseline
+from asr.evaluation.comparison.inputs.runs import Curve
 from asr.evaluation.comparison.report.headline import headline
 from asr.evaluation.confidence import Interval, interval_of_counts
 from tests.evaluation.comparison.made_runs import COUNTS, better, errors_of, run_of, sweep
@@ -375,3 +376,19 @@ def test_minutes_without_logged_times_are_said():
     comparison, _ = rows_of(sweep(), minutes=3)
     assert comparison.equal_time is None
     assert comparison.problems == ["no comparison after minutes=3: not every run has logged times of its validations"]
+
+
+def test_runs_without_times_that_keep_all_from_being_compared_at_equal_time_are_named():
+    timed, untimed = (Curve((10, 20), seconds, (0.9, 0.5)) for seconds in ((1.0, 2.0), ()))
+    runs = [dataclasses.replace(run, curves={"val/wer": timed}) for run in sweep()]
+    assert rows_of(runs)[0].problems == []
+    comparison, _ = rows_of([dataclasses.replace(runs[0], curves={"val/wer": untimed}), *runs[1:]])
+    assert comparison.equal_time is None
+    said = f"no comparison after the same time: no times of the validations of {runs[0].folder}"
+    assert comparison.problems == [said]
+
+
+def test_the_last_line_of_a_failure_is_its_reason_and_no_note_on_the_data():
+    alone = [run_of(name, 1, [1]) for name in ("a", "b")]
+    with pytest.raises(ValueError, match=r"single utterance with words, which says nothing about others$"):
+        compare(alone, title="made", notes=["speakers of dev that are in train too: 3"])

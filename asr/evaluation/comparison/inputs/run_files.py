@@ -60,7 +60,10 @@ def _add_errors(rows: dict[str, tuple[str | None, int, int]], line: str, number:
     are_counts = all(text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS for text in counts)
     if len(counts) != 4 or id in rows or not are_counts:
         raise ValueError(f"line {number}: expected a new id, a speaker and four counts, separated by tabs")
-    rows[id] = (speaker or None, int(counts[0]), sum(map(int, counts[1:])))
+    words, substitutions, deletions, insertions = map(int, counts)
+    if substitutions + deletions > words:
+        raise ValueError(f"line {number}: {substitutions} substitutions and {deletions} deletions in {words} words")
+    rows[id] = (speaker or None, words, substitutions + deletions + insertions)
 
 
 def read_curves(path: Path) -> dict[str, Curve]:

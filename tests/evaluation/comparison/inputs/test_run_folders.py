@@ -114,7 +114,7 @@ def test_curves_without_a_clock_have_no_seconds(tmp_path):
 def test_a_torn_row_and_rows_of_a_stranger_are_passed_over(tmp_path):
     file = tmp_path / "metrics.csv"
     file.write_text(
-        "step,name,value\n0,train/loss,5.0\nx,train/loss,1\n1,train/loss,\0\n2,val/dev/wer,0.5\n2,other,1\n3,tr"
+        "step,name,value\n0,train/loss,5.0\nx,train/loss,1\n1,train/loss,\0\n2,val/dev/wer,0.5\n2,other,1\n-3,val/dev/wer,0.1\n3,tr"
     )
     curves = read_curves(file)
     assert {name: (curve.updates, curve.values) for name, curve in curves.items()} == {
@@ -184,6 +184,7 @@ HEADER = "id\tspeaker\twords\tsubstitutions\tdeletions\tinsertions\n"
         (HEADER + "a\t\t0\t0\t0\t1\n", "contain no words"),
         (HEADER + "a\t\t3\t0\t0\n", "line 2: expected"),
         (HEADER + "a\t\t3\t0\t0\t-1\n", "line 2: expected"),
+        (HEADER + "a\t\t3\t2\t2\t0\n", "line 2: 2 substitutions and 2 deletions in 3 words"),
         (HEADER + "a\t\t3\t0\t0\t٣\n", "line 2: expected"),
         (HEADER + f"a\t\t{10**30}\t0\t0\t1\n", "line 2: expected"),
         (HEADER + "a\t\t3\t0\t0\t1\na\t\t3\t0\t0\t1\n", "line 3: expected a new id"),
