@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import jiwer
 
+from asr.text.normalize import is_one_line
+
 AlignedWord = tuple[str | None, str | None]
 """A reference word and the hypothesis word aligned with it; None: no word."""
 
@@ -29,7 +31,7 @@ class Utterance:
     speaker: str | None = None
 
     def __post_init__(self) -> None:
-        if self.id.splitlines() != [self.id] or "\t" in self.id:
+        if not is_one_line(self.id):
             raise ValueError(f"utterance id {self.id!r} is not one line without tabs; rename the utterance")
         for name in ("reference", "hypothesis"):
             if not isinstance(getattr(self, name), str):

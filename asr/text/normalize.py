@@ -29,6 +29,11 @@ def collapse_spaces(text: str) -> str:
     return _SPACES.sub(" ", text).strip(" ")
 
 
+def is_one_line(id: str) -> bool:
+    """Return whether an id can stand in the tables and files that are written, one line for each utterance."""
+    return id.splitlines() == [id] and "\t" not in id
+
+
 def refuse_stacked_marks(text: str) -> None:
     """Refuse text with more marks (accents, vowel signs) on a character than any script has.
 

@@ -14,7 +14,7 @@ from asr.data.manifests.audio_checks import audio_problem
 from asr.data.manifests.decoding_limits import too_long
 from asr.errors import refuse_lack_of_memory
 from asr.safe_io import named_path
-from asr.text.normalize import SURROGATE
+from asr.text.normalize import SURROGATE, is_one_line
 
 
 def find_audio(patterns: Sequence[str]) -> list[Path]:
@@ -49,7 +49,7 @@ def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[
     unreadable = []
     for file in files:
         name = str(file)
-        if len(name.splitlines()) != 1 or "\t" in name:
+        if not is_one_line(name):
             unreadable.append((repr(name), "transcripts are lines of path, tab and text; rename the file"))
             continue
         if SURROGATE.search(name):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from asr.text.normalize import is_one_line
+
 Type = type | tuple[type, ...]
 
 NUMBER = (int, float)
@@ -33,11 +35,6 @@ RANGES = {
     "num_features": (1, 10**6),
     "frame_shift": (1e-6, 1e6),
 }
-
-
-def is_one_line(id: str) -> bool:
-    """Return whether an id can stand in the tables and files that are written, one line for each utterance."""
-    return id.splitlines() == [id] and "\t" not in id
 
 
 def check_fields(where: str, data: Any, required: dict[str, Type], optional: dict[str, Type]) -> dict[str, Any]:

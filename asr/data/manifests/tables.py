@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 
 from asr.console import track
-from asr.data.manifests.manifest_fields import is_one_line
 from asr.data.manifests.source_files import read_lines, refuse_unspeakable
+from asr.text.normalize import is_one_line
 
 MAX_COLUMNS = 1000
 REQUIRED = ("audio", "text")
