@@ -113,16 +113,12 @@ class CtcHead(nn.Module):
     ) -> Losses:
         """Return the loss of each utterance, see ``Head.loss``."""
         feasible = has_alignment(num_frames[: len(tokens)], tokens, num_tokens)
-
-        def of_layer(layer: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            total, parts = self.layer_loss(layer, num_frames, tokens, num_tokens)
-            return total.where(feasible, 0.0), parts
-
-        total, parts = of_layer(encodings)
+        total, parts = self.layer_loss(encodings, num_frames, tokens, num_tokens)
         if intermediate:
-            parts["intermediate"] = torch.stack([of_layer(layer)[0] for layer in intermediate]).mean(dim=0)
+            inner = [self.layer_loss(layer, num_frames, tokens, num_tokens)[0] for layer in intermediate]
+            parts["intermediate"] = torch.stack(inner).mean(dim=0)
             total = (1 - self.intermediate_weight) * total + self.intermediate_weight * parts["intermediate"]
-        return Losses(total, {name: part.where(feasible, 0.0) for name, part in parts.items()}, feasible)
+        return Losses.where(feasible, total, parts)
 
     def layer_loss(
         self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor

@@ -138,11 +138,7 @@ class CtcAttentionHead(nn.Module):
         attention = self._cross_entropy(encodings, num_frames, tokens, num_tokens, self.label_smoothing)
         total = self.ctc_weight * ctc.total + (1 - self.ctc_weight) * attention
         parts = {**ctc.parts, "attention": attention}
-        return Losses(
-            total.where(ctc.feasible, 0.0),
-            {name: part.where(ctc.feasible, 0.0) for name, part in parts.items()},
-            ctc.feasible,
-        )
+        return Losses.where(ctc.feasible, total, parts)
 
     def frame_log_probs(self, encodings: Tensor) -> Tensor:
         """Return CTC's log-probabilities (B, T, V) in float32 of encodings (B, T, D)."""

@@ -24,6 +24,13 @@ class Losses(NamedTuple):
     parts: Mapping[str, Tensor]
     feasible: Tensor
 
+    @classmethod
+    def where(cls, feasible: Tensor, total: Tensor, parts: Mapping[str, Tensor]) -> Losses:
+        """Return losses that are 0, without gradient, of utterances that are not feasible."""
+        return cls(
+            total.where(feasible, 0.0), {name: part.where(feasible, 0.0) for name, part in parts.items()}, feasible
+        )
+
 
 class Head(Protocol):
     """Turns encodings into losses; decoders ask for one of the other protocols of this file too.

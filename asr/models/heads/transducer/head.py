@@ -153,13 +153,13 @@ class TransducerHead(nn.Module):
         starts = band_starts(takes_blank + takes_label, num_frames, num_tokens, num_kept)
         kept = starts[..., None] + torch.arange(num_kept, device=starts.device)
         blank, label = self._joint_scores(encodings, predictions, labels, kept)
-        pruned = band_losses(blank, label, starts, num_frames, num_tokens)
+        pruned = band_losses(blank, label, kept, labels.shape[1], num_frames, num_tokens)
         # more tokens do not fit into the band
         feasible = num_tokens <= (self.prune_range - 1) * num_frames
-        simple, pruned = (part.where(feasible, 0.0) for part in (simple, pruned))
         simple_scale = 1 - (1 - self.simple_loss_scale) * self.warmed_up
         pruned_scale = FIRST_PRUNED_SCALE + (1 - FIRST_PRUNED_SCALE) * self.warmed_up
-        return Losses(simple_scale * simple + pruned_scale * pruned, {"simple": simple, "pruned": pruned}, feasible)
+        total = simple_scale * simple + pruned_scale * pruned
+        return Losses.where(feasible, total, {"simple": simple, "pruned": pruned})
 
     def _joint_scores(
         self, encodings: Tensor, predictions: Tensor, labels: Tensor, kept: Tensor

@@ -61,18 +61,19 @@ def band_starts(passing: Tensor, num_frames: Tensor, num_tokens: Tensor, num_kep
     return (starts - highest).flip(1).cummax(1).values.flip(1) + highest
 
 
-def band_losses(blank: Tensor, label: Tensor, starts: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
+def band_losses(
+    blank: Tensor, label: Tensor, kept: Tensor, num_places: int, num_frames: Tensor, num_tokens: Tensor
+) -> Tensor:
     """Return losses (B,) of the paths within a band.
 
     Args:
         blank: (B, T, R) log-probabilities of the places that are kept.
         label: (B, T, R).
-        starts: (B, T) int64 first of these places.
+        kept: (B, T, R) int64, these places.
+        num_places: S.
         num_frames: (B,) int64.
         num_tokens: (B,) int64.
     """
-    num_places, num_kept = int(num_tokens.max()) + 1, blank.shape[2]
-    kept = starts[..., None] + torch.arange(num_kept, device=starts.device)
     # no label leads out of the band, and blanks outside of it lead to no label
     label = F.pad(label[..., :-1], (0, 1), value=NEVER)
     blanks = blank.new_zeros(*blank.shape[:2], num_places).scatter(2, kept, blank)

@@ -87,9 +87,7 @@ class TransducerCtcHead(TransducerHead):
         of_both = {name: part.view(self.num_views, -1).mean(dim=0) for name, part in parts.items()}
         of_both.update(ctc.parts)
         total = total.view(self.num_views, -1).mean(dim=0) + self.ctc_weight * ctc.total
-        return Losses(
-            total.where(feasible, 0.0), {name: part.where(feasible, 0.0) for name, part in of_both.items()}, feasible
-        )
+        return Losses.where(feasible, total, of_both)
 
     def frame_log_probs(self, encodings: Tensor) -> Tensor:
         """Return CTC's log-probabilities (B, T, V) in float32 of encodings (B, T, D)."""
