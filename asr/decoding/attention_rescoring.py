@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.decoding.ctc_beam import BeamOptions, CtcBeam
-from asr.decoding.hypothesis import Hypothesis
+from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.models.heads.protocols import ScoresFramesAndTexts
 from asr.text.tokenizer import Tokenizer
 
@@ -70,4 +70,4 @@ class AttentionRescoring:
             [replace(one, score=self.ctc_weight * one.score + (1 - self.ctc_weight) * next(attention)) for one in beam]
             for beam in found
         )
-        return [sorted(beam, key=lambda one: (-one.score, one.tokens)) for beam in rescored]
+        return [ranked(beam) for beam in rescored]

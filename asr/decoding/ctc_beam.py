@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from asr.decoding.ctc_prefixes import Prefixes
-from asr.decoding.hypothesis import Hypothesis
+from asr.decoding.hypothesis import Hypothesis, check_beam, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
 from asr.decoding.scorers.protocol import select
 from asr.models.heads.protocols import FrameScores
 from asr.text.vocabulary import BLANK_ID
-
-MAX_BEAM = 1000
 
 
 class BeamOptions(FusionOptions, total=False):
@@ -59,9 +57,7 @@ class CtcBeam(ShallowFusion):
             ValueError: an option is out of its range.
         """
         super().__init__(**fusion)
-        for name, size in (("beam_size", beam_size), ("beam_size_token", beam_size_token)):
-            if not 1 <= size <= MAX_BEAM:
-                raise ValueError(f"{name} must be at least 1 and at most {MAX_BEAM}, given {size}")
+        check_beam(beam_size=beam_size, beam_size_token=beam_size_token)
         if not 0.5 <= blank_skip_threshold <= 1:
             raise ValueError(f"blank_skip_threshold must be at least 0.5 and at most 1, given {blank_skip_threshold}")
         self.beam_size, self.beam_size_token = beam_size, beam_size_token
@@ -153,7 +149,6 @@ def _hypotheses(scores: Tensor, records: Tensor, emissions: list[Tensor], frames
             tokens.reverse()
             log_probs = frames.log_probs[row, steps, tokens].tolist()
             hypotheses.append(Hypothesis(tokens, [numbers[row][step] for step in steps], log_probs, score))
-        # equal scores have no order of their own
-        hypotheses.sort(key=lambda one: (-one.score, one.tokens))
+        hypotheses = ranked(hypotheses)
         found.append([one for one in hypotheses if one.score > -math.inf] or hypotheses[:1])
     return found

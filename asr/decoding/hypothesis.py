@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
+
+MAX_BEAM = 1000
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,22 @@ class Hypothesis:
     frames: list[int]
     log_probs: list[float]
     score: float
+
+
+def ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """Return hypotheses of one utterance, best first; equal scores have no order of their own."""
+    return sorted(hypotheses, key=lambda one: (-one.score, one.tokens))
+
+
+def check_beam(**sizes: int) -> None:
+    """Refuse sizes of a beam, by their names, that are out of their range.
+
+    Raises:
+        ValueError: names the option.
+    """
+    for name, size in sizes.items():
+        if not 1 <= size <= MAX_BEAM:
+            raise ValueError(f"{name} must be at least 1 and at most {MAX_BEAM}, given {size}")
 
 
 class Decoder(Protocol):

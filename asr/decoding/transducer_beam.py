@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from asr.decoding.ctc_prefixes import hashed
-from asr.decoding.hypothesis import Hypothesis
+from asr.decoding.hypothesis import Hypothesis, check_beam, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
 from asr.decoding.scorers.protocol import Scorer, select
 from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
 
-MAX_BEAM = 1000
 NEVER = -math.inf
 
 
@@ -47,9 +46,7 @@ class TransducerBeam(ShallowFusion):
             ValueError: an option is out of its range.
         """
         super().__init__(**fusion)
-        for name, size in (("beam_size", beam_size), ("beam_size_token", beam_size_token)):
-            if not 1 <= size <= MAX_BEAM:
-                raise ValueError(f"{name} must be at least 1 and at most {MAX_BEAM}, given {size}")
+        check_beam(beam_size=beam_size, beam_size_token=beam_size_token)
         self.beam_size, self.beam_size_token = beam_size, beam_size_token
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
@@ -211,6 +208,5 @@ def _hypotheses(scores: Tensor, steps: list[_Step]) -> list[list[Hypothesis]]:
                 slot = all_slots[row][slot][t]
             tokens, frames, log_probs = map(list, zip(*emitted, strict=True)) if emitted else ([], [], [])
             hypotheses.append(Hypothesis(tokens, frames, log_probs, score))
-        # equal scores have no order of their own
-        found.append(sorted(hypotheses, key=lambda one: (-one.score, one.tokens)))
+        found.append(ranked(hypotheses))
     return found
