@@ -1,4 +1,4 @@
-"""Time and memory of losses and searches, as tables.
+"""Time and memory of losses, searches and alignment, as tables.
 
 Run:  python scripts/bench_heads.py
 
@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
+from asr.data.features import LogMel
+from asr.data.loading.batch import Batch
+from asr.decoding.alignment import align
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.hypothesis import Decoder
@@ -24,6 +27,7 @@ from asr.decoding.scorers.ngram import NGramScorer
 from asr.decoding.scorers.weighted_sum import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.inference.word_times import STEP_FRAMES, aligned, words_of
 from asr.language_models.kneser_ney import estimate
 from asr.language_models.ngrams import SPECIAL
 from asr.models.heads.ctc import CtcHead
@@ -86,6 +90,25 @@ def search_of(kind: str, size: int, num_frames: int) -> Callable[[], None]:
     def compute() -> None:
         with torch.inference_mode():
             decoder(head, encodings, lengths)
+
+    return compute
+
+
+def alignment_of(size: int, num_frames: int, num_tokens: int) -> Callable[[], None]:
+    """Return what aligns random texts by CTC, and finds their words in seconds beside pauses."""
+    torch.manual_seed(0)
+    log_probs, lengths = peaky_posteriors(size, num_frames), torch.full((size,), num_frames)
+    tokens, num_frames_of_features = torch.randint(2, VOCAB_SIZE, (size, num_tokens)), STEP_FRAMES * lengths
+    features = torch.randn(size, STEP_FRAMES * num_frames, 80)
+    num_tokens_of_all = torch.full((size,), num_tokens)
+    names = ("",) * size
+    batch = Batch(features, num_frames_of_features, tokens, num_tokens_of_all, names, names, names, 0.0, seed=0)
+    surfaces = [f" {number}" for number in range(VOCAB_SIZE)]
+
+    def compute() -> None:
+        with torch.inference_mode():
+            alignment = align(Posteriors(), log_probs, lengths, tokens, num_tokens_of_all)
+            words_of(aligned(alignment, tokens, num_tokens_of_all), surfaces, batch, LogMel())
 
     return compute
 
@@ -162,6 +185,9 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         factor = seconds / (16 * 250 * FRAME_S)
         name = "search: ctc_beam" + (f" with a {order}-gram" if order else "")
         yield name, f"B16 T250 V{VOCAB_SIZE} K8", f"real-time factor {factor:.5f}", f"{megabytes:.0f}"
+    seconds, megabytes = measure(alignment_of, 16, 250, 40)
+    factor = seconds / (16 * 250 * FRAME_S)
+    yield "alignment, with times of words", "B16 T250 U40", f"real-time factor {factor:.5f}", f"{megabytes:.0f}"
 
 
 if __name__ == "__main__":

@@ -138,6 +138,11 @@ def transcribe() -> None:
     start("transcribe")
 
 
+def align() -> None:
+    """Run ``asr-align``."""
+    start("align")
+
+
 def lm() -> None:
     """Run ``asr-lm``."""
     start("lm")

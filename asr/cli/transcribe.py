@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
@@ -17,7 +17,15 @@ from asr.cli.output_file import new_file, write_output
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import audio_cuts, find_audio
 from asr.errors import RunFailed
+from asr.evaluation.wer import Utterance
+from asr.evaluation.word_files import ctm_lines, json_line
 from asr.inference.decode import decode_all
+
+FORMATS: dict[str, Callable[[Utterance], str]] = {
+    "tsv": lambda one: f"{one.id}\t{one.hypothesis}\n",
+    "json": lambda one: json_line(one.id, one.hypothesis, one.words),
+    "ctm": lambda one: ctm_lines(one.id, one.words),
+}
 
 console = PlainConsole(stderr=True)
 
@@ -28,7 +36,7 @@ def main() -> None:
 
 
 def run(options: DictConfig) -> None:
-    """Print or write one line per file: path, tab, text. Exits with 1 if a file could not be read."""
+    """Print or write one line per file, or per word. Exits with 1 if a file could not be read."""
     patterns = [str(p) for p in options.audio] if isinstance(options.audio, ListConfig) else [str(options.audio)]
     output = None if options.output is None else new_file(options.output, ", or leave output out to print")
     files = find_audio(patterns)
@@ -42,14 +50,13 @@ def run(options: DictConfig) -> None:
     for note in restored.notes:
         console.print_line(note)
     cuts, unreadable = audio_cuts(files, features.sampling_rate_hz)
-    texts: dict[str, str] = {}
+    found: dict[str, Utterance] = {}
     if len(cuts):
-        loader = restored.data_module.evaluation_loader(cuts)
-        tokenizer = restored.data_module.tokenizer
-        decoded = decode_all(restored.recognizer, restored.decoder, tokenizer, loader, "audio", len(cuts))
+        decoded = decode_all(restored.recognizer, restored.decoder, restored.data_module, cuts, "audio")
         unreadable += decoded.unread
-        texts = {utterance.id: utterance.hypothesis for utterance in decoded.utterances}
-    _write([str(file) for file in files], texts, output)
+        found = {utterance.id: utterance for utterance in decoded.results}
+    write = FORMATS[options.output_format]
+    _write("".join(write(found[str(file)]) for file in files if str(file) in found), output)
     for path, reason in unreadable:
         console.print(f"could not read {path}: {reason}", soft_wrap=True)
     if output is not None:
@@ -58,8 +65,7 @@ def run(options: DictConfig) -> None:
         raise SystemExit(1)
 
 
-def _write(order: Sequence[str], texts: Mapping[str, str], output: Path | None) -> None:
-    lines = "".join(f"{path}\t{texts[path]}\n" for path in order if path in texts)
+def _write(lines: str, output: Path | None) -> None:
     if output is None:
         _print(lines)
         return

@@ -1,4 +1,4 @@
-"""Reports the error rates of one set: a headline, plain numbers and four text files."""
+"""Reports the error rates of one set: a headline, plain numbers and five text files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from asr.evaluation.alignment import aligned_view, confusions, error_name
 from asr.evaluation.confidence import Interval
 from asr.evaluation.formatting import count, percent
 from asr.evaluation.wer import AlignedWord, Score, ScoredUtterance
+from asr.evaluation.word_files import ctm_lines
 from asr.safe_io import refuse_existing, write_new
 
 NUM_WORST = 20
@@ -25,6 +26,7 @@ class ReportFiles(NamedTuple):
 
     hypotheses: Path
     alignments: Path
+    words: Path
     errors: Path
     wer: Path
 
@@ -82,10 +84,11 @@ def check_set_name(name: str) -> None:
 def write_report(
     folder: Path, set_name: str, score: Score, interval: Interval, notes: Sequence[str] = ()
 ) -> ReportFiles:
-    """Write ``<set>.hyp.txt``, ``<set>.alignments.txt``, ``<set>.errors.tsv`` and last ``<set>.wer.txt``.
+    """Write ``<set>.hyp.txt``, ``.alignments.txt``, ``.ctm``, ``.errors.tsv`` and last ``<set>.wer.txt``.
 
-    Each file appears complete or not at all; if ``<set>.wer.txt`` exists, the others do too. ``<set>.errors.tsv`` is
-    for programs: a header, then ``ERROR_COLUMNS`` of each utterance, separated by tabs; an unknown speaker is empty.
+    Each file appears complete or not at all; if ``<set>.wer.txt`` exists, the others do too. ``<set>.ctm`` has the
+    times of words, see ``ctm_lines``. ``<set>.errors.tsv`` is for programs: a header, then ``ERROR_COLUMNS`` of each
+    utterance, separated by tabs; an unknown speaker is empty.
 
     Args:
         folder: created if needed.
@@ -99,7 +102,7 @@ def write_report(
         FileExistsError: one of the files exists; then nothing is written.
     """
     check_set_name(set_name)
-    endings = ("hyp.txt", "alignments.txt", "errors.tsv", "wer.txt")
+    endings = ("hyp.txt", "alignments.txt", "ctm", "errors.tsv", "wer.txt")
     files = ReportFiles(*(folder / f"{set_name}.{ending}" for ending in endings))
     for path in files:
         refuse_existing(path)
@@ -109,6 +112,7 @@ def write_report(
     write_new(files.hypotheses, "".join(hypotheses))
     alignments = (f"{_utterance_line(item)}\n{aligned_view(item.alignment)}\n" for item in ordered)
     write_new(files.alignments, "\n".join(alignments))
+    write_new(files.words, "".join(ctm_lines(item.utterance.id, item.utterance.words) for item in ordered))
     write_new(files.errors, _errors_text(ordered))
     write_new(files.wer, _wer_text(score, interval, notes))
     return files

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jiwer
 
 from asr.text.normalize import is_one_line
+from asr.text.words import Word
 
 AlignedWord = tuple[str | None, str | None]
 """A reference word and the hypothesis word aligned with it; None: no word."""
@@ -23,12 +24,14 @@ class Utterance:
         reference: may be empty; then every recognized word is an insertion.
         hypothesis: normalized in the same way as the reference; every remaining difference is an error.
         speaker: None or empty if unknown.
+        words: of the hypothesis, with their times; empty if these are not known.
     """
 
     id: str
     reference: str
     hypothesis: str
     speaker: str | None = None
+    words: tuple[Word, ...] = ()
 
     def __post_init__(self) -> None:
         if not is_one_line(self.id):

@@ -13,8 +13,9 @@ from asr.data.loading.data_module import DataModule
 from asr.decoding.hypothesis import Decoder
 from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.report import headline, write_report
-from asr.evaluation.wer import Score, score
-from asr.inference.decode import Decoded, decode_all
+from asr.evaluation.wer import Score, Utterance, score
+from asr.inference.batches import Processed
+from asr.inference.decode import decode_all
 from asr.models.recognizer import Recognizer
 
 console = PlainConsole()
@@ -52,12 +53,10 @@ def evaluate_sets(
     results: dict[str, Evaluated] = {}
     failures: list[str] = []
     for name, cuts in sets.items():
-        decoded = decode_all(
-            recognizer, decoder, data_module.tokenizer, data_module.evaluation_loader(cuts), name, len(cuts)
-        )
+        decoded = decode_all(recognizer, decoder, data_module, cuts, name)
         for cut, reason in decoded.unread:
             console.print_line(f"{name}: could not read {cut}: {reason}")
-        if decoded.unread and not decoded.utterances:
+        if decoded.unread and not decoded.results:
             failures.append(
                 f"none of the {len(decoded.unread)} utterances of {name} could be read, so that it has no error rate; "
                 "put their audio back, or prepare the data again, and decode it with asr-evaluate"
@@ -67,10 +66,10 @@ def evaluate_sets(
     return results, failures
 
 
-def _report(name: str, decoded: Decoded, notes: Sequence[str], folder: Path) -> Evaluated:
+def _report(name: str, decoded: Processed[Utterance], notes: Sequence[str], folder: Path) -> Evaluated:
     if decoded.unread:
         notes = [*notes, f"{len(decoded.unread)} utterances could not be read and are not counted"]
-    result = score(decoded.utterances)
+    result = score(decoded.results)
     interval, factor = bootstrap_interval(result), decoded.real_time_factor
     write_report(folder, name, result, interval, notes)
     console.print(Text.assemble((printable(name), "bold"), "  ", headline(result, interval)), soft_wrap=True)

@@ -43,7 +43,7 @@ class CharacterTokenizer:
             raise ValueError("a piece occurs twice; every character needs one id only")
         self._pieces = tuple(pieces)
         self._id_of = {piece: number for number, piece in enumerate(characters, NUM_SPECIAL)}
-        self._surfaces = (
+        self.surfaces = (
             "",
             UNKNOWN_SURFACE,
             *(" " if piece == SPACE_PIECE else piece for piece in characters),
@@ -70,7 +70,7 @@ class CharacterTokenizer:
         Raises:
             ValueError: an id lies outside the vocabulary.
         """
-        return collapse_spaces("".join(self._surfaces[token] for token in without_blanks(ids, self.vocab_size)))
+        return collapse_spaces("".join(self.surfaces[token] for token in without_blanks(ids, self.vocab_size)))
 
     def state(self) -> TokenizerState:
         """Return everything needed to rebuild the tokenizer, as JSON-able data."""

@@ -59,7 +59,7 @@ class SubwordTokenizer:
             raise ValueError(f"{len(model)} bytes are no sentencepiece model: {error}") from error
         self._model = model
         self._pieces = tuple(self._processor.id_to_piece(list(range(self._processor.vocab_size()))))
-        self._surfaces = tuple(map(self._surface, range(self.vocab_size)))
+        self.surfaces = tuple(map(self._surface, range(self.vocab_size)))
         special = self._processor.is_control(BLANK_ID) and self._processor.unk_id() == UNKNOWN_ID
         if self._pieces[:NUM_SPECIAL] != SPECIAL_PIECES or not special:
             raise ValueError(
@@ -108,7 +108,7 @@ class SubwordTokenizer:
             ValueError: an id lies outside the vocabulary.
         """
         # sentencepiece's own decoding follows the model, where a stranger can give <unk> megabytes of text
-        return collapse_spaces("".join(self._surfaces[token] for token in without_blanks(ids, self.vocab_size)))
+        return collapse_spaces("".join(self.surfaces[token] for token in without_blanks(ids, self.vocab_size)))
 
     def state(self) -> TokenizerState:
         """Return everything needed to rebuild the tokenizer, as JSON-able data."""

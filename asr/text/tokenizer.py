@@ -23,6 +23,11 @@ class Tokenizer(Protocol):
         """The piece of every id; U+2581 stands for a space."""
         ...
 
+    @property
+    def surfaces(self) -> Sequence[str]:
+        """The text of every id by itself; joined, with runs of spaces as one, they are what ``decode`` returns."""
+        ...
+
     def encode(self, text: str) -> list[int]:
         """Return token ids, never the blank; text without characters has none."""
         ...

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import soundfile
 from lhotse import Recording, SupervisionSegment
+from lhotse.supervision import AlignmentItem
 from numpy.typing import NDArray
 
 from asr.console import track
@@ -144,9 +145,10 @@ def draw_strings(split: str, pool: Sequence[Digit], size: int, max_digits: int, 
 def _utterance(name: str, string: Sequence[Digit], folder: Path, seed: int) -> tuple[Recording, SupervisionSegment]:
     # the name has a fingerprint, because the folder may hold audio of other options
     path = folder / f"{name}-{fingerprint([seed, [digit.id for digit in string]])}.flac"
+    audio, starts = join(string, seed_for(name, seed))
     if not path.exists():
         content = io.BytesIO()
-        soundfile.write(content, join(string, seed_for(name, seed)), SAMPLING_RATE_HZ, "PCM_16", format="FLAC")
+        soundfile.write(content, audio, SAMPLING_RATE_HZ, "PCM_16", format="FLAC")
         partial = path.with_suffix(".partial")
         # writing through libsndfile would not report a full disk
         partial.write_bytes(content.getbuffer())
@@ -154,20 +156,30 @@ def _utterance(name: str, string: Sequence[Digit], folder: Path, seed: int) -> t
     recording = Recording.from_file(path, recording_id=name)
     text, speaker = " ".join(DIGITS[digit.digit] for digit in string), string[0].speaker
     custom: dict[str, Any] = {"recordings": [digit.id for digit in string]}
+    words = [
+        AlignmentItem(DIGITS[digit.digit], start / SAMPLING_RATE_HZ, len(digit.samples()) / SAMPLING_RATE_HZ)
+        for digit, start in zip(string, starts, strict=True)
+    ]
     return recording, SupervisionSegment(
-        name, name, 0.0, recording.duration, text=text, language="en", speaker=speaker, custom=custom
+        *(name, name, 0.0, recording.duration),
+        text=text,
+        language="en",
+        speaker=speaker,
+        custom=custom,
+        alignment={"word": words},
     )
 
 
-def join(string: Sequence[Digit], seed: int) -> NDArray[np.float64]:
-    """Return the joined recordings, with gaps of quiet noise before, between and after them."""
+def join(string: Sequence[Digit], seed: int) -> tuple[NDArray[np.float64], list[int]]:
+    """Return the joined recordings, with gaps of quiet noise around them, and the first sample of each."""
     rng = np.random.default_rng(seed)
 
     def gap() -> NDArray[np.float64]:
         return np.zeros(round(rng.uniform(*GAP_S) * SAMPLING_RATE_HZ))
 
-    pieces = [gap()]
+    pieces, starts = [gap()], []
     for digit in string:
+        starts.append(sum(map(len, pieces)))
         pieces += [digit.samples().astype(np.float64), gap()]
     audio = np.concatenate(pieces)
-    return np.clip(audio + rng.normal(size=len(audio)) * 10 ** (NOISE_DBFS / 20), -1, 1)
+    return np.clip(audio + rng.normal(size=len(audio)) * 10 ** (NOISE_DBFS / 20), -1, 1), starts

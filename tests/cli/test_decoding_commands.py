@@ -23,7 +23,7 @@ def audio_of(trained, split: str) -> list[Path]:
 
 def test_the_runs_own_test_set_gives_the_same_hypotheses(trained):
     printed = trained.run("evaluate", "run=first", "output_dir=evaluated")
-    files = ("test.hyp.txt", "test.wer.txt", "test.alignments.txt", "test.errors.tsv")
+    files = ("test.hyp.txt", "test.wer.txt", "test.alignments.txt", "test.ctm", "test.errors.tsv")
     for name in files:
         assert (trained.folder / "evaluated" / name).read_text() == (trained.run_dir / "decode" / name).read_text()
     assert "WER" in printed

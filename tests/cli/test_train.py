@@ -35,7 +35,13 @@ def test_the_run_folder_holds_what_it_should(trained):
     files = {str(file.relative_to(trained.run_dir)) for file in trained.run_dir.rglob("*")}
     for name in (
         *("config.yaml", "overrides.yaml", "metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"),
-        *("decode/test.hyp.txt", "decode/test.wer.txt", "decode/test.alignments.txt", "decode/test.errors.tsv"),
+        *(
+            "decode/test.hyp.txt",
+            "decode/test.wer.txt",
+            "decode/test.alignments.txt",
+            "decode/test.errors.tsv",
+            "decode/test.ctm",
+        ),
         *("report/summary.json", "report/loss.png", "report/wer.png", "report/lr.png"),
     ):
         assert name in files

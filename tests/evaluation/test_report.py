@@ -76,12 +76,13 @@ def test_the_summary_of_a_single_utterance_claims_no_interval():
     json.dumps(numbers, allow_nan=False)
 
 
-def test_four_files_are_written_and_nothing_else(tmp_path):
+def test_five_files_are_written_and_nothing_else(tmp_path):
     folder = tmp_path / "run" / "decode"
     files = write_report(folder, "test-clean", SCORE, INTERVAL)
     assert [path.name for path in files] == [
         "test-clean.hyp.txt",
         "test-clean.alignments.txt",
+        "test-clean.ctm",
         "test-clean.errors.tsv",
         "test-clean.wer.txt",
     ]
@@ -150,7 +151,7 @@ def test_long_lists_are_cut(tmp_path):
     assert text.count(" -> x") == 20
 
 
-@pytest.mark.parametrize("ending", ["hyp.txt", "alignments.txt", "errors.tsv", "wer.txt"])
+@pytest.mark.parametrize("ending", ["hyp.txt", "alignments.txt", "ctm", "errors.tsv", "wer.txt"])
 def test_an_existing_file_is_never_overwritten(tmp_path, ending):
     (tmp_path / f"test.{ending}").write_text("precious")
     with pytest.raises(FileExistsError, match=rf"test.{ending} exists.*remove the old report or give another"):
@@ -167,7 +168,7 @@ def test_a_dangling_link_in_the_way_is_refused(tmp_path):
 def test_another_set_fits_into_the_same_folder(tmp_path):
     write_report(tmp_path, "test", SCORE, INTERVAL)
     write_report(tmp_path, "test-other", SCORE, INTERVAL)
-    assert len(list(tmp_path.iterdir())) == 8
+    assert len(list(tmp_path.iterdir())) == 10
 
 
 def link_while_another_process_writes(temporary, path):

@@ -63,12 +63,21 @@ def failing_with(error):
     return fail
 
 
+class Batches:
+    """A data module whose cuts are batches already."""
+
+    tokenizer, features = TOKENIZER, None
+
+    def evaluation_loader(self, cuts):
+        return cuts
+
+
 @each_error
 def test_decoding_that_runs_out_of_memory_names_the_seconds_and_what_sets_them(monkeypatch, error):
     monkeypatch.setattr("asr.inference.decode.decode", failing_with(error))
     model = torch.nn.Linear(1, 1)
     with pytest.raises(RunFailed) as failed:
-        decode_all(model, None, TOKENIZER, [replace(batch_of(100, 50), audio_s=1.5)], "test")
+        decode_all(model, None, Batches(), [replace(batch_of(100, 50), audio_s=1.5)], "test")
     said = "out of memory when decoding a batch of 2 utterances, 1.5 s of audio, the longest of 1.0 s: lower "
     assert str(failed.value).startswith(f"{said}batch_duration_s")
     assert "\n" not in str(failed.value)

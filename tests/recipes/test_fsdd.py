@@ -71,7 +71,10 @@ def test_strings_are_of_one_speaker_and_say_what_was_joined(wavs, tmp_path):
             names = supervision.custom["recordings"]
             assert 2 <= len(names) <= 4
             assert {name.split("_")[1] for name in names} == {supervision.speaker}
-            assert supervision.text == " ".join(DIGITS[int(name[0])] for name in names)
+            words = supervision.alignment["word"]
+            assert supervision.text == " ".join(word.symbol for word in words)
+            assert [word.symbol for word in words] == [DIGITS[int(name[0])] for name in names]
+            assert [round(word.duration * 8000) for word in words] == [1600 + 10 * int(name[0]) for name in names]
             speech_s = sum(1600 + 10 * int(name[0]) for name in names) / 8000
             assert speech_s + 0.05 * len(names) < supervision.duration < speech_s + 0.25 * (len(names) + 1) + 0.01
 
@@ -80,10 +83,11 @@ def test_recordings_stand_in_a_string_in_order_above_quiet_noise(wavs):
     string = [
         Digit(name, int(name[0]), "theo", 5, wavs / f"{name}.wav") for name in ("3_theo_5", "1_theo_5", "3_theo_6")
     ]
-    audio = join(string, seed=7)
+    audio, starts = join(string, seed=7)
     end = 0
-    for digit in string:
+    for digit, known in zip(string, starts, strict=True):
         start = end + int(np.argmax(np.correlate(audio[end:], digit.samples(), "valid")))
+        assert start == known
         assert 0.05 <= (start - end) / 8000 <= 0.25
         end = start + len(digit.samples())
         audio[start:end] -= digit.samples()

@@ -163,10 +163,12 @@ def test_an_utterance_that_fails_alone_gets_other_advice():
     ],
 )
 def test_decoding_that_runs_out_of_memory_says_what_to_lower(error):
-    def batches():
-        raise error
-        yield
+    class Data:
+        """Whose cuts cannot be read."""
+
+        def evaluation_loader(self, cuts):
+            raise error
 
     with pytest.raises(OutOfMemory, match=r"when decoding dev: lower batch_duration_s") as raised:
-        decode_all(tiny_module(adamw).recognizer, None, None, batches(), "dev")
+        decode_all(tiny_module(adamw).recognizer, None, Data(), [], "dev")
     assert "\n" not in str(raised.value)

@@ -21,7 +21,7 @@ from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.error_text import first_line, is_out_of_memory
-from asr.inference.decode import default_device
+from asr.inference.batches import default_device
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state

@@ -65,18 +65,23 @@ RATES = Kind(
     lambda value: isinstance(value, Mapping) and all(_is_number(rate) and rate > 0 for rate in value.values()),
 )
 
-DECODED = ("best", "last", "average")
-SEVERAL_WEIGHTS = Kind(
-    f"a list of some of {', '.join(DECODED)}, each once, such as [best,last]",
-    lambda v: isinstance(v, list) and v and all(v.count(one) == 1 and one in DECODED for one in v),
-)
 
-DECODING = {
-    "run": PLACE,
-    "batch_duration_s": NUMBER,
-    "num_workers": COUNT,
-    "decoder": OPTIONS.or_null(),
-}
+def some_of(*choices: str) -> Kind:
+    """Return the kind of a list of some of the choices."""
+    return Kind(
+        f"a list of some of {', '.join(choices)}, each once, such as [{choices[0]},{choices[1]}]",
+        lambda value: isinstance(value, list) and value and all(value.count(x) == 1 and x in choices for x in value),
+    )
+
+
+def one_of(*choices: str) -> Kind:
+    """Return the kind of one of the choices."""
+    return Kind(f"one of {', '.join(choices)}", lambda value: value in choices)
+
+
+READING = {"run": PLACE, "batch_duration_s": NUMBER, "num_workers": COUNT}
+DECODING = {**READING, "decoder": OPTIONS.or_null()}
+SETS = {"manifest": PLACE.or_null(), "name": FILE_NAME.or_null(), "output_dir": PLACE.or_null()}
 TRAINING = {
     "seed": SEED,
     "run_dir": PLACE.or_null(),
@@ -87,20 +92,21 @@ TRAINING = {
     "decode_test": YES_OR_NO,
     "find_batch_size": YES_OR_NO,
     "weights": NAME,
-    "decode": SEVERAL_WEIGHTS,
+    "decode": some_of("best", "last", "average"),
     "best_lr": RATES,
 }
 GROUPS = ("decoder", "logger")  # a config may choose nothing from these
 KINDS: dict[str, dict[str, Kind]] = {
     "train": TRAINING,
     "prepare": TRAINING,
-    "evaluate": {
+    "evaluate": {**DECODING, **SETS},
+    "transcribe": {
         **DECODING,
-        "manifest": PLACE.or_null(),
-        "name": FILE_NAME.or_null(),
-        "output_dir": PLACE.or_null(),
+        "audio": PLACES,
+        "output": PLACE.or_null(),
+        "output_format": one_of("tsv", "json", "ctm"),
     },
-    "transcribe": {**DECODING, "audio": PLACES, "output": PLACE.or_null()},
+    "align": {**READING, **SETS, "output_format": some_of("ctm", "json", "textgrid")},
     "lm": {
         "run": PLACE,
         "text": PLACES.or_null(),

@@ -49,7 +49,7 @@ def has_alignment(num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Ten
         tokens: (B, U) int64; padding may hold any token.
         num_tokens: (B,) int64 valid tokens.
     """
-    places = torch.arange(1, tokens.shape[1], device=tokens.device)
+    places = torch.arange(tokens.shape[1], device=tokens.device)[1:]
     repeated = (tokens[:, 1:] == tokens[:, :-1]) & (places < num_tokens.unsqueeze(1))
     return num_frames >= num_tokens + repeated.sum(dim=1)
 

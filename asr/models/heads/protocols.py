@@ -96,6 +96,20 @@ class Transduces(Protocol):
 
 
 @runtime_checkable
+class ScoresPaths(Protocol):
+    """A transducer that scores the blanks and tokens of all alignments of a text."""
+
+    def path_scores(self, encodings: Tensor, tokens: Tensor, num_tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (B, T, U + 1) of a blank, and of the token after each place between tokens.
+
+        Args:
+            encodings: (B, T, D).
+            tokens: (B, U) int64; padding may hold any token.
+            num_tokens: (B,) int64 valid tokens; U is the most of them.
+        """
+
+
+@runtime_checkable
 class ScoresTexts(Protocol):
     """A head that scores whole texts."""
 

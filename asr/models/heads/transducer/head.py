@@ -127,25 +127,39 @@ class TransducerHead(nn.Module):
         intermediate: Sequence[Tensor] = (),
     ) -> Losses:
         """Return the loss of each utterance, see ``Head.loss``."""
-        tokens = tokens[:, : int(num_tokens.max())]
-        history = F.pad(F.pad(tokens, (1, 0), value=BLANK_ID), (self.context_size - 1, 0), value=-1)
-        predictions, labels = self.predictor(history), F.pad(tokens, (0, 1))
         lengths = num_frames, num_tokens
+        if self.prune_range is None:
+            exact = PathLosses.apply(*self.path_scores(encodings, tokens, num_tokens), *lengths)[0]
+            return Losses(exact, {"transducer": exact}, torch.ones_like(num_frames, dtype=torch.bool))
+        inputs = self._inputs(encodings, tokens, num_tokens)
         # sums over hundreds of frames, in 32 bits under autocast too
         with torch.autocast(encodings.device.type, enabled=False):
-            encodings, predictions = (x.to(self.joiner.output_linear.weight.dtype) for x in (encodings, predictions))
-            if self.prune_range is None:
-                all_places = torch.arange(labels.shape[1], device=labels.device).expand(*encodings.shape[:2], -1)
-                blank, label = self._joint_scores(encodings, predictions, labels, all_places)
-                exact = PathLosses.apply(blank, label, *lengths)[0]
-                return Losses(exact, {"transducer": exact}, torch.ones_like(num_frames, dtype=torch.bool))
-            return self._pruned(encodings, predictions, labels, *lengths)
+            return self._pruned(*inputs, *lengths, self.prune_range)
+
+    def path_scores(self, encodings: Tensor, tokens: Tensor, num_tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities of blanks and tokens at all places, see ``ScoresPaths``."""
+        encodings, predictions, labels = self._inputs(encodings, tokens, num_tokens)
+        with torch.autocast(encodings.device.type, enabled=False):
+            all_places = torch.arange(labels.shape[1], device=labels.device).expand(*encodings.shape[:2], -1)
+            return self._joint_scores(encodings, predictions, labels, all_places)
+
+    def _inputs(self, encodings: Tensor, tokens: Tensor, num_tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return encodings, the predictions (B, U + 1, P) around tokens, and the token (B, U + 1) after each."""
+        tokens = tokens[:, : int(num_tokens.max())]
+        history = F.pad(F.pad(tokens, (1, 0), value=BLANK_ID), (self.context_size - 1, 0), value=-1)
+        dtype = self.joiner.output_linear.weight.dtype
+        return encodings.to(dtype), self.predictor(history).to(dtype), F.pad(tokens, (0, 1))
 
     def _pruned(
-        self, encodings: Tensor, predictions: Tensor, labels: Tensor, num_frames: Tensor, num_tokens: Tensor
+        self,
+        encodings: Tensor,
+        predictions: Tensor,
+        labels: Tensor,
+        num_frames: Tensor,
+        num_tokens: Tensor,
+        prune_range: int,
     ) -> Losses:
-        assert self.prune_range is not None
-        num_kept = min(self.prune_range, labels.shape[1])
+        num_kept = min(prune_range, labels.shape[1])
         acoustic = _at_least_float32(self.simple_am_proj(encodings))
         language = _at_least_float32(self.simple_lm_proj(predictions))
         scores = simple_scores(acoustic, language, labels, self.lm_scale)
@@ -155,7 +169,7 @@ class TransducerHead(nn.Module):
         blank, label = self._joint_scores(encodings, predictions, labels, kept)
         pruned = band_losses(blank, label, kept, labels.shape[1], num_frames, num_tokens)
         # more tokens do not fit into the band
-        feasible = num_tokens <= (self.prune_range - 1) * num_frames
+        feasible = num_tokens <= (prune_range - 1) * num_frames
         simple_scale = 1 - (1 - self.simple_loss_scale) * self.warmed_up
         pruned_scale = FIRST_PRUNED_SCALE + (1 - FIRST_PRUNED_SCALE) * self.warmed_up
         total = simple_scale * simple + pruned_scale * pruned

@@ -1,0 +1,83 @@
+"""``asr-align``: a checkpoint and a set with transcripts → when each word was spoken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from asr.cli.app import run_app
+from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, output_folder
+from asr.cli.builders.restore import restore
+from asr.cli.errors import ConfigError
+from asr.console import PlainConsole
+from asr.errors import RunFailed
+from asr.evaluation.word_files import ctm_lines, json_line, textgrid
+from asr.inference.align import AlignedText, align_all
+from asr.models.heads.protocols import FrameScores, ScoresPaths
+from asr.safe_io import write_new
+
+NUM_NAMED = 20  # utterances that could not be aligned
+UNUSUAL = re.compile(r'[%/\\:*?"<>|]')  # in names of files
+
+console = PlainConsole()
+
+
+def main() -> None:
+    """Run ``asr-align``."""
+    run_app("align", run)
+
+
+def run(options: DictConfig) -> None:
+    """Align the sets, and write the times of their words. Exits with 1 if an utterance could not be aligned."""
+    check_name(options)
+    restored = restore(options)
+    head = restored.recognizer.head
+    if not isinstance(head, FrameScores | ScoresPaths):
+        raise ConfigError(f"run: {type(head).__name__} has neither CTC nor a transducer to align with")
+    sets, notes = evaluation_sets(options, restored)
+    checkpoint = restored.checkpoint
+    output = output_folder(options, checkpoint, "align")
+    console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
+    num_failed = 0
+    for name, cuts in sets.items():
+        found = align_all(restored.recognizer, restored.data_module, cuts, name)
+        texts = sorted((one for one in found.results if one.fits), key=lambda one: one.id)
+        failed = [*found.unread, *((one.id, _why_not(one)) for one in found.results if not one.fits)]
+        for cut, reason in failed[:NUM_NAMED]:
+            console.print_line(f"{name}: could not align {cut}: {reason}")
+        _write(output, name, texts, list(options.output_format))
+        words, audio = sum(len(one.words) for one in texts), sum(one.duration_s for one in texts)
+        console.print_line(f"{name}: {words} words of {len(texts)} utterances, {audio:.0f} s of audio")
+        if found.real_time_factor is not None:
+            console.print_line(f"{name}: real-time factor {found.real_time_factor:.2g}")
+        num_failed += len(failed)
+    for note in notes:
+        console.print_line(f"note: {note}")
+    console.print(f"times of words: {output}", soft_wrap=True)
+    if num_failed:
+        raise RunFailed(f"{num_failed} utterances could not be aligned; the others are in {output}")
+
+
+def _why_not(text: AlignedText) -> str:
+    return f"{text.duration_s:.2f} s are too short for its text: the encoder leaves fewer frames than it has tokens"
+
+
+def _write(folder: Path, name: str, texts: Sequence[AlignedText], formats: Sequence[str]) -> None:
+    """Write what is known of a set in each format."""
+    if "ctm" in formats:
+        write_new(folder / f"{name}.ctm", "".join(ctm_lines(one.id, one.words) for one in texts))
+    if "json" in formats:
+        lines = (json_line(one.id, one.text, one.words, log_prob=round(one.log_prob, 3)) for one in texts)
+        write_new(folder / f"{name}.jsonl", "".join(lines))
+    if "textgrid" in formats:
+        (folder / name).mkdir()
+        for one in texts:
+            file = UNUSUAL.sub(lambda match: f"%{ord(match[0]):02X}", one.id)
+            write_new(folder / name / f"{file}.TextGrid", textgrid(one.duration_s, {"words": one.words}))
+
+
+if __name__ == "__main__":
+    main()

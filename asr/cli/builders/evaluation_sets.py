@@ -1,0 +1,55 @@
+"""What ``manifest=`` and ``name=`` say: the sets that a recognizer is to read, and the folder of the results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from asr.cli.builders.restore import Restored
+from asr.cli.errors import ConfigError
+from asr.console import PlainConsole
+from asr.data.preparation.cuts import evaluation_cuts
+from asr.run_folder import claim_run_folder, create_run_folder
+from asr.safe_io import named_path
+from asr.training.checkpoints import LoadedCheckpoint
+
+NUM_LEFT_OUT = 20  # so many are named
+
+console = PlainConsole()
+
+
+def check_name(options: DictConfig) -> None:
+    """Refuse a name of a set that is not there.
+
+    Raises:
+        ConfigError: there is no manifest.
+    """
+    if options.name is not None and options.manifest is None:
+        raise ConfigError(f"name={options.name} names the set of a manifest; add manifest=PATH, or leave name out")
+
+
+def evaluation_sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list[str]]:
+    """Return cuts by the name of their set, those of the manifest or the run's own test sets, and notes on them."""
+    if options.manifest is None:
+        prepared = restored.prepared()
+        return {name: prepared.cuts(name) for name in prepared.names("test")}, list(prepared.notes)
+    path = named_path(options.manifest)
+    cuts, dropped, notes = evaluation_cuts(path, restored.text, restored.data_module.features)
+    for item in dropped[:NUM_LEFT_OUT]:
+        console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)
+    if len(dropped) > NUM_LEFT_OUT:
+        console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
+    of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
+    return {of_file if options.name is None else str(options.name): cuts}, notes
+
+
+def output_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) -> Path:
+    """Return the folder of the results: the one that is named, or a new one in that of the run, below ``kind``."""
+    if options.output_dir is not None:
+        return claim_run_folder(options.output_dir, "output_dir")
+    run_dir = checkpoint.path.parent
+    run_dir = run_dir.parent if run_dir.name == "checkpoints" else run_dir
+    return create_run_folder(run_dir / kind, within=run_dir)

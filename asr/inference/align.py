@@ -1,0 +1,72 @@
+"""Sets with transcripts → the times of their words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from asr.data.loading.batch import Batch
+from asr.data.loading.data_module import DataModule
+from asr.decoding.alignment import align
+from asr.inference.batches import Processed, process
+from asr.inference.word_times import aligned, words_of
+from asr.models.heads.protocols import FrameScores, ScoresPaths
+from asr.models.recognizer import Recognizer
+from asr.text.words import Word
+
+
+@dataclass(frozen=True)
+class AlignedText:
+    """A transcript with the times of its words.
+
+    Attributes:
+        id: of the utterance.
+        text: normalized.
+        words: of the text.
+        duration_s: of the audio.
+        log_prob: of the most probable path; -inf if the text has more tokens than the encoder leaves frames.
+    """
+
+    id: str
+    text: str
+    words: tuple[Word, ...]
+    duration_s: float
+    log_prob: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether there are enough frames for the text; without them the times mean nothing."""
+        return self.log_prob > -math.inf
+
+
+def align_all(
+    recognizer: Recognizer, data_module: DataModule, cuts: Collection[Any], name: str
+) -> Processed[AlignedText]:
+    """Align the transcripts of a set, see ``process``.
+
+    Args:
+        recognizer: its head scores frames or paths.
+        data_module: reads the cuts.
+        cuts: of the set.
+        name: of the set.
+
+    Raises:
+        OutOfMemory: a batch does not fit into memory.
+        RunFailed: a worker that reads data was lost.
+    """
+
+    head = recognizer.head
+    assert isinstance(head, FrameScores | ScoresPaths)
+
+    def work(batch: Batch) -> list[AlignedText]:
+        encodings, num_frames = recognizer(batch.features, batch.num_frames)
+        alignment = align(head, encodings, num_frames, batch.tokens, batch.num_tokens)
+        emissions = aligned(alignment, batch.tokens, batch.num_tokens)
+        words = words_of(emissions, data_module.tokenizer.surfaces, batch, data_module.features)
+        durations = (batch.num_frames * data_module.features.frame_shift_s).tolist()
+        rows = zip(batch.ids, batch.texts, words, durations, alignment.score.tolist(), strict=True)
+        return [AlignedText(*row) for row in rows]
+
+    return process(recognizer, data_module, cuts, f"aligning {name}", work)

@@ -1,0 +1,127 @@
+"""Tokens in frames → words in seconds.
+
+B batch, T frames of features, F mel bins, D width of encodings, U tokens, P pauses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.data.features import Features
+from asr.data.loading.batch import Batch
+from asr.decoding.alignment import Alignment, align
+from asr.decoding.hypothesis import Hypothesis
+from asr.features.pauses import find_pauses
+from asr.models.heads.protocols import FrameScores, Head
+from asr.text.words import Word, spelled
+
+# an encoding sees the convolutions' seven frames of features, and stands for the four in their middle
+FIRST_FRAMES, STEP_FRAMES = 1.5, 4
+
+
+class Emissions(NamedTuple):
+    """The tokens of a text with their frames, each as in ``Alignment``."""
+
+    tokens: Sequence[int]
+    first: Sequence[int]
+    last: Sequence[int]
+    log_probs: Sequence[float]
+
+
+def emissions_of(
+    head: Head, encodings: Tensor, num_frames: Tensor, hypotheses: Sequence[Hypothesis]
+) -> list[Emissions]:
+    """Return where the tokens of one hypothesis of each utterance were spoken.
+
+    A head with CTC aligns them; the tokens of other heads stand where the search found them.
+
+    Args:
+        head: that the hypotheses were found with.
+        encodings: (B, T', D).
+        num_frames: (B,) valid encodings.
+        hypotheses: B of them.
+    """
+    if not isinstance(head, FrameScores):
+        return [Emissions(one.tokens, one.frames, one.frames, one.log_probs) for one in hypotheses]
+    texts = [torch.tensor(one.tokens, dtype=torch.int64, device=encodings.device) for one in hypotheses]
+    tokens, num_tokens = pad_sequence(texts, batch_first=True), num_frames.new_tensor([len(text) for text in texts])
+    return aligned(align(head, encodings, num_frames, tokens, num_tokens), tokens, num_tokens)
+
+
+def aligned(alignment: Alignment, tokens: Tensor, num_tokens: Tensor) -> list[Emissions]:
+    """Return the emissions of texts, tokens (B, U) of which (B,) are valid."""
+    table = zip(*(values.tolist() for values in (tokens, *alignment[:3])), num_tokens.tolist(), strict=True)
+    return [Emissions(*(values[:length] for values in row)) for *row, length in table]
+
+
+def words_of(
+    emissions: Sequence[Emissions], surfaces: Sequence[str], batch: Batch, features: Features
+) -> list[tuple[Word, ...]]:
+    """Return the words of each text in seconds.
+
+    Tokens say little about where a word ends, because CTC and transducers may emit them anywhere in a word. So a word
+    that has a pause beside it reaches to that pause, the longest one between its tokens and those of the neighbor. This
+    needs features of audio; with others words have the times of their tokens.
+
+    The confidence of a word is the product of the probabilities of its tokens.
+
+    Args:
+        emissions: of the texts.
+        surfaces: text of each token.
+        batch: of the utterances.
+        features: how those of the batch were made.
+    """
+    utterances = zip(emissions, batch.features, batch.num_frames.tolist(), strict=True)
+    return [_words(one, surfaces, matrix[:length], features) for one, matrix, length in utterances]
+
+
+def _words(emissions: Emissions, surfaces: Sequence[str], matrix: Tensor, features: Features) -> tuple[Word, ...]:
+    words = spelled(surfaces[token] for token in emissions.tokens)
+    inside = [(emissions.first[tokens[0]], emissions.last[tokens[-1]] + 1) for _, tokens in words]
+    spans = _apart([[FIRST_FRAMES + STEP_FRAMES * frame for frame in span] for span in inside])
+    if features.from_audio:
+        _reach_pauses(spans, find_pauses(matrix), len(matrix))
+    shift_s = features.frame_shift_s
+    return tuple(
+        Word(text, round(begin * shift_s, 3), round(end * shift_s, 3), _product(emissions.log_probs, tokens))
+        for (text, tokens), (begin, end) in zip(words, spans, strict=True)
+    )
+
+
+def _product(log_probs: Sequence[float], tokens: Sequence[int]) -> float:
+    return math.exp(min(0.0, sum(log_probs[token] for token in tokens)))
+
+
+def _apart(spans: list[list[float]]) -> list[list[float]]:
+    """Divide the frames of neighbors that begin in the same one among them."""
+    divided = []
+    for begin, group in groupby(spans, key=itemgetter(0)):
+        same = list(group)
+        bounds = np.linspace(begin, same[-1][1], len(same) + 1).tolist()
+        divided += [list(span) for span in pairwise(bounds)]
+    return divided
+
+
+def _reach_pauses(spans: list[list[float]], pauses: NDArray[np.int64], num_frames: int) -> None:
+    """Move the ends of words to the longest pause between each two, before the first, and after the last."""
+    before = [0.0, *(end for _, end in spans)]
+    after = [*(begin for begin, _ in spans), float(num_frames)]
+    for number, (low, high) in enumerate(zip(before, after, strict=True)):
+        inside = pauses.clip(low, max(low, high))
+        lengths = inside[:, 1] - inside[:, 0]
+        if lengths.max(initial=0.0) > 0:
+            begin, end = inside[lengths.argmax()].tolist()
+            if number > 0:
+                spans[number - 1][1] = begin
+            if number < len(spans):
+                spans[number][0] = end
