@@ -16,6 +16,7 @@ from optim.engine.options import check_names, check_range, compiled, did_you_mea
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 Factory = Callable[[Any], Optimizer]
+T5X_DECAY = ("weight_decay_rate", "weight_decay_rate_lr_exponent")  # None is off
 RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are hyper-parameters
 
 
@@ -39,7 +40,7 @@ def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Call
         optimizer: makes an optimizer of parameters or groups, such as ``functools.partial(Eve, lr=3e-3)``.
         rules: mappings with ``pattern``, optionally ``optimizer``, another one for these parameters, and ``lr_scale``,
             which multiplies the optimizer's lr, and any of the optimizer's hyper-parameters, which replace its own.
-            ``weight_decay=0`` is allowed for an optimizer that has no weight decay. Rules with the same object as
+            ``weight_decay=0`` is allowed for an optimizer that has none, or calls it otherwise (T5X's Adafactor). Rules with the same object as
             ``optimizer`` share one optimizer; with more than one optimizer the result is a `Combined`.
 
     Returns:
@@ -105,10 +106,10 @@ def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedPar
 def _options(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:
     where = f"parameter rule {rule.pattern.pattern!r}"
     options = dict(rule.options)
-    decays = "weight_decay" in defaults or any(value for name, value in defaults.items() if "weight_decay" in name)
-    if options.get("weight_decay") == 0 and not decays:
-        # an optimizer that never decays, or whose decay is off, does what the rule asks
+    if options.get("weight_decay") == 0 and "weight_decay" not in defaults:
+        # an optimizer that never decays does what the rule asks
         del options["weight_decay"]
+        options |= {name: None for name in T5X_DECAY if name in defaults}
     check_names(options, {*RULE_KEYS, *defaults}, where)
     if rule.lr_scale == 1.0:
         return options

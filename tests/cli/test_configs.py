@@ -56,6 +56,15 @@ def test_every_choice_composes_and_is_built(group, name):
     train_module.dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []))))
 
 
+SEARCHED = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizers
+
+
+@pytest.mark.parametrize("optimizer", SEARCHED)
+def test_every_optimizer_takes_the_settings_that_a_sweep_searches(optimizer):
+    words = [f"optimizer.{name}={value}" for name, value in SEARCHED[optimizer].around.items()]
+    train_module.dry_run(plain(composed(f"optimizer={optimizer}", *words)))
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_composes_with_every_optimizer(recipe):
     for optimizer in choices(CONFIGS, "optimizer"):

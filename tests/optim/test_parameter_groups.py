@@ -184,11 +184,22 @@ def test_no_decay_may_be_asked_of_an_optimizer_that_never_decays():
         grouped(partial(Cain, lr=0.1), rules)(named)
 
 
-def test_no_decay_is_refused_if_the_optimizer_decays_by_another_name():
-    rules, t5x = [{"pattern": "bias$", "weight_decay": 0.0}, {"pattern": ".*"}], partial(T5XAdafactor, lr=0.1)
-    assert len(build(*rules, optimizer=t5x).param_groups) == 2
+@pytest.mark.parametrize("options", [{}, {"weight_decay_rate": 0.1}, {"weight_decay_rate_lr_exponent": 1.0}])
+def test_no_decay_is_none_by_any_name(options):
+    rules, t5x = (
+        [{"pattern": "bias$", "weight_decay": 0.0}, {"pattern": ".*"}],
+        partial(T5XAdafactor, lr=0.1, **options),
+    )
+    optimizer = build(*rules, optimizer=t5x)
+    spared, others = ([group["params"][0]] for group in optimizer.param_groups)
+    before = [value.clone() for value in (*spared, *others)]
+    for parameter in (*spared, *others):
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moved = [not torch.equal(new, old) for new, old in zip((*spared, *others), before, strict=True)]
+    assert moved == [False, bool(options)]
     with pytest.raises(ValueError, match=r"unknown option 'weight_decay'.*'weight_decay_rate'"):
-        build(*rules, optimizer=partial(t5x, weight_decay_rate=0.1))
+        build({"pattern": "bias$", "weight_decay": 0.1}, {"pattern": ".*"}, optimizer=t5x)
 
 
 def test_a_rule_may_give_its_parameters_to_another_optimizer():
