@@ -40,8 +40,9 @@ def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Call
         optimizer: makes an optimizer of parameters or groups, such as ``functools.partial(Eve, lr=3e-3)``.
         rules: mappings with ``pattern``, optionally ``optimizer``, another one for these parameters, and ``lr_scale``,
             which multiplies the optimizer's lr, and any of the optimizer's hyper-parameters, which replace its own.
-            ``weight_decay=0`` is allowed for an optimizer that has none, or calls it otherwise (T5X's Adafactor). Rules with the same object as
-            ``optimizer`` share one optimizer; with more than one optimizer the result is a `Combined`.
+            ``weight_decay=0`` is allowed for an optimizer that has none, or calls it otherwise (T5X's Adafactor).
+            Rules with the same object as ``optimizer`` share one optimizer; with more than one optimizer the result is
+            a `Combined`.
 
     Returns:
         A function of (name, parameter) pairs; its groups carry ``param_names``.

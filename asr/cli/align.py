@@ -37,7 +37,7 @@ def run(options: DictConfig) -> None:
     head = restored.recognizer.head
     if not isinstance(head, FrameScores | ScoresPaths):
         raise ConfigError(f"run: {type(head).__name__} has neither CTC nor a transducer to align with")
-    sets, notes = evaluation_sets(options, restored)
+    sets, notes = evaluation_sets(options.manifest, options.name, restored)
     checkpoint = restored.checkpoint
     output = output_folder(options, checkpoint, "align")
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)

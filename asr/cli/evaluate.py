@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
 from omegaconf import DictConfig
+from rich.table import Table
+from rich.text import Text
 
 from asr.cli.app import run_app
 from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, output_folder
-from asr.cli.builders.restore import restore
+from asr.cli.builders.restore import Restored, prepared_data, restore
+from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
+from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
+from asr.evaluation.formatting import percent
 from asr.inference.evaluate import evaluate_sets
+from asr.inference.tune import best_of, tune
+from asr.safe_io import named_path, write_new
 
 console = PlainConsole()
 
@@ -23,15 +35,63 @@ def run(options: DictConfig) -> None:
     """Decode the sets, write hypotheses and error rates, and print them."""
     check_name(options)
     restored = restore(options)
-    sets, notes = evaluation_sets(options, restored)
+    tuned_on = _tuning_sets(options, restored)
+    sets, notes = evaluation_sets(options.manifest, options.name, restored)
     checkpoint = restored.checkpoint
     output = output_folder(options, checkpoint, "decode")
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
-    notes = [*notes, checkpoint.decoding_note(), *restored.notes]
+    if tuned_on:
+        notes.append(_tune(restored, tuned_on, output))
+    notes += [checkpoint.decoding_note(), *restored.notes]
     _, failures = evaluate_sets(restored.recognizer, restored.decoder, restored.data_module, sets, notes, output)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)
     if failures:
         raise RunFailed(failures[0])
+
+
+def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
+    """Return the sets to choose weights on; none if they are not to be chosen.
+
+    Raises:
+        ConfigError: the decoder has nothing to choose, or the sets are those that are decoded.
+    """
+    if options.tune is False:
+        return {}
+    if not isinstance(restored.decoder, LoadsScorers) or not restored.decoder.tunable:
+        raise ConfigError(
+            f"tune={options.tune}: {type(restored.decoder).__name__} has no weights to choose; give it a language "
+            "model, as in decoder=ctc_beam decoder.lm=FILE, or leave tune out"
+        )
+    if options.tune is True:
+        prepared = prepared_data(restored.checkpoint, "dev", "say what to choose weights on: tune=PATH")
+        return {name: prepared.cuts(name) for name in prepared.names("dev")}
+    if options.manifest is not None and named_path(options.tune).resolve() == named_path(options.manifest).resolve():
+        raise ConfigError(
+            f"tune={options.tune}: weights chosen on what is decoded make its error rate too low; name other data"
+        )
+    return evaluation_sets(options.tune, None, restored)[0]
+
+
+def _tune(restored: Restored, sets: Mapping[str, Any], output: Path) -> str:
+    """Choose the weights, print and write all that were tried; return a note on the choice."""
+    trials = tune(restored.recognizer, restored.decoder, restored.data_module, sets)
+    best, names = best_of(trials), list(trials[0].weights)
+    *rows, columns = names
+    table = Table(*rows, *(f"{value:g}" for value in dict.fromkeys(trial.weights[columns] for trial in trials)))
+    for values, group in groupby(trials, key=lambda trial: [trial.weights[name] for name in rows]):
+        cells = (Text(percent(trial.score.wer), style="bold" if trial is best else "") for trial in group)
+        table.add_row(*(f"{value:g}" for value in values), *cells)
+    console.print(f"WER % on {', '.join(sets)}, by {', '.join(names)} (the last in columns):")
+    console.print(table)
+    lines = [[*(f"{x:g}" for x in t.weights.values()), percent(t.score.wer), percent(t.score.cer)] for t in trials]
+    text = "".join("\t".join(line) + "\n" for line in ([*names, "wer", "cer"], *lines))
+    write_new(output / "tuning.tsv", text)
+    chosen = " ".join(f"decoder.{name}={value:g}" for name, value in best.weights.items())
+    console.print(f"chosen: {chosen}", soft_wrap=True)
+    for name, value in best.weights.items():
+        if value == max(trial.weights[name] for trial in trials):
+            console.print(f"{name}={value:g} is the largest that was tried: larger ones may be better", soft_wrap=True)
+    return f"weights chosen on {', '.join(sets)}, where the WER was {percent(best.score.wer)} %: {chosen}"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ B batch, T frames, D width, N texts of all utterances.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -17,6 +17,8 @@ from asr.decoding.ctc_beam import BeamOptions, CtcBeam
 from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.models.heads.protocols import ScoresFramesAndTexts
 from asr.text.tokenizer import Tokenizer
+
+TRIED_CTC_WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
 class AttentionRescoring:
@@ -44,9 +46,24 @@ class AttentionRescoring:
             raise ValueError(f"ctc_weight must be in [0, 1], given {ctc_weight}")
         self.ctc_weight = ctc_weight
 
-    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
-        """Read what adds to the scores of the beam; see ``ShallowFusion``."""
-        return self.beam.load_scorers(tokenizer, normalize)
+    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> None:
+        """Read what adds to the scores of the beam; see ``LoadsScorers``, also for the other methods."""
+        self.beam.load_scorers(tokenizer, normalize)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what is loaded into the beam, and the weight of its scores."""
+        return [*self.beam.notes, f"weight of CTC {self.ctc_weight:g}, of attention {1 - self.ctc_weight:g}"]
+
+    @property
+    def tunable(self) -> Mapping[str, Sequence[float]]:
+        """Return the weights of the beam, and that of its scores."""
+        return {**self.beam.tunable, "ctc_weight": TRIED_CTC_WEIGHTS}
+
+    def weigh(self, ctc_weight: float | None = None, **weights: float) -> None:
+        """Change some of the weights."""
+        self.ctc_weight = self.ctc_weight if ctc_weight is None else ctc_weight
+        self.beam.weigh(**weights)
 
     def __call__(self, head: ScoresFramesAndTexts, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the texts of the beam, in their new order; see ``Decoder``.

@@ -97,9 +97,39 @@ def test_a_language_model_changes_transcripts_as_its_weight_and_bonus_say(small_
     assert f"language model {lm} of order 4" in printed[2]
 
 
+def test_weights_are_chosen_on_dev_and_hold_for_test(small_run, lm, tmp_path):
+    run = (f"run={small_run.run_dir}", "decoder=ctc_beam", f"decoder.lm={lm}", "torch_threads=1")
+    ended = small_run.run("evaluate", *run, "tune=true", f"output_dir={tmp_path}/tuned")
+    assert ended.code == 0, ended.printed
+    header, *rows = (line.split("\t") for line in (tmp_path / "tuned" / "tuning.tsv").read_text().splitlines())
+    assert header == ["lm_weight", "token_bonus", "wer", "cer"]
+    assert len({(weight, bonus) for weight, bonus, *_ in rows}) == len(rows) == 60
+    weight, bonus, wer, _ = min(rows, key=lambda row: (float(row[2]), float(row[3])))
+    chosen = f"decoder.lm_weight={weight} decoder.token_bonus={bonus}"
+    assert f"chosen: {chosen}\n" in ended.printed
+    said = (tmp_path / "tuned" / "test.wer.txt").read_text()
+    assert f"weights chosen on dev, where the WER was {wer} %: {chosen}" in said
+    assert f"weight {weight}, bonus per token {bonus}" in said
+    again = small_run.run("evaluate", *run, *chosen.split(), f"output_dir={tmp_path}/typed")
+    assert again.code == 0, again.printed
+    typed, tuned = (tmp_path / name / "test.hyp.txt" for name in ("typed", "tuned"))
+    assert typed.read_bytes() == tuned.read_bytes()
+
+
+def test_weights_are_chosen_on_any_manifest_but_that_of_the_test(small_run, lm, tmp_path):
+    (tmp_path / "dev.tsv").write_text(f"audio\ttext\n{small_run.audio()}\tone two\n")
+    run = (f"run={small_run.run_dir}", "decoder=ctc_beam", f"decoder.lm={lm}", "torch_threads=1")
+    ended = small_run.run("evaluate", *run, f"tune={tmp_path}/dev.tsv", f"output_dir={tmp_path}/out")
+    assert (ended.code, "weights chosen on dev, where" in ended.printed) == (0, True), ended.printed
+    same = small_run.run("evaluate", *run, f"tune={tmp_path}/dev.tsv", f"manifest={tmp_path}/x/../dev.tsv")
+    assert (same.code, "weights chosen on what is decoded" in same.printed) == (2, True), same.printed
+
+
 @pytest.mark.parametrize(
     ("command", "words", "said"),
     [
+        ("evaluate", ["tune=true"], "tune=True: CtcBeam has no weights to choose; give it a language model"),
+        ("evaluate", ["tune=2.5"], "tune must be the name of a file or folder, or true or false, given 2.5"),
         ("evaluate", ["decoder.lm=gone.arpa"], "decoder: lm: there is no file 'gone.arpa'"),
         ("evaluate", ["decoder.lm=TEXT"], "text.txt: line 1: the file ends before \\end\\"),
         ("evaluate", ["decoder.lm=WORDS"], "words.arpa is a model of other tokens: its words are like ['alpha']"),

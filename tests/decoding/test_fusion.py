@@ -36,7 +36,8 @@ def written(folder: Path, text: str, name: str = "file.txt") -> str:
 
 
 def loaded(fusion: ShallowFusion, tokenizer: Tokenizer = CHARACTERS) -> list[str]:
-    return fusion.load_scorers(tokenizer, TextNormalizer(case="lower"))
+    fusion.load_scorers(tokenizer, TextNormalizer(case="lower"))
+    return fusion.notes
 
 
 def score_of(fusion: ShallowFusion, tokens: list[int]) -> float:
@@ -59,6 +60,25 @@ def test_language_model_bonus_and_hotwords_add_up(tmp_path):
     assert score_of(fusion, [4, 3]) == pytest.approx(0.5 * math.log(10) * -3.0 + 2 * 0.25 + 2 * 1.5)
     found = score_of(fusion, [3, 2, 4])
     assert found == pytest.approx(0.5 * math.log(10) * -4.0 + 3 * 0.25 + 3 * 2.5)
+
+
+def test_a_second_model_is_subtracted(tmp_path):
+    lm, low = written(tmp_path, ARPA, "lm.arpa"), written(tmp_path, ARPA.replace("-0.1 a b", "-0.4 a b"), "low.arpa")
+    fusion = ShallowFusion(lm=lm, lm_weight=0.5, lodr=low, lodr_weight=0.25)
+    assert loaded(fusion)[1].endswith("such as ['▁', 'c'], subtracted; weight 0.25")
+    by_hand = 0.5 * (-1.0 - 0.1 - 1.0) - 0.25 * (-1.0 - 0.4 - 1.0)
+    assert score_of(fusion, [3, 4]) == pytest.approx(math.log(10) * by_hand)
+
+
+def test_weights_of_what_is_loaded_can_be_changed(tmp_path):
+    lm = written(tmp_path, ARPA, "lm.arpa")
+    fusion = ShallowFusion(lm=lm, lm_weight=0.5)
+    assert fusion.tunable == {}
+    assert "weight 0.5, bonus per token 0" in loaded(fusion)[0]
+    assert list(fusion.tunable) == ["lm_weight", "token_bonus"]
+    fusion.weigh(lm_weight=0.25, token_bonus=2.0)
+    assert "weight 0.25, bonus per token 2" in fusion.notes[0]
+    assert score_of(fusion, [3, 4]) == pytest.approx(0.25 * math.log(10) * -2.1 + 4.0)
 
 
 def test_hotwords_begin_where_words_begin(tmp_path):
@@ -94,6 +114,7 @@ def test_a_beam_finds_what_the_language_model_and_the_hotwords_prefer(tmp_path):
     ("options", "said"),
     [
         ({"lm_weight": -1.0}, "lm_weight must be at least 0 and at most 10, given -1.0"),
+        ({"lodr_weight": 11.0}, "lodr_weight must be at least 0 and at most 10, given 11.0"),
         ({"token_bonus": 101.0}, "token_bonus must be at least -100 and at most 100, given 101.0"),
         ({"hotword_boost": 0.0}, "hotword_boost must be above 0 and at most 100, given 0.0"),
         ({"lm": "/nowhere/lm.arpa"}, "lm: there is no file '/nowhere/lm.arpa'"),

@@ -31,19 +31,25 @@ def check_name(options: DictConfig) -> None:
         raise ConfigError(f"name={options.name} names the set of a manifest; add manifest=PATH, or leave name out")
 
 
-def evaluation_sets(options: DictConfig, restored: Restored) -> tuple[dict[str, Any], list[str]]:
-    """Return cuts by the name of their set, those of the manifest or the run's own test sets, and notes on them."""
-    if options.manifest is None:
+def evaluation_sets(manifest: object, name: object, restored: Restored) -> tuple[dict[str, Any], list[str]]:
+    """Return cuts by the name of their set, and notes on them.
+
+    Args:
+        manifest: as typed; None: the run's own test sets.
+        name: of its set; None: from its file.
+        restored: that is to read them.
+    """
+    if manifest is None:
         prepared = restored.prepared()
-        return {name: prepared.cuts(name) for name in prepared.names("test")}, list(prepared.notes)
-    path = named_path(options.manifest)
+        return {test: prepared.cuts(test) for test in prepared.names("test")}, list(prepared.notes)
+    path = named_path(manifest)
     cuts, dropped, notes = evaluation_cuts(path, restored.text, restored.data_module.features)
     for item in dropped[:NUM_LEFT_OUT]:
         console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)
     if len(dropped) > NUM_LEFT_OUT:
         console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
     of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
-    return {of_file if options.name is None else str(options.name): cuts}, notes
+    return {of_file if name is None else str(name): cuts}, notes
 
 
 def output_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) -> Path:

@@ -36,7 +36,7 @@ from asr.training.unreadable import max_unreadable
 IN_BACKWARD = "trainer.step_in_backward"
 OPTIONAL = ("augment.audio", "augment.features")
 GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
-FILES_OF_DECODERS = ("lm", "hotwords")
+FILES_OF_DECODERS = ("lm", "lodr", "hotwords")
 MAX_THREADS = 1024  # torch starts them all
 
 

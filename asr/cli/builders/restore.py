@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,18 +32,18 @@ from asr.training.weights import check_kind, choose_weights, misfit
 
 @dataclass(frozen=True)
 class Restored:
-    """A recognizer with the text side, the features and the decoder that it was trained with, or a given decoder.
-
-    Attributes:
-        notes: on the files that the decoder reads, to be shown with results.
-    """
+    """A recognizer with the text side, the features and the decoder that it was trained with, or a given decoder."""
 
     checkpoint: LoadedCheckpoint
     recognizer: Recognizer
     decoder: Decoder
-    notes: Sequence[str]
     text: TextNormalizer
     data_module: DataModule
+
+    @property
+    def notes(self) -> list[str]:
+        """What the decoder has read, to be shown with results."""
+        return self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
 
     def prepared(self) -> PreparedData:
         """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
@@ -166,10 +166,9 @@ def restore(options: DictConfig) -> Restored:
         data_module = DataModule(features, tokenizer, batch, workers)
         chosen = decoder or build_decoder(config)
         check_decoder(chosen, recognizer.head)
-    notes: Sequence[str] = ()
     if isinstance(chosen, LoadsScorers):
         try:
-            notes = chosen.load_scorers(tokenizer, text)
+            chosen.load_scorers(tokenizer, text)
         except ValueError as error:
             raise ConfigError(f"decoder: {error}") from error
-    return Restored(checkpoint, recognizer, chosen, notes, text, data_module)
+    return Restored(checkpoint, recognizer, chosen, text, data_module)

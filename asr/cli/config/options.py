@@ -28,6 +28,10 @@ class Kind:
     wanted: str
     fits: Callable[[Any], object]
 
+    def or_kind(self, other: Kind) -> Kind:
+        """Return the kind of values of either."""
+        return Kind(f"{self.wanted}, or {other.wanted}", lambda value: self.fits(value) or other.fits(value))
+
     def or_null(self) -> Kind:
         """Return this kind, with null allowed too."""
         return Kind(f"{self.wanted}, or null", lambda value: value is None or self.fits(value))
@@ -99,7 +103,7 @@ GROUPS = ("decoder", "logger")  # a config may choose nothing from these
 KINDS: dict[str, dict[str, Kind]] = {
     "train": TRAINING,
     "prepare": TRAINING,
-    "evaluate": {**DECODING, **SETS},
+    "evaluate": {**DECODING, **SETS, "tune": PLACE.or_kind(YES_OR_NO)},
     "transcribe": {
         **DECODING,
         "audio": PLACES,

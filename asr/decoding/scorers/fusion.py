@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypedDict, runtime_checkable
 
@@ -16,13 +16,31 @@ from asr.safe_io import named_path
 from asr.text.tokenizer import Tokenizer
 from asr.text.vocabulary import NUM_SPECIAL, SPACE_PIECE
 
+# values of weights that are worth trying
+TRIED: Mapping[str, Sequence[float]] = {
+    "lm_weight": (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6),
+    "lodr_weight": (0.0, 0.1, 0.2, 0.4),
+    "token_bonus": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0),
+}
+
 
 @runtime_checkable
 class LoadsScorers(Protocol):
-    """A decoder that a language model and hotwords may add to."""
+    """A decoder that language models and hotwords may add to."""
 
-    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
+    @property
+    def notes(self) -> list[str]:
+        """What was loaded, with its weights, for those who read the results."""
+
+    @property
+    def tunable(self) -> Mapping[str, Sequence[float]]:
+        """Options whose best values depend on what was loaded, with values to try."""
+
+    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> None:
         """Read the files, see ``ShallowFusion``."""
+
+    def weigh(self, **weights: float) -> None:
+        """Change some of the options that are tunable."""
 
 
 class FusionOptions(TypedDict, total=False):
@@ -30,22 +48,30 @@ class FusionOptions(TypedDict, total=False):
 
     lm: str | None
     lm_weight: float
+    lodr: str | None
+    lodr_weight: float
     token_bonus: float
     hotwords: str | None
     hotword_boost: float
 
 
 class ShallowFusion:
-    """A search with a language model and hotwords, which add to scores token by token.
+    """A search with language models and hotwords, which add to scores token by token.
 
     Attributes:
         scorer: adds to the scores of hypotheses; before ``load_scorers`` is called, only the bonus.
+
+    Reference:
+        Zheng et al. 2022, "An Empirical Study of Language Model Integration for Transducer based Speech Recognition",
+        arXiv:2203.16776, for the model of low order that is subtracted (LODR).
     """
 
     def __init__(
         self,
         lm: str | None = None,
         lm_weight: float = 0.3,
+        lodr: str | None = None,
+        lodr_weight: float = 0.1,
         token_bonus: float = 0.0,
         hotwords: str | None = None,
         hotword_boost: float = 1.5,
@@ -55,6 +81,9 @@ class ShallowFusion:
         Args:
             lm: ARPA file with a language model over tokens.
             lm_weight: of its log-probabilities; the others have weight 1.
+            lodr: ARPA file with a model of low order of the transcripts that the run was trained on; its
+                log-probabilities are subtracted, in place of what a transducer has itself learned of them.
+            lodr_weight: of these.
             token_bonus: added for each token, against the language model's liking for short texts.
             hotwords: text file with phrases, as in ``read_phrases``.
             hotword_boost: added for each token of a phrase without a boost of its own.
@@ -62,21 +91,23 @@ class ShallowFusion:
         Raises:
             ValueError: there is no such file, or a number is out of its range.
         """
-        if not 0 <= lm_weight <= 10:
-            raise ValueError(f"lm_weight must be at least 0 and at most 10, given {lm_weight}")
+        for name, weight in {"lm_weight": lm_weight, "lodr_weight": lodr_weight}.items():
+            if not 0 <= weight <= 10:
+                raise ValueError(f"{name} must be at least 0 and at most 10, given {weight}")
         if not -MAX_BOOST <= token_bonus <= MAX_BOOST:
             raise ValueError(
                 f"token_bonus must be at least -{MAX_BOOST:g} and at most {MAX_BOOST:g}, given {token_bonus}"
             )
         if not 0 < hotword_boost <= MAX_BOOST:
             raise ValueError(f"hotword_boost must be above 0 and at most {MAX_BOOST:g}, given {hotword_boost}")
-        self._lm = _file("lm", lm)
-        self._hotwords = _file("hotwords", hotwords)
-        self._lm_weight, self._token_bonus, self._hotword_boost = lm_weight, token_bonus, hotword_boost
-        self.scorer: Scorer = WeightedSum([], token_bonus)
+        self._models = {"lm": _file("lm", lm), "lodr": _file("lodr", lodr)}
+        self._hotwords, self._hotword_boost = _file("hotwords", hotwords), hotword_boost
+        self.weights = {"lm_weight": lm_weight, "lodr_weight": lodr_weight, "token_bonus": token_bonus}
+        self._loaded: dict[str, tuple[Scorer, str]] = {}
+        self.weigh()
 
-    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
-        """Read the files, for the tokens of a run; return a line about each, for those who read the results.
+    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> None:
+        """Read the files, for the tokens of a run.
 
         Args:
             tokenizer: of the run.
@@ -85,18 +116,34 @@ class ShallowFusion:
         Raises:
             ValueError: a file is malformed, or has nothing to do with the tokens.
         """
-        scorers: list[tuple[Scorer, float]] = []
-        notes = []
-        if self._lm is not None:
-            model, note = _language_model(self._lm, tokenizer.pieces)
-            scorers.append((model, self._lm_weight))
-            notes.append(f"{note}; weight {self._lm_weight:g}, bonus per token {self._token_bonus:g}")
+        for option, path in self._models.items():
+            if path is not None:
+                self._loaded[option] = _language_model(option, path, tokenizer.pieces)
         if self._hotwords is not None:
             phrases = read_phrases(self._hotwords, self._hotword_boost, lambda text: tokenizer.encode(normalize(text)))
-            scorers.append((HotwordScorer(phrases, tokenizer.vocab_size, _boundary(tokenizer.pieces)), 1.0))
-            notes.append(f"{len(phrases)} hotwords of {self._hotwords}")
-        self.scorer = WeightedSum(scorers, self._token_bonus)
-        return notes
+            scorer = HotwordScorer(phrases, tokenizer.vocab_size, _boundary(tokenizer.pieces))
+            self._loaded["hotwords"] = scorer, f"{len(phrases)} hotwords of {self._hotwords}"
+        self.weigh()
+
+    def weigh(self, **weights: float) -> None:
+        """Change some of the weights; see ``LoadsScorers``, also for the other methods."""
+        self.weights.update(weights)
+        signed = {"lm": self.weights["lm_weight"], "lodr": -self.weights["lodr_weight"], "hotwords": 1.0}
+        scorers = [(scorer, signed[option]) for option, (scorer, _) in self._loaded.items() if signed[option]]
+        self.scorer: Scorer = WeightedSum(scorers, self.weights["token_bonus"])
+
+    @property
+    def tunable(self) -> Mapping[str, Sequence[float]]:
+        """Return the weights of the language models that were loaded, and the bonus that goes with them."""
+        names = [f"{option}_weight" for option in self._models if option in self._loaded]
+        return {name: TRIED[name] for name in (*names, "token_bonus")} if names else {}
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a line about each file."""
+        lm, lodr, bonus = self.weights.values()
+        ends = {"lm": f"; weight {lm:g}, bonus per token {bonus:g}", "lodr": f", subtracted; weight {lodr:g}"}
+        return [f"{what}{ends.get(option, '')}" for option, (_, what) in self._loaded.items()]
 
 
 def _file(option: str, given: str | None) -> Path | None:
@@ -109,7 +156,7 @@ def _file(option: str, given: str | None) -> Path | None:
     return path
 
 
-def _language_model(path: Path, pieces: Sequence[str]) -> tuple[NGramScorer, str]:
+def _language_model(option: str, path: Path, pieces: Sequence[str]) -> tuple[Scorer, str]:
     """Return a scorer, and what it is."""
     model = read_arpa(path)
     tokens = pieces[NUM_SPECIAL:]
@@ -117,7 +164,7 @@ def _language_model(path: Path, pieces: Sequence[str]) -> tuple[NGramScorer, str
     if len(missing) == len(tokens):
         words = [word for word in model.words if word not in SPECIAL]
         raise ValueError(
-            f"lm: {path} is a model of other tokens: its words are like {words[:3]}, the tokens of the run like "
+            f"{option}: {path} is a model of other tokens: its words are like {words[:3]}, the tokens of the run like "
             f"{tokens[:3]}, and none is among both; asr-lm run=RUN text=FILE output=FILE makes one that fits"
         )
     lacking = f", without {len(missing)} of {len(tokens)} tokens, such as {missing[:3]}" if missing else ""

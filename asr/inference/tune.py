@@ -1,0 +1,71 @@
+"""Chooses the weights of a decoder on development sets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from asr.data.loading.batch import Batch
+from asr.data.loading.data_module import DataModule
+from asr.decoding.hypothesis import Decoder
+from asr.decoding.scorers.fusion import LoadsScorers
+from asr.evaluation.wer import Score, Utterance, score
+from asr.inference.batches import process
+from asr.models.recognizer import Recognizer
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Weights of a decoder by the names of their options, and the errors with them."""
+
+    weights: Mapping[str, float]
+    score: Score
+
+
+def tune(recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets: Mapping[str, Any]) -> list[Trial]:
+    """Decode sets with all combinations of weights, and leave the decoder with the best, those of the lowest WER.
+
+    Audio is encoded once for all of them. Between equal ones the lower CER decides, then the smaller weights.
+
+    Args:
+        recognizer: features → encodings.
+        decoder: encodings → tokens; its weights are tunable.
+        data_module: reads the cuts.
+        sets: cuts by the name of their set.
+
+    Returns:
+        All combinations, in the order of their weights.
+
+    Raises:
+        OutOfMemory: a batch does not fit into memory.
+        RunFailed: a worker that reads data was lost.
+        ValueError: the sets have no words.
+    """
+    assert isinstance(decoder, LoadsScorers)
+    tried = decoder.tunable
+    grid = [dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
+    found: list[list[Utterance]] = [[] for _ in grid]
+
+    def work(name: str, batch: Batch) -> list[None]:
+        encodings, num_frames = recognizer(batch.features, batch.num_frames)
+        ids = [f"{name}/{cut}" for cut in batch.ids]
+        for weights, utterances in zip(grid, found, strict=True):
+            decoder.weigh(**weights)
+            hypotheses = decoder(recognizer.head, encodings, num_frames)
+            texts = [data_module.tokenizer.decode(best.tokens) for best, *_ in hypotheses]
+            utterances.extend(map(Utterance, ids, batch.texts, texts))
+        return []
+
+    for name, cuts in sets.items():
+        process(recognizer, data_module, cuts, f"tuning on {name}", partial(work, name))
+    trials = [Trial(weights, score(utterances)) for weights, utterances in zip(grid, found, strict=True)]
+    decoder.weigh(**best_of(trials).weights)
+    return trials
+
+
+def best_of(trials: list[Trial]) -> Trial:
+    """Return the trial with the fewest errors."""
+    return min(trials, key=lambda trial: (trial.score.words.errors, trial.score.characters.errors))
