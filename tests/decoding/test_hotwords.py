@@ -1,5 +1,6 @@
 import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ def ending(text: list[int], phrase: tuple[int, ...]) -> bool:
     return len(phrase) <= len(text) and tuple(text[len(text) - len(phrase) :]) == phrase
 
 
-def brute_force(text: list[int], phrases: Phrases, boundary: int | None) -> tuple[float, float]:
+def brute_force(
+    text: list[int], phrases: Phrases, boundary: int | None, beginnings: Sequence[int] = ()
+) -> tuple[float, float]:
     """Return what the complete phrases of a text add, and the best phrase that is not complete at its end."""
     first = () if boundary is None else (boundary,)
     text = [*first, *text]
@@ -23,7 +26,7 @@ def brute_force(text: list[int], phrases: Phrases, boundary: int | None) -> tupl
         boost * len(phrase)
         for phrase, boost in phrases.items()
         for end in range(len(text) + 1)
-        if ending(text[:end], first + phrase)
+        if ending(text[:end], first + phrase) and (not beginnings or end == len(text) or text[end] in beginnings)
     ]
     begun = [
         boost * length
@@ -47,17 +50,17 @@ def random_phrases(seed: int) -> Phrases:
     return {tuple(rng.choices((2, 3, 4), k=rng.randint(1, 4))): rng.choice((0.5, 1.0, 2.25)) for _ in range(seed)}
 
 
-@pytest.mark.parametrize("boundary", [None, SPACE])
+@pytest.mark.parametrize(("boundary", "beginnings"), [(None, ()), (SPACE, ()), (SPACE, (SPACE,)), (None, (3, 5))])
 @pytest.mark.parametrize("seed", [0, 1, 3, 6, 12])
-def test_scores_equal_those_of_looking_at_the_whole_text_each_time(seed, boundary):
+def test_scores_equal_those_of_looking_at_the_whole_text_each_time(seed, boundary, beginnings):
     phrases = random_phrases(seed)
-    scorer = HotwordScorer(phrases, 6, boundary)
+    scorer = HotwordScorer(phrases, 6, boundary, beginnings)
     for length, repeat in itertools.product(range(9), range(8)):
         text = random.Random(100 * length + repeat).choices((2, 3, 4, 5), weights=(3, 3, 3, 1), k=length)
         scores, end = scored(scorer, text)
         for place in range(length + 1):
-            assert sum(scores[:place]) == pytest.approx(sum(brute_force(text[:place], phrases, boundary)))
-        assert sum(scores) + end == pytest.approx(brute_force(text, phrases, boundary)[0])
+            assert sum(scores[:place]) == pytest.approx(sum(brute_force(text[:place], phrases, boundary, beginnings)))
+        assert sum(scores) + end == pytest.approx(brute_force(text, phrases, boundary, beginnings)[0])
 
 
 def test_a_phrase_gets_its_share_token_by_token_and_loses_it_where_it_is_left():
@@ -72,6 +75,12 @@ def test_phrases_are_found_at_the_beginnings_of_words_only():
     scorer = HotwordScorer({(3, 4): 1.0}, 6, boundary=SPACE)
     assert scored(scorer, [3, 4]) == ([1.0, 1.0], 0.0)
     assert scored(scorer, [5, 3, 4, SPACE, 3, 4]) == ([0.0, 0.0, 0.0, 0.0, 1.0, 1.0], 0.0)
+
+
+def test_a_phrase_within_a_longer_word_loses_its_boost():
+    scorer = HotwordScorer({(3, 4): 1.0}, 6, boundary=SPACE, beginnings=(SPACE,))
+    assert scored(scorer, [3, 4, 5]) == ([1.0, 1.0, -2.0], 0.0)
+    assert scored(scorer, [3, 4, SPACE, 5]) == ([1.0, 1.0, 0.0, 0.0], 0.0)
 
 
 def test_hypotheses_do_not_mix():

@@ -74,7 +74,7 @@ class ShallowFusion:
         lodr_weight: float = 0.1,
         token_bonus: float = 0.0,
         hotwords: str | None = None,
-        hotword_boost: float = 1.5,
+        hotword_boost: float = 1.0,
     ) -> None:
         """Check the options.
 
@@ -121,7 +121,10 @@ class ShallowFusion:
                 self._loaded[option] = _language_model(option, path, tokenizer.pieces)
         if self._hotwords is not None:
             phrases = read_phrases(self._hotwords, self._hotword_boost, lambda text: tokenizer.encode(normalize(text)))
-            scorer = HotwordScorer(phrases, tokenizer.vocab_size, _boundary(tokenizer.pieces))
+            beginnings = [number for number, piece in enumerate(tokenizer.pieces) if piece.startswith(SPACE_PIECE)]
+            # a token between words, if no other says where a word begins
+            boundary = beginnings[0] if [tokenizer.pieces[number] for number in beginnings] == [SPACE_PIECE] else None
+            scorer = HotwordScorer(phrases, tokenizer.vocab_size, boundary, beginnings)
             self._loaded["hotwords"] = scorer, f"{len(phrases)} hotwords of {self._hotwords}"
         self.weigh()
 
@@ -169,9 +172,3 @@ def _language_model(option: str, path: Path, pieces: Sequence[str]) -> tuple[Sco
         )
     lacking = f", without {len(missing)} of {len(tokens)} tokens, such as {missing[:3]}" if missing else ""
     return NGramScorer(model, pieces), f"language model {path} of order {model.order}{lacking}"
-
-
-def _boundary(pieces: Sequence[str]) -> int | None:
-    """Return the token between words, if no other says where a word begins."""
-    marked = [number for number, piece in enumerate(pieces) if piece.startswith(SPACE_PIECE)]
-    return marked[0] if [pieces[number] for number in marked] == [SPACE_PIECE] else None

@@ -70,14 +70,21 @@ class HotwordScorer:
     """Adds a boost for each token of a phrase while it is followed, and takes it back where the phrase is left.
 
     What a whole text gets is the boost times the number of tokens of each phrase in it, as often as it occurs, phrases
-    within others and overlaps too. The state is the longest beginning of a phrase that a hypothesis ends with.
+    within others and overlaps too. A phrase that the next token makes a part of a longer word is none. The state is the
+    longest beginning of a phrase that a hypothesis ends with.
 
     Reference:
         Aho and Corasick 1975, "Efficient String Matching: An Aid to Bibliographic Search", Communications of the ACM
         18, algorithms 2 to 4.
     """
 
-    def __init__(self, phrases: Mapping[tuple[int, ...], float], vocab_size: int, boundary: int | None = None) -> None:
+    def __init__(
+        self,
+        phrases: Mapping[tuple[int, ...], float],
+        vocab_size: int,
+        boundary: int | None = None,
+        beginnings: Sequence[int] = (),
+    ) -> None:
         """Build the automaton.
 
         Args:
@@ -85,6 +92,8 @@ class HotwordScorer:
             vocab_size: V.
             boundary: token between words, for tokenizers whose other tokens do not say where words begin; phrases are
                 then found at the beginnings of words only.
+            beginnings: tokens before which a word ends, with the boundary; phrases then end where words end. Without
+                any, as of tokenizers without spaces, they may end anywhere.
 
         Raises:
             ValueError: the phrases are too many.
@@ -113,20 +122,23 @@ class HotwordScorer:
         self.first = torch.zeros(vocab_size, dtype=torch.int64)
         for token, node in children[ROOT].items():
             self.first[token] = node
+        self.ends_words = torch.full((vocab_size,), not beginnings)
+        self.ends_words[list(beginnings)] = True
         self.completed = torch.tensor(completed, dtype=torch.float64)
         self.begun = torch.tensor(begun, dtype=torch.float64)
         self.begin = ROOT if boundary is None else children[ROOT].get(boundary, ROOT)
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return the nodes (B, 1) of the empty text; see ``Scorer``, also for the other methods."""
-        for name in ("keys", "targets", "first", "completed", "begun"):
+        for name in ("keys", "targets", "first", "ends_words", "completed", "begun"):
             setattr(self, name, getattr(self, name).to(device))
         return torch.full((batch_size, 1), self.begin, device=device)
 
     def score(self, state: Tensor, tokens: Tensor) -> Tensor:
         """Return what tokens add to hypotheses, below 0 where they leave a phrase: (B, K, C)."""
-        nodes = self._after(state.unsqueeze(2), tokens)
-        return self.completed[nodes] + self.begun[nodes] - self.begun[state].unsqueeze(2)
+        before, nodes = state.unsqueeze(2), self._after(state.unsqueeze(2), tokens)
+        left = self.begun[before] + self.completed[before].masked_fill(self.ends_words[tokens], 0.0)
+        return self.completed[nodes] + self.begun[nodes] - left
 
     def advance(self, state: Tensor, tokens: Tensor) -> Tensor:
         """Return the nodes (B, K) after tokens (B, K)."""
