@@ -144,6 +144,16 @@ def test_wrong_lines_of_hotwords_are_named(line, said, tmp_path):
 
 def test_a_language_model_of_other_tokens_is_refused(tmp_path):
     words = "\\data\\\nngram 1=2\n\\1-grams:\n-1 alpha\n-1 beta\n\\end\\"
-    fusion = ShallowFusion(lm=written(tmp_path, words))
-    with pytest.raises(ValueError, match=r"is a model of other tokens: its words are like \['alpha', 'beta'\]"):
+    fusion = ShallowFusion(lm=written(tmp_path, words.replace("-1 ", "-1 ▁")))
+    with pytest.raises(ValueError, match=r"is a model of other tokens: its words are like \['▁alpha', '▁beta'\]"):
         loaded(fusion)
+    with pytest.raises(ValueError, match=r"lm: .*its words are like \['alpha', 'beta'\], and none is written with"):
+        loaded(ShallowFusion(lm=written(tmp_path, words)))
+
+
+def test_a_language_model_of_words_scores_words(tmp_path):
+    words = "\\data\\\nngram 1=4\n\\1-grams:\n-1 AB\n-2 BA\n-4 <unk>\n-0.5 </s>\n\\end\\"
+    lm = written(tmp_path, words)
+    fusion = ShallowFusion(lm=lm, lm_weight=0.5)
+    assert loaded(fusion) == [f"language model {lm} of order 1, of 2 words; weight 0.5, bonus per token 0"]
+    assert score_of(fusion, [3, 4, 2, 4, 3]) == pytest.approx(0.5 * math.log(10) * -3.5)

@@ -10,6 +10,7 @@ from asr.decoding.scorers.hotwords import MAX_BOOST, HotwordScorer, read_phrases
 from asr.decoding.scorers.ngram import NGramScorer
 from asr.decoding.scorers.protocol import Scorer
 from asr.decoding.scorers.weighted_sum import WeightedSum
+from asr.decoding.scorers.word_ngram import WordNGramScorer
 from asr.language_models.arpa import read_arpa
 from asr.language_models.ngrams import SPECIAL
 from asr.safe_io import named_path
@@ -79,7 +80,7 @@ class ShallowFusion:
         """Check the options.
 
         Args:
-            lm: ARPA file with a language model over tokens.
+            lm: ARPA file with a language model over tokens, or over words.
             lm_weight: of its log-probabilities; the others have weight 1.
             lodr: ARPA file with a model of low order of the transcripts that the run was trained on; its
                 log-probabilities are subtracted, in place of what a transducer has itself learned of them.
@@ -118,7 +119,7 @@ class ShallowFusion:
         """
         for option, path in self._models.items():
             if path is not None:
-                self._loaded[option] = _language_model(option, path, tokenizer.pieces)
+                self._loaded[option] = _language_model(option, path, tokenizer, normalize)
         if self._hotwords is not None:
             phrases = read_phrases(self._hotwords, self._hotword_boost, lambda text: tokenizer.encode(normalize(text)))
             beginnings = [number for number, piece in enumerate(tokenizer.pieces) if piece.startswith(SPACE_PIECE)]
@@ -159,13 +160,24 @@ def _file(option: str, given: str | None) -> Path | None:
     return path
 
 
-def _language_model(option: str, path: Path, pieces: Sequence[str]) -> tuple[Scorer, str]:
-    """Return a scorer, and what it is."""
-    model = read_arpa(path)
+def _language_model(
+    option: str, path: Path, tokenizer: Tokenizer, normalize: Callable[[str], str]
+) -> tuple[Scorer, str]:
+    """Return a scorer, and what it is: a model of words if it lacks the mark of a space, and has more than tokens."""
+    model, pieces = read_arpa(path), tokenizer.pieces
     tokens = pieces[NUM_SPECIAL:]
+    words = [word for word in model.words if word not in SPECIAL]
+    has_spaces = any(SPACE_PIECE in piece for piece in tokens)
+    if has_spaces and not any(SPACE_PIECE in word for word in words) and not set(words) <= set(tokens):
+        try:
+            return (
+                WordNGramScorer(model, tokenizer.surfaces, normalize),
+                f"language model {path} of order {model.order}, of {len(words)} words",
+            )
+        except ValueError as error:
+            raise ValueError(f"{option}: {path}: {error}") from None
     missing = [piece for piece in tokens if piece not in model.numbers]
     if len(missing) == len(tokens):
-        words = [word for word in model.words if word not in SPECIAL]
         raise ValueError(
             f"{option}: {path} is a model of other tokens: its words are like {words[:3]}, the tokens of the run like "
             f"{tokens[:3]}, and none is among both; asr-lm run=RUN text=FILE output=FILE makes one that fits"
