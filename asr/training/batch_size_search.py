@@ -124,6 +124,7 @@ def search_batch_size(
     module: TrainingModule,
     dataset: SpeechDataset,
     order: DurationBucketSampler,
+    text_lengths: np.ndarray,
     make_trainer: TrainerFactory,
     reserved: int = 0,
 ) -> BatchSizeSearch:
@@ -133,13 +134,15 @@ def search_batch_size(
         module: what would be trained.
         dataset: cuts → batch, with the longest cuts that augmentation can make.
         order: of the training data.
+        text_lengths: of its cuts.
         make_trainer: see `TrainerFactory`.
         reserved: bytes that a run will need in addition to what is measured here.
     """
     memory = memory_of(make_trainer([], 1).strategy.root_device)
     with torch.random.fork_rng():  # training steps seed torch's generator
         buckets = [
-            _measure(module, dataset, order, numbers, make_trainer, memory) for numbers in order.largest_per_bucket()
+            _measure(module, dataset, order, numbers, make_trainer, memory)
+            for numbers in order.largest_per_bucket(text_lengths)
         ]
     return BatchSizeSearch(memory.name, memory.available, reserved, tuple(buckets))
 
@@ -152,7 +155,7 @@ def _measure(
     make_trainer: TrainerFactory,
     memory: DeviceMemory,
 ) -> Bucket:
-    """Measure a quarter, a half and the whole of a micro-batch whose longest cut comes first."""
+    """Measure a quarter, a half and the whole of a micro-batch whose longest cut and text come first."""
     sizes = sorted({math.ceil(len(numbers) / part) for part in (4, 2, 1)})
     # the first update creates the optimizer's state; the second one of a size runs warm
     nums = [sizes[0], *sizes, sizes[-1]]

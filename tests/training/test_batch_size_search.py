@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from lhotse import CutSet, MonoCut
@@ -62,7 +63,8 @@ class Setup:
         return self.trainers[-1]
 
     def run(self, **options) -> BatchSizeSearch:
-        return search_batch_size(self.module, Dataset(), self.order, self.make_trainer, **options)
+        text_lengths = np.arange(len(self.order.durations))
+        return search_batch_size(self.module, Dataset(), self.order, text_lengths, self.make_trainer, **options)
 
 
 def test_the_largest_micro_batch_of_every_bucket_and_its_parts_are_measured(monkeypatch):

@@ -113,17 +113,32 @@ class DurationBucketSampler:
         """Return the number of updates of an epoch."""
         return len(self.plan(epoch)) // micro_batches_per_update
 
-    def largest_per_bucket(self, epoch: int = 0) -> Plan:
-        """Return the micro-batch of each duration bucket with the most counted seconds, its longest cut first."""
+    def largest_per_bucket(self, text_lengths: np.ndarray, epoch: int = 0) -> Plan:
+        """Return the micro-batch of each duration bucket with the most counted seconds.
+
+        Its longest cut comes first, and then the one with the longest text in its bucket, in the place of another: the
+        memory of a transducer grows with the product of both.
+
+        Args:
+            text_lengths: of all cuts.
+            epoch: whose micro-batches these are.
+        """
+        bucket_of = np.searchsorted(self.duration_bins, self.durations, side="right")
         largest: dict[int, tuple[float, np.ndarray]] = {}
         for part in self.plan(epoch):
             longest_first = part[np.argsort(-self.durations[part], kind="stable")]
-            longest = self.durations[longest_first[0]]
-            counted = float(self.size.costs(longest)) * len(part)
-            bucket = int(np.searchsorted(self.duration_bins, longest, side="right"))
+            counted = float(self.size.costs(self.durations[longest_first[0]])) * len(part)
+            bucket = int(bucket_of[longest_first[0]])
             if counted > largest.get(bucket, (0.0, part))[0]:
                 largest[bucket] = (counted, longest_first)
-        return [part for _, (_, part) in sorted(largest.items())]
+        found = []
+        for bucket, (_, part) in sorted(largest.items()):
+            members = np.flatnonzero(bucket_of == bucket)
+            longest_text = members[text_lengths[members].argmax()]
+            others = part[1:][part[1:] != longest_text]
+            first = [part[0]] if longest_text == part[0] else [part[0], longest_text]
+            found.append(np.array([*first, *others][: len(part)]))
+        return found
 
     def cut_set(self, numbers: Iterable[int]) -> CutSet:
         """Return the cuts of these numbers, in their order."""

@@ -58,6 +58,10 @@ class CtcLengths:
             raise ValueError(f"{path} does not hold two lengths of at least 0 for each of {num_cuts} cuts")
         return cls(**{name: lengths.astype(np.int64) for name, lengths in found.items()})
 
+    def without(self, numbers: Sequence[int]) -> CtcLengths:
+        """Return the lengths of the other cuts."""
+        return CtcLengths(np.delete(self.num_frames, numbers), np.delete(self.num_ctc_frames, numbers))
+
     def too_short(self, output_frames: OutputFrames) -> dict[int, str]:
         """Return the numbers of the cuts without a CTC alignment, and why.
 

@@ -78,12 +78,14 @@ class PreparedData:
         return cuts.without(masked) if masked else cuts
 
     def ctc_lengths(self, split: str) -> CtcLengths:
-        """Return the lengths of all cuts of a split.
+        """Return the lengths of the cuts of a split.
 
         Raises:
             ValueError: their file is damaged.
         """
-        return CtcLengths.load(self.folder / f"ctc_lengths_{split}.npz", int(self.splits[split]["num_utterances"]))
+        masked = self.masked.get(split, [])
+        num_cuts = int(self.splits[split]["num_utterances"]) + len(masked)
+        return CtcLengths.load(self.folder / f"ctc_lengths_{split}.npz", num_cuts).without(masked)
 
     def for_encoder(self, output_frames: OutputFrames) -> PreparedData:
         """Return the data without the training and dev cuts that have no CTC alignment; test sets stay whole.

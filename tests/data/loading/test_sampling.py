@@ -111,8 +111,8 @@ def test_by_default_ten_buckets_are_shuffled_with_seed_0():
     default = DurationBucketSampler(iter(cuts), size)
     explicit = DurationBucketSampler(cuts, size, seed=0, shuffle=True)
     assert ids(default.epoch(0)) == ids(explicit.epoch(0))
-    largest = [part.tolist() for part in default.largest_per_bucket()]
-    assert largest == [part.tolist() for part in explicit.largest_per_bucket(epoch=0)]
+    largest = [part.tolist() for part in default.largest_per_bucket(np.arange(60))]
+    assert largest == [part.tolist() for part in explicit.largest_per_bucket(np.arange(60), epoch=0)]
 
 
 def test_shuffling_reaches_the_whole_corpus():
@@ -140,11 +140,15 @@ def test_padding_counts_as_audio():
 
 
 def test_the_largest_micro_batch_of_every_bucket_starts_with_its_longest_cut(order):
-    largest = order.largest_per_bucket()
+    text_lengths = np.random.default_rng(0).permutation(len(order.durations))
+    largest = order.largest_per_bucket(text_lengths)
     assert len(largest) == len(order.duration_bins) + 1
     for part, low, high in zip(largest, [0, *order.duration_bins], [*order.duration_bins, 99], strict=True):
         assert low <= order.durations[part].min() <= order.durations[part].max() < high
         assert order.durations[part][0] == order.durations[part].max()
+        members = np.flatnonzero((low <= order.durations) & (order.durations < high))
+        assert text_lengths[part[:2]].max() == text_lengths[members].max()
+        assert len(set(part.tolist())) == len(part)
         seconds = [order.durations[p].max() * len(p) for p in order.plan(0) if low <= order.durations[p[0]] < high]
         assert order.durations[part].max() * len(part) == max(seconds)
     assert [cut.id for cut in order.cut_set(largest[0])] == [f"cut{i}" for i in largest[0]]
@@ -197,7 +201,7 @@ def test_short_cuts_fill_a_micro_batch():
     order = DurationBucketSampler(short, BucketingConfig(2.0), shuffle=False)
     assert [len(part) for part in order.plan(0)] == [4, 4, 1]
     alone = DurationBucketSampler(short.subset(first=1), BucketingConfig(2.0))
-    assert [part.tolist() for part in alone.largest_per_bucket()] == [[0]]
+    assert [part.tolist() for part in alone.largest_per_bucket(np.ones(1))] == [[0]]
 
 
 def test_no_cuts_and_impossible_sizes_are_refused():
