@@ -48,6 +48,19 @@ def test_texts_of_a_batch_are_aligned_as_each_alone():
         torch.testing.assert_close(together.score[row], alone.score[0])
 
 
+def test_torchaudios_alignment_is_the_same():
+    functional = pytest.importorskip("torchaudio.functional", exc_type=(ImportError, OSError))
+    generator = torch.Generator().manual_seed(4)
+    log_probs = torch.randn(1, 40, 6, generator=generator).mul(3).log_softmax(-1)
+    tokens = torch.tensor([[3, 3, 1, 5, 2, 2, 2, 4]])
+    labels, scores = functional.forced_align(log_probs, tokens.int())
+    found = align_ctc(log_probs, torch.tensor([40]), tokens, torch.tensor([8]))
+    runs = [list(run) for label, run in itertools.groupby(enumerate(labels[0].tolist()), key=lambda x: x[1]) if label]
+    assert [run[0][0] for run in runs] == found.first[0].tolist()
+    assert [run[-1][0] for run in runs] == found.last[0].tolist()
+    torch.testing.assert_close(scores.sum().double(), found.score[0])
+
+
 def test_a_text_with_too_many_tokens_has_no_alignment():
     log_probs, frames = torch.zeros(3, 4, 3).log_softmax(-1), torch.tensor([4, 2, 0])
     found = align_ctc(log_probs, frames, torch.tensor([[1, 1, 2], [1, 1, 2], [1, 1, 2]]), torch.tensor([3, 2, 1]))

@@ -1,5 +1,7 @@
 """The transducer's losses against the joiner's logits of all frames and places, and its bounds."""
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -49,6 +51,24 @@ def test_the_exact_loss_and_its_gradients_are_those_of_all_logits(context_size, 
     torch.testing.assert_close(found.total, expected)
     for one, other in zip(gradients(found.total, head, frames), gradients(expected, head, frames), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_torchaudios_loss_and_its_gradients_are_the_same():
+    pytest.importorskip("torchaudio", reason="torchaudio is not installed", exc_type=(ImportError, OSError))
+    ours, theirs = make(prune_range=None).float(), make(prune_range=None, backend="torchaudio").float()
+    frames = encodings().detach().float().requires_grad_()
+    expected, found = (head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS).total for head in (ours, theirs))
+    torch.testing.assert_close(found, expected)
+    pairs = zip(gradients(found, theirs, frames), gradients(expected, ours, frames), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_a_missing_torchaudio_is_said_when_the_head_is_made(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchaudio", None)
+    monkeypatch.setitem(sys.modules, "torchaudio.functional", None)
+    with pytest.raises(ValueError, match=r"backend=torchaudio: its loss cannot be loaded .*choose backend=torch"):
+        make(prune_range=None, backend="torchaudio")
 
 
 def test_pruning_that_keeps_every_place_is_exact():
@@ -153,6 +173,8 @@ def test_the_pruned_loss_gains_and_the_simple_one_loses_weight_as_training_warms
         ("simple_loss_scale", 1.1),
         ("warmup_batches", -1),
         ("ref_duration_s", 0),
+        ("backend", "k2"),
+        ("backend", "torchaudio"),
     ],
 )
 def test_impossible_options_are_refused(option, value):

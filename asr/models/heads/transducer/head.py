@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.error_text import first_line
 from asr.models.heads.protocols import Losses
 from asr.models.heads.transducer.joint import JointScores
 from asr.models.heads.transducer.lattice import PathLosses
@@ -71,6 +72,7 @@ class TransducerHead(nn.Module):
         joiner_dim: J.
         context_size: C, at least 1.
         prune_range: R, at least 2: tokens that are scored in each frame; None: all.
+        backend: of the loss without pruning: ``torch``; or ``torchaudio``, if installed, which keeps all logits.
         lm_scale: share in [0, 1) of the prediction alone in the simple joiner.
         simple_loss_scale: in [0, 1].
         warmup_batches: of the losses.
@@ -101,9 +103,11 @@ class TransducerHead(nn.Module):
         simple_loss_scale: float = 0.5,
         warmup_batches: float = 2000.0,
         ref_duration_s: float = 600.0,
+        backend: str = "torch",
     ) -> None:
         super().__init__()
         _check(locals())
+        self.rnnt_loss = _rnnt_loss() if backend == "torchaudio" else None
         self.prune_range, self.lm_scale, self.simple_loss_scale = prune_range, lm_scale, simple_loss_scale
         self.warmup_s, self.warmed_up = warmup_batches * ref_duration_s, 1.0
         self.context_size = context_size
@@ -129,12 +133,23 @@ class TransducerHead(nn.Module):
         """Return the loss of each utterance, see ``Head.loss``."""
         lengths = num_frames, num_tokens
         if self.prune_range is None:
-            exact = PathLosses.apply(*self.path_scores(encodings, tokens, num_tokens), *lengths)[0]
+            exact = self._exact(encodings, num_frames, tokens, num_tokens)
             return Losses(exact, {"transducer": exact}, torch.ones_like(num_frames, dtype=torch.bool))
         inputs = self._inputs(encodings, tokens, num_tokens)
         # sums over hundreds of frames, in 32 bits under autocast too
         with torch.autocast(encodings.device.type, enabled=False):
             return self._pruned(*inputs, *lengths, self.prune_range)
+
+    def _exact(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
+        """Return the loss (B,) over all alignments."""
+        if self.rnnt_loss is None:
+            return PathLosses.apply(*self.path_scores(encodings, tokens, num_tokens), num_frames, num_tokens)[0]
+        encodings, predictions, labels = self._inputs(encodings, tokens, num_tokens)
+        with torch.autocast(encodings.device.type, enabled=False):
+            frames, places = self.joiner.encoder_proj(encodings), self.joiner.decoder_proj(predictions)
+            logits = self.joiner.output_linear((frames[:, : int(num_frames.max()), None] + places[:, None]).tanh())
+            counts = (x.int() for x in (labels[:, :-1], num_frames, num_tokens))
+            return self.rnnt_loss(logits.float(), *counts, blank=BLANK_ID, reduction="none")
 
     def path_scores(self, encodings: Tensor, tokens: Tensor, num_tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities of blanks and tokens at all places, see ``ScoresPaths``."""
@@ -200,6 +215,22 @@ def _at_least_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
+def _rnnt_loss() -> Callable[..., Tensor]:
+    """Return torchaudio's loss.
+
+    Raises:
+        ValueError: torchaudio cannot be loaded, or has no such loss.
+    """
+    try:
+        from torchaudio.functional import rnnt_loss
+    except (ImportError, OSError, AttributeError) as error:
+        raise ValueError(
+            f"backend=torchaudio: its loss cannot be loaded ({first_line(error)}); install a torchaudio that fits this "
+            "torch, or choose backend=torch, which needs less memory"
+        ) from error
+    return rnnt_loss
+
+
 def _check(given: Mapping[str, Any]) -> None:
     """Refuse arguments of ``TransducerHead`` that are out of their range."""
     rules: Mapping[str, tuple[Callable[[Any], bool], str]] = {
@@ -212,6 +243,10 @@ def _check(given: Mapping[str, Any]) -> None:
         "simple_loss_scale": (lambda x: 0 <= x <= 1, "in [0, 1]"),
         "warmup_batches": (lambda x: x >= 0, "at least 0"),
         "ref_duration_s": (lambda x: x > 0, "above 0"),
+        "backend": (
+            lambda x: x == "torch" or (x == "torchaudio" and given["prune_range"] is None),
+            "torch, or torchaudio with prune_range=null",
+        ),
     }
     for name, (holds, allowed) in rules.items():
         if not holds(given[name]):

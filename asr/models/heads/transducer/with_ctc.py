@@ -29,6 +29,7 @@ class TransducerCtcHead(TransducerHead):
         simple_loss_scale: in [0, 1].
         warmup_batches: of the transducer's losses.
         ref_duration_s: seconds of audio that count as one batch.
+        backend: of the transducer's loss.
         ctc_weight: of the whole loss of CTC, above 0.
         ctc_dropout: probability in [0, 1) before the projection of CTC.
         consistency_weight: as in `CrCtcHead`: two augmented views of each utterance should have the same distributions,
@@ -57,9 +58,11 @@ class TransducerCtcHead(TransducerHead):
         ctc_weight: float = 0.2,
         ctc_dropout: float = 0.1,
         consistency_weight: float = 0.0,
+        backend: str = "torch",
     ) -> None:
         sizes = predictor_dim, joiner_dim, context_size, prune_range
-        super().__init__(d_model, vocab_size, *sizes, lm_scale, simple_loss_scale, warmup_batches, ref_duration_s)
+        scales = lm_scale, simple_loss_scale, warmup_batches, ref_duration_s
+        super().__init__(d_model, vocab_size, *sizes, *scales, backend)
         if not ctc_weight > 0:
             raise ValueError(f"ctc_weight must be above 0, given {ctc_weight}; head=transducer has no CTC")
         self.ctc_weight = ctc_weight
