@@ -246,12 +246,11 @@ def test_momentum_keeps_its_type():
         assert optimizer.param_groups[0]["dtype_momentum"] == (None if given is None else str(expected)[6:])
 
 
-def test_a_rule_against_weight_decay_needs_nothing_where_the_decay_is_off():
+def test_a_rule_against_weight_decay_switches_its_own_decay_off():
     rules = [{"pattern": "bias$", "weight_decay": 0.0}, {"pattern": ".*"}]
-    factory = partial(T5XAdafactor, lr=0.1, factor_map="matrices")
-    assert len(grouped(factory, rules)(named().items()).param_groups) == 2
-    with pytest.raises(ValueError, match=r"unknown option 'weight_decay'.*did you mean 'weight_decay_rate'"):
-        grouped(partial(factory, weight_decay_rate=0.1), rules)(named().items())
+    factory = partial(T5XAdafactor, lr=0.1, factor_map="matrices", weight_decay_rate=0.1)
+    biases, others = grouped(factory, rules)(named().items()).param_groups
+    assert (biases["weight_decay_rate"], others["weight_decay_rate"]) == (None, 0.1)
 
 
 def test_rules_are_loaded_with_the_state():
