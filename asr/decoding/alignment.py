@@ -48,6 +48,8 @@ def align(
         tokens: (B, U) int64; padding may hold any token.
         num_tokens: (B,) int64 valid tokens.
     """
+    # of utterances without frames one is padding
+    encodings = F.pad(encodings, (0, 0, 0, max(0, 1 - encodings.shape[1])))
     if isinstance(head, FrameScores):
         return align_ctc(head.frame_log_probs(encodings), num_frames, tokens, num_tokens)
     return align_transducer(*head.path_scores(encodings, tokens, num_tokens), num_frames, num_tokens)
@@ -79,7 +81,7 @@ def align_ctc(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens:
     cumulative maximum.
 
     Args:
-        log_probs: (B, T, V).
+        log_probs: (B, T, V), T at least 1.
         num_frames: (B,) int64.
         tokens: (B, U) int64.
         num_tokens: (B,) int64.
@@ -158,9 +160,9 @@ def align_transducer(blank: Tensor, label: Tensor, num_frames: Tensor, num_token
     """Return the most probable path of each text through the lattice of a transducer.
 
     Args:
-        blank: (B, T, U + 1) log-probabilities, as of ``path_scores``.
+        blank: (B, T, U + 1) log-probabilities, as of ``path_scores``, T at least 1.
         label: (B, T, U + 1) log-probabilities.
-        num_frames: (B,) int64, at least 1.
+        num_frames: (B,) int64.
         num_tokens: (B,) int64.
 
     Reference:
@@ -184,4 +186,5 @@ def align_transducer(blank: Tensor, label: Tensor, num_frames: Tensor, num_token
         frames[:, place] = at
     places = torch.arange(frames.shape[1], device=frames.device)
     score = _at(torch.stack(reached)[num_tokens, row], num_frames - 1)
-    return Alignment(frames, frames, label[row[:, None], frames, places], score)
+    impossible = (num_frames == 0) & (num_tokens > 0)
+    return Alignment(frames, frames, label[row[:, None], frames, places], score.masked_fill(impossible, NEVER))

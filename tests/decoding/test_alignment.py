@@ -102,3 +102,11 @@ def test_a_head_is_aligned_by_what_it_offers(make):
     assert (found.last >= found.first)[0].all()
     assert (found.log_probs[0] < 0).all()
     assert all(map(math.isfinite, found.score.tolist()))
+
+
+@pytest.mark.parametrize("make", [CtcHead, TransducerHead])
+def test_without_frames_only_the_empty_text_has_an_alignment(make):
+    head = make(8, 6).eval()
+    with torch.no_grad():
+        found = align(head, torch.zeros(2, 0, 8), torch.tensor([0, 0]), torch.tensor([[3], [3]]), torch.tensor([1, 0]))
+    assert torch.isfinite(found.score).tolist() == [False, True]
