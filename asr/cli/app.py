@@ -31,8 +31,9 @@ import asr.recipes
 from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, RUN_DIR_VARIABLE, advice_at_start, ended_code, importing
 from asr.cli.config.effects import check_effects
 from asr.cli.config.explanations import config_folder, explain, explain_os_error, explain_yaml
+from asr.cli.config.flags import check_shown, typed_overrides
 from asr.cli.config.help import command_help
-from asr.cli.config.hydra_guard import check_hydra, check_shown, typed_overrides
+from asr.cli.config.hydra_guard import check_hydra
 from asr.cli.config.options import GROUPS, PLACE, check_options
 from asr.cli.config.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_value
 from asr.cli.config.words import (
@@ -161,13 +162,14 @@ def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> 
         if {"-sc", "--shell-completion"} & set(sys.argv[1:]):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
             return
-        words = typed_overrides(sys.argv, may_sweep=config_name == "train")
+        may_sweep = config_name == "train"
+        words = typed_overrides(sys.argv, may_sweep)
         check_words(words, folder, removable=() if config_name in ("train", "prepare") else GROUPS)
         resumed = resumed_folder(words) if config_name == "train" else None
         if resumed is not None:
             store_resumed(resumed, folder / f"{config_name}.yaml", words)
             primary = CONFIG_NAME
-        mode = check_hydra(primary, folder, words)
+        mode = check_hydra(primary, folder, words, may_sweep)
         check_shown(primary, folder, sys.argv, words)
         with _known_mode(mode):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()

@@ -6,24 +6,24 @@ variables and logging from it, and can unpickle a former job. A recipe or a past
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from asr.cli.config.flags import NO_SWEEP
 from asr.cli.config.options import resolved
-from asr.cli.config.words import SEARCHPATH, leads_to_recipes, searchpath, typed_places
+from asr.cli.config.words import SEARCHPATH, leads_to_recipes, typed_places
 from asr.cli.errors import ConfigError
+from asr.nested import at
 from asr.plain_data import checked_scalars
 
 # of Hydra, of its plugins, and of ours; optuna is what Hydra's sweeper of that name is configured with
@@ -38,92 +38,15 @@ TARGETS = (
 LOGGING = ("job_logging", "hydra_logging")
 # keys of all commands that say where files go; numbers go where the node logger says
 DESTINATIONS = ("run_dir", "resume", "data.dir", "sweep.name", "output_dir", "output", "out")
+# where Hydra would write its own files, over those of the user's; runs and sweeps have folders that we make
+PLACES: dict[str, str | None] = {"run.dir": ".", "output_subdir": None}
+SWEEP_PLACES: dict[str, str | None] = {"sweep.dir": "runs/${sweep.name}", "sweep.subdir": "."}
 MAX_FILES = 10_000  # of a folder of configs
 # an interpolation that calls a function, such as ${oc.env:NAME}, or whose name is made by another
 RESOLVER = re.compile(r"\$\{[^{}]*(:|\$\{)")
-# flags that read code or another config, and why they are refused
-REFUSED_FLAGS = {
-    "experimental_rerun": "it unpickles a file, which can run anything; resume=RUN resumes a run",
-    "config_name": "every command has its own config; choose a recipe with recipe=…",
-    "config_path": "every command has its own configs; --config-dir adds a folder of yours",
-}
 
 
-def typed_overrides(argv: Sequence[str], may_sweep: bool) -> list[str]:
-    """Return the overrides of a command line as Hydra sees them, an added folder of configs included.
-
-    Raises:
-        ConfigError: a flag of Hydra would read code or another config, or start a sweep of a command without any.
-    """
-    arguments = _parsed(argv)
-    for name, why in REFUSED_FLAGS.items():
-        if getattr(arguments, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} is not used here: {why}")
-    if arguments.multirun and not may_sweep:
-        raise ConfigError("-m is for sweeps of asr-train; this command runs once")
-    _check_modes(arguments)
-    words: list[str] = list(arguments.overrides)
-    places = typed_places(words)
-    if arguments.config_dir is not None:
-        # an empty name would be the current folder
-        if not arguments.config_dir.strip() or not Path(arguments.config_dir).is_dir():
-            raise ConfigError(f"--config-dir: there is no folder {arguments.config_dir!r}")
-        places.append(str(Path(arguments.config_dir).resolve()))
-    return [*(word for word in words if not word.startswith(SEARCHPATH)), *([searchpath(places)] if places else [])]
-
-
-def _parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """Return a command line as Hydra's own parser reads it: argparse takes shortened flags and values in many forms."""
-    parser = get_args_parser()
-
-    def refuse(message: str) -> NoReturn:
-        raise ConfigError(f"{message}; --hydra-help tells what Hydra adds")
-
-    parser.error = refuse  # type: ignore[method-assign]
-    return parser.parse_args(list(argv[1:]))
-
-
-def _check_modes(arguments: argparse.Namespace) -> None:
-    """Refuse flags that ask for two things at once, and those without the flag that they belong to."""
-    asked = {"-m": arguments.multirun, "-r": arguments.run, "--cfg": arguments.cfg, "--info": arguments.info}
-    typed = [flag for flag, value in asked.items() if value]
-    if len(typed) > 1:
-        why = ": a sweep has no single config; leave out -m, with one value for each key" if "-m" in typed else ""
-        raise ConfigError(f"{' and '.join(typed)} cannot be given together{why or '; keep one of them'}")
-    for flag, value in (("--package", arguments.package), ("--resolve", arguments.resolve)):
-        if value and not arguments.cfg:
-            raise ConfigError(f"{flag} is for --cfg, which shows a config; add --cfg job, or leave out {flag}")
-
-
-def check_shown(config_name: str, folder: Path, argv: Sequence[str], words: Sequence[str]) -> None:
-    """Refuse to show a part that the config does not have.
-
-    Args:
-        config_name: of the primary config.
-        folder: of the configs.
-        argv: of the command, whose flags may be ``--cfg`` and ``--package``.
-        words: overrides of the command line.
-
-    Raises:
-        ConfigError: names the part and what is allowed.
-    """
-    arguments = _parsed(argv)
-    if arguments.package in (None, "_global_"):
-        return
-    with initialize_config_dir(str(folder), version_base="1.3"):
-        config = compose(config_name, overrides=list(words), return_hydra_config=arguments.cfg != "job")
-    if arguments.cfg == "hydra":
-        config = OmegaConf.masked_copy(config, "hydra")
-    with contextlib.suppress(OmegaConfBaseException):  # an index of no list, or a part of a value
-        if OmegaConf.select(config, arguments.package, throw_on_missing=False) is not None:
-            return
-    raise ConfigError(
-        f"--package {arguments.package}: the config has no such part, or it is null. Allowed: "
-        f"{', '.join(map(str, config))}, and parts of them."
-    )
-
-
-def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> RunMode | None:
+def check_hydra(config_name: str, folder: Path, words: Sequence[str], may_sweep: bool) -> RunMode | None:
     """Compose, and refuse what Hydra would build or run beyond its own.
 
     Nothing is composed if all configs are our own and no override is for Hydra.
@@ -134,6 +57,7 @@ def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> RunMode
         config_name: of the primary config.
         folder: of the configs.
         words: overrides of the command line.
+        may_sweep: the command has sweeps.
 
     Returns:
         ``hydra.mode``, if a config or a word sets it.
@@ -157,6 +81,7 @@ def check_hydra(config_name: str, folder: Path, words: Sequence[str]) -> RunMode
         composed = _composed(config_name, folder, [*single, *chosen])
         mode = mode or composed["hydra"]["mode"]
         _check_node(composed["hydra"], typed)
+        _check_places(composed["hydra"], may_sweep)
         if own is not None:
             _refuse_changes(own["hydra"], composed["hydra"], "hydra.", chosen)
         if own is not None and strangers:
@@ -211,6 +136,18 @@ def _check_node(composed: Mapping[str, Any], typed: Collection[str]) -> None:
     for name in composed["job"]["env_set"] or {}:
         if f"hydra.job.env_set.{name}" not in typed:
             raise ConfigError(f"hydra.job.env_set.{name}: only a command line may set variables of the environment")
+
+
+def _check_places(composed: Mapping[str, Any], may_sweep: bool) -> None:
+    """Refuse places where Hydra would write its own files, and sweeps of other commands, whose list it writes."""
+    if composed["mode"] == RunMode.MULTIRUN and not may_sweep:
+        raise ConfigError(f"hydra.mode=MULTIRUN: {NO_SWEEP}")
+    for name, expected in (PLACES | SWEEP_PLACES if may_sweep else PLACES).items():
+        if (given := at(composed, *name.split("."))) != expected:
+            raise ConfigError(
+                f"hydra.{name} must be {'null' if expected is None else expected}, given {given!r}: Hydra would write "
+                "its own files there; run_dir, output_dir and sweep.name say where ours go"
+            )
 
 
 def _own_words(parsed: Sequence[Override], folder: Path) -> list[str]:
