@@ -57,6 +57,18 @@ def test_a_model_without_unknown_word_gets_an_impossible_one(tmp_path):
     assert grams(read(tmp_path, text)) == {("a",): (-0.5, 0.0), ("<unk>",): (-100.0, 0.0)}
 
 
+def test_a_probability_that_rounding_has_raised_above_1_is_taken_for_1(tmp_path):
+    assert grams(read(tmp_path, TINY.replace("-0.4\ta", "1e-07\ta")))["a",][0] == 0
+
+
+def test_ngrams_are_looked_up_in_blocks(tmp_path, monkeypatch):
+    whole = grams(read(tmp_path, TINY))
+    monkeypatch.setattr(arpa, "BLOCK", 1)
+    assert grams(read(tmp_path, TINY)) == whole
+    with pytest.raises(ValueError, match="line 22: its first 2 words are no 2-gram"):
+        read(tmp_path, TINY.replace("-0.05\ta b </s>", "-0.05\tb b </s>"))
+
+
 def test_what_is_written_is_read_again(tmp_path):
     model = read(tmp_path, TINY)
     assert grams(read(tmp_path, "".join(arpa_lines(model)), "again.arpa")) == grams(model)
@@ -77,9 +89,11 @@ def test_what_is_written_is_read_again(tmp_path):
         ("\\2-grams:", "\\4-grams:", "line 14: expected \\2-grams:, found '\\\\4-grams:'"),
         ("\\end\\", "\\4-grams:", "line 24: expected \\end\\, found"),
         ("-0.4\ta", "0.4\ta", "line 11: a log10 probability must be at most 0, found '0.4'"),
-        ("-0.4\ta", "nan\ta", "line 11: expected a finite number, found 'nan'"),
-        ("-0.4\ta", "-1e999\ta", "line 11: expected a finite number, found '-1e999'"),
-        ("-0.4\ta", "-1_0\ta", "line 11: expected a finite number, found '-1_0'"),
+        ("-0.4\ta", "nan\ta", "line 11: expected a number from -1000 to 1000, found 'nan'"),
+        ("-0.4\ta", "-1e999\ta", "line 11: expected a number from -1000 to 1000, found '-1e999'"),
+        ("-0.4\ta", "-1_0\ta", "line 11: expected a number from -1000 to 1000, found '-1_0'"),
+        ("-0.4\ta", "-1e300\ta", "line 11: expected a number from -1000 to 1000, found '-1e300'"),
+        ("a\t-0.25", "a\t1e308", "line 11: expected a number from -1000 to 1000, found '1e308'"),
         ("a\t-0.25", "a\tb\t-0.25", "line 11: expected a log10 probability, 1 words and perhaps a back-off weight"),
         ("-0.15\t<s> a b", "-0.15\t<s> a", "line 21: expected a log10 probability, 3 words"),
         ("-0.15\t<s> a b", "-0.15\t<s> a b\t-1", "line 21: the longest n-grams have no back-off weight, found '-1'"),
@@ -110,6 +124,13 @@ def test_files_that_are_none_or_would_fill_memory_are_refused(tmp_path, monkeypa
         read(tmp_path, gzip.compress(TINY.encode())[:-60], "lm.gz")
     with pytest.raises(ValueError, match="line 9: the word 'caf\\\\\\\\xe9' is not UTF-8"):
         read(tmp_path, TINY.encode().replace(b"</s>", b"caf\xe9"))
+    with pytest.raises(ValueError, match="line 10001: the file has more than 10000 lines that are no n-grams"):
+        read(tmp_path, gzip.compress(b"\n" * 10**6), "lm.gz")
+    with pytest.raises(ValueError, match="line 10012: the file has more than 10000 lines that are no n-grams"):
+        read(tmp_path, gzip.compress(TINY.replace("\\2-grams:", "\n" * 20_000).encode()), "lm.gz")
+    many = b"\\data\\\nngram 1=9\nngram 2=1100000\n"
+    with pytest.raises(ValueError, match=r"at most 10 orders and 10\d+ n-grams are read from a file of this size"):
+        read(tmp_path, gzip.compress(many), "lm.gz")
     monkeypatch.setattr(arpa, "FREE_BYTES", 1000)
     with pytest.raises(ValueError, match=r"the file has more than \d+ bytes when unpacked"):
-        read(tmp_path, gzip.compress(b"\n" * 10**6), "lm.gz")
+        read(tmp_path, gzip.compress((b"x" * 999 + b"\n") * 1000), "lm.gz")
