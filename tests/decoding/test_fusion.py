@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.scorers import hotwords
 from asr.decoding.scorers.fusion import ShallowFusion
 from asr.text.character import CharacterTokenizer
 from asr.text.normalize import TextNormalizer
@@ -131,7 +132,7 @@ def test_options_out_of_range_are_refused(options, said):
     [
         ("ab\t0", "line 2: a boost must be a number above 0 and at most 100, given '0'"),
         ("ab\tmuch", "line 2: a boost must be a number above 0 and at most 100, given 'much'"),
-        ("axe", "line 2: 'axe' has a character that the run's tokenizer does not know; remove it"),
+        ("axe", "line 2: 'axe' has 'x', 'e', which the run's tokenizer does not know; remove the phrase"),
         ("\t1", "line 2: the phrase has 0 tokens; at least 1 and at most 200 are allowed"),
         ("a" * 201, "line 2: the phrase has 201 tokens"),
     ],
@@ -140,6 +141,12 @@ def test_wrong_lines_of_hotwords_are_named(line, said, tmp_path):
     fusion = ShallowFusion(hotwords=written(tmp_path, f"ab\n{line}\n"))
     with pytest.raises(ValueError, match=rf"file\.txt, {said}"):
         loaded(fusion)
+
+
+def test_phrases_that_would_fill_memory_are_refused_while_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(hotwords, "MAX_ALL_TOKENS", 5)
+    with pytest.raises(ValueError, match="line 3: the phrases up to here have more than 5 tokens; give fewer"):
+        loaded(ShallowFusion(hotwords=written(tmp_path, "ab\nabb\nb\naxe\n")))
 
 
 def test_a_language_model_of_other_tokens_is_refused(tmp_path):

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ ROOT = 0
 MAX_MOVES = 10**7
 MAX_BYTES = 2**22
 MAX_TOKENS = 200  # of a phrase
+MAX_ALL_TOKENS = 10**6
 MAX_BOOST = 100.0
 
 
@@ -36,6 +38,7 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
     """
     check_regular_file(path, MAX_BYTES)
     phrases: dict[tuple[int, ...], float] = {}
+    num_tokens = 0
     # not str.splitlines, which takes more characters for ends of lines than editors do
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         try:
@@ -49,7 +52,14 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
                     f"the phrase has {len(tokens)} tokens; at least 1 and at most {MAX_TOKENS} are allowed"
                 )
             if UNKNOWN_ID in tokens:
-                raise ValueError(f"{phrase[:60]!r} has a character that the run's tokenizer does not know; remove it")
+                unknown = [char for char in dict.fromkeys(phrase) if UNKNOWN_ID in encode(char)]
+                raise ValueError(
+                    f"{phrase[:60]!r} has {', '.join(map(repr, unknown[:5])) or 'a character'}, which the run's "
+                    "tokenizer does not know; remove the phrase"
+                )
+            num_tokens += len(tokens)
+            if num_tokens > MAX_ALL_TOKENS:
+                raise ValueError(f"the phrases up to here have more than {MAX_ALL_TOKENS} tokens; give fewer")
             phrases[tokens] = max(found, phrases.get(tokens, 0.0))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
@@ -114,10 +124,13 @@ class HotwordScorer:
                 node = children[node][token]
             completed[node] = boost * len(tokens)
         moves = _finish(children, completed, begun)
-        keys = [node * vocab_size + token for node, targets in enumerate(moves) for token in sorted(targets)]
+        # lists of as many numbers would take several times the memory
+        keys = np.fromiter((node * vocab_size + token for node, move in enumerate(moves) for token in move), np.int64)
+        targets = np.fromiter((target for move in moves for target in move.values()), np.int64)
+        ascending = np.argsort(keys)
         # without any move a key that nothing has
-        self.keys = torch.tensor(keys or [-1])
-        self.targets = torch.tensor([move[token] for move in moves for token in sorted(move)] or [ROOT])
+        self.keys = torch.from_numpy(keys[ascending] if len(keys) else np.array([-1]))
+        self.targets = torch.from_numpy(targets[ascending] if len(keys) else np.array([ROOT]))
         # where no move fits, a phrase may begin
         self.first = torch.zeros(vocab_size, dtype=torch.int64)
         for token, node in children[ROOT].items():
