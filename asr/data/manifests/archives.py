@@ -34,6 +34,9 @@ MAX_RATIO = 200
 FREE_BYTES = 2**26
 FREE_MEMBERS, BYTES_PER_MEMBER = 2000, 64
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3000  # a file system allows 4096, the folder's own path included
+MAX_DEPTH = 100  # folders in folders; each is a call of a function in a function of the standard library
+# zipfile makes an object of every 46 bytes before any member can be checked
+MAX_DIRECTORY_BYTES = 46 * MAX_MEMBERS
 CHUNK_BYTES = 2**20
 MAX_PADDING_CHUNKS = 64
 TIMEOUT_S = 30
@@ -124,18 +127,35 @@ class ArchiveLimits:
         """Refuse a member before it is unpacked."""
         self.num_bytes += size_bytes
         self.num_members += 1
+        self.check_number(self.num_members)
         path = PurePosixPath(name.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or (path.parts and path.parts[0].endswith(":")):
             self._refuse(f"its member {name[:200]!r} leads out of the folder")
         longest = max((len(os.fsencode(part)) for part in path.parts), default=0)
         if longest > MAX_NAME_BYTES or len(os.fsencode(name)) > MAX_PATH_BYTES or "\0" in name:
             self._refuse(f"its member {name[:80]!r} has a name of {len(name)} characters, which no file may have")
+        if len(path.parts) > MAX_DEPTH:
+            self._refuse(f"its member {name[:80]!r} lies {len(path.parts)} folders deep; at most {MAX_DEPTH} are made")
         if not is_plain:
             self._refuse(f"its member {name[:200]!r} is a link, a device or encrypted; only plain files are unpacked")
-        if size_bytes < 0 or self.num_bytes > self.max_bytes:
+        if size_bytes < 0:
+            self._refuse(f"its member {name[:80]!r} has a negative size")
+        if self.num_bytes > self.max_bytes:
             self._refuse(f"it unpacks to more than {self.max_bytes} bytes")
-        if self.num_members > self.max_members:
+
+    def check_number(self, num_members: int) -> None:
+        """Refuse a number of members."""
+        if num_members > self.max_members:
             self._refuse(f"it has more than {self.max_members} members")
+
+    def check_directory(self) -> None:
+        """Refuse a zip's list of members before it is read."""
+        with self.archive.open("rb") as file:
+            end: Any = zipfile._EndRecData(file)  # type: ignore[attr-defined]  # what ZipFile itself goes by
+        num_members, num_bytes = end[4], end[5]
+        self.check_number(num_members)
+        if num_bytes > MAX_DIRECTORY_BYTES:
+            self._refuse(f"its list of members has {num_bytes} bytes, more than {MAX_DIRECTORY_BYTES}")
 
     def members(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         """Yield the members of a tar, whose headers are checked while they are read."""
@@ -181,6 +201,7 @@ def _extract_tar(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
 
 
 def _extract_zip(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
+    limits.check_directory()
     with zipfile.ZipFile(archive) as zipped:
         members = zipped.infolist()
         if sum(member.compress_size for member in members) > archive.stat().st_size:
