@@ -12,7 +12,7 @@ import yaml
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from asr.cli.config.help import choices, known_keys
+from asr.cli.config.help import choices, known_keys, used_groups
 from asr.cli.errors import did_you_mean
 
 # configs that Hydra's plugins bring along
@@ -129,7 +129,10 @@ def _explain_key(key: str, config_name: str) -> str:
     parent, _, name = key.rpartition(".")
     if key.startswith("hydra."):
         return f"{key}: Hydra has no such setting; --cfg hydra shows all"
-    known = known_keys(config_name, config_folder(config_name), parent)
+    folder = config_folder(config_name)
+    if not parent and (folder / key).is_dir() and key not in (used := used_groups(config_name, folder)):
+        return f"{key}: asr-{config_name} has no group {key}. Its groups: {', '.join(used) or 'none'}."
+    known = known_keys(config_name, folder, parent)
     if known is None:
         return _explain_key(parent, config_name) if parent else f"{key}: there is no such key"
     if parent == "trainer":
@@ -143,7 +146,7 @@ def _explain_key(key: str, config_name: str) -> str:
         if name in inspect.signature(Trainer).parameters:
             return f"{key}: an option of Lightning's Trainer that the config does not list; +{key}=… adds it"
     if name in known:
-        inside = known_keys(config_name, config_folder(config_name), key) or []
+        inside = known_keys(config_name, folder, key) or []
         return (
             f"{key}: the given mapping has a key that {key} lacks; ++{key}.KEY=… adds it. It has: "
             f"{', '.join(inside) or 'none'}."

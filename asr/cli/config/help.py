@@ -62,7 +62,13 @@ def known_keys(config_name: str, configs: Path, parent: str) -> list[str] | None
     return [str(key) for key in node if not str(key).startswith("_")]
 
 
-def _composed(config_name: str, configs: Path, argv: Iterable[str]) -> DictConfig:
+def used_groups(config_name: str, configs: Path) -> list[str]:
+    """Return the groups that a command has choices of."""
+    config = _composed(config_name, configs, (), return_hydra_config=True)
+    return [group for group in config.hydra.runtime.choices if not group.startswith("hydra/")]
+
+
+def _composed(config_name: str, configs: Path, argv: Iterable[str], return_hydra_config: bool = False) -> DictConfig:
     words = [word for word in argv if ("=" in word or word.startswith("~")) and not word.startswith("-")]
     groups = [o for o in OverridesParser.create().parse_overrides(words) if not o.is_sweep_override()]
     chosen = [
@@ -72,4 +78,4 @@ def _composed(config_name: str, configs: Path, argv: Iterable[str]) -> DictConfi
     ]
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(configs), version_base="1.3"):
-        return compose(config_name, overrides=chosen)
+        return compose(config_name, overrides=chosen, return_hydra_config=return_hydra_config)
