@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterator
 
@@ -29,6 +31,7 @@ PEER_SIGNS = (
     *("gloo/transport", "remote process exited", "communicator was aborted"),
     *("Connection was likely closed", "Connection reset by peer", "Broken pipe"),
 )
+TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 LOST_PEER = 76  # exit code, larger than that of a process with a reason of its own
 DIVERGED = 77  # exit code of a run that its own settings have ended
 WORKER_KEYS = "data.workers.num_workers or .prefetch (num_workers when decoding); num_workers=0 needs no worker"
@@ -72,23 +75,48 @@ def explaining_out_of_memory(explain: Callable[[], str]) -> Iterator[None]:
         raise OutOfMemory(f"out of memory {explain()} ({first_line(error)})") from error
 
 
-def refuse_lack_of_memory(error: BaseException, place: str) -> None:
-    """Raise an error if memory ran out, so that nothing is dropped from the data that is not broken itself.
+def refuse_lack_of_resources(error: BaseException, place: str) -> None:
+    """Raise an error if the machine is why something was not read: nothing is dropped from data that are not broken.
 
     Args:
         error: why an utterance or file could not be read.
         place: what was read.
 
     Raises:
-        OutOfMemory: this process lacks memory; the same data can be read later.
+        RunFailed: this process lacks memory, or may open no more files; the same data can be read later.
     """
-    if isinstance(error, OutOfMemory):
+    if isinstance(error, RunFailed):
         raise error
+    if lacks_files(error):
+        raise RunFailed(
+            f"too many open files for {place} to be read; raise the limit of the shell on open files (ulimit -n), then "
+            "run the same command again"
+        ) from error
     if cause := memory_error(error):
         raise OutOfMemory(
             f"out of memory while reading {place} ({first_line(cause)}); free some memory, or raise its limit "
             "(ulimit -v), then run the same command again"
         ) from error
+
+
+def lacks_files(error: BaseException) -> bool:
+    """Return whether an error, or a file that is opened now, says that there are too many; libsndfile does not."""
+    try:
+        if isinstance(error, OSError):
+            raise error
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as found:
+        return found.errno in TOO_MANY_FILES
+    return False
+
+
+def remedy(error: OSError) -> str:
+    """Return what helps if a file cannot be opened or written."""
+    if error.errno in TOO_MANY_FILES:
+        return "raise the limit of the shell on open files (ulimit -n)"
+    if error.errno == errno.EFBIG:
+        return "raise the limit of the shell on the size of files (ulimit -f)"
+    return "make room there (df, quota, permissions)"
 
 
 @contextlib.contextmanager

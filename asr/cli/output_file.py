@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from asr.cli.errors import ConfigError, shortened
-from asr.errors import RunFailed
+from asr.errors import RunFailed, remedy
 from asr.safe_io import named_path, write_new
 
 
@@ -53,6 +53,6 @@ def write_output(path: Path, content: bytes, again: str) -> None:
         raise ConfigError(f"output: {str(path)!r} was created by another program; name another file") from None
     except OSError as error:
         raise RunFailed(
-            f"output: {shortened(path)} could not be written: {error.strerror}; no part of it was left. "
-            f"Make room, or name a file elsewhere, and {again}"
+            f"output: {shortened(path)} could not be written: {error.strerror}; no part of it was left; "
+            f"{remedy(error)}, or name a file elsewhere, and {again}"
         ) from error

@@ -16,7 +16,7 @@ from lhotse.cut import Cut
 from asr.data.manifests.feature_storage import refuse_foreign_storage
 from asr.data.manifests.numpy_files import check_npy
 from asr.error_text import text_of
-from asr.errors import refuse_lack_of_memory
+from asr.errors import refuse_lack_of_resources
 
 MAX_FILTERS = 64  # of at most 4 MB each, see decoding_limits
 
@@ -47,7 +47,7 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
     try:
         matrix = features(cut)
     except Exception as error:  # a decoder may raise anything on a broken file
-        refuse_lack_of_memory(error, cut.id)
+        refuse_lack_of_resources(error, cut.id)
         raise ValueError(cause(error)) from error
     if not np.isfinite(matrix).all():
         raise ValueError("features are not finite; they, or their audio, hold NaN or infinity")

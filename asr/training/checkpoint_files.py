@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from asr.errors import RunFailed
+from asr.errors import RunFailed, remedy
 from asr.safe_io import TEMPORARY, replace_by, sync
 
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
@@ -113,8 +113,8 @@ def explaining_failed_writes(run_dir: Path) -> Iterator[None]:
                 "written to it; give a folder that was renamed its name back, or start a new run"
             ) from error
         raise RunFailed(
-            f"{error.filename or run_dir} could not be written: {error.strerror or error}; make room there (df, quota, "
-            f"permissions), then {how_to_resume(run_dir)}"
+            f"{error.filename or run_dir} could not be written: {error.strerror or error}; {remedy(error)}, "
+            f"then {how_to_resume(run_dir)}"
         ) from error
 
 

@@ -70,6 +70,8 @@ def test_nothing_is_prepared_through_a_link_out_of_the_folder_of_data(programs, 
 # what is arranged, further words, limits, exit code, a part of the last line
 FAULTS = {
     "no room for the cuts": (nothing, (), {"RLIMIT_FSIZE": 1500}, 1, "data/"),
+    "files that may not grow": (nothing, (), {"RLIMIT_FSIZE": 1500}, 1, "on the size of files (ulimit -f)"),
+    "too few files": (nothing, (), {"RLIMIT_NOFILE": 7}, 1, "on open files (ulimit -n), then run"),
     "no room for stored features": (
         nothing,
         ("features=log_mel_precomputed",),

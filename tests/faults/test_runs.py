@@ -62,7 +62,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_former_one(small_run, tmp_pat
     assert ended.code == 1, ended.printed
     for part in (
         "update-000006.ckpt",
-        "could not be written: File too large",
+        "could not be written: File too large; raise the limit of the shell on the size of files (ulimit -f)",
         f"resume={run_dir} continues from update 3",
     ):
         assert part in ended.last_line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from lhotse import CutSet
+from lhotse import CutSet, Recording, RecordingSet
 
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.perturb import SpeedPerturb
+from asr.data.manifests.audio_checks import audio_problem
+from asr.data.manifests.lhotse_jsonl import read_recordings
+from asr.errors import RunFailed
 from tests.data.corpora import SPEC, Recipe, run
 from tests.faults.spoken_corpus import TRAIN, audio, write_audio, write_corpus
 
@@ -96,6 +100,21 @@ FAULTS = {
     "the limit is 2": (on("train", 0), ("data.max_unreadable=2",), 2, "data.max_unreadable must be in [0, 1]", ""),
     "the limit is null": (on("train", 0), ("data.max_unreadable=null",), 2, "data.max_unreadable must be in", ""),
 }
+
+
+def test_audio_is_not_called_broken_where_no_more_files_may_be_opened(tmp_path):
+    write_audio(tmp_path / "a.flac", 1.0)
+    recording = Recording.from_file(tmp_path / "a.flac")
+    manifest = tmp_path / "recordings.jsonl.gz"
+    RecordingSet.from_recordings([recording]).to_file(manifest)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for read in (lambda: audio_problem(recording), lambda: read_recordings(manifest)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+        try:
+            with pytest.raises(RunFailed, match=r"too many open files for .* to be read; .*ulimit -n"):
+                read()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from asr.cli.config.help import choices, known_keys, used_groups
 from asr.cli.errors import did_you_mean
+from asr.errors import TOO_MANY_FILES, remedy
 
 # configs that Hydra's plugins bring along
 PLUGINS = {
@@ -40,8 +41,8 @@ def explain_os_error(error: OSError) -> tuple[str, int]:
         return "the current folder no longer exists; change to one that does", 2
     if not where and error.errno == errno.ENOSPC:
         told += " (standard output, or a file that the system does not name)"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"{told}; free some space, then run the same command again, or resume=RUN for a run that had begun", 1
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *TOO_MANY_FILES):
+        return f"{told}; {remedy(error)}, then run the same command again, or resume=RUN for a run that had begun", 1
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
         return f"{told}; name another file or folder", 2
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -21,7 +21,7 @@ from asr.data.manifests.audio_checks import refuse_changed
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.seeding import seed_for
 from asr.error_text import caused_by_memory
-from asr.errors import WorkerLost, refuse_lack_of_memory
+from asr.errors import WorkerLost, lacks_files, refuse_lack_of_resources
 from asr.text.tokenizer import Tokenizer
 
 Perturb = Callable[[Cut, random.Random], Cut]
@@ -52,7 +52,9 @@ class SpeechDataset(Dataset):
             except Exception as error:  # a decoder may raise anything on a broken file
                 if caused_by_memory(error) and get_worker_info() is not None:
                     raise WorkerLost(f"out of memory while reading {cut.id}") from error
-                refuse_lack_of_memory(error, cut.id)
+                if lacks_files(error) and get_worker_info() is not None:
+                    raise WorkerLost(f"Too many open files for {cut.id} to be read") from error
+                refuse_lack_of_resources(error, cut.id)
                 skipped.append((cut.id, cause(error)))
         return _collate(read, self.tokenizer, seed, tuple(skipped))
 

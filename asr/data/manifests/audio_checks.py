@@ -15,7 +15,7 @@ from lhotse.audio import set_current_audio_backend
 from lhotse.cut import Cut
 
 from asr.data.manifests.decoding_limits import RATES_HZ, before_transforms, impulse_responses
-from asr.errors import refuse_lack_of_memory
+from asr.errors import refuse_lack_of_resources
 
 # lhotse 1.33 tries several backends; some start programs, for *.sph a shell with the file name in its command, so
 # that a name could be a command. libsndfile reads in this process. The environment tells processes started later.
@@ -116,7 +116,7 @@ def _file_problem(path: Path, num_channels: int, recording: Recording, read_end:
         with soundfile.SoundFile(path) as file:
             return _header_problem(file, num_channels, recording) or (_end_problem(file) if read_end else None)
     except Exception as error:  # a decoder may raise anything: for *.raw it is a TypeError
-        refuse_lack_of_memory(error, str(path))
+        refuse_lack_of_resources(error, str(path))
         return f"unreadable audio: {error}"
 
 

@@ -12,7 +12,7 @@ from lhotse.cut import Cut
 
 from asr.data.manifests.audio_checks import audio_problem
 from asr.data.manifests.decoding_limits import too_long
-from asr.errors import refuse_lack_of_memory
+from asr.errors import refuse_lack_of_resources
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line
 
@@ -59,7 +59,7 @@ def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[
             cut = Recording.from_file(file, recording_id=name).to_cut().with_id(name)
             problem = audio_problem(cut.recording) or too_long(cut, rate_hz)
         except Exception as error:  # a decoder may raise anything on a file that is no audio
-            refuse_lack_of_memory(error, name)
+            refuse_lack_of_resources(error, name)
             problem = f"{type(error).__name__}: {error}"
         if problem:
             unreadable.append((name, problem))

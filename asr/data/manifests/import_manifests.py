@@ -17,7 +17,7 @@ from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recor
 from asr.data.manifests.manifest_checks import segment_problem
 from asr.data.manifests.source_files import refuse_special
 from asr.data.manifests.tables import SPLIT_ALIASES, Row, read_table
-from asr.errors import refuse_lack_of_memory
+from asr.errors import refuse_lack_of_resources
 
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -95,7 +95,7 @@ def _open(row: Row) -> tuple[Recording | None, str]:
         # absolute, so that prepared cuts can be read from any folder
         recording = Recording.from_file(row.audio.resolve(), recording_id=row.id)
     except Exception as error:  # a decoder may raise anything on a file that is no audio
-        refuse_lack_of_memory(error, str(row.audio))
+        refuse_lack_of_resources(error, str(row.audio))
         return None, f"unreadable audio: {row.audio}: {type(error).__name__}"
     if recording.num_samples == 0:
         return None, f"empty audio: {row.audio}"

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.errors import refuse_lack_of_memory
+from asr.errors import refuse_lack_of_resources
 
 MAX_NPZ_BYTES = 2**29  # prepared data have 16 bytes for each cut of a split
 
@@ -53,7 +53,7 @@ def load_npz(path: Path, dtypes: Mapping[str, type], max_unpacked_bytes: int = 0
     except Exception as error:
         if isinstance(error, FileNotFoundError):
             raise ValueError(f"{path} is missing") from None
-        refuse_lack_of_memory(error, str(path))
+        refuse_lack_of_resources(error, str(path))
         raise ValueError(f"{path} cannot be read as an npz with {' and '.join(map(repr, dtypes))}: {error}") from error
     for name, dtype in dtypes.items():
         if not np.issubdtype(found[name].dtype, dtype):

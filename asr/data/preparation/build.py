@@ -19,7 +19,7 @@ from asr.data.preparation.cuts import CheckedCuts, Limits, check_cuts, supervise
 from asr.data.preparation.feature_checks import refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 from asr.data.preparation.prepared import DROPPED, PreparedData
-from asr.errors import refuse_lack_of_memory
+from asr.errors import refuse_lack_of_resources
 from asr.text.normalize import TextNormalizer
 
 NUM_STATISTICS_CUTS = 500
@@ -136,7 +136,7 @@ def _store_features(split: str, part: CheckedCuts, features: LogMel, work: Path,
             except Exception as error:  # a decoder may raise anything on a broken file
                 if storage.failure is not None:
                     raise storage.failure from error
-                refuse_lack_of_memory(error, cut.id)
+                refuse_lack_of_resources(error, cut.id)
                 unreadable[cut.id] = cause(error)
             else:
                 # the work folder is renamed at the end, and cuts hold absolute paths
