@@ -14,6 +14,7 @@ from asr.cli.app import run_app
 from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.config.free_keys import free_in_comparison
 from asr.cli.errors import ConfigError, did_you_mean
+from asr.cli.sweeps.jobs import check_sweep_name
 from asr.cli.sweeps.records import records
 from asr.console import PlainConsole
 from asr.evaluation.comparison.compare import compare
@@ -112,9 +113,9 @@ def _speaker_of(config: Mapping[str, Any]) -> SpeakerOf | None:
 
 
 def _sweep_folder(name: str) -> Path:
-    for folder in (RUNS / name, named_path(name)):
-        if name.strip(" .") and folder.is_dir():
-            return folder.resolve()
+    check_sweep_name(name, "sweep")  # reports are written into its folder
+    if (RUNS / name).is_dir():
+        return (RUNS / name).resolve()
     known = sorted({path.parent.parent.name for path in RUNS.glob("*/*/config.yaml")})
     raise ConfigError(
         f"sweep: no folder {str(RUNS / name)!r}.{did_you_mean(name, known)} Known: {', '.join(known) or 'none'}."

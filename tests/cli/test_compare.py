@@ -160,7 +160,7 @@ def test_the_weights_that_were_typed_name_a_system(tmp_path):
     ("options", "parts"),
     [
         ({"sweep": "fist"}, ["no folder 'runs/fist'", "Did you mean 'first'?", "Known: first"]),
-        ({"sweep": ".."}, ["no folder 'runs/..'"]),
+        ({"sweep": ".."}, ["sweep must be letters, digits and _ . + -"]),
         ({"sweep": "empty"}, ["runs/empty' contains no run"]),
         ({}, ["either sweep=NAME, or runs="]),
         ({"sweep": "first", "runs": "runs/first"}, ["either sweep=NAME, or runs="]),

@@ -63,6 +63,14 @@ def test_a_matplotlibrc_of_the_current_folder_does_not_run_tex(tmp_path):
     assert not (tmp_path / "started").exists()
 
 
+def test_a_launcher_of_a_cluster_that_is_not_there_is_refused_before_any_job(small_run, tmp_path):
+    words = ("-m", "seed=1,2", "hydra/launcher=slurm", "sweep.name=x")
+    ended = small_run.programs.run("train", *words, cwd=tmp_path, environment={"PATH": ""})
+    assert ended.code == 1, ended.printed
+    assert "asr-train: hydra/launcher=slurm: there is no program srun" in ended.last_line
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("value", ["x", "nan"])
 def test_a_tolerance_of_lhotse_that_is_no_number_is_named(small_run, tmp_path, value):
     variable = {"LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE": value}

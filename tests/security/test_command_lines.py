@@ -439,6 +439,22 @@ NONSENSE = {
         ["batch_duration_s must be a finite number", "'x'"],
     ),
     "endless seconds": ("evaluate", ["run=RUN", "batch_duration_s=inf"], ["batch_duration_s must be a finite number"]),
+    "no seconds": (
+        "evaluate",
+        ["run=RUN", "batch_duration_s=0"],
+        ["batch_duration_s must be a finite number above 0, given 0"],
+    ),
+    "a value of a group that is missing": (
+        "train",
+        ["data.prepare=???"],
+        ["data.prepare must be given: data.prepare=…"],
+    ),
+    "a sweep elsewhere": ("compare", ["sweep=../x"], ["sweep must be letters, digits and _ . + -", "'../x'"]),
+    "no jobs at a time": (
+        "train",
+        ["-m", "seed=1,2", "hydra/launcher=parallel", "hydra.launcher.n_jobs=0"],
+        ["hydra.launcher.n_jobs must be a whole number of at least 1", "given 0"],
+    ),
     "a truth as seconds": ("evaluate", ["run=RUN", "batch_duration_s=true"], ["batch_duration_s must be a finite"]),
     "text as workers": ("transcribe", ["run=RUN", "audio=x", "num_workers=x"], ["num_workers must be a whole", "'x'"]),
     "a mapping as audio": ("transcribe", ["run=RUN", "audio={a:1}"], ["audio must be", "{'a': 1}"]),

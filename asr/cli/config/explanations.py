@@ -85,9 +85,11 @@ def explain(error: Exception, config_name: str) -> str:
     if isinstance(error.__cause__, OmegaConfBaseException):
         merged = re.match(r"Error merging override (.*)", text)
         text = f"{merged[1] if merged else text}: {_first_line(error.__cause__)}"
-    missing = re.search(r"Missing mandatory value: (\S+)", text)
+    # the whole key stands in front if OmegaConf names its last part alone
+    missing = re.search(r"(?:(\S+): )?Missing mandatory value: (\S+)", text)
     if missing:
-        return f"{missing.group(1)} must be given: {missing.group(1)}=…"
+        key = missing[1] or missing[2]
+        return f"{key} must be given: {key}=…"
     return text
 
 

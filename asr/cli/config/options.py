@@ -57,6 +57,7 @@ PLACES = Kind(
     lambda value: all(map(_is_place, value)) if isinstance(value, list) else _is_place(value),
 )
 NUMBER = Kind("a finite number", _is_number)
+SECONDS = Kind("a finite number above 0", lambda value: _is_number(value) and value > 0)
 COUNT = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
 SEED = Kind(f"a whole number of at least 0 and at most {MOST_SEED}", lambda v: COUNT.fits(v) and 0 <= v <= MOST_SEED)
 OPTIONS = Kind("a choice of its group", lambda value: isinstance(value, Mapping))
@@ -83,7 +84,7 @@ def one_of(*choices: str) -> Kind:
     return Kind(f"one of {', '.join(choices)}", lambda value: value in choices)
 
 
-READING = {"run": PLACE, "batch_duration_s": NUMBER, "num_workers": COUNT}
+READING = {"run": PLACE, "batch_duration_s": SECONDS, "num_workers": COUNT}
 DECODING = {**READING, "decoder": OPTIONS.or_null()}
 SETS = {"manifest": PLACE.or_null(), "name": FILE_NAME.or_null(), "output_dir": PLACE.or_null()}
 TRAINING = {

@@ -44,14 +44,18 @@ TELLING = (
 console = PlainConsole()
 
 
-def check_sweep_name(name: object) -> None:
+def check_sweep_name(name: object, key: str = "sweep.name") -> None:
     """Refuse a name that is no name of a folder.
+
+    Args:
+        name: of a sweep.
+        key: that it was given as.
 
     Raises:
         ConfigError: it holds more than letters, digits and ``_ . + -``.
     """
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ConfigError(f"sweep.name must be letters, digits and _ . + -, as in first-try, given {name!r}")
+        raise ConfigError(f"{key} must be letters, digits and _ . + -, as in first-try, given {name!r}")
 
 
 def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:

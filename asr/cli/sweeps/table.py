@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from asr.cli.errors import ConfigError
 from asr.cli.sweeps.jobs import asked_for, best_dev_wer, check_sweep_name, is_finished, swept_free_keys
 from asr.cli.sweeps.records import RECORDS, JobRecord, records
 from asr.console import PlainConsole, printable
+from asr.errors import RunFailed
 from asr.evaluation.comparison.speed import Target
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
@@ -46,6 +48,11 @@ class SweepTable(Callback):
             for key in ("run_dir", "resume"):
                 if config.get(key) is not None:
                     raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
+            if config.hydra.launcher._target_.endswith(".SlurmLauncher") and shutil.which("srun") is None:
+                raise RunFailed(
+                    "hydra/launcher=slurm: there is no program srun, so that this machine belongs to no SLURM cluster; "
+                    "start the sweep where it is, or choose another launcher, such as hydra/launcher=parallel"
+                )
             check_sweep_folder(Path(config.hydra.sweep.dir))
             self._before = asked_for(Path(config.hydra.sweep.dir))
             if "optimizers" in config.sweep and not config.hydra.sweeper._target_.endswith(".TunedSweeper"):
@@ -55,9 +62,9 @@ class SweepTable(Callback):
             if not _is_swept("tokenizer", config):
                 check_vocab_size(config, config.hydra.overrides.task)
             swept = swept_free_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {})
-        except ValueError as error:
+        except (ValueError, RunFailed) as error:
             print(f"asr-train: {printable(str(error))}", file=sys.stderr)
-            raise SystemExit(2) from None
+            raise SystemExit(1 if isinstance(error, RunFailed) else 2) from None
         if swept:
             with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
                 config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
