@@ -208,7 +208,7 @@ CONFIGS = {
         "parameter_rules: a pattern takes longer than",
     ),
     "layers without end": (changed(encoder__num_layers=100_000), "more than 10000 tensors of weights"),
-    "layers a kilometer wide": (changed(encoder__d_model=10**6), "half of this machine's memory"),
+    "layers a kilometer wide": (changed(encoder__d_model=10**6), "a quarter of this machine's memory"),
     "a width without end": (changed(encoder__d_feedforward=10**9), "encoder.d_feedforward=1e+09 is more than"),
     "text for callbacks": (changed(callbacks="none"), "callbacks must hold options, given 'none'"),
 }

@@ -103,13 +103,14 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
     part(config, "data.prepare")
     data = build_data_parts(config)
     refuse_huge_numbers(config)
-    with no_more_than_this_machine_holds():
+    on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
+    with no_more_than_this_machine_holds(on_cpu):
         recognizer = outline_recognizer(config, 8, data.features.num_features)
     with bounded(f"parameter_rules: a pattern takes longer than {MAX_CPU_S} s on the names of parameters; simplify it"):
         updates = build_update_parts(config)
         check_decoder(updates.decoder, recognizer.head)
         optimizer = updates.optimizer_factory(recognizer.named_parameters())
-    try_optimizers(config, on_cpu=isinstance(trainer.accelerator, CPUAccelerator))
+    try_optimizers(config, on_cpu=on_cpu)
     max_steps = config["trainer"].get("max_steps")
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
     tried = updates.schedule_factory(updates.optimizer_factory(small_parameters(recognizer.named_parameters())))

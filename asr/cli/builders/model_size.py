@@ -66,14 +66,18 @@ def no_more_parameters_than(weights: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def no_more_than_this_machine_holds() -> Iterator[None]:
+def no_more_than_this_machine_holds(on_cpu: bool) -> Iterator[None]:
     """Stop building a recognizer as soon as it is too large to be trained here, or to be one.
+
+    Args:
+        on_cpu: it is trained in the memory of this machine, where gradients, and the moments of optimizers such as
+            AdamW, take as much each; else the weights of a checkpoint that is read do.
 
     Raises:
         ConfigError: it is.
     """
-    # gradients, or the weights of a checkpoint that is read, take the same amount again
-    most_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    share, others = ("a quarter", "gradients and two moments of an optimizer") if on_cpu else ("half", "a checkpoint")
+    most_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (4 if on_cpu else 2)
 
     def check(seen: int, seen_bytes: int) -> None:
         if seen > MAX_PARAMETERS:
@@ -83,8 +87,8 @@ def no_more_than_this_machine_holds() -> Iterator[None]:
             )
         if seen_bytes > most_bytes:
             raise ConfigError(
-                f"encoder, head: the weights of the recognizer take more than {most_bytes / 1e9:.1f} GB, half of this "
-                "machine's memory, and their gradients as much; choose fewer or narrower layers"
+                f"encoder, head: the weights of the recognizer take more than {most_bytes / 1e9:.1f} GB, {share} of "
+                f"this machine's memory, of which {others} take as much each; choose fewer or narrower layers"
             )
 
     with _counting(check):
