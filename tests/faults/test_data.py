@@ -88,6 +88,7 @@ FAULTS = {
         2,
         "is not a folder",
     ),
+    "data.dir is called as an archive": (nothing, ("data.dir=x.tar.gz/data",), {}, 2, "as 'x.tar.gz/' has"),
     "data.dir has 300 characters": (nothing, (f"data.dir={'n' * 300}",), {}, 2, "name"),
     "data.dir is a number": (nothing, ("data.dir=[1]",), {}, 2, "data.dir must name a folder"),
     "all audio is missing": (lambda folder: [p.unlink() for p in folder.glob("*.wav")], (), {}, 2, "can be used"),

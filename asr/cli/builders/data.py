@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -65,6 +66,22 @@ def data_for_run(
     return prepared
 
 
+def data_folder(config: Mapping[str, Any]) -> Path:
+    """Return the absolute folder of prepared data, without creating it.
+
+    Raises:
+        ValueError: ``data.dir`` names none that can be used.
+    """
+    folder = usable_folder(config["data"].get("dir"), "data.dir")
+    # lhotse (1.33) looks for the files of such a folder in an archive of its name
+    if archive := re.search(r"[^/]*\.tar(\.gz|\.bz2|\.xz)?/", f"{folder}/"):
+        raise ValueError(
+            f"data.dir: no folder of {str(folder)!r} may have the name of a tar archive, as {archive[0]!r} has; name "
+            "another folder"
+        )
+    return folder
+
+
 def prepare_data(
     config: Mapping[str, Any], parts: DataParts, may_prepare: bool = True, recorded: str | None = None
 ) -> PreparedData:
@@ -87,7 +104,7 @@ def prepare_data(
     # a config of somebody else's must not lead out of the folder of data
     if not re.fullmatch(r"\w[\w.+-]*", str(data.get("corpus"))):
         raise ConfigError(f"data.corpus must be a name of letters, digits and . _ + -, given {data.get('corpus')!r}")
-    folder = usable_folder(data.get("dir"), "data.dir")
+    folder = data_folder(config)
     spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer)
     spec_name = fingerprint(
         {key: data[key] for key in ("text", "limits")}

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor
 from torch import nn
 from torch.optim import Optimizer
 
+from asr.cli.builders.data import data_folder
 from asr.cli.builders.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
 from asr.cli.builders.parts import (
     DataParts,
@@ -95,7 +96,7 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
         raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
     _check_weights(config)
     _check_health(config)
-    usable_folder(config["data"].get("dir"), "data.dir")
+    data_folder(config)
     if config["run_dir"] is None:
         usable_folder("runs", "run_dir")
     elif new_folder:

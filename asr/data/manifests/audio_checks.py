@@ -103,7 +103,17 @@ def _problem(recording: Recording, read_end: bool) -> str | None:
     return None
 
 
+def archive_problem(path: Path) -> str | None:
+    """Return why lhotse (1.33) cannot read audio: it looks for files of such a folder in an archive of its name."""
+    folder = next((folder for folder in path.parents if folder.name.endswith(".tar")), None)
+    return (
+        f"unreadable audio: {path}: {str(folder)!r} is taken for a tar archive; rename this folder" if folder else None
+    )
+
+
 def _file_problem(path: Path, num_channels: int, recording: Recording, read_end: bool) -> str | None:
+    if problem := archive_problem(path):
+        return problem
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # also a name that is too long, or holds NUL

@@ -10,7 +10,7 @@ from pathlib import Path
 from lhotse import CutSet, Recording
 from lhotse.cut import Cut
 
-from asr.data.manifests.audio_checks import audio_problem
+from asr.data.manifests.audio_checks import archive_problem, audio_problem
 from asr.data.manifests.decoding_limits import too_long
 from asr.errors import refuse_lack_of_resources
 from asr.safe_io import named_path
@@ -54,6 +54,9 @@ def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[
             continue
         if SURROGATE.search(name):
             unreadable.append((repr(name), _why_not_utf8(name)))
+            continue
+        if problem := archive_problem(file):
+            unreadable.append((name, problem))
             continue
         try:
             cut = Recording.from_file(file, recording_id=name).to_cut().with_id(name)

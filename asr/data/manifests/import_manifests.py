@@ -11,7 +11,7 @@ from pathlib import Path
 from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
-from asr.data.manifests.audio_checks import audio_problem
+from asr.data.manifests.audio_checks import archive_problem, audio_problem
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.manifests.manifest_checks import segment_problem
@@ -91,6 +91,8 @@ def _open(row: Row) -> tuple[Recording | None, str]:
     # Path.is_file raises an error on a name that is too long
     if not os.path.isfile(row.audio):
         return None, f"missing audio: {row.audio}"
+    if problem := archive_problem(row.audio.resolve()):
+        return None, problem
     try:
         # absolute, so that prepared cuts can be read from any folder
         recording = Recording.from_file(row.audio.resolve(), recording_id=row.id)
