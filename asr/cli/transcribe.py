@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def run(options: DictConfig) -> None:
-    """Print or write one line per file, or per word. Exits with 1 if a file could not be read."""
+    """Print or write one line per file, or per word. Exits with 1 if some files could not be read, 2 if none could."""
     patterns = [str(p) for p in options.audio] if isinstance(options.audio, ListConfig) else [str(options.audio)]
     output = None if options.output is None else new_file(options.output, ", or leave output out to print")
     files = find_audio(patterns)
@@ -56,9 +56,12 @@ def run(options: DictConfig) -> None:
         unreadable += decoded.unread
         found = {utterance.id: utterance for utterance in decoded.results}
     write = FORMATS[options.output_format]
-    _write("".join(write(found[str(file)]) for file in files if str(file) in found), output)
+    if found:
+        _write("".join(write(found[str(file)]) for file in files if str(file) in found), output)
     for path, reason in unreadable:
         console.print(f"could not read {path}: {reason}", soft_wrap=True)
+    if not found:
+        raise ConfigError("audio: no file could be read; give files that hold audio")
     if output is not None:
         console.print(f"transcripts: {output}", soft_wrap=True)
     if unreadable:

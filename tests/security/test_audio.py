@@ -85,8 +85,18 @@ def test_audio_without_a_whole_frame_is_too_short(small_run, tmp_path, shape):
     soundfile.write(tmp_path / "short.wav", np.ones(shape), 8000)
     words = f"run={small_run.run_dir}", f"audio={tmp_path / 'short.wav'}"
     ended = small_run.run("transcribe", *words)
-    assert ended.code == 1, ended.printed
-    assert f"could not read {tmp_path / 'short.wav'}: ValueError: too short: " in ended.last_line
+    assert ended.code == 2, ended.printed
+    assert f"could not read {tmp_path / 'short.wav'}: ValueError: too short: " in ended.printed
+    assert ended.last_line == "asr-transcribe: audio: no file could be read; give files that hold audio"
+
+
+def test_a_file_that_is_no_audio_is_refused_and_no_transcript_is_written(small_run, tmp_path):
+    (tmp_path / "t.tsv").write_text("audio\ttext\n")
+    words = f"run={small_run.run_dir}", f"audio={tmp_path / 't.tsv'}", f"output={tmp_path / 'out.tsv'}"
+    ended = small_run.run("transcribe", *words)
+    assert (ended.code, "could not read" in ended.printed) == (2, True), ended.printed
+    assert ended.last_line.startswith("asr-transcribe: audio: no file could be read")
+    assert not (tmp_path / "out.tsv").exists()
 
 
 def test_a_part_of_a_long_recording_is_decoded(tmp_path):
