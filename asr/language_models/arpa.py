@@ -19,7 +19,7 @@ import numpy as np
 
 from asr.error_text import first_line
 from asr.language_models.ngrams import UNKNOWN, NGrams
-from asr.safe_io import check_regular_file
+from asr.safe_io import check_regular_file, naming
 
 MAX_BYTES = 2**32
 MAX_LINE_BYTES = 2**14
@@ -47,7 +47,7 @@ def read_arpa(path: Path) -> NGrams:
         ValueError: it is no ARPA file, or larger than allowed; names the line.
     """
     check_regular_file(path, MAX_BYTES)
-    with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
+    with naming(path), gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
         lines = _Lines(file, path.stat().st_size)
         try:
             return _read(lines)

@@ -130,7 +130,7 @@ def test_weights_are_chosen_on_any_manifest_but_that_of_the_test(small_run, lm, 
     [
         ("evaluate", ["tune=true"], "tune=True: CtcBeam has no weights to choose; give it a language model"),
         ("evaluate", ["tune=2.5"], "tune must be the name of a file or folder, or true or false, given 2.5"),
-        ("evaluate", ["decoder.lm=gone.arpa"], "decoder: lm: there is no file 'gone.arpa'"),
+        ("evaluate", ["decoder.lm=gone.arpa"], "decoder: lm: 'gone.arpa' does not exist"),
         ("evaluate", ["decoder.lm=TEXT"], "text.txt: line 1: the file ends before \\end\\"),
         (
             "evaluate",

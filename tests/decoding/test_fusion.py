@@ -118,8 +118,10 @@ def test_a_beam_finds_what_the_language_model_and_the_hotwords_prefer(tmp_path):
         ({"lodr_weight": 11.0}, "lodr_weight must be at least 0 and at most 10, given 11.0"),
         ({"token_bonus": 101.0}, "token_bonus must be at least -100 and at most 100, given 101.0"),
         ({"hotword_boost": 0.0}, "hotword_boost must be above 0 and at most 100, given 0.0"),
-        ({"lm": "/nowhere/lm.arpa"}, "lm: there is no file '/nowhere/lm.arpa'"),
-        ({"hotwords": "/nowhere"}, "hotwords: there is no file '/nowhere'"),
+        ({"lm": "/nowhere/lm.arpa"}, "lm: '/nowhere/lm.arpa' does not exist"),
+        ({"hotwords": "/nowhere"}, "hotwords: '/nowhere' does not exist"),
+        ({"lm": "/"}, "lm: '/' is not a regular file"),
+        ({"hotwords": "/dev/null"}, "hotwords: '/dev/null' is not a regular file"),
     ],
 )
 def test_options_out_of_range_are_refused(options, said):
@@ -147,6 +149,14 @@ def test_phrases_that_would_fill_memory_are_refused_while_they_are_read(tmp_path
     monkeypatch.setattr(hotwords, "MAX_ALL_TOKENS", 5)
     with pytest.raises(ValueError, match="line 3: the phrases up to here have more than 5 tokens; give fewer"):
         loaded(ShallowFusion(hotwords=written(tmp_path, "ab\nabb\nb\naxe\n")))
+
+
+@pytest.mark.parametrize("option", ["lm", "hotwords"])
+def test_a_file_that_cannot_be_read_is_named(option, tmp_path):
+    (tmp_path / "memory").symlink_to("/proc/self/mem")
+    with pytest.raises(OSError, match="memory") as raised:
+        loaded(ShallowFusion(**{option: str(tmp_path / "memory")}))
+    assert raised.value.filename == str(tmp_path / "memory")
 
 
 def test_a_language_model_of_other_tokens_is_refused(tmp_path):

@@ -156,7 +156,8 @@ def _file(option: str, given: str | None) -> Path | None:
         return None
     path = named_path(given)
     if not path.is_file():
-        raise ValueError(f"{option}: there is no file {str(path)!r}")
+        why = "is not a regular file" if path.exists() else "does not exist"
+        raise ValueError(f"{option}: {str(path)!r} {why}; name a text file")
     return path
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.safe_io import check_regular_file
+from asr.safe_io import check_regular_file, naming
 from asr.text.vocabulary import BLANK_ID, UNKNOWN_ID
 
 ROOT = 0
@@ -39,8 +39,10 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
     check_regular_file(path, MAX_BYTES)
     phrases: dict[tuple[int, ...], float] = {}
     num_tokens = 0
+    with naming(path):
+        content = path.read_bytes()
     # not str.splitlines, which takes more characters for ends of lines than editors do
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    for number, line in enumerate(content.split(b"\n"), 1):
         try:
             phrase, tab, own = line.decode().strip("\r ").partition("\t")
             if not phrase and not tab:
