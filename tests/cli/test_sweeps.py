@@ -61,7 +61,9 @@ def test_a_failing_job_does_not_stop_the_others_and_the_sweep_says_so(trained, t
     found = {word: r.status for r in records(tmp_path / "runs" / "mixed") for word in r.overrides if "layers" in word}
     assert "encoder: num_layers must be at least 1, given 0" in printed
     assert found == {"encoder.num_layers=0": "failed", "encoder.num_layers=1": "finished"}
-    assert "2 jobs: 1 finished, 1 not: " in printed
+    (refused,) = [record.name for record in records(tmp_path / "runs" / "mixed") if record.failed]
+    last = f"2 jobs: 1 finished, 1 not: {refused}; refused, for their options to be corrected: {refused}\n"
+    assert last in printed
     words = ("-m", "encoder.num_layers=1", "sweep.name=mixed", f"data.dir={data(trained)}")
     printed = Workplace(tmp_path).run("train", *QUICK, *words)
     assert "not finished, and of another command in this sweep: " in printed
@@ -121,6 +123,7 @@ def test_a_name_that_is_no_folder_name_is_refused(tmp_path):
             ("sweep.target_wer=20", "seed=1,2"),
             "target_wer must be a fraction above 0 and below 1 (0.2 is 20 %), given 20",
         ),
+        (("seed=1,abc,3",), "seed must be a whole number of at least 0"),
         (("sweep.target_wer=low", "seed=1,2"), "target_wer must be a fraction above 0 and below 1"),
     ],
 )

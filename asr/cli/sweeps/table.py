@@ -6,17 +6,20 @@ import math
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, read_write
+from hydra.plugins.sweeper import Sweeper
+from omegaconf import DictConfig, OmegaConf, read_write
 from rich.table import Table
 
 from asr.cli.config.effects import check_effects, check_vocab_size
+from asr.cli.config.options import check_options
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
-from asr.cli.sweeps.jobs import asked_for, best_dev_wer, check_sweep_name, is_finished, swept_free_keys
+from asr.cli.sweeps.jobs import asked_for, begun, best_dev_wer, check_sweep_name, is_finished, swept_free_keys
 from asr.cli.sweeps.records import RECORDS, JobRecord, records
 from asr.console import PlainConsole, printable
 from asr.errors import RunFailed
@@ -68,6 +71,8 @@ class SweepTable(Callback):
         if swept:
             with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
                 config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
+        # what every sweeper of Hydra's, and ours, calls before it launches
+        Sweeper.validate_batch_is_legal = check_jobs  # type: ignore[assignment,method-assign]
         if config.hydra.launcher._target_.endswith(".BasicLauncher"):
             end_with(lambda: resume_line(Path(config.hydra.sweep.dir)))
 
@@ -101,6 +106,23 @@ class SweepTable(Callback):
         console.print_line(last_line(sweep_dir, [record for record in found if record.name not in others]))
         if any(record.failed for record in own):
             raise SystemExit(1)
+
+
+def check_jobs(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
+    """Compose the config of every job, and refuse options of any, before the first is started.
+
+    Args:
+        sweeper: whose method this is.
+        batch: overrides of each job.
+
+    Raises:
+        ConfigError: names the key, what was given and what is allowed.
+    """
+    assert sweeper.hydra_context is not None
+    assert sweeper.config is not None
+    for words in batch:
+        config = sweeper.hydra_context.config_loader.load_sweep_config(sweeper.config, list(words))
+        check_options("train", OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
 
 
 def _target_of(folder: Path) -> object:
@@ -156,7 +178,11 @@ def last_line(sweep_dir: Path, found: list[JobRecord]) -> str:
     line = f"{len(found)} jobs: {len(found) - len(failed)} finished" + (f" ({before} of them before)" if before else "")
     if failed:
         logs = f" (logs in {sweep_dir / RECORDS})" if any((sweep_dir / RECORDS).glob("*.log")) else ""
-        return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}; the same command again resumes them"
+        refused = [one.name for one in found if one.exit_code == 2 and not begun(sweep_dir / one.name)]
+        again = f"; refused, for their options to be corrected: {', '.join(refused)}" if refused else ""
+        if len(refused) < len(failed):
+            again += f"; the same command again resumes {'the others' if refused else 'them'}"
+        return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}{again}"
     return f"{line}. To compare them: asr-compare sweep={sweep_dir.name}"
 
 
