@@ -46,7 +46,8 @@ def command_help(config_name: str, configs: Path) -> str:
         lines += [f"  {name:<28} {text}" for name, text in choices(configs, group).items()]
     if "recipe" in groups:
         lines += ["", "recipes_dir=PATH adds recipes of your own, and runs the Python code in that folder."]
-    lines += ["", "-m runs every combination of comma-separated values; --hydra-help tells what Hydra adds."]
+    sweeps = "-m runs every combination of comma-separated values; " if config_name == "train" else ""
+    lines += ["", f"{sweeps}--hydra-help tells what Hydra adds."]
     return "\n".join(lines)
 
 
