@@ -60,7 +60,7 @@ class _State(NamedTuple):
 
     Attributes:
         score: (B, T) of the best path that is in the state after each frame.
-        since: (B, T) int64 frame in which that path entered it.
+        since: (B, T) frame in which that path entered it.
     """
 
     score: Tensor
@@ -78,7 +78,7 @@ def align_ctc(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens:
     """Return the most probable CTC path of each text.
 
     Tokens are computed one after another, each for all frames at once: since when a path has been in one follows from a
-    cumulative maximum.
+    cumulative maximum. So memory grows with T · U alone.
 
     Args:
         log_probs: (B, T, V), T at least 1.
@@ -89,35 +89,36 @@ def align_ctc(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens:
     Reference:
         Graves et al. 2006, "Connectionist Temporal Classification", section 4.1, with maxima in place of sums.
     """
-    size, longest = log_probs.shape[:2]
-    # in double precision: sums over a whole recording are subtracted from each other
-    scores = log_probs.gather(2, F.pad(tokens, (1, 0), value=BLANK_ID)[:, None].expand(-1, longest, -1)).double()
-    of_blank, *of_tokens = scores.unbind(2)
+    longest, last_frame = log_probs.shape[1], num_frames - 1
+    of_blank = log_probs[..., BLANK_ID].double()  # sums over a whole recording are subtracted from each other
     repeats = F.pad(tokens[:, 1:] == tokens[:, :-1], (1, 0))
-    entering = of_blank.new_full((size, longest), NEVER)
+    entering = torch.full_like(of_blank, NEVER)
     entering[:, 0] = 0.0
-    blank, token = _stay(entering, of_blank), _State(entering, torch.zeros_like(num_frames))
-    ends, passed = [blank.score], []
-    for place, of_token in enumerate(of_tokens):
+    blank, token = _stay(entering, of_blank), _State(torch.full_like(entering, NEVER), torch.zeros_like(num_frames))
+    ends, passed = [_at(blank.score, last_frame)], []
+    for place in range(tokens.shape[1]):
         # from the token before, or from the blank between
-        direct = token.score.masked_fill(repeats[:, place, None], NEVER) if place else torch.full_like(entering, NEVER)
+        direct = token.score.masked_fill(repeats[:, place, None], NEVER)
         arriving = _delayed(torch.maximum(blank.score, direct))
-        arriving[:, 0] = 0.0 if place == 0 else NEVER
+        if place == 0:
+            arriving[:, 0] = 0.0
         is_direct = direct > blank.score
-        token = _stay(arriving, of_token)
+        token = _stay(arriving, _of_token(log_probs, tokens[:, place]).double())
         blank = _stay(_delayed(token.score), of_blank)
-        ends.append(torch.maximum(token.score, blank.score))
-        passed.append((token.since, blank.since, blank.score > token.score, is_direct))
+        ends.append(_at(torch.maximum(token.score, blank.score), last_frame))
+        passed.append((token.since.int(), blank.since.int(), blank.score > token.score, is_direct))
     first, last = _traced(passed, num_frames, num_tokens)
-    frames = torch.arange(longest, device=tokens.device)[:, None]
-    inside = (first[:, None] <= frames) & (frames <= last[:, None])
-    score = _at(torch.stack(ends)[num_tokens, torch.arange(size, device=tokens.device)], num_frames - 1)
-    return Alignment(
-        first,
-        last,
-        scores[..., 1:].masked_fill(~inside, NEVER).amax(1),
-        score.masked_fill(~has_alignment(num_frames, tokens, num_tokens), NEVER),
-    )
+    frames, highest = torch.arange(longest, device=tokens.device), log_probs.new_zeros(tokens.shape)
+    for place in range(tokens.shape[1]):
+        inside = (first[:, place, None] <= frames) & (frames <= last[:, place, None])
+        highest[:, place] = _of_token(log_probs, tokens[:, place]).masked_fill(~inside, NEVER).amax(1)
+    score = torch.stack(ends, dim=1).gather(1, num_tokens[:, None]).squeeze(1)
+    return Alignment(first, last, highest, score.masked_fill(~has_alignment(num_frames, tokens, num_tokens), NEVER))
+
+
+def _of_token(log_probs: Tensor, token: Tensor) -> Tensor:
+    """Return the log-probabilities (B, T) of one token (B,) of each text."""
+    return log_probs.gather(2, token[:, None, None].expand(-1, log_probs.shape[1], -1)).squeeze(2)
 
 
 def _delayed(scores: Tensor) -> Tensor:
