@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +22,7 @@ from asr.errors import RunFailed
 from asr.evaluation.formatting import percent
 from asr.inference.evaluate import evaluate_sets
 from asr.inference.tune import best_of, tune
-from asr.safe_io import named_path, write_new
+from asr.safe_io import write_new
 
 console = PlainConsole()
 
@@ -37,6 +38,11 @@ def run(options: DictConfig) -> None:
     restored = restore(options)
     tuned_on = _tuning_sets(options, restored)
     sets, notes = evaluation_sets(options.manifest, options.name, restored)
+    if both := _audio(tuned_on) & _audio(sets):
+        raise ConfigError(
+            f"tune={options.tune}: {len(both)} of its utterances are among those that are decoded, such as "
+            f"{min(both)[0]}: weights chosen on them make their error rate too low; name other data"
+        )
     checkpoint = restored.checkpoint
     output = output_folder(options, checkpoint, "decode")
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
@@ -53,7 +59,7 @@ def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
     """Return the sets to choose weights on; none if they are not to be chosen.
 
     Raises:
-        ConfigError: the decoder has nothing to choose, or the sets are those that are decoded.
+        ConfigError: the decoder has nothing to choose.
     """
     if options.tune is False:
         return {}
@@ -65,11 +71,21 @@ def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
     if options.tune is True:
         prepared = prepared_data(restored.checkpoint, "dev", "say what to choose weights on: tune=PATH")
         return {name: prepared.cuts(name) for name in prepared.names("dev")}
-    if options.manifest is not None and named_path(options.tune).resolve() == named_path(options.manifest).resolve():
-        raise ConfigError(
-            f"tune={options.tune}: weights chosen on what is decoded make its error rate too low; name other data"
-        )
     return evaluation_sets(options.tune, None, restored)[0]
+
+
+def _audio(sets: Mapping[str, Any]) -> set[tuple[str, float]]:
+    """Return the files of all utterances, and where in them these begin."""
+    cuts = [cut for of_set in sets.values() for cut in of_set]
+    return {
+        (os.path.realpath(source), cut.start)
+        for cut in cuts
+        for source in (
+            [one.source for one in cut.recording.sources]
+            if cut.has_recording
+            else [f"{cut.features.storage_path}/{cut.features.storage_key}"]
+        )
+    }
 
 
 def _tune(restored: Restored, sets: Mapping[str, Any], output: Path) -> str:

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
+from asr.errors import RunFailed
 from asr.evaluation.wer import Score, Utterance, score
 from asr.inference.batches import process
 from asr.models.recognizer import Recognizer
+
+console = PlainConsole()
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ def tune(recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets
 
     Raises:
         OutOfMemory: a batch does not fit into memory.
-        RunFailed: a worker that reads data was lost.
+        RunFailed: a worker that reads data was lost, or no utterance could be read.
         ValueError: the sets have no words.
     """
     assert isinstance(decoder, LoadsScorers)
@@ -59,8 +63,14 @@ def tune(recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets
             utterances.extend(map(Utterance, ids, batch.texts, texts))
         return []
 
+    unread: list[tuple[str, str]] = []
     for name, cuts in sets.items():
-        process(recognizer, data_module, cuts, f"tuning on {name}", partial(work, name))
+        found_unread = process(recognizer, data_module, cuts, f"tuning on {name}", partial(work, name)).unread
+        unread += [(f"{name}: {cut}", reason) for cut, reason in found_unread]
+    for cut, reason in unread:
+        console.print_line(f"could not read {cut}: {reason}")
+    if not found[0]:
+        raise RunFailed(f"none of the {len(unread)} utterances of {', '.join(sets)} could be read to choose weights on")
     trials = [Trial(weights, score(utterances)) for weights, utterances in zip(grid, found, strict=True)]
     decoder.weigh(**best_of(trials).weights)
     return trials

@@ -3,7 +3,9 @@
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from asr.cli.builders.restore import restore_text
 from asr.language_models.arpa import read_arpa
@@ -117,12 +119,25 @@ def test_weights_are_chosen_on_dev_and_hold_for_test(small_run, lm, tmp_path):
 
 
 def test_weights_are_chosen_on_any_manifest_but_that_of_the_test(small_run, lm, tmp_path):
-    (tmp_path / "dev.tsv").write_text(f"audio\ttext\n{small_run.audio()}\tone two\n")
+    other = sorted(small_run.folder.glob("data/digits/*/audio/dev-*/*.flac"))[0]
+    (tmp_path / "dev.tsv").write_text(f"audio\ttext\n{other}\tone two\n")
+    (tmp_path / "test.tsv").write_text(f"audio\ttext\n{small_run.audio()}\tone two\n")
     run = (f"run={small_run.run_dir}", "decoder=ctc_beam", f"decoder.lm={lm}", "torch_threads=1")
     ended = small_run.run("evaluate", *run, f"tune={tmp_path}/dev.tsv", f"output_dir={tmp_path}/out")
     assert (ended.code, "weights chosen on dev, where" in ended.printed) == (0, True), ended.printed
-    same = small_run.run("evaluate", *run, f"tune={tmp_path}/dev.tsv", f"manifest={tmp_path}/x/../dev.tsv")
-    assert (same.code, "weights chosen on what is decoded" in same.printed) == (2, True), same.printed
+    same = small_run.run("evaluate", *run, f"tune={tmp_path}/test.tsv")
+    said = "1 of its utterances are among those that are decoded"
+    assert (same.code, said in same.printed) == (2, True), same.printed
+
+
+def test_no_weights_are_chosen_on_audio_that_cannot_be_read(small_run, lm, tmp_path):
+    soundfile.write(tmp_path / "nan.wav", np.full(16_000, np.nan), 16_000, "FLOAT")
+    (tmp_path / "nan.tsv").write_text(f"audio\ttext\n{tmp_path}/nan.wav\tone two\n")
+    words = ("decoder=ctc_beam", f"decoder.lm={lm}", f"tune={tmp_path}/nan.tsv", "torch_threads=1")
+    ended = small_run.run("evaluate", f"run={small_run.run_dir}", *words, f"output_dir={tmp_path}/out")
+    said = "none of the 1 utterances of nan could be read to choose weights on"
+    assert (ended.code, said in ended.last_line) == (1, True), ended.printed
+    assert "could not read nan: " in ended.printed
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ B utterances, K hypotheses, C tokens that may follow, V tokens, N nodes, M words
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from asr.language_models.ngrams import SPECIAL, UNKNOWN, NGrams
 from asr.text.vocabulary import BLANK_ID
 
 ROOT = 0  # between words
-MAX_NODES = 4_000_000
+MAX_NODES, MAX_MOVES = 2_000_000, 10_000_000
 
 Trie = dict[str, Any]
 TOKENS = ""  # key of the tokens that end in a node of a trie of them
@@ -56,10 +57,16 @@ class WordNGramScorer:
         children, word_of = _trie(spelled, unknown)
         self.dead = len(children)  # of words that the model does not know
         reach = _reach(children, word_of, unigrams, unknown)
-        moves = dict(_moves(children, surfaces))
-        keys = np.array(sorted(node * len(surfaces) + token for node, token in moves), dtype=np.int64)
-        self.vocab_size, self.keys = len(surfaces), torch.from_numpy(keys)
-        self.targets = torch.tensor([moves[key // len(surfaces), key % len(surfaces)] for key in keys.tolist()])
+        places, leading_to = array("q"), array("q")
+        for node, token, target in _moves(children, surfaces):
+            places.append(node * len(surfaces) + token)
+            leading_to.append(target)
+            if len(places) > MAX_MOVES:
+                raise ValueError(f"its words can be written with more than {MAX_MOVES} tokens; prune it to fewer words")
+        keys = np.array(places, dtype=np.int64)
+        order = keys.argsort()
+        self.vocab_size, self.keys = len(surfaces), torch.from_numpy(keys[order])
+        self.targets = torch.from_numpy(np.array(leading_to, dtype=np.int64)[order])
         self.begins = torch.tensor([surface.startswith(" ") for surface in surfaces])
         self.word_of = torch.tensor([*word_of, unknown])
         self.reach = torch.tensor([*reach, unigrams[unknown]], dtype=torch.float64)
@@ -149,8 +156,8 @@ def _reach(children: list[Trie], word_of: list[int], unigrams: np.ndarray, unkno
     return reach
 
 
-def _moves(children: list[Trie], surfaces: Sequence[str]) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield node and token, and the node that the token leads to."""
+def _moves(children: list[Trie], surfaces: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield node, token, and the node that the token leads to."""
     inner: Trie = {}
     beginning: Trie = {}
     for token, surface in enumerate(surfaces):
@@ -162,7 +169,7 @@ def _moves(children: list[Trie], surfaces: Sequence[str]) -> Iterator[tuple[tupl
             trie.setdefault(TOKENS, []).append(token)
     for node in range(len(children)):
         for trie in (inner, beginning) if node == ROOT else (inner,):
-            yield from (((node, token), target) for token, target in _reached(children, node, trie))
+            yield from ((node, token, target) for token, target in _reached(children, node, trie))
 
 
 def _reached(children: list[Trie], node: int, tokens: Trie) -> Iterator[tuple[int, int]]:
