@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +19,11 @@ from asr.evaluation.word_files import ctm_lines, json_line, textgrid
 from asr.inference.align import AlignedText, align_all
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.safe_io import write_new
+from asr.text.vocabulary import UNKNOWN_SURFACE
 
 NUM_NAMED = 20  # utterances that could not be aligned
-UNUSUAL = re.compile(r'[%/\\:*?"<>|]')  # in names of files
+UNUSUAL = re.compile(r'[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
+MAX_NAME_BYTES = 200  # of a file; systems allow 255, with what is added
 
 console = PlainConsole()
 
@@ -51,6 +54,8 @@ def run(options: DictConfig) -> None:
         _write(output, name, texts, list(options.output_format))
         words, audio = sum(len(one.words) for one in texts), sum(one.duration_s for one in texts)
         console.print_line(f"{name}: {words} words of {len(texts)} utterances, {audio:.0f} s of audio")
+        if unknown := sum(UNKNOWN_SURFACE in word.text for one in texts for word in one.words):
+            console.print_line(f"{name}: {unknown} words have characters that the run does not know: {UNKNOWN_SURFACE}")
         if found.real_time_factor is not None:
             console.print_line(f"{name}: real-time factor {found.real_time_factor:.2g}")
         num_failed += len(failed)
@@ -75,8 +80,16 @@ def _write(folder: Path, name: str, texts: Sequence[AlignedText], formats: Seque
     if "textgrid" in formats:
         (folder / name).mkdir()
         for one in texts:
-            file = UNUSUAL.sub(lambda match: f"%{ord(match[0]):02X}", one.id)
-            write_new(folder / name / f"{file}.TextGrid", textgrid(one.duration_s, {"words": one.words}))
+            write_new(folder / name / f"{_file_name(one.id)}.TextGrid", textgrid(one.duration_s, {"words": one.words}))
+
+
+def _file_name(id: str) -> str:
+    """Return an id as a name that every system allows; a long one is cut, and ends with a digest of the whole."""
+    plain = UNUSUAL.sub(lambda match: f"%{ord(match[0]):02X}", id)
+    if len(plain.encode()) <= MAX_NAME_BYTES:
+        return plain
+    digest = hashlib.sha256(id.encode()).hexdigest()[:16]
+    return f"{plain.encode()[: MAX_NAME_BYTES - 17].decode(errors='ignore')}-{digest}"
 
 
 if __name__ == "__main__":

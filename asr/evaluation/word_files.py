@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any
+from urllib.parse import quote
 
 from asr.text.words import Word
 
@@ -16,9 +17,9 @@ CHANNEL = 1
 def ctm_lines(name: str, words: Sequence[Word]) -> str:
     """Return a line of NIST's CTM for each word: name, channel, start and duration in seconds, word, confidence.
 
-    Fields are separated by spaces: those of the name become ``_``.
+    Fields are separated by spaces: those of the name are written as in an address, ``%20``, and so is ``%``.
     """
-    field = re.sub(r"\s", "_", name)
+    field = re.sub(r"[\s%]", lambda match: quote(match[0]), name)
     return "".join(
         f"{field} {CHANNEL} {word.start_s:.3f} {word.end_s - word.start_s:.3f} {word.text} {word.confidence:.3f}\n"
         for word in words

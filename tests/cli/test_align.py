@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from asr.cli.align import _file_name
+
 from .test_decoding_commands import audio_of
 
 
@@ -34,6 +36,20 @@ def test_a_text_too_long_for_its_audio_is_named_and_the_others_are_aligned(train
     assert f"my: could not align {first.with_suffix('')}: " in said
     assert "1 utterances could not be aligned; the others are in" in said
     assert len((tmp_path / "out" / "my.ctm").read_text().splitlines()) == 1
+
+
+def test_every_id_becomes_a_file_of_its_own(tmp_path):
+    ids = ["a/b", "a%2Fb", "..", "\x07", "\x00", "x" * 300, "x" * 299 + "y", "ä" * 150, "a b"]
+    for id in ids:
+        (tmp_path / f"{_file_name(id)}.TextGrid").touch(exist_ok=False)
+    assert len(list(tmp_path.iterdir())) == len(ids)
+    assert _file_name("utt-1") == "utt-1"
+
+
+def test_unknown_characters_are_said(trained, tmp_path):
+    (tmp_path / "my.tsv").write_text(f"audio\ttext\n{audio_of(trained, 'test')[0]}\tone ☃\n")
+    said = trained.run("align", "run=first", f"manifest={tmp_path}/my.tsv", f"output_dir={tmp_path}/out")
+    assert "my: 1 words have characters that the run does not know: ⁇" in said
 
 
 @pytest.mark.parametrize(

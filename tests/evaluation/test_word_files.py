@@ -21,7 +21,7 @@ def test_ctm_is_read_by_lhotse(tmp_path):
 
 
 def test_the_name_in_a_ctm_is_one_field():
-    assert ctm_lines("my calls/a b.wav", WORDS[:1]) == "my_calls/a_b.wav 1 0.100 0.150 the 0.912\n"
+    assert ctm_lines("my calls/50%.wav", WORDS[:1]) == "my%20calls/50%25.wav 1 0.100 0.150 the 0.912\n"
     assert ctm_lines("a", ()) == ""
 
 
