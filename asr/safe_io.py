@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -157,18 +157,18 @@ def refuse_existing(path: Path) -> None:
         )
 
 
-def write_new(path: Path, content: str | bytes) -> None:
-    """Write a file in a folder that exists; text as UTF-8.
+def write_new(path: Path, content: str | bytes | Iterable[bytes]) -> None:
+    """Write a file in a folder that exists; text as UTF-8, and what is large piece by piece.
 
     Raises:
         FileExistsError: the file exists; it is not changed.
     """
-    data = content if isinstance(content, bytes) else content.encode()
+    whole = content.encode() if isinstance(content, str) else content
     # not named after the file, whose name may be as long as names can be
     temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
-        with naming(path):
-            temporary.write_bytes(data)
+        with naming(path), temporary.open("wb") as file:
+            file.writelines([whole] if isinstance(whole, bytes) else whole)
         _move_to_new(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ from asr.decoding.scorers.weighted_sum import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.inference.word_times import STEP_FRAMES, aligned, words_of
-from asr.language_models.kneser_ney import estimate
+from asr.language_models.kneser_ney import estimate, laid_out
 from asr.language_models.ngrams import SPECIAL
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import FrameScores
@@ -142,7 +142,7 @@ def beam_of(order: int, size: int, num_frames: int) -> Callable[[], None]:
         words = [*SPECIAL, *pieces[2:]]
         # squared, so that some tokens are frequent
         sentences = torch.rand(20_000, 30).square().mul(VOCAB_SIZE - 2).long().add(3).tolist()
-        beam.scorer = WeightedSum([(NGramScorer(estimate(sentences, words, order).model, pieces), 0.3)])
+        beam.scorer = WeightedSum([(NGramScorer(estimate(laid_out(sentences), words, order).model, pieces), 0.3)])
 
     def compute() -> None:
         with torch.inference_mode():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from omegaconf import DictConfig, ListConfig
 
 from asr.cli.app import run_app
@@ -14,13 +15,14 @@ from asr.cli.errors import ConfigError
 from asr.cli.output_file import new_file, write_output
 from asr.console import PlainConsole
 from asr.data.manifests.source_files import MAX_MANIFEST_BYTES, read_lines
-from asr.language_models.arpa import MAX_ORDER, arpa_lines
-from asr.language_models.kneser_ney import FALLBACK, estimate
+from asr.language_models.arpa import MAX_NGRAMS, MAX_ORDER, arpa_lines
+from asr.language_models.kneser_ney import FALLBACK, estimate, laid_out
 from asr.language_models.ngrams import SPECIAL, UNKNOWN
 from asr.safe_io import check_regular_file, named_path
 from asr.text.vocabulary import NUM_SPECIAL
 
 UNITS = ("tokens", "words")
+MAX_WORD = 300  # letters; with ten such words a line of an ARPA file is as long as lines may be
 
 console = PlainConsole()
 
@@ -45,16 +47,20 @@ def run(options: DictConfig) -> None:
         check_regular_file(file, MAX_MANIFEST_BYTES)
     text = restore_text(options.run)
     units = _Tokens(text) if options.units == "tokens" else _Words()
-    sentences = [units.numbers(line) for line in _sentences(files, text, options.transcripts)]
-    if not sentences:
+    sentences = laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
+    if not sentences.num_sentences:
         raise ConfigError("text: no line holds a word; give a file with a sentence in each line")
     model, assumed = estimate(sentences, units.words, options.order)
-    content = "".join(arpa_lines(model)).encode()
-    packed = gzip.compress(content, mtime=0) if output.name.endswith(".gz") else content
-    write_output(output, packed, "estimate again")
-    num_words = sum(map(len, sentences))
-    unknown = sum(sentence.count(SPECIAL.index(UNKNOWN)) for sentence in sentences)
-    console.print(f"text: {len(sentences)} sentences, {num_words} {options.units}, {unknown} of them unknown")
+    if len(model.keys) > MAX_NGRAMS:
+        raise ConfigError(
+            f"order: {len(model.keys)} n-grams are more than the {MAX_NGRAMS} that are decoded with; give a smaller "
+            "order or less text, or prune a model that KenLM or SRILM makes"
+        )
+    content = (line.encode() for line in arpa_lines(model))
+    write_output(output, _gzipped(content) if output.name.endswith(".gz") else content, "estimate again")
+    num_words = len(sentences.words) - 2 * sentences.num_sentences
+    unknown = np.count_nonzero(sentences.words == SPECIAL.index(UNKNOWN))
+    console.print(f"text: {sentences.num_sentences} sentences, {num_words} {options.units}, {unknown} of them unknown")
     if model.order < options.order:
         console.print(f"order: {model.order}, because no sentence is long enough for {options.order}")
     if assumed:
@@ -82,6 +88,12 @@ def _sentences(files: Sequence[Path], text: TextSide, transcripts: bool) -> Iter
         prepared = prepared_data(text.checkpoint, "train", "give their text as text=FILE, and transcripts=false")
         for name in prepared.names("train"):
             yield from filter(None, (cut.supervisions[0].text for cut in prepared.cuts(name)))
+
+
+def _gzipped(content: Iterable[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+    yield from map(packer.compress, content)
+    yield packer.flush()
 
 
 class _Tokens:
@@ -114,6 +126,11 @@ class _Words:
     def numbers(self, sentence: str) -> list[int]:
         """Return the numbers of the words of a sentence."""
         words = sentence.split(" ")
+        if len(longest := max(words, key=len)) > MAX_WORD:
+            raise ConfigError(
+                f"text: a word of {len(longest)} letters, {longest[:30]!r}…; at most {MAX_WORD} are allowed. Separate "
+                "words by spaces, or say units=tokens"
+            )
         if marks := set(SPECIAL) & set(words):
             raise ConfigError(
                 f"text: {sentence[:60]!r} has the word {min(marks)}, which marks something else; remove it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from asr.cli.errors import ConfigError, shortened
@@ -35,12 +36,12 @@ def new_file(output: object, otherwise: str = "") -> Path:
     return path
 
 
-def write_output(path: Path, content: bytes, again: str) -> None:
+def write_output(path: Path, content: bytes | Iterable[bytes], again: str) -> None:
     """Write the file.
 
     Args:
         path: of the file.
-        content: of the file.
+        content: of the file, or its parts in order.
         again: what to do if the disk is full.
 
     Raises:

@@ -14,6 +14,7 @@ import numpy as np
 from asr.language_models.ngrams import BEGIN, END, SPECIAL, Ints, NGrams
 
 FALLBACK = (0.5, 1.0, 1.5)  # those of KenLM's lmplz --discount_fallback
+MAX_WORDS = 2**26  # of text, sentence marks included, which take up to 10 GB
 NEVER = -99.0  # log10, of <s>, which follows nothing
 
 
@@ -30,16 +31,52 @@ class Estimate(NamedTuple):
     assumed: list[int]
 
 
-def estimate(sentences: Iterable[Sequence[int]], words: Sequence[str], order: int) -> Estimate:
-    """Return the language model of sentences, each order interpolated with the next shorter one, the first with 1/V.
+class Text(NamedTuple):
+    """Sentences in a row.
+
+    Attributes:
+        words: (P,) their numbers.
+        places: (P,) of each word in its sentence, 0 of its mark of beginning.
+        num_sentences: how many there are.
+    """
+
+    words: Ints
+    places: Ints
+    num_sentences: int
+
+
+def laid_out(sentences: Iterable[Sequence[int]]) -> Text:
+    """Return sentences in a row, each between its marks of beginning and end.
 
     Args:
-        sentences: numbers of words, without the marks of beginning and end.
-        words: (V + 1,), first <s>, </s> and <unk>; those that do not occur get a probability too.
-        order: words of the longest n-grams; of fewer if no sentence is so long.
+        sentences: numbers of words, without marks; read one at a time.
 
     Raises:
-        ValueError: there is no sentence.
+        ValueError: there are more than ``MAX_WORDS`` words and marks.
+    """
+    text, lengths = array("q"), array("q")
+    for sentence in sentences:
+        text.append(SPECIAL.index(BEGIN))
+        text.extend(sentence)
+        text.append(SPECIAL.index(END))
+        lengths.append(len(sentence) + 2)
+        if len(text) > MAX_WORDS:
+            raise ValueError(
+                f"the text has more than {MAX_WORDS} words, beginnings and ends of sentences included; give a part "
+                "of it, or make the ARPA file with KenLM's lmplz, which estimates on disk"
+            )
+    sizes = np.array(lengths, dtype=np.int64)
+    starts = np.repeat(sizes.cumsum() - sizes, sizes)
+    return Text(np.array(text, dtype=np.int64), np.arange(len(text)) - starts, len(lengths))
+
+
+def estimate(text: Text, words: Sequence[str], order: int) -> Estimate:
+    """Return the language model of a text, each order interpolated with the next shorter one, the first with 1/V.
+
+    Args:
+        text: at least one sentence.
+        words: (V + 1,), first <s>, </s> and <unk>; those that do not occur get a probability too.
+        order: words of the longest n-grams; of fewer if no sentence is so long.
 
     Reference:
         Chen and Goodman 1999, "An empirical study of smoothing techniques for language modeling", Computer Speech and
@@ -47,7 +84,7 @@ def estimate(sentences: Iterable[Sequence[int]], words: Sequence[str], order: in
         <s> keep their own counts, since nothing comes before them.
     """
     assert tuple(words[: len(SPECIAL)]) == SPECIAL
-    levels = _levels(sentences, len(words), order)
+    levels = _levels(text, len(words), order)
     counts, assumed = [len(level.keys) for level in levels], []
     # by node, that of the empty context first
     probs, lost = np.full(1, 1 / (len(words) - 1)), np.zeros(0)
@@ -94,40 +131,25 @@ class _Level(NamedTuple):
     opens: np.ndarray
 
 
-def _levels(sentences: Iterable[Sequence[int]], num_words: int, order: int) -> list[_Level]:
+def _levels(text: Text, num_words: int, order: int) -> list[_Level]:
     """Return the n-grams of each order that occur, and all words."""
-    text, places = _laid_out(sentences)
-    begin = SPECIAL.index(BEGIN)
+    given, places, _ = text
     words = np.arange(num_words)
-    levels = [_Level(words, np.bincount(text, minlength=num_words), np.zeros(num_words, np.int64), words == begin)]
+    opens = words == SPECIAL.index(BEGIN)
+    levels = [_Level(words, np.bincount(given, minlength=num_words), np.zeros(num_words, np.int64), opens)]
     # of the n-gram that ends at each position
-    nodes, num_nodes = text + 1, num_words
+    nodes, num_nodes = given + 1, num_words
     for number in range(2, order + 1):
         ends = np.flatnonzero(places >= number - 1)
         if not len(ends):
             break
-        keys, ranks = np.unique(nodes[ends - 1] * num_words + text[ends], return_inverse=True)
+        keys, ranks = np.unique(nodes[ends - 1] * num_words + given[ends], return_inverse=True)
         suffixes, opens = np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
         suffixes[ranks], opens[ranks] = nodes[ends], places[ends] == number - 1
         levels.append(_Level(keys, np.bincount(ranks), suffixes, opens))
         nodes[ends] = num_nodes + 1 + ranks
         num_nodes += len(keys)
     return levels
-
-
-def _laid_out(sentences: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Return all sentences with their marks in a row, and the place of each word in its sentence: (P,) twice."""
-    text, lengths = array("q"), array("q")
-    for sentence in sentences:
-        text.append(SPECIAL.index(BEGIN))
-        text.extend(sentence)
-        text.append(SPECIAL.index(END))
-        lengths.append(len(sentence) + 2)
-    if not lengths:
-        raise ValueError("there is no sentence to estimate a language model from")
-    sizes = np.array(lengths)
-    starts = np.repeat(sizes.cumsum() - sizes, sizes)
-    return np.array(text), np.arange(len(text)) - starts
 
 
 def _discounts(counts: Ints) -> tuple[float, float, float] | None:

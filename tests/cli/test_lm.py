@@ -54,12 +54,17 @@ def test_words_of_files_and_of_the_transcripts_of_the_run(small_run, tmp_path):
         (["text=EMPTY"], "text: no line holds a word"),
         (["text=MARKS", "units=words"], "has the word </s>, which marks something else; remove it"),
         (["text=BROKEN"], "broken.txt, line 2: not UTF-8 text"),
+        (
+            ["text=LONG", "units=words"],
+            "a word of 301 letters, 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'…; at most 300 are allowed",
+        ),
         (["text=TEXT", "output=TEXT"], "text.txt' exists; name another file, or remove it"),
         (["text={a:1}"], "text must be the name of a file"),
     ],
 )
 def test_what_cannot_work_is_said_and_leaves_no_file(small_run, tmp_path, words, said):
     files = {"TEXT": TEXT.encode(), "EMPTY": b" \n\n", "MARKS": b"a </s> b\n", "BROKEN": b"good\n\xff\n"}
+    files["LONG"] = b"short " + b"a" * 301
     for name, content in files.items():
         (tmp_path / f"{name.lower()}.txt").write_bytes(content)
         words = [word.replace(f"={name}", f"={tmp_path}/{name.lower()}.txt") for word in words]

@@ -5,8 +5,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from asr.language_models import kneser_ney
 from asr.language_models.arpa import arpa_lines, read_arpa
-from asr.language_models.kneser_ney import FALLBACK, estimate
+from asr.language_models.kneser_ney import FALLBACK, estimate, laid_out
 from tests.language_models.arpa_texts import Reference
 
 WORDS = ["<s>", "</s>", "<unk>", "a", "b", "c", "d", "never"]
@@ -59,7 +60,7 @@ def sentences_of(seed: int, count: int) -> list[list[str]]:
 
 def reference(sentences: list[list[str]], order: int) -> tuple[Reference, list[int]]:
     numbers = [[WORDS.index(word) for word in sentence] for sentence in sentences]
-    model, assumed = estimate(numbers, WORDS, order)
+    model, assumed = estimate(laid_out(numbers), WORDS, order)
     return Reference("".join(arpa_lines(model))), assumed
 
 
@@ -79,11 +80,11 @@ def test_probabilities_equal_brute_force_and_those_of_a_context_sum_to_one(order
 def test_orders_whose_discounts_are_assumed_are_named():
     """Of four letters only the 4-grams are many enough, of two sentences none."""
     assert reference(sentences_of(2, 300), 4)[1] == [1, 2, 3]
-    assert estimate([[3], [4]], WORDS, 2).assumed == [1, 2]
+    assert estimate(laid_out([[3], [4]]), WORDS, 2).assumed == [1, 2]
 
 
 def test_no_sentence_has_as_many_words_as_asked_for(tmp_path):
-    model, _ = estimate([[3], [4]], WORDS, 5)
+    model, _ = estimate(laid_out([[3], [4]]), WORDS, 5)
     assert model.order == 3
     (tmp_path / "lm.arpa").write_text("".join(arpa_lines(model)))
     assert read_arpa(tmp_path / "lm.arpa").counts == model.counts
@@ -93,11 +94,15 @@ def test_nothing_is_followed_by_a_beginning():
     assert reference(sentences_of(1, 5), 2)[0].log_probs[("<s>",)] == -99
 
 
-def test_no_text_has_no_model():
-    with pytest.raises(ValueError, match="there is no sentence"):
-        estimate([], WORDS, 3)
-
-
 def test_a_repeated_text_is_predicted():
     found, _ = reference([list("abcd")] * 50 + sentences_of(3, 20), 3)
     assert math.prod(10**p for p in map(found.log_prob, (["<s>"], ["<s>", "a"], ["a", "b"], ["b", "c"]), "abcd")) > 0.3
+
+
+def test_text_that_memory_is_too_small_for_is_refused_while_it_is_read(monkeypatch):
+    monkeypatch.setattr(kneser_ney, "MAX_WORDS", 6)
+    read = []
+    sentences = (read.append(number) or [3] for number in range(100))
+    with pytest.raises(ValueError, match="the text has more than 6 words, beginnings and ends of sentences included"):
+        laid_out(sentences)
+    assert len(read) == 3
