@@ -47,7 +47,7 @@ def bounded_lines(file: IO[str], max_lines: int | None = None) -> Iterator[str]:
 
 
 def read_metrics(path: Path, is_wanted: Callable[[str], bool], max_points: int | None = None) -> dict[str, Points]:
-    """Read metrics by name; lines that are not rows of the table, such as a truncated last line, are skipped.
+    """Read metrics by name; rows without three fields, such as a truncated last one, and without numbers are skipped.
 
     Args:
         path: of the file.
@@ -62,7 +62,9 @@ def read_metrics(path: Path, is_wanted: Callable[[str], bool], max_points: int |
     points: dict[str, Points] = {}
     num_points = 0
     with _naming_table(path), path.open(newline="", encoding="utf-8", errors="replace") as file:
-        for row in csv.reader(line.replace("\0", "") for line in bounded_lines(file)):
+        rows = csv.reader(line.replace("\0", "") for line in bounded_lines(file))
+        _check_header(next(rows, list(HEADER)))
+        for row in rows:
             if len(row) != 3 or not is_wanted(row[1]):
                 continue
             _add_point(points, *row)
@@ -101,10 +103,14 @@ def rows_before(path: Path, file: IO[str], update: int) -> Iterator[list[str]]:
     with _naming_table(path, "; move it away to resume"):
         rows = csv.reader(bounded_lines(file))
         header = next(rows, [])
-        if tuple(header) != HEADER:
-            raise ValueError(f"it begins {header[:3]!s:.80}")
+        _check_header(header)
         yield header
         yield from (row for row in rows if len(row) == 3 and _is_before(row[0], update))
+
+
+def _check_header(header: list[str]) -> None:
+    if tuple(header) != HEADER:
+        raise ValueError(f"it begins {header[:3]!s:.80}, not {list(HEADER)}")
 
 
 def _is_before(step: str, update: int) -> bool:

@@ -156,10 +156,12 @@ def test_missing_curves_are_said(tmp_path):
     assert "no curves: " in the_problem(run)
 
 
-def test_a_row_without_end_is_no_table(tmp_path):
+@pytest.mark.parametrize("content", [b"x" * 200_000, bytes(range(256)), b"step,value\n1,2\n"])
+def test_what_is_no_table_of_metrics_leaves_out_curves_and_is_said(tmp_path, content):
     run = write_run(tmp_path / "a", "seed=1")
-    (run / "metrics.csv").write_text("x" * 200_000)
-    assert "is not a table" in the_problem(run)
+    (run / "metrics.csv").write_bytes(content)
+    assert "no curves: " in (said := the_problem(run))
+    assert "is not a table of metrics" in said
 
 
 def test_different_data_is_said_but_not_a_tokenizer_of_its_own(tmp_path):
