@@ -97,6 +97,8 @@ def _first_line(error: OmegaConfBaseException) -> str:
     """Return what OmegaConf says, with the key in front, and without its lines about types of its own."""
     text = (str(error).splitlines() or [type(error).__name__])[0]
     text = re.sub(r"^field '(.+)' is not Optional$", r"\1 must not be null", text)
+    text = text.replace("Cannot merge DictConfig with ListConfig", "it is a list, given a mapping")
+    text = text.replace("Cannot merge ListConfig with DictConfig", "it is a mapping, given a list")
     key = getattr(error, "full_key", None)
     return f"{key}: {text}" if key and str(key) not in text else text
 

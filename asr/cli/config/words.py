@@ -106,6 +106,8 @@ def check_words(words: Sequence[str], folder: Path, removable: Collection[str] =
         key = override.key_or_group
         known = list(choices(folder, key)) if "." not in key and (folder / key).is_dir() else []
         if override.is_delete():
+            if key.partition(".")[0].partition("/")[0] == "hydra":
+                raise ConfigError(f"{override.input_line}: what Hydra needs cannot be removed; leave the word out")
             if known and key not in removable:
                 raise ConfigError(
                     f"~{key}: {key} is missing then, which this command needs; {key}=… replaces it by another choice. "
