@@ -10,15 +10,13 @@ from typing import Protocol
 
 import numpy as np
 from lhotse import Fbank, FbankConfig
-from lhotse.augmentation import torchaudio as resampling
 from lhotse.cut import Cut
 
 from asr.data.manifests.feature_storage import refuse_foreign_storage
 from asr.data.manifests.numpy_files import check_npy
+from asr.data.resampling import at_rate
 from asr.error_text import text_of
 from asr.errors import refuse_lack_of_resources
-
-MAX_FILTERS = 64  # of at most 4 MB each, see decoding_limits
 
 
 class Features(Protocol):
@@ -41,9 +39,6 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
         ValueError: they cannot be read, or are not finite.
         OutOfMemory: memory ran out.
     """
-    # lhotse (1.33) keeps every resampling filter that it has used; manifests may need thousands
-    if len(resampling._precompiled_resamplers) > MAX_FILTERS:
-        resampling._precompiled_resamplers.clear()
     try:
         matrix = features(cut)
     except Exception as error:  # a decoder may raise anything on a broken file
@@ -102,9 +97,7 @@ class LogMel:
         if self.precomputed and cut.has_features:
             check_npy(os.path.join(cut.features.storage_path, cut.features.storage_key))
             return cut.load_features()
-        if cut.sampling_rate != self.sampling_rate_hz:
-            cut = cut.resample(self.sampling_rate_hz)
-        audio = cut.load_audio()[0]
+        audio = at_rate(cut, self.sampling_rate_hz).load_audio()[0]
         # lhotse 1.33 mirrors half a window at each end; shorter audio ends in a RuntimeError of setStorage
         window_s = self.extractor.config.frame_length
         if len(audio) < window_s / 2 * self.sampling_rate_hz:

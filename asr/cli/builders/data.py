@@ -23,7 +23,7 @@ from asr.run_folder import usable_folder
 from asr.subprocesses import is_first_process
 from asr.training.unreadable import check_share
 
-LAYOUT = 4  # of the files of prepared data
+LAYOUT = 5  # of the files of prepared data, and of how their numbers are computed
 # options of prepare functions that change how fast, not what
 SPEED_ONLY = ("num_jobs",)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lhotse.utils import fastcopy
 
 from asr.console import PlainConsole, track
 from asr.data.features import Features, LogMel, cause, read_features
@@ -19,6 +20,7 @@ from asr.data.preparation.cuts import CheckedCuts, Limits, check_cuts, supervise
 from asr.data.preparation.feature_checks import refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 from asr.data.preparation.prepared import DROPPED, PreparedData
+from asr.data.resampling import at_rate
 from asr.errors import refuse_lack_of_resources
 from asr.text.normalize import TextNormalizer
 
@@ -127,11 +129,10 @@ def _store_features(split: str, part: CheckedCuts, features: LogMel, work: Path,
     done, unreadable = [], {}
     with FeatureFiles(work) as storage:
         for cut in track(part.cuts, f"storing features of {split}", console=console):
-            # lhotse's extractor refuses audio of another rate than its own
-            if cut.sampling_rate != features.sampling_rate_hz:
-                cut = cut.resample(features.sampling_rate_hz)
             try:
-                cut = cut.compute_and_store_features(features.extractor, storage)
+                stored = at_rate(cut, features.sampling_rate_hz).compute_and_store_features(features.extractor, storage)
+                # lhotse alone reads its own transforms
+                cut = fastcopy(cut.resample(features.sampling_rate_hz), features=stored.features)
                 read_features(features, cut)
             except Exception as error:  # a decoder may raise anything on a broken file
                 if storage.failure is not None:
