@@ -19,14 +19,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from authors_zipformer import Reference, find_package, load
-from convert_zipformer import CONFIGS, preset
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 
+CONFIGS = Path(__file__).parents[1] / "configs" / "encoder"
 NUM_FEATURES, FRAMES_PER_S = 80, 100
 LATE = 20_000.0  # batches: nearly all that is scheduled has its last value
 NAMES = ("ours", "theirs")
@@ -45,6 +48,14 @@ class Seconds:
     def total(self) -> float:
         """Forward and backward."""
         return self.forward + self.backward
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Return the options of an encoder of configs/encoder."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        options = OmegaConf.to_container(compose(name))
+    assert isinstance(options, dict)
+    return {str(key): value for key, value in options.items() if key != "_target_"}
 
 
 def build(name: str, encoder: str, package: Path, eager: bool) -> nn.Module:

@@ -148,6 +148,11 @@ def lm() -> None:
     start("lm")
 
 
+def convert() -> None:
+    """Run ``asr-convert``."""
+    start("convert")
+
+
 def compare() -> None:
     """Run ``asr-compare``."""
     start("compare")

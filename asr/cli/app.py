@@ -41,6 +41,7 @@ from asr.cli.config.words import (
     check_bounds,
     check_words,
     flags_first,
+    long_words,
     name_sweep,
     searchpath,
     typed_places,
@@ -78,6 +79,7 @@ def run_app(config_name: str, task: Callable[[DictConfig], object] | None = None
     if task is not None:
         quieten()
     flags_first(sys.argv)
+    long_words(sys.argv)
     if config_name == "train":
         name_sweep(sys.argv)
     with restored_handlers():

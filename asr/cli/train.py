@@ -20,6 +20,7 @@ from asr.cli.__main__ import RUN_DIR_VARIABLE
 from asr.cli.app import run_app
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
+from asr.cli.builders.init import Source, start_from
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.builders.resume import accepted_changes, build_resumed_module
 from asr.cli.builders.trainer import build_trainer
@@ -73,6 +74,7 @@ class Plan:
         trainer: knows the processes; without loggers and callbacks.
         resumed: folder of the run to resume.
         launched: folder of the run if our launcher has started this process.
+        source: the model to start from.
     """
 
     config: Mapping[str, Any]
@@ -83,6 +85,7 @@ class Plan:
     trainer: Trainer
     resumed: Path | None
     launched: Path | None
+    source: Source | None
 
     @property
     def needs_launcher(self) -> bool:
@@ -130,7 +133,7 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
         raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is only for this program itself; unset it")
     resumed = None if config.resume is None else run_folder(config.resume)
-    outline = dry_run(plain(config), new_folder=resumed is None and launched is None)
+    outline = dry_run(plain(config), resumed, new_folder=resumed is None and launched is None)
     # the folder of a stranger's run could say where data are written, and how much of them
     typed = {override_key(word) for word in job.overrides.task}
     may_prepare = resumed is None or config.allow_changes or "data.dir" in typed
@@ -141,7 +144,9 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     data_module = DataModule(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
     set_budget(config, prepared, data_module, outline.trainer.world_size)
     run_dir = None if launched is None else Path(launched)
-    return Plan(plain(config), job, outline.data, prepared, data_module, outline.trainer, resumed, run_dir)
+    return Plan(
+        plain(config), job, outline.data, prepared, data_module, outline.trainer, resumed, run_dir, outline.source
+    )
 
 
 def set_budget(config: DictConfig, prepared: PreparedData, data_module: DataModule, world_size: int) -> None:
@@ -235,6 +240,8 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
     watch, config = Stopwatch(), plan.config
     checkpoint = None if config["resume"] is None else newest_good_checkpoint(run_dir)
     module = build_resumed_module(config, plan.data, plan.prepared, checkpoint)
+    if checkpoint is None and plan.source is not None:
+        console.print_line(start_from(plan.source, module, config, run_dir))
     _announce(module, config, run_dir, checkpoint)
     loggers = build_loggers(config, run_dir) if is_first_process() else []
     for logger in loggers:
@@ -280,8 +287,10 @@ def _announce(
     module: TrainingModule, config: Mapping[str, Any], run_dir: Path, checkpoint: LoadedCheckpoint | None
 ) -> None:
     num_parameters = sum(p.numel() for p in module.recognizer.parameters())
+    num_frozen = sum(p.numel() for p in module.recognizer.parameters() if not p.requires_grad)
+    parameters = f"{num_parameters:,} parameters" + (f", {num_frozen:,} of them frozen" if num_frozen else "")
     budget = config["trainer"]["max_steps"]
-    console.print(f"{num_parameters:,} parameters, {budget} updates, run folder {run_dir}", soft_wrap=True)
+    console.print(f"{parameters}, {budget} updates, run folder {run_dir}", soft_wrap=True)
     if checkpoint is not None:
         for problem in checkpoint.rejected:
             console.print(f"left out: {problem}", soft_wrap=True)

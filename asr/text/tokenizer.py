@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from asr.text.character import CharacterTokenizer
 from asr.text.subword import SubwordTokenizer
-from asr.text.vocabulary import TokenizerState
+from asr.text.vocabulary import UNKNOWN_ID, TokenizerState
+
+MAX_UNKNOWN = 0.05  # share of characters
 
 
 class Tokenizer(Protocol):
@@ -47,6 +51,31 @@ class TokenizerTrainer(Protocol):
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Return the tokenizer; impossible options raise ValueError."""
         ...
+
+
+@dataclass(frozen=True)
+class KeptTokenizer:
+    """Instead of training a tokenizer, uses one that another model was trained with."""
+
+    tokenizer: Tokenizer
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        """Return the tokenizer.
+
+        Raises:
+            ValueError: it does not know much of the texts.
+        """
+        counts = Counter(character for text in texts for character in text)
+        unknown = {character: n for character, n in counts.items() if UNKNOWN_ID in self.tokenizer.encode(character)}
+        share = sum(unknown.values()) / max(1, counts.total())
+        if share > MAX_UNKNOWN:
+            most = sorted(unknown, key=lambda character: -unknown[character])[:10]
+            raise ValueError(
+                f"the tokenizer that is kept does not know {share:.1%} of the characters of the training texts, "
+                f"such as {' '.join(map(repr, most))}; change the texts (data.text.case), or train a tokenizer "
+                "(init.keep_tokenizer=false)"
+            )
+        return self.tokenizer
 
 
 _FROM_STATE: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {

@@ -233,7 +233,7 @@ def test_a_good_command_line_passes_and_writes_nothing(monkeypatch, tmp_path, li
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "transcribe", "align", "lm", "compare"])
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "transcribe", "align", "lm", "convert", "compare"])
 def test_help_lists_what_can_be_chosen(command, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", f"asr.cli.{command}", "--help"],

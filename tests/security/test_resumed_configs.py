@@ -205,7 +205,7 @@ CONFIGS = {
     ),
     "many slow patterns": (
         changed(parameter_rules__rules=[{"pattern": f"{n}(?i:{SLOW})"} for n in range(100)]),
-        "parameter_rules: a pattern takes longer than",
+        "parameter_rules, init.freeze: a pattern takes longer than",
     ),
     "layers without end": (changed(encoder__num_layers=100_000), "more than 10000 tensors of weights"),
     "layers a kilometer wide": (changed(encoder__d_model=10**6), "a quarter of this machine's memory"),

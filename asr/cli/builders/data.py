@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from asr.cli.builders.init import kept_tokenizer
 from asr.cli.builders.parts import DataParts, build_data_parts, build_encoder, part
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
@@ -21,6 +22,7 @@ from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.table import print_table
 from asr.run_folder import usable_folder
 from asr.subprocesses import is_first_process
+from asr.text.tokenizer import KeptTokenizer
 from asr.training.unreadable import check_share
 
 LAYOUT = 5  # of the files of prepared data, and of how their numbers are computed
@@ -50,7 +52,7 @@ def data_for_run(
         ConfigError: an option is refused.
         ValueError: the data cannot be prepared, are missing and may not be, or all cuts of a split are too short.
     """
-    parts = parts or build_data_parts(config)
+    parts = parts or build_data_parts(config, kept_tokenizer(config))
     if encoder is None:
         # subsampled lengths need no weights; before preparing, because a wrong option must not cost hours
         with torch.device("meta"):
@@ -106,10 +108,11 @@ def prepare_data(
         raise ConfigError(f"data.corpus must be a name of letters, digits and . _ + -, given {data.get('corpus')!r}")
     folder = data_folder(config)
     spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer)
+    trainer = parts.tokenizer_trainer
     spec_name = fingerprint(
         {key: data[key] for key in ("text", "limits")}
-        | {key: config[key] for key in ("features", "tokenizer")}
-        | {"layout": LAYOUT}
+        | {"features": config["features"], "layout": LAYOUT}
+        | {"tokenizer": trainer.tokenizer.state() if isinstance(trainer, KeptTokenizer) else config["tokenizer"]}
     )
     options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
     make_corpus = part(config, "data.prepare", source=data.get("source"))

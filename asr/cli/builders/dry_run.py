@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from asr.cli.builders.data import data_folder
+from asr.cli.builders.init import Source, check_init, kept_tokenizer, read_source
 from asr.cli.builders.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
 from asr.cli.builders.parts import (
     DataParts,
@@ -35,6 +36,7 @@ from asr.console import PlainConsole
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import RANK_VARIABLES, is_first_process
 from asr.training.evaluation_point import HasEvaluationPoint
+from asr.training.initial_weights import freeze
 from asr.training.processes import is_started_as_rank
 from asr.training.resuming.changed_updates import small_parameters
 from asr.training.weights import check_kind
@@ -54,19 +56,22 @@ class Outline:
         callbacks: with options as in the run, for checks.
         data: of the run itself.
         encoder: on the meta device.
+        source: the model to start from.
     """
 
     trainer: Trainer
     callbacks: Sequence[Callback]
     data: DataParts
     encoder: nn.Module
+    source: Source | None
 
 
-def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
+def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: bool = True) -> Outline:
     """Build everything once, with a small vocabulary and without memory for weights; start nothing.
 
     Args:
         config: of the run.
+        resumed: folder of the run to resume.
         new_folder: whether ``run_dir`` must not exist yet, because this process will create it.
 
     Raises:
@@ -102,13 +107,17 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
     elif new_folder:
         free_folder(config["run_dir"], "run_dir")
     part(config, "data.prepare")
-    data = build_data_parts(config)
+    check_init(config)
+    data = build_data_parts(config, kept_tokenizer(config, resumed))
+    source = read_source(config, data.features, resumed)
     refuse_huge_numbers(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     with no_more_than_this_machine_holds(on_cpu):
         recognizer = outline_recognizer(config, 8, data.features.num_features)
-    with bounded(f"parameter_rules: a pattern takes longer than {MAX_CPU_S} s on the names of parameters; simplify it"):
+    slow = f"parameter_rules, init.freeze: a pattern takes longer than {MAX_CPU_S} s on all names; simplify it"
+    with bounded(slow):
         updates = build_update_parts(config)
+        _freeze(recognizer, config["init"]["freeze"])
         check_decoder(updates.decoder, recognizer.head)
         optimizer = updates.optimizer_factory(recognizer.named_parameters())
     try_optimizers(config, on_cpu=on_cpu)
@@ -117,7 +126,14 @@ def dry_run(config: Mapping[str, Any], new_folder: bool = True) -> Outline:
     tried = updates.schedule_factory(updates.optimizer_factory(small_parameters(recognizer.named_parameters())))
     try_schedule(tried, max_steps if isinstance(max_steps, int) else None)
     _warn_of_decay(optimizer, config)
-    return Outline(trainer, callbacks, data, recognizer.encoder)
+    return Outline(trainer, callbacks, data, recognizer.encoder, source)
+
+
+def _freeze(recognizer: nn.Module, patterns: Sequence[str]) -> None:
+    try:
+        freeze(recognizer, patterns)
+    except ValueError as error:
+        raise ConfigError(f"init.freeze: {error}") from error
 
 
 def _check_health(config: Mapping[str, Any]) -> None:

@@ -28,7 +28,9 @@ from asr.models.heads.protocols import Head
 from asr.models.initialize import initialize
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
+from asr.text.tokenizer import KeptTokenizer, Tokenizer
 from asr.training.checkpoints import FORMAT, LoadedCheckpoint
+from asr.training.initial_weights import freeze
 from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
 from asr.training.resuming.restorable import Misfit
 from asr.training.unreadable import max_unreadable
@@ -80,14 +82,22 @@ class DataParts:
     tokenizer_trainer: Any
 
 
-def build_data_parts(config: Mapping[str, Any]) -> DataParts:
-    """Build the parts of the data side."""
+def build_data_parts(config: Mapping[str, Any], kept: Tokenizer | None = None) -> DataParts:
+    """Build the parts of the data side.
+
+    Args:
+        config: of a run.
+        kept: the tokenizer to use; None: train one.
+    """
     features = part(config, "features")
     perturb = part(config, "augment.audio")
     if perturb is not None and features.precomputed:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
     text, limits, batch, workers = (part(config, f"data.{name}") for name in ("text", "limits", "batch", "workers"))
-    return DataParts(features, text, limits, batch, workers, perturb, part(config, "tokenizer"))
+    trainer = part(config, "tokenizer")
+    if kept is not None:
+        trainer = KeptTokenizer(kept)
+    return DataParts(features, text, limits, batch, workers, perturb, trainer)
 
 
 def build_encoder(config: Mapping[str, Any], num_features: int) -> Any:
@@ -196,6 +206,7 @@ def build_module(
             recognizer = build_recognizer(config, *shapes)
     except ConfigError as error:
         raise error if checkpoint is None else Misfit("weights", str(error)) from error
+    freeze(recognizer, config["init"]["freeze"])
     data = {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder), "notes": list(prepared.notes)}
     num_cuts = int(prepared.splits["train"]["num_utterances"])
     return TrainingModule(

@@ -10,7 +10,7 @@ from asr.cli.config.resuming import FREE
 from asr.nested import at
 
 # a resumption may change these, but with them the result
-DECISIVE = ("weights", "decode", "callbacks", "trainer.devices", "trainer.num_nodes")
+DECISIVE = ("init", "weights", "decode", "callbacks", "trainer.devices", "trainer.num_nodes")
 MAX_CALLBACKS = 100  # that are looked at; a config has ten
 OWN = "asr.training.callbacks."
 AVERAGING = f"{OWN}averaging.WeightAveraging"

@@ -65,6 +65,7 @@ LOGGERS = Kind(
     "a choice of its group, with options for each",
     lambda value: isinstance(value, Mapping) and all(isinstance(node, Mapping | None) for node in value.values()),
 )
+STARTS = Kind("a place, or a mapping of path, weights, keep_tokenizer and freeze", lambda v: isinstance(v, Mapping))
 RATES = Kind(
     "learning rates above 0 by the name of an optimizer",
     lambda value: isinstance(value, Mapping) and all(_is_number(rate) and rate > 0 for rate in value.values()),
@@ -89,6 +90,7 @@ DECODING = {**READING, "decoder": OPTIONS.or_null()}
 SETS = {"manifest": PLACE.or_null(), "name": FILE_NAME.or_null(), "output_dir": PLACE.or_null()}
 TRAINING = {
     "seed": SEED,
+    "init": STARTS,
     "run_dir": PLACE.or_null(),
     "resume": PLACE.or_null(),
     "allow_changes": YES_OR_NO,
@@ -120,6 +122,7 @@ KINDS: dict[str, dict[str, Kind]] = {
         "order": COUNT,
         "output": PLACE,
     },
+    "convert": {"model": PLACE, "bpe_model": PLACE, "output": PLACE, "seed": SEED},
     "compare": {
         "sweep": PLACE.or_null(),
         "runs": PLACES.or_null(),

@@ -25,6 +25,7 @@ from asr.safe_io import check_regular_file, named_path, write_whole
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
 FREE = (
+    "init",  # refused when typed: a resumed run has weights of its own
     "resume",
     "allow_changes",
     "resume_logger",
@@ -101,6 +102,10 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
     typed = {override_key(word) for word in words}
     if "recipe" in typed:
         raise ConfigError("recipe: a resumed run keeps its recipe; start a new run for another one")
+    if started := [key for key in typed if key.partition(".")[0] == "init"]:
+        raise ConfigError(
+            f"{started[0]}: a resumed run continues with its own weights; leave it out, or start a new run"
+        )
     if "run_dir" in typed:
         raise ConfigError("run_dir: a resumed run continues in its own folder; leave out run_dir, or resume")
     whole = saved_config(folder)

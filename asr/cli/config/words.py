@@ -76,6 +76,11 @@ def flags_first(argv: list[str]) -> None:
     argv[1:] = [*flags, *words]
 
 
+def long_words(argv: list[str]) -> None:
+    """Replace ``init=PATH`` by ``init.path=PATH``; a mapping of options stays."""
+    argv[1:] = [re.sub(r"^(\+{0,2}init)=(?!\s*\{)", r"\1.path=", word) for word in argv[1:]]
+
+
 def name_sweep(argv: list[str]) -> None:
     """Name a multirun by its time unless the user has named it, so that all its processes know it by one name.
 

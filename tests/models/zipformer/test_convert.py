@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-from types import ModuleType
+import io
 
 import pytest
+import sentencepiece
 import torch
 from torch import Tensor
 
+from asr.cli.builders.init import read_source
+from asr.cli.builders.parts import plain
+from asr.cli.builders.restore import recognizer_of
+from asr.data.features import LogMel
 from asr.models.encoders.zipformer.convert import convert
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from tests.models.zipformer.reference import Reference, loaded
+from asr.text.icefall import icefall_tokenizer
+from asr.training.checkpoints import load_checkpoint
+from tests.cli.test_configs import composed
+from tests.models.zipformer.reference import Reference
 from tests.models.zipformer.sizes import SMALL, L, M, S
-
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def convert_script() -> ModuleType:
-    return loaded("convert_zipformer")
 
 
 @pytest.fixture
@@ -71,8 +69,8 @@ def test_what_is_no_weight_is_refused(theirs, ours, spoil):
     ("size", "sizes", "num_parameters"),
     [("s", S, 21_989_779), ("m", M, 63_994_103), ("l", L, 146_625_594)],
 )
-def test_presets_have_the_authors_sizes(convert_script, size, sizes, num_parameters):
-    options = convert_script.preset(f"zipformer_{size}")
+def test_presets_have_the_authors_sizes(script, size, sizes, num_parameters):
+    options = script("bench_encoder").preset(f"zipformer_{size}")
     assert {name: tuple(options[name]) for name in sizes} == sizes
     with torch.device("meta"):
         encoder = ZipformerEncoder(80, **options)
@@ -80,45 +78,137 @@ def test_presets_have_the_authors_sizes(convert_script, size, sizes, num_paramet
     assert sum(p.numel() for p in encoder.parameters()) == num_parameters - unused
 
 
-def test_the_script_converts_a_file_and_overwrites_none(authors, tmp_path):
+PIECES = 20
+HEADS = {
+    "ctc_output.1.weight": (PIECES, 32),
+    "ctc_output.1.bias": (PIECES,),
+    "decoder.embedding.weight": (PIECES, 16),
+    "decoder.conv.weight": (16, 4, 2),
+    "joiner.encoder_proj.weight": (24, 32),
+    "joiner.encoder_proj.bias": (24,),
+    "joiner.decoder_proj.weight": (24, 16),
+    "joiner.decoder_proj.bias": (24,),
+    "joiner.output_linear.weight": (PIECES, 24),
+    "joiner.output_linear.bias": (PIECES,),
+    "simple_am_proj.weight": (PIECES, 32),
+    "simple_am_proj.bias": (PIECES,),
+    "simple_lm_proj.weight": (PIECES, 16),
+    "simple_lm_proj.bias": (PIECES,),
+}
+SIZES = [f"encoder.{name}={list(value)}".replace(" ", "") for name, value in SMALL.items()]
+WORDS = [
+    *("model=pretrained.pt", "bpe_model=bpe.model", "encoder=zipformer_s", "head=transducer_ctc", "output=ours.ckpt"),
+    *("head.predictor_dim=16", "head.joiner_dim=24", "data.text.case=upper", *SIZES),
+]
+
+
+@pytest.fixture
+def exported(authors, tmp_path) -> tuple[Reference, dict[str, Tensor]]:
+    """A model as icefall's export.py leaves it, with its tokenizer."""
     torch.manual_seed(0)
-    theirs = Reference(authors, S, causal=False).eval()
-    torch.save({"model": theirs.state_dict(), "best": 1.0}, tmp_path / "theirs.pt")
-    command = [sys.executable, str(ROOT / "scripts" / "convert_zipformer.py"), "theirs.pt", "ours.pt"]
-    command += ["--encoder", "zipformer_s"]
-    printed = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    assert "21,986,835 parameters" in printed
-    assert "encoder.encoders.1.encoder.layers.0.bypass_scale" in printed
-    ours = ZipformerEncoder(80, **S).eval()
-    ours.load_state_dict(torch.load(tmp_path / "ours.pt", weights_only=True))
+    encoder = Reference(authors, SMALL, causal=False).eval()
+    heads = {name: torch.randn(shape) for name, shape in HEADS.items()}
+    torch.save({"model": {**encoder.state_dict(), **heads}}, tmp_path / "pretrained.pt")
+    texts = [f"{a} {b}" for a in ("ONE", "TWO", "THREE", "FOUR") for b in ("FIVE", "SIX", "SEVEN")] * 20
+    trained = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=trained,
+        vocab_size=PIECES,
+        model_type="unigram",
+        user_defined_symbols=["<blk>", "<sos/eos>"],
+        unk_id=2,
+        bos_id=-1,
+        eos_id=-1,
+        minloglevel=2,
+    )
+    (tmp_path / "bpe.model").write_bytes(trained.getvalue())
+    return encoder, heads
+
+
+def test_a_model_becomes_a_checkpoint_that_scores_alike(exported, programs, tmp_path):
+    ended = programs.run("convert", *WORDS, cwd=tmp_path)
+    assert ended.code == 0, ended.printed
+    assert ended.printed.splitlines()[-1] == "checkpoint: ours.ckpt"
+    encoder, heads = exported
+    checkpoint = load_checkpoint(tmp_path / "ours.ckpt")
+    recognizer = recognizer_of(checkpoint)
+    features, num_frames = torch.randn(2, 60, 80), torch.tensor([60, 47])
+    with torch.inference_mode():
+        there, lengths = encoder(features, num_frames)
+        here, found = recognizer(features, num_frames)
+        torch.testing.assert_close(here[0], there[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, lengths)
+        logits = there @ heads["ctc_output.1.weight"].T + heads["ctc_output.1.bias"]
+        order = [0, 2, 1, *range(3, PIECES)]
+        log_probs = recognizer.head.frame_log_probs(here)
+        torch.testing.assert_close(log_probs[0], logits.log_softmax(dim=-1)[0, :, order], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(recognizer.head.joiner.output_linear.bias, heads["joiner.output_linear.bias"][order])
+        torch.testing.assert_close(recognizer.head.joiner.encoder_proj.weight, heads["joiner.encoder_proj.weight"])
+    again = programs.run("convert", *WORDS, cwd=tmp_path)
+    assert (again.code, "'ours.ckpt' exists; name another file" in again.printed) == (2, True), again.printed
+
+
+def test_a_training_starts_from_its_encoder(exported, tmp_path):
+    config = plain(composed("encoder=zipformer_s", *SIZES, f"init.path={tmp_path}/pretrained.pt"))
+    source = read_source(config, LogMel())
+    assert source is not None
+    assert source.tokenizer is None
+    encoder = ZipformerEncoder(80, **SMALL).eval()
+    own = {name.removeprefix("encoder."): weight for name, weight in source.weights.items()}
+    missing, unknown = encoder.load_state_dict(own, strict=False)
+    assert all(name.endswith(".probability") for name in missing)
+    assert set(unknown) == {"normalize.mean", "normalize.inverse_std"}
     features, num_frames = torch.randn(1, 60, 80), torch.tensor([60])
-    torch.testing.assert_close(ours(features, num_frames)[0], theirs(features, num_frames)[0], rtol=1e-5, atol=1e-5)
-    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert again.returncode == 2
-    assert "is there already" in again.stderr
+    with torch.inference_mode():
+        there, here = exported[0](features, num_frames)[0], encoder(features, num_frames)[0]
+    torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-5)
+    assert not source.weights["normalize.mean"].any()
+    assert (source.weights["normalize.inverse_std"] == 1).all()
+
+
+def test_its_tokenizer_cuts_text_alike(exported, tmp_path):
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "bpe.model"))
+    ours, order = icefall_tokenizer((tmp_path / "bpe.model").read_bytes())
+    assert ours.pieces[:3] == ["<blk>", "<unk>", "<sos/eos>"]
+    for text in ("ONE TWO", "SEVEN", "FOURTEEN", "OX Z"):
+        assert [order[token] for token in ours.encode(text)] == theirs.encode(text)
+        assert ours.decode(ours.encode(text)).replace("\u2047", "⁇") == theirs.decode(theirs.encode(text)).replace(
+            " ⁇ ", "⁇"
+        )
+    # a text is never a mark
+    assert {0, 2}.isdisjoint(ours.encode("<blk> <sos/eos>"))
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["none.pt", "ours.pt"], "none.pt cannot be read"),
-        (["text.pt", "ours.pt"], "text.pt cannot be read"),
-        (["empty.pt", "ours.pt"], "empty.pt cannot be read"),
-        (["numbered.pt", "ours.pt"], "holds more than tensors and their names"),
-        (["other.pt", "ours.pt"], "holds no Zipformer"),
-        (["other.pt", "nowhere/ours.pt"], "make it first"),
-        (["other.pt", "ours.pt", "--num-features", "3"], "num_features must be at least 7, given 3"),
+        (["model=none.pt"], "model: none.pt: it cannot be read"),
+        (["model=text.pt"], "model: text.pt: it cannot be read"),
+        (["model=numbered.pt"], "holds more than tensors and their names"),
+        (["model=other.pt"], "holds no Zipformer"),
+        (["bpe_model=text.pt"], "bpe_model: text.pt: 13 bytes are no sentencepiece model"),
+        (["bpe_model=none.model"], "none.model"),
+        (["output=ours.pt"], "output must be a name that ends with .ckpt, given 'ours.pt'"),
+        (["encoder.num_encoder_layers=[1,1,1]"], "is not in the encoder; compare its number of layers"),
+        (["head.joiner_dim=20"], "joiner.encoder_proj.weight has shape [24, 32], not [20, 32]"),
+        (["head=ctc_attention"], "the model has nothing for"),
+        (["data.text.case=keep"], "all letters of the tokenizer are upper case; say data.text.case=upper"),
+        (["features.num_mels=40"], "has shape"),
     ],
 )
-def test_the_script_says_what_it_cannot_convert(convert_script, tmp_path, monkeypatch, capsys, words, said):
+def test_what_cannot_be_converted_is_said_and_leaves_no_file(exported, programs, tmp_path, words, said):
     (tmp_path / "text.pt").write_text("no checkpoint")
-    (tmp_path / "empty.pt").touch()
     torch.save({"model": {"weight": torch.zeros(1)}}, tmp_path / "other.pt")
     weight = torch.zeros(1)
     named = {"encoder_embed.conv.0.weight": weight, "encoder_embed.out.weight": weight, 3: weight}
     torch.save(named, tmp_path / "numbered.pt")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["convert", *words, "--encoder", "zipformer_xs"])
-    with pytest.raises(SystemExit, match="2"):
-        convert_script.main()
-    assert said in capsys.readouterr().err
+    replaced = {word.partition("=")[0] for word in words}
+    kept = [
+        word
+        for word in WORDS
+        if word.partition("=")[0] not in replaced and not (replaced == {"head"} and "head." in word)
+    ]
+    ended = programs.run("convert", *kept, *words, "decoder=ctc_greedy", cwd=tmp_path)
+    assert (ended.code, said in ended.printed) == (2, True), ended.printed
+    assert not list(tmp_path.glob("ours.*"))

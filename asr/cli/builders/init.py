@@ -1,0 +1,182 @@
+"""``init=PATH``: the model that a training starts from, read and compared with the config before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asr.cli.builders.parts import outline_recognizer, part
+from asr.cli.errors import ConfigError
+from asr.data.features import Features
+from asr.models.encoders.zipformer.convert import convert
+from asr.nested import at
+from asr.subprocesses import is_first_process
+from asr.text.tokenizer import Tokenizer, tokenizer_from_state
+from asr.training.checkpoint_files import update_files
+from asr.training.checkpoints import checkpoint_file, load_checkpoint, newest_good_checkpoint
+from asr.training.icefall_checkpoints import icefall_state
+from asr.training.initial_weights import LEFT, NEW, OTHER_SHAPE, TAKEN, Fate, fates, summary, take, write_fates
+from asr.training.module import TrainingModule
+from asr.training.weights import KINDS, choose_weights
+
+ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
+ICEFALL_FEATURES = (80, 16_000, 0.01)
+OPTIONS = ("path", "weights", "keep_tokenizer", "freeze")
+SMALL_VOCABULARY = 8  # of outlines
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained model to start from.
+
+    Attributes:
+        name: of the model, for messages.
+        weights: by the names of a recognizer's.
+        tokenizer: of the model; None: not known.
+    """
+
+    name: str
+    weights: dict[str, Tensor]
+    tokenizer: Tokenizer | None
+
+
+def check_init(config: Mapping[str, Any]) -> None:
+    """Check the types of the options of ``init``.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    options = config["init"]
+    if options.keys() != {*OPTIONS}:
+        raise ConfigError(f"init must have the options {', '.join(OPTIONS)}, given {', '.join(map(str, options))}")
+    if not isinstance(options["path"], str | None):
+        raise ConfigError(f"init.path must be a run, a checkpoint or a model of icefall, given {options['path']!r}")
+    if options["weights"] not in KINDS:
+        raise ConfigError(f"init.weights must be one of {', '.join(KINDS)}, given {options['weights']!r}")
+    if not isinstance(options["keep_tokenizer"], bool):
+        raise ConfigError(f"init.keep_tokenizer must be true or false, given {options['keep_tokenizer']!r}")
+    if not isinstance(options["freeze"], list) or not all(isinstance(one, str) for one in options["freeze"]):
+        raise ConfigError(f"init.freeze must be a list of regular expressions, given {options['freeze']!r}")
+
+
+def kept_tokenizer(config: Mapping[str, Any], resumed: Path | None = None) -> Tokenizer | None:
+    """Return the tokenizer that ``init.keep_tokenizer`` keeps: the source's, which a run's checkpoints hold too.
+
+    Args:
+        config: of the run.
+        resumed: folder of the run, if it is resumed.
+
+    Raises:
+        ConfigError: there is no source, or it has no tokenizer.
+    """
+    path = at(config, "init", "path")
+    if not at(config, "init", "keep_tokenizer"):
+        return None
+    if path is None:
+        raise ConfigError("init.keep_tokenizer: there is no source to keep the tokenizer of; give init=PATH")
+    own = None if resumed is None else newest_good_checkpoint(resumed)
+    if own is None and str(path).endswith(ICEFALL):
+        raise ConfigError(
+            f"init.keep_tokenizer: {path} holds no tokenizer; asr-convert makes a checkpoint of it and its tokenizer"
+        )
+    return tokenizer_from_state((own or load_checkpoint(_file(path))).tokenizer)
+
+
+def read_source(config: Mapping[str, Any], features: Features, resumed: Path | None = None) -> Source | None:
+    """Return the model that ``init=PATH`` names; None if the run starts from nothing, or from a checkpoint of its own.
+
+    Args:
+        config: of the run.
+        features: of the run.
+        resumed: folder of the run, if it is resumed.
+
+    Raises:
+        ConfigError: the model cannot be read, needs other features, or nothing of its encoder fits.
+    """
+    check_init(config)
+    path = config["init"]["path"]
+    if path is None or (resumed is not None and update_files(resumed / "checkpoints")):
+        return None
+    own = _outline(config, SMALL_VOCABULARY, features.num_features)
+    if path.endswith(ICEFALL):
+        _check_features(path, features, *ICEFALL_FEATURES)
+        return Source(path, _icefall_weights(Path(path), own), None)
+    checkpoint = load_checkpoint(_file(path))
+    try:
+        checkpoint = choose_weights(checkpoint, config["init"]["weights"])
+        theirs = part(checkpoint.config, "features")
+        tokenizer = tokenizer_from_state(checkpoint.tokenizer)
+    except ValueError as error:
+        raise ConfigError(f"init: {checkpoint.path}: {error}") from error
+    _check_features(str(checkpoint.path), features, theirs.num_features, theirs.sampling_rate_hz, theirs.frame_shift_s)
+    _refuse_other_encoder(checkpoint.path, fates(own, checkpoint.weights, ()))
+    name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
+    return Source(name, checkpoint.weights, tokenizer)
+
+
+def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any], run_dir: Path) -> str:
+    """Take over the weights of a model; return what was taken, which ``init.tsv`` in the run's folder lists."""
+    own, tokenizer = module.recognizer.state_dict(), module.tokenizer
+    of_vocabulary = []
+    if source.tokenizer is None or source.tokenizer.pieces != tokenizer.pieces:
+        larger = _outline(config, tokenizer.vocab_size + 1, len(module.recognizer.normalize.mean))
+        of_vocabulary = [name for name in own if own[name].shape != larger[name].shape]
+    decided = fates(own, source.weights, of_vocabulary)
+    take(module.recognizer, source.weights, decided)
+    table = run_dir / "init.tsv"
+    if is_first_process():
+        write_fates(table, decided)
+    return f"init: {source.name}: {summary(decided)}; the table of all is {table}"
+
+
+def _outline(config: Mapping[str, Any], vocab_size: int, num_features: int) -> dict[str, Tensor]:
+    return outline_recognizer(config, vocab_size, num_features).state_dict()
+
+
+def _icefall_weights(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of an encoder, with a normalization that changes nothing, as icefall has none."""
+    expected = {name.removeprefix("encoder."): tensor for name, tensor in own.items() if name.startswith("encoder.")}
+    try:
+        converted = convert(icefall_state(path), expected)
+    except ValueError as error:
+        raise ConfigError(f"init: {path}: {error}") from error
+    num_features = ICEFALL_FEATURES[0]
+    normalize = {"normalize.mean": torch.zeros(num_features), "normalize.inverse_std": torch.ones(num_features)}
+    # buffers that icefall does not save are as in the outline, without values
+    given = {name: weight for name, weight in converted.weights.items() if not weight.is_meta}
+    return normalize | {f"encoder.{name}": weight for name, weight in given.items()}
+
+
+def _check_features(source: str, own: Features, num_features: int, sampling_rate_hz: int, frame_shift_s: float) -> None:
+    named = ("mel bins, or numbers per frame", "sampling_rate_hz", "frame_shift_s")
+    ours = own.num_features, own.sampling_rate_hz, own.frame_shift_s
+    for name, here, there in zip(named, ours, (num_features, sampling_rate_hz, frame_shift_s), strict=True):
+        if here != there:
+            raise ConfigError(
+                f"init: {source} was trained on features with {name} {there}, and here it is {here}; choose features "
+                "like those of the model"
+            )
+
+
+def _refuse_other_encoder(path: Path, decided: Sequence[Fate]) -> None:
+    """Refuse an encoder of another kind or width; one with more or fewer layers shares the others."""
+    own = [fate for fate in decided if fate.name.startswith("encoder.") and fate.fate != LEFT]
+    misfits = [fate for fate in own if fate.fate == NEW]
+    shared = sum(fate.fate == TAKEN for fate in own)
+    if shared <= sum(fate.reason.startswith(OTHER_SHAPE) for fate in misfits):
+        raise ConfigError(
+            f"init: the encoder of {path} is another one: {shared} of {len(own)} tensors fit; {misfits[0].name} is "
+            f"{list(misfits[0].shape)} here, {misfits[0].reason}; choose the encoder, with its options, that it has"
+        )
+
+
+def _file(path: object) -> Path:
+    try:
+        return checkpoint_file(str(path))
+    except ValueError as error:
+        raise ConfigError(str(error).replace("run:", "init:", 1)) from None

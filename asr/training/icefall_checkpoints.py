@@ -1,0 +1,41 @@
+"""Reads models of icefall, and of the package ``zipformer``, which may be damaged or come from strangers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from asr.error_text import is_out_of_memory
+from asr.training.checkpoint_checks import check_contents, damage, why_unreadable
+
+FIRST_FRONT_END, FIRST_PROJECTION = "encoder_embed.conv.0.weight", "encoder_embed.out.weight"
+
+
+def icefall_state(path: Path) -> Mapping[str, Tensor]:
+    """Return the tensors of a model, saved alone or under ``model``, by their names.
+
+    Raises:
+        ValueError: the file is damaged, holds more than tensors and plain data, or no Zipformer.
+    """
+    try:
+        if problem := damage(path):
+            raise ValueError(f"it is damaged, or no model: {problem}")
+        state = torch.load(path, map_location="cpu", weights_only=True)  # or the pickle could run code
+        check_contents(state, path.stat().st_size)
+    # a stranger's file can make the unpickler raise anything
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise ValueError(
+            f"it cannot be read, or holds more than tensors and plain data: {why_unreadable(error)}; of a training's "
+            "own checkpoint, icefall's export.py makes a file that does not"
+        ) from error
+    state = state.get("model", state) if isinstance(state, Mapping) else state
+    if not isinstance(state, Mapping) or FIRST_FRONT_END not in state or FIRST_PROJECTION not in state:
+        raise ValueError(f"it holds no Zipformer: there is no {FIRST_FRONT_END}, or no {FIRST_PROJECTION}")
+    if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()):
+        raise ValueError("it holds more than tensors and their names")
+    return state

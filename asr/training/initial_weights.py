@@ -1,0 +1,104 @@
+"""Weights that a training starts from: those of another model that fit by name and shape, and which stay as they are.
+
+A tensor of the new model is *taken* from the source or *new*; one of the source alone is *left*.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from asr.safe_io import write_whole
+
+TAKEN, NEW, LEFT = "taken", "new", "left"
+OTHER_SHAPE = "in the source of shape"
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a tensor.
+
+    Attributes:
+        name: of the tensor.
+        shape: in the model that has it; in the new one if both do.
+        fate: ``taken``, ``new`` or ``left``.
+        reason: why it was not taken.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    fate: str
+    reason: str = ""
+
+
+def fates(own: Mapping[str, Tensor], given: Mapping[str, Tensor], of_vocabulary: Collection[str]) -> list[Fate]:
+    """Return what becomes of every tensor of both models.
+
+    Args:
+        own: weights of the new model, whose values are not read.
+        given: weights of the source.
+        of_vocabulary: names of tensors whose rows mean other tokens than in the source.
+    """
+    found = []
+    for name, tensor in own.items():
+        shape, there = tuple(tensor.shape), given.get(name)
+        if there is None:
+            reason = "not in the source"
+        elif name in of_vocabulary:
+            reason = "another vocabulary"
+        elif there.shape != tensor.shape or there.is_floating_point() != tensor.is_floating_point():
+            reason = f"{OTHER_SHAPE} {list(there.shape)}"
+        else:
+            reason = ""
+        found.append(Fate(name, shape, NEW if reason else TAKEN, reason))
+    found += [Fate(name, tuple(given[name].shape), LEFT, "not in the new model") for name in given if name not in own]
+    return found
+
+
+def take(model: nn.Module, given: Mapping[str, Tensor], decided: Iterable[Fate]) -> None:
+    """Copy the tensors of a source that were decided to be taken into a model."""
+    model.load_state_dict({fate.name: given[fate.name] for fate in decided if fate.fate == TAKEN}, strict=False)
+
+
+def summary(decided: Sequence[Fate]) -> str:
+    """Return how many tensors were taken, and which not, in one line."""
+    named = {kind: [fate for fate in decided if fate.fate == kind] for kind in (TAKEN, NEW, LEFT)}
+    told = [f"{len(named[TAKEN])} of {len(decided) - len(named[LEFT])} tensors taken"]
+    for kind in (NEW, LEFT):
+        if named[kind]:
+            first = ", ".join(f"{fate.name} ({fate.reason})" for fate in named[kind][:MOST_NAMED])
+            more = len(named[kind]) - MOST_NAMED
+            told.append(f"{len(named[kind])} {kind}: {first}{f' and {more} more' if more > 0 else ''}")
+    return "; ".join(told)
+
+
+def write_fates(path: Path, decided: Iterable[Fate]) -> None:
+    """Write a table with a line for each tensor: its name, shape, fate, and the reason."""
+    lines = (f"{fate.name}\t{list(fate.shape)}\t{fate.fate}\t{fate.reason}\n" for fate in decided)
+    write_whole(path, "tensor\tshape\tfate\treason\n" + "".join(lines))
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Train no parameter in whose name one of the regular expressions is found.
+
+    Raises:
+        ValueError: an expression is malformed, or found in no name, or nothing is left to train.
+    """
+    for pattern in patterns:
+        try:
+            names = re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        frozen = [parameter for name, parameter in model.named_parameters() if names.search(name)]
+        if not frozen:
+            some = [name for name, _ in model.named_parameters()]
+            raise ValueError(f"{pattern!r} is found in no name of a parameter; names are {some[0]} to {some[-1]}")
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"{list(patterns)} leave no parameter to train")

@@ -1,0 +1,99 @@
+"""Runs that start from the weights of another one."""
+
+import shutil
+
+import pytest
+import torch
+
+from asr.training.checkpoints import checkpoint_file, load_checkpoint
+from tests.small_runs import TINY
+
+UNMOVED = ("optimizer.lr=1e-30", "trainer.max_steps=1", "trainer.val_check_interval=1", "decode=[last]")
+
+
+def train(small_run, tmp_path, *words: str, code: int = 0):
+    ended = small_run.run("train", *TINY, f"run_dir={tmp_path}/new", f"init={small_run.run_dir}", *words)
+    assert ended.code == code, ended.printed
+    return ended.printed
+
+
+def weights(run) -> dict[str, torch.Tensor]:
+    return load_checkpoint(checkpoint_file(str(run))).weights
+
+
+def table(tmp_path) -> dict[str, tuple[str, str]]:
+    rows = [line.split("\t") for line in (tmp_path / "new" / "init.tsv").read_text().splitlines()[1:]]
+    return {name: (fate, reason) for name, _, fate, reason in rows}
+
+
+def test_a_run_that_does_not_move_decodes_as_its_source(small_run, tmp_path):
+    printed = train(small_run, tmp_path, "init.keep_tokenizer=true", *UNMOVED)
+    source, found = weights(small_run.run_dir), weights(tmp_path / "new")
+    assert f"init: {small_run.run_dir}/checkpoints/best.ckpt (raw, update" in printed
+    assert f"{len(source)} of {len(source)} tensors taken; the table of all is {tmp_path}/new/init.tsv" in printed
+    assert {fate for fate, _ in table(tmp_path).values()} == {"taken"}
+    assert source.keys() == found.keys()
+    assert all(torch.equal(source[name], found[name]) for name in source)
+    for run in (small_run.run_dir, tmp_path / "new"):
+        ended = small_run.run("evaluate", f"run={run}", f"output_dir={tmp_path}/decoded-{run.name}", "num_workers=0")
+        assert ended.code == 0, ended.printed
+    theirs, ours = (tmp_path / f"decoded-{run}" / "test.hyp.txt" for run in (small_run.run_dir.name, "new"))
+    assert theirs.read_text() == ours.read_text()
+
+
+def test_another_vocabulary_and_more_layers_leave_new_tensors(small_run, tmp_path):
+    words = ("tokenizer=bpe", "tokenizer.vocab_size=30", "encoder.num_layers=2", "init.weights=average")
+    printed = train(small_run, tmp_path, *words, *UNMOVED)
+    assert "(average of updates" in printed
+    found = table(tmp_path)
+    assert found["head.project.weight"] == ("new", "another vocabulary")
+    assert found["encoder.layers.0.attention_norm.weight"] == ("taken", "")
+    assert found["encoder.layers.1.attention_norm.weight"] == ("new", "not in the source")
+
+
+def test_what_is_frozen_stays_and_a_resumed_run_needs_no_source(small_run, tmp_path):
+    source = small_run.copy(tmp_path / "source")
+    words = (f"init={source}", "init.freeze=['^encoder']", "trainer.max_steps=3")
+    ended = small_run.run("train", *TINY, f"run_dir={tmp_path}/new", "init.keep_tokenizer=true", *words)
+    assert ended.code == 0, ended.printed
+    assert "of them frozen" in ended.printed
+    before, after = weights(source), weights(tmp_path / "new")
+    moved = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {"head"}
+    shutil.rmtree(source)
+    resume = f"resume={tmp_path}/new"
+    ended = small_run.run("train", resume, "trainer.max_steps=6", "allow_changes=true")
+    assert ended.code == 0, ended.printed
+    assert "resuming from update 3" in ended.printed
+    later = weights(tmp_path / "new" / "checkpoints" / "last.ckpt")
+    assert {name.partition(".")[0] for name in before if not torch.equal(after[name], later[name])} <= {"head"}
+    ended = small_run.run("train", resume, f"init={small_run.run_dir}")
+    assert (ended.code, "init.path: a resumed run continues with its own weights" in ended.printed) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["init=nowhere"], "init: 'nowhere' is neither a checkpoint nor a run folder"),
+        (["init=nowhere.pt"], "init: nowhere.pt: it cannot be read"),
+        (
+            ["encoder.d_model=24"],
+            "is another one: 5 of 20 tensors fit; encoder.subsampling.project.weight is [24, 40] here",
+        ),
+        (["features.num_mels=40"], "was trained on features with mel bins, or numbers per frame 80, and here it is 40"),
+        (["features.frame_shift_ms=12"], "frame_shift_s 0.01, and here it is 0.012"),
+        (["init.freeze=[nothing]"], "init.freeze: 'nothing' is found in no name of a parameter"),
+        (["init.freeze=nothing"], "init.freeze must be a list of regular expressions, given 'nothing'"),
+        (["init.freeze=['(']"], "init.freeze: '(' is no regular expression"),
+        (["init.weights=best"], "init.weights must be one of raw, average, ema, given 'best'"),
+        (["init.keep_tokenizer=1"], "init.keep_tokenizer must be true or false, given 1"),
+        (["init.keep_tokenizer=true", "init.path=null"], "there is no source to keep the tokenizer of; give init=PATH"),
+        (["init.keep_tokenizer=true", "data.text.case=upper"], "does not know"),
+        (["init.keep_tokenizer=true", "init=model.pt"], "model.pt holds no tokenizer; asr-convert makes a checkpoint"),
+        (["~init.freeze"], "init must have the options path, weights, keep_tokenizer, freeze"),
+        (["+init.frozen=[]"], "init must have the options"),
+    ],
+)
+def test_what_cannot_start_a_run_is_said_before_it_begins(small_run, tmp_path, words, said):
+    assert said in train(small_run, tmp_path, *words, code=2)
+    assert not (tmp_path / "new").exists()

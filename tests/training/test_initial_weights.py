@@ -1,0 +1,66 @@
+"""What is taken from another model, and what is not trained."""
+
+import pytest
+import torch
+from torch import nn
+
+from asr.training.initial_weights import Fate, fates, freeze, summary, take, write_fates
+
+
+def model(width: int = 3, names: str = "ab") -> nn.ModuleDict:
+    torch.manual_seed(width)
+    return nn.ModuleDict({name: nn.Linear(2, width) for name in names})
+
+
+def test_tensors_of_the_same_name_and_shape_are_taken(tmp_path):
+    ours, theirs = model(names="abc"), model(names="abd").state_dict()
+    theirs["b.weight"] = torch.ones(4, 2)
+    before = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
+    decided = fates(before, theirs, of_vocabulary=["b.bias"])
+    assert decided == [
+        Fate("a.weight", (3, 2), "taken"),
+        Fate("a.bias", (3,), "taken"),
+        Fate("b.weight", (3, 2), "new", "in the source of shape [4, 2]"),
+        Fate("b.bias", (3,), "new", "another vocabulary"),
+        Fate("c.weight", (3, 2), "new", "not in the source"),
+        Fate("c.bias", (3,), "new", "not in the source"),
+        Fate("d.weight", (3, 2), "left", "not in the new model"),
+        Fate("d.bias", (3,), "left", "not in the new model"),
+    ]
+    take(ours, theirs, decided)
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(tensor, (theirs if name in ("a.weight", "a.bias") else before)[name])
+    assert summary(decided) == (
+        "2 of 6 tensors taken; 4 new: b.weight (in the source of shape [4, 2]), b.bias (another vocabulary), "
+        "c.weight (not in the source) and 1 more; "
+        "2 left: d.weight (not in the new model), d.bias (not in the new model)"
+    )
+    write_fates(tmp_path / "init.tsv", decided)
+    assert (tmp_path / "init.tsv").read_text().splitlines()[:2] == [
+        "tensor\tshape\tfate\treason",
+        "a.weight\t[3, 2]\ttaken\t",
+    ]
+
+
+def test_integers_are_not_taken_for_weights():
+    own = {"a": torch.zeros(2)}
+    assert fates(own, {"a": torch.zeros(2, dtype=torch.int64)}, ())[0].fate == "new"
+
+
+def test_what_is_frozen_needs_no_gradient():
+    frozen = model()
+    freeze(frozen, [r"^a\.", "bias"])
+    assert [name for name, parameter in frozen.named_parameters() if parameter.requires_grad] == ["b.weight"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        (["("], r"'\(' is no regular expression"),
+        (["nothing"], "'nothing' is found in no name of a parameter; names are a.weight to b.bias"),
+        (["a", "b"], "leave no parameter to train"),
+    ],
+)
+def test_what_cannot_be_frozen_is_said(patterns, said):
+    with pytest.raises(ValueError, match=said):
+        freeze(model(), patterns)
