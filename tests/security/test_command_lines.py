@@ -240,7 +240,7 @@ def test_a_pattern_that_never_ends_is_refused(programs, tmp_path):
     rules = "parameter_rules.rules=[{pattern:'(\\w+\\.?)+!',weight_decay:0.0},{pattern:'.*'}]"
     ended = programs.run("train", rules, "logger=none", cwd=tmp_path, timeout_s=60)
     assert ended.code == 2, ended.printed
-    assert "parameter_rules: a pattern takes longer than" in ended.last_line, ended.printed
+    assert "parameter_rules, init.freeze: a pattern takes longer than" in ended.last_line, ended.printed
 
 
 SWEEPS = {
