@@ -148,6 +148,11 @@ def lm() -> None:
     start("lm")
 
 
+def stream() -> None:
+    """Run ``asr-stream``."""
+    start("stream")
+
+
 def convert() -> None:
     """Run ``asr-convert``."""
     start("convert")

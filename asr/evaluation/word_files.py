@@ -11,32 +11,28 @@ from urllib.parse import quote
 
 from asr.text.words import Word
 
-CHANNEL = 1
 
-
-def ctm_lines(name: str, words: Sequence[Word]) -> str:
+def ctm_lines(name: str, words: Sequence[Word], channel: int = 1) -> str:
     """Return a line of NIST's CTM for each word: name, channel, start and duration in seconds, word, confidence.
 
     Fields are separated by spaces: those of the name are written as in an address, ``%20``, and so is ``%``.
     """
     field = re.sub(r"[\s%]", lambda match: quote(match[0]), name)
     return "".join(
-        f"{field} {CHANNEL} {word.start_s:.3f} {word.end_s - word.start_s:.3f} {word.text} {word.confidence:.3f}\n"
+        f"{field} {channel} {word.start_s:.3f} {word.end_s - word.start_s:.3f} {word.text} {word.confidence:.3f}\n"
         for word in words
     )
 
 
+def word_row(word: Word, **more: Any) -> dict[str, Any]:
+    """Return a word with its times as plain data."""
+    times = {"word": word.text, "start": word.start_s, "end": word.end_s}
+    return {**times, "confidence": round(word.confidence, 4), **more}
+
+
 def json_line(name: str, text: str, words: Sequence[Word], **more: Any) -> str:
     """Return an utterance as a line of JSON: ``id``, ``text``, and ``words`` with times in seconds."""
-    rows = [
-        {
-            "word": word.text,
-            "start": word.start_s,
-            "end": word.end_s,
-            "confidence": round(word.confidence, 4),
-        }
-        for word in words
-    ]
+    rows = [word_row(word) for word in words]
     return json.dumps({"id": name, "text": text, "words": rows, **more}, ensure_ascii=False) + "\n"
 
 

@@ -7,6 +7,7 @@ After: the data of every tensor are in the file, and every part that is used has
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import pickletools
 import sys
@@ -192,6 +193,9 @@ def check_werdict(part: Mapping[str, Any]) -> None:
     for key in ("fingerprint", "folder"):
         if not isinstance(data.get(key), str):
             raise ValueError(f"werdict.data.{key} must be text, and is {data.get(key)!r:.80}")
+    longest = data.get("utterance_s", 1.0)  # older checkpoints have none
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not 0 < longest < math.inf:
+        raise ValueError(f"werdict.data.utterance_s must be seconds above 0, and is {longest!r:.80}")
     notes = data.get("notes")
     if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
         raise ValueError(f"werdict.data.notes must be a list of texts, and is {notes!r:.80}")

@@ -10,6 +10,7 @@ import pytest
 from asr.cli import train as train_module
 from asr.cli.app import run_app
 from asr.errors import OutOfMemory, RunFailed
+from tests.programs import COMMANDS
 
 
 def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
@@ -233,7 +234,7 @@ def test_a_good_command_line_passes_and_writes_nothing(monkeypatch, tmp_path, li
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "transcribe", "align", "lm", "convert", "compare"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_lists_what_can_be_chosen(command, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", f"asr.cli.{command}", "--help"],

@@ -16,7 +16,7 @@ from lhotse import CutSet, Recording, RecordingSet
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.manifests.audio_checks import audio_problem
-from asr.data.manifests.audio_files import audio_cuts
+from asr.data.manifests.audio_files import audio_files
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.manifests.lhotse_jsonl import read_recordings
 from asr.errors import RunFailed
@@ -125,7 +125,7 @@ def test_audio_in_a_folder_that_is_called_as_an_archive_is_told_so(tmp_path):
     write_audio(folder / "a.flac", 1.0)
     (folder / "my.tsv").write_text("audio\ttext\na.flac\ta\n")
     said = "a.tar' is taken for a tar archive; rename this folder"
-    _, ((_, reason),) = audio_cuts([folder / "a.flac"], 8000)
+    _, ((_, reason),) = audio_files([folder / "a.flac"], 8000, max_s=5.0)
     assert said in reason
     assert any(said in item.reason for item in import_manifests(folder / "my.tsv").dropped)
 

@@ -12,7 +12,7 @@ from lhotse import AudioSource, Recording
 from lhotse.augmentation import Resample, Speed
 
 from asr.data.manifests.audio_checks import audio_problem
-from asr.data.manifests.audio_files import audio_cuts
+from asr.data.manifests.audio_files import audio_files
 from asr.data.manifests.decoding_limits import too_long
 from tests.faults.spoken_corpus import write_audio
 
@@ -173,7 +173,7 @@ def test_a_name_that_is_not_utf_8_is_left_out_of_the_transcripts(small_run, tmp_
 
 def test_a_name_in_a_locale_that_is_not_utf_8_is_no_fault_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsencode", lambda name: name.encode("ascii", "surrogateescape"))
-    (_, said), (_, of_bytes) = audio_cuts([Path("\udcc3\udca4 b.FLAC"), Path("\udcff.FLAC")], 8000)[1]
+    (_, said), (_, of_bytes) = audio_files([Path("\udcc3\udca4 b.FLAC"), Path("\udcff.FLAC")], 8000, max_s=5.0)[1]
     assert said == "its name, 'ä b.FLAC', is UTF-8, which the locale of this process is not; set LC_ALL=C.UTF-8"
     assert "rename the file" in of_bytes
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -39,6 +40,7 @@ IN_BACKWARD = "trainer.step_in_backward"
 OPTIONAL = ("augment.audio", "augment.features")
 GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
 FILES_OF_DECODERS = ("lm", "lodr", "hotwords")
+LONG_UTTERANCE = 0.95  # quantile of training utterances; longer parts of recordings would be decoded badly
 MAX_THREADS = 1024  # torch starts them all
 
 
@@ -207,7 +209,12 @@ def build_module(
     except ConfigError as error:
         raise error if checkpoint is None else Misfit("weights", str(error)) from error
     freeze(recognizer, config["init"]["freeze"])
-    data = {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder), "notes": list(prepared.notes)}
+    data = {
+        "fingerprint": prepared.fingerprint,
+        "folder": str(prepared.folder),
+        "notes": list(prepared.notes),
+        "utterance_s": round(float(np.quantile(prepared.cuts("train").durations, LONG_UTTERANCE)), 2),
+    }
     num_cuts = int(prepared.splits["train"]["num_utterances"])
     return TrainingModule(
         recognizer,

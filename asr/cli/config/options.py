@@ -85,6 +85,7 @@ def one_of(*choices: str) -> Kind:
     return Kind(f"one of {', '.join(choices)}", lambda value: value in choices)
 
 
+TRANSCRIPTS = ("tsv", "txt", "json", "ctm", "srt", "vtt")
 READING = {"run": PLACE, "batch_duration_s": SECONDS, "num_workers": COUNT}
 DECODING = {**READING, "decoder": OPTIONS.or_null()}
 SETS = {"manifest": PLACE.or_null(), "name": FILE_NAME.or_null(), "output_dir": PLACE.or_null()}
@@ -110,8 +111,11 @@ KINDS: dict[str, dict[str, Kind]] = {
     "transcribe": {
         **DECODING,
         "audio": PLACES,
+        "channels": one_of("first", "each"),
+        "max_segment_s": SECONDS.or_null(),
         "output": PLACE.or_null(),
-        "output_format": one_of("tsv", "json", "ctm"),
+        "output_dir": PLACE.or_null(),
+        "output_format": one_of(*TRANSCRIPTS).or_kind(some_of(*TRANSCRIPTS)),
     },
     "align": {**READING, **SETS, "output_format": some_of("ctm", "json", "textgrid")},
     "lm": {
@@ -121,6 +125,14 @@ KINDS: dict[str, dict[str, Kind]] = {
         "units": NAME,
         "order": COUNT,
         "output": PLACE,
+    },
+    "stream": {
+        "run": PLACE,
+        "audio": PLACE,
+        "sampling_rate_hz": COUNT,
+        "packet_s": SECONDS,
+        "at_own_pace": YES_OR_NO,
+        "endpoint_s": SECONDS,
     },
     "convert": {"model": PLACE, "bpe_model": PLACE, "output": PLACE, "seed": SEED},
     "compare": {

@@ -1,51 +1,94 @@
-"""Audio files → cuts without transcripts."""
+"""Audio files → cuts without transcripts: whole, or where they are long, the parts between pauses."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from lhotse import CutSet, Recording
-from lhotse.cut import Cut
+from lhotse import Recording
+from lhotse.cut import Cut, MonoCut
 
 from asr.data.manifests.audio_checks import archive_problem, audio_problem
 from asr.data.manifests.decoding_limits import too_long
+from asr.data.pauses import levels, parts_between_pauses
 from asr.errors import refuse_lack_of_resources
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line
 
+# of files in a folder
+ENDINGS = (
+    *(".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus"),
+    *(".rf64", ".sph", ".w64", ".wav"),
+)
 
-def find_audio(patterns: Sequence[str]) -> list[Path]:
-    """Return the files of paths or glob patterns, each once, in order.
+
+@dataclass(frozen=True)
+class AudioFile:
+    """A file that can be read.
+
+    Attributes:
+        path: of the file.
+        cuts: of the whole file, or of each part between pauses, of each channel that is used; their ids name the place.
+    """
+
+    path: Path
+    cuts: list[Cut]
+
+
+def find_audio(patterns: Sequence[str]) -> dict[Path, Path]:
+    """Return the files of paths, folders and glob patterns, each once, in order, with the place that each was found in.
 
     Raises:
         ValueError: there is no pattern, or one matches no file.
     """
     if not patterns:
-        raise ValueError("audio: the list is empty; give a file, a pattern like 'calls/*.wav', or a list of them")
-    found: dict[Path, None] = {}
+        raise ValueError("audio: the list is empty; give a file, a folder, a pattern like 'calls/*.wav', or a list")
+    found: dict[Path, Path] = {}
     for pattern in patterns:
-        expanded = str(named_path(pattern))
+        expanded = named_path(pattern)
+        if expanded.is_dir():
+            files = sorted(_audio_in(expanded))
+            if not files:
+                raise ValueError(f"audio: the folder {pattern!r} holds no file that ends with {', '.join(ENDINGS)}")
+            found.update({file: expanded for file in files if file not in found})
+            continue
         # a file name may look like a pattern
-        names = [expanded] if Path(expanded).is_file() else sorted(glob.glob(expanded, recursive=True))
+        names = [str(expanded)] if expanded.is_file() else sorted(glob.glob(str(expanded), recursive=True))
         files = [Path(name) for name in names if Path(name).is_file()]
         if not files:
-            what = "names no file" if not names else "names no regular file, but a folder, a pipe or a device"
-            raise ValueError(f"audio: {pattern!r} {what}; give a file, a pattern like 'calls/*.wav', or a list")
-        found.update(dict.fromkeys(files))
-    return list(found)
+            what = "names no file" if not names else "names no regular file, but folders, a pipe or a device"
+            raise ValueError(
+                f"audio: {pattern!r} {what}; give a file, a folder, a pattern like 'calls/*.wav', or a list"
+            )
+        found.update({file: file.parent for file in files if file not in found})
+    return found
 
 
-def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[str, str]]]:
-    """Return one cut per readable file, with the path as its id, and (path, reason) for the others.
+def _audio_in(folder: Path) -> Iterator[Path]:
+    """Yield the audio files of a folder and of those in it; links to folders are not followed."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            file = Path(place) / name
+            if not name.startswith(".") and file.suffix.lower() in ENDINGS and file.is_file():
+                yield file
+
+
+def audio_files(
+    files: Sequence[Path], rate_hz: int, max_s: float, each_channel: bool = False
+) -> tuple[list[AudioFile], list[tuple[str, str]]]:
+    """Return the files that can be read, and (path, reason) for the others.
 
     Args:
         files: audio.
         rate_hz: rate to resample to.
+        max_s: longer files are cut in pauses.
+        each_channel: use all channels; False: the first.
     """
-    cuts: list[Cut] = []
+    read: list[AudioFile] = []
     unreadable = []
     for file in files:
         name = str(file)
@@ -58,17 +101,34 @@ def audio_cuts(files: Sequence[Path], rate_hz: int) -> tuple[CutSet, list[tuple[
         if problem := archive_problem(file):
             unreadable.append((name, problem))
             continue
+        cuts: list[Cut] = []
         try:
-            cut = Recording.from_file(file, recording_id=name).to_cut().with_id(name)
-            problem = audio_problem(cut.recording) or too_long(cut, rate_hz)
+            recording = Recording.from_file(file, recording_id=name)
+            problem = audio_problem(recording)
+            if not problem:
+                channels = recording.channel_ids if each_channel else recording.channel_ids[:1]
+                cuts = [cut for channel in channels for cut in _parts(recording, channel, max_s)]
+                problem = next(filter(None, (too_long(cut, rate_hz) for cut in cuts)), None)
         except Exception as error:  # a decoder may raise anything on a file that is no audio
             refuse_lack_of_resources(error, name)
             problem = f"{type(error).__name__}: {error}"
         if problem:
             unreadable.append((name, problem))
         else:
-            cuts.append(cut)
-    return CutSet.from_cuts(cuts), unreadable
+            read.append(AudioFile(file, cuts))
+    return read, unreadable
+
+
+def _parts(recording: Recording, channel: int, max_s: float) -> Iterator[Cut]:
+    """Yield a channel of a recording, in parts if it is long."""
+    whole = MonoCut(recording.id, 0.0, recording.duration, channel, recording=recording)
+    name = f"{recording.id}, channel {channel + 1}" if recording.num_channels > 1 else recording.id
+    if recording.duration <= max_s:
+        yield whole.with_id(name)
+        return
+    for start_s, end_s in parts_between_pauses(levels(Path(recording.sources[0].source), channel), max_s):
+        part = whole.truncate(offset=start_s, duration=min(end_s, recording.duration) - start_s)
+        yield part.with_id(f"{name}, {start_s} s")
 
 
 def _why_not_utf8(name: str) -> str:

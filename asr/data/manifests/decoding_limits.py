@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import fields
 from itertools import accumulate
 from operator import mul
@@ -73,7 +72,8 @@ def too_long(cut: Cut, target_rate_hz: int = 0) -> str | None:
         return f"impossible transforms: {error}"
     if not num_samples <= MAX_DECODED_SAMPLES:
         return f"more than {MAX_DECODED_SAMPLES} samples in all channels; cut it into parts"
-    return _filter_problem(filters) or _break_in(rates, recording)
+    problems = (resampling_problem(*each) for each in filters)
+    return next(filter(None, problems), None) or _break_in(rates, recording)
 
 
 def before_transforms(recording: Recording) -> tuple[int, float]:
@@ -113,15 +113,15 @@ def _num_channels(cut: Cut) -> int:
     return max(1, len(cut.channel) if isinstance(cut.channel, list) else 1, *counts)
 
 
-def _filter_problem(filters: Iterable[tuple[int, int]]) -> str | None:
-    for source_hz, target_hz in filters:
-        if not all(0 < rate <= RATES_HZ[1] for rate in (source_hz, target_hz)):
-            return f"impossible rate: resampling from {source_hz} to {target_hz} Hz, allowed are 1 to {RATES_HZ[1]}"
-        if source_hz * target_hz // math.gcd(source_hz, target_hz) ** 2 > MAX_FILTER:
-            return (
-                f"impossible rate: resampling from {source_hz} to {target_hz} Hz takes a filter of more than "
-                f"{MAX_FILTER} numbers; save the audio at a usual rate"
-            )
+def resampling_problem(source_hz: int, target_hz: int) -> str | None:
+    """Return why audio cannot be resampled, or None."""
+    if not all(0 < rate <= RATES_HZ[1] for rate in (source_hz, target_hz)):
+        return f"impossible rate: resampling from {source_hz} to {target_hz} Hz, allowed are 1 to {RATES_HZ[1]}"
+    if source_hz * target_hz // math.gcd(source_hz, target_hz) ** 2 > MAX_FILTER:
+        return (
+            f"impossible rate: resampling from {source_hz} to {target_hz} Hz takes a filter of more than "
+            f"{MAX_FILTER} numbers; save the audio at a usual rate"
+        )
     return None
 
 

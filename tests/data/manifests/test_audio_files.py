@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifests.audio_files import audio_cuts, find_audio
+from asr.data.manifests.audio_files import audio_files, find_audio
 
 
 @pytest.fixture
@@ -22,29 +24,61 @@ def folder(tmp_path, monkeypatch):
         (["b.wav", "[ab].wav"], ["b.wav", "a.wav"]),
         (["[c].wav"], ["[c].wav"]),
         (["**/*ünlü*"], ["deep/ünlü 1.wav"]),
+        (["deep", "c.wav"], ["deep/ünlü 1.wav", "c.wav"]),
+        (["."], ["[c].wav", "a.wav", "b.wav", "c.wav", "deep/ünlü 1.wav"]),
     ],
 )
 def test_patterns_name_each_file_once_in_order(folder, patterns, names):
     assert [str(path) for path in find_audio(patterns)] == names
 
 
-def test_a_pattern_that_names_folders_only_is_refused(folder):
-    with pytest.raises(ValueError, match="'/dev/zero' names no regular file, but a folder, a pipe or a device"):
+def test_a_folder_holds_audio_at_any_depth_but_not_behind_links_or_hidden(folder):
+    (folder / "deep" / "notes.txt").write_text("no audio")
+    (folder / ".hidden").mkdir()
+    for name in (".hidden/d.wav", ".d.wav", "deep/UPPER.FLAC"):
+        soundfile.write(folder / name, np.ones(800) * 0.1, 8000)
+    (folder / "deep" / "again").symlink_to(folder)
+    assert [str(path) for path in find_audio(["deep"])] == ["deep/UPPER.FLAC", "deep/ünlü 1.wav"]
+    assert set(find_audio(["."]).values()) == {Path()}
+    (folder / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"audio: the folder 'empty' holds no file that ends with \.aif, \.aiff"):
+        find_audio(["empty"])
+
+
+def test_long_files_are_cut_in_pauses_of_their_own_channel(folder):
+    rate_hz = 8000
+    tone = 0.3 * np.sin(np.arange(rate_hz) * 0.5)
+    silence = np.zeros(rate_hz)
+    first, second = np.concatenate([tone, silence, silence]), np.concatenate([silence, silence, tone])
+    soundfile.write(folder / "two.wav", np.stack([first, second], axis=1), rate_hz)
+    (whole,), _ = audio_files([Path("two.wav")], 16_000, max_s=3.0)
+    assert [(cut.id, cut.channel, cut.start, cut.duration) for cut in whole.cuts] == [("two.wav, channel 1", 0, 0, 3)]
+    (parts,), _ = audio_files([Path("two.wav")], 16_000, max_s=2.0, each_channel=True)
+    assert [cut.channel for cut in parts.cuts] == [0, 1]
+    assert [cut.start for cut in parts.cuts] == pytest.approx([0, 1.85], abs=0.03)
+    assert [cut.end for cut in parts.cuts] == pytest.approx([1.15, 3], abs=0.03)
+
+
+def test_a_pattern_that_names_nothing_to_read_is_refused(folder):
+    with pytest.raises(ValueError, match="'/dev/zero' names no regular file, but folders, a pipe or a device"):
         find_audio(["/dev/zero"])
     with pytest.raises(ValueError, match=r"'d\*' names no regular file"):
         find_audio(["a.wav", "d*"])
+    with pytest.raises(ValueError, match=r"'nowhere\.wav' names no file"):
+        find_audio(["nowhere.wav"])
 
 
 def test_home_folders_are_understood(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder))
-    assert find_audio(["~/a.wav"]) == [folder / "a.wav"]
+    assert [*find_audio(["~/a.wav"])] == [folder / "a.wav"]
 
 
 def test_unreadable_files_are_listed_with_their_reason_and_the_others_are_cuts(folder):
     (folder / "text.wav").write_bytes(b"no audio at all")
     (folder / "empty.wav").write_bytes(b"")
     soundfile.write(folder / "nothing.wav", np.zeros(0), 8000)
-    cuts, unreadable = audio_cuts(find_audio(["*.wav", "deep/*"]), 16_000)
+    read, unreadable = audio_files([*find_audio(["*.wav", "deep/*"])], 16_000, max_s=5.0)
+    cuts = [cut for file in read for cut in file.cuts]
     assert [cut.id for cut in cuts] == ["[c].wav", "a.wav", "b.wav", "c.wav", "deep/ünlü 1.wav"]
     assert [cut.duration for cut in cuts] == [0.1] * 5
     reasons = dict(unreadable)

@@ -1,0 +1,100 @@
+"""Long recordings → parts of a bounded length, cut in pauses.
+
+T frames of 10 ms.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+FRAME_S = 0.01
+SILENCE_DB = -100.0  # of digital silence
+READ_S = 60  # seconds of audio in memory at a time
+NUM_SMOOTHED = 5  # frames
+# speech is louder than this share of the way from background to speech, both measured in the minute around a frame
+LOUD = 0.35
+BACKGROUND, SPEECH = 0.1, 0.95  # quantiles of the level
+CONTRAST_DB = 6.0  # between them; with less there is only speech, or only background
+AUDIBLE_DB = -65.0
+MEASURED, STEP = 6000, 1000  # frames of the quantiles, and how often they are taken
+LONGEST_PAUSE = 30  # frames, within a part
+MARGIN = 15  # frames of a pause that stay with the speech beside it, less than half of the longest
+CUT_IN = 31  # frames
+
+Parts = list[tuple[float, float]]
+
+
+def levels(path: Path, channel: int) -> NDArray[np.float32]:
+    """Return the level of each frame of a file in dB of full scale, (T,); the file is never whole in memory.
+
+    Args:
+        path: of the file.
+        channel: of the file, from 0.
+    """
+    found = []
+    with soundfile.SoundFile(path) as file:
+        samples = round(file.samplerate * FRAME_S)
+        for block in file.blocks(samples * round(READ_S / FRAME_S), dtype="float32", always_2d=True):
+            mono = block[: len(block) // samples * samples, channel]
+            power = np.square(mono.reshape(-1, samples)).mean(axis=1)
+            found.append(10 * np.log10(np.nan_to_num(power) + 10 ** (SILENCE_DB / 10)))
+    return np.concatenate([*found, np.zeros(0)]).astype(np.float32)
+
+
+def parts_between_pauses(level_db: NDArray[np.float32], max_s: float) -> Parts:
+    """Return start and end in seconds of the parts of a recording that hold speech, each at most ``max_s`` long.
+
+    Pauses of more than a second are left out. What is still too long is cut in the quietest 0.3 s of the second half of
+    what is allowed, again and again.
+
+    Args:
+        level_db: (T,) of each frame.
+        max_s: at least 1.
+    """
+    smooth = _averaged(level_db, NUM_SMOOTHED)
+    quiet = _averaged(smooth, CUT_IN)
+    parts: list[list[int]] = []
+    for begin, end in _stretches(_is_speech(smooth)):
+        begin, end = max(begin - MARGIN, 0), min(end + MARGIN, len(smooth))
+        while end - begin > (most := round(max_s / FRAME_S)):
+            half = begin + most // 2
+            cut = half + int(quiet[half : begin + most].argmin())
+            parts.append([begin, cut])
+            begin = cut
+        parts.append([begin, end])
+    return [(round(begin * FRAME_S, 2), round(end * FRAME_S, 2)) for begin, end in parts]
+
+
+def _averaged(values: NDArray[np.float32], num: int) -> NDArray[np.float32]:
+    """Return the mean of an odd number of neighbors of each value."""
+    if not len(values):
+        return values
+    edges = np.pad(values, num // 2, mode="edge")
+    return np.convolve(edges, np.full(num, 1 / num, dtype=np.float32), "valid")
+
+
+def _is_speech(smooth: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return whether each frame is louder than the pauses around it: (T,)."""
+    found = np.zeros(len(smooth), dtype=bool)
+    for begin in range(0, len(smooth), STEP):
+        around = smooth[max(0, begin + STEP // 2 - MEASURED // 2) : begin + STEP // 2 + MEASURED // 2]
+        background, speech = np.quantile(around, [BACKGROUND, SPEECH])
+        contrast = max(CONTRAST_DB, speech - background)
+        threshold = max(AUDIBLE_DB, min(background, speech - contrast) + LOUD * contrast)
+        found[begin : begin + STEP] = smooth[begin : begin + STEP] > threshold
+    return found
+
+
+def _stretches(speech: NDArray[np.bool_]) -> list[list[int]]:
+    """Return the first frame of each stretch of speech without a long pause, and the frame after its last."""
+    stretches: list[list[int]] = []
+    for begin, end in np.flatnonzero(np.diff(speech, prepend=False, append=False)).reshape(-1, 2).tolist():
+        if stretches and begin - stretches[-1][1] <= LONGEST_PAUSE:
+            stretches[-1][1] = end
+        else:
+            stretches.append([begin, end])
+    return stretches

@@ -1,0 +1,59 @@
+"""Recordings of any length → transcripts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.data.loading.data_module import DataModule
+from asr.data.manifests.audio_files import audio_files
+from asr.decoding.hypothesis import Decoder
+from asr.evaluation.wer import Utterance
+from asr.inference.batches import Processed
+from asr.inference.decode import decode_all
+from asr.inference.transcripts.transcript import Segment, Transcript
+from asr.models.recognizer import Recognizer
+
+
+@dataclass(frozen=True)
+class Transcriber:
+    """Decodes recordings, the long ones in parts between pauses.
+
+    Attributes:
+        recognizer: features → encodings.
+        decoder: encodings → tokens.
+        data_module: reads parts of recordings.
+        max_segment_s: of a part.
+        each_channel: decode all channels; False: the first.
+    """
+
+    recognizer: Recognizer
+    decoder: Decoder
+    data_module: DataModule
+    max_segment_s: float
+    each_channel: bool = False
+
+    def __call__(self, files: Sequence[Path], name: str = "audio") -> tuple[list[Transcript], list[tuple[str, str]]]:
+        """Return the transcripts of files that can be read, in order, and (path, reason) for the others.
+
+        Args:
+            files: audio.
+            name: of the files, for the progress bar.
+        """
+        rate_hz = self.data_module.features.sampling_rate_hz
+        read, unreadable = audio_files(files, rate_hz, self.max_segment_s, self.each_channel)
+        places = {cut.id: (file.path, cut) for file in read for cut in file.cuts}
+        cuts = [cut for _, cut in places.values()]
+        parts = self.recognizer, self.decoder, self.data_module
+        decoded = decode_all(*parts, cuts, name) if cuts else Processed[Utterance]()
+        segments: dict[Path, list[Segment]] = defaultdict(list)
+        for found in decoded.results:
+            path, cut = places[found.id]
+            if found.hypothesis:
+                segments[path].append(Segment.of(found, cut.channel + 1, cut.start, round(cut.end, 3)))
+        # a recording is read whole or not at all
+        failed = {str(places[cut_id][0]): reason for cut_id, reason in decoded.unread}
+        done = [Transcript.of(file.path, segments[file.path]) for file in read if str(file.path) not in failed]
+        return done, [*unreadable, *failed.items()]

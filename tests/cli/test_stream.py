@@ -1,0 +1,103 @@
+"""asr-stream: files and standard input, with a causal Zipformer."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asr.cli.builders.parts import build_recognizer
+from asr.cli.builders.restore import recognizer_of
+from asr.training.checkpoints import checkpoint_file, load_checkpoint
+from tests.models.zipformer.sizes import WAVE
+
+ENCODER = {
+    "_target_": "asr.models.encoders.zipformer.encoder.ZipformerEncoder",
+    **{name: list(value) for name, value in WAVE.items()},
+    **{"causal": True, "chunk_size": [16], "left_context_frames": [32]},
+}
+
+
+@pytest.fixture(scope="module")
+def causal(small_run, tmp_path_factory):
+    """A checkpoint with an untrained causal Zipformer."""
+    path = tmp_path_factory.mktemp("causal") / "causal.ckpt"
+    source = checkpoint_file(str(small_run.run_dir))
+    state = torch.load(source, weights_only=True)
+    config = {**state["werdict"]["config"], "encoder": ENCODER}
+    vocab_size = len(load_checkpoint(source).weights["head.project.weight"])
+    built = build_recognizer(config, vocab_size, [-8.0] * 80, [4.0] * 80)
+    state["werdict"]["config"] = config
+    state["state_dict"] = {f"recognizer.{name}": tensor for name, tensor in built.state_dict().items()}
+    for key in ("averages", "callbacks", "optimizer_states", "lr_schedulers", "loops"):
+        state.pop(key, None)
+    torch.save(state, path)
+    recognizer_of(load_checkpoint(path))
+    return path
+
+
+@pytest.fixture
+def audio(small_run):
+    return small_run.audio()
+
+
+def test_a_file_is_heard_as_it_is_transcribed(small_run, causal, audio):
+    whole = small_run.run("transcribe", f"run={causal}", f"audio={audio}", "max_segment_s=100")
+    assert whole.code == 0, whole.printed
+    text = whole.printed.splitlines()[-1].partition("\t")[2]
+    for packet_s in (0.01, 0.3, 5):
+        words = (f"run={causal}", f"audio={audio}", f"packet_s={packet_s}", "endpoint_s=100")
+        heard = small_run.run("stream", *words)
+        assert heard.code == 0, heard.printed
+        *lines, last = heard.printed.splitlines()
+        assert " ".join(lines) == text
+        assert "s of audio in chunks of 0.32 s, each" in last
+        assert "ms after the end" in last
+
+
+def test_standard_input_is_heard_to_its_end_though_half_a_sample_is_left(causal, audio, small_run):
+    samples, rate_hz = soundfile.read(audio, dtype="int16")
+    command = [sys.executable, "-m", "asr.cli", "stream", f"run={causal}", "audio=-", f"sampling_rate_hz={rate_hz}"]
+    done = subprocess.run(command, input=samples.tobytes() + b"\1", capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    of_file = small_run.run("stream", f"run={causal}", f"audio={audio}")
+    assert done.stdout.decode().splitlines() == of_file.printed.splitlines()[:-1]
+    assert f"{len(samples) / rate_hz:.1f} s of audio" in done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["run=RUN"],
+            "run: only a causal Zipformer with log-mel features can stream, not TransformerEncoder",
+        ),
+        (["audio=none.wav"], "audio: 'none.wav' is no file; give one, or - for samples on standard input"),
+        (["audio=text.wav"], "audio: text.wav cannot be read: Format not recognised"),
+        (["audio=odd.wav"], "impossible rate: resampling from 44101 to 16000 Hz"),
+        (["packet_s=11"], "packet_s must be at most 10, given 11"),
+        (["packet_s=0"], "packet_s must be a finite number above 0, given 0"),
+        (["audio=-", "at_own_pace=true"], "at_own_pace is for files; standard input has its own pace"),
+        (["audio=-", "sampling_rate_hz=0"], "impossible rate"),
+    ],
+)
+def test_what_cannot_be_heard_is_said(small_run, causal, audio, tmp_path, words, said):
+    (tmp_path / "text.wav").write_text("no audio")
+    soundfile.write(tmp_path / "odd.wav", np.zeros(1000), 44_101)
+    base = {"run": str(causal), "audio": str(audio)}
+    given = dict(word.split("=", 1) for word in words)
+    if given.get("run") == "RUN":
+        given["run"] = str(small_run.run_dir)
+    line = [f"{key}={value}" for key, value in (base | given).items()]
+    ended = small_run.programs.run("stream", *line, cwd=tmp_path)
+    assert (ended.code, said in ended.printed) == (2, True), ended.printed
+
+
+@pytest.mark.parametrize("samples", [0, 1, 100])
+def test_next_to_nothing_ends_well(small_run, causal, tmp_path, samples):
+    soundfile.write(tmp_path / "a.wav", np.zeros((samples, 8)), 8000)
+    ended = small_run.run("stream", f"run={causal}", f"audio={tmp_path}/a.wav")
+    assert ended.code == 0, ended.printed
+    assert "no word" in ended.printed

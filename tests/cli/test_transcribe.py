@@ -1,0 +1,94 @@
+"""asr-transcribe: long recordings, folders, formats, and what is there already."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import soundfile
+
+
+@pytest.fixture
+def folder(small_run, tmp_path):
+    """A short recording, and a long one of ten utterances with pauses between them."""
+    files = sorted(small_run.folder.glob("data/digits/*/audio/test-*/*.flac"))
+    (tmp_path / "audio" / "deep").mkdir(parents=True)
+    shutil.copy(files[0], tmp_path / "audio" / "short.flac")
+    joined = []
+    for file in (files * 10)[:10]:
+        samples, rate_hz = soundfile.read(file)
+        joined += [samples, np.zeros(rate_hz)]
+    soundfile.write(tmp_path / "audio" / "deep" / "long.flac", np.concatenate(joined), rate_hz)
+    soundfile.write(tmp_path / "audio" / "deep" / "silence.wav", np.zeros((20 * rate_hz, 2)), rate_hz)
+    return tmp_path
+
+
+def transcribe(small_run, folder, *words: str, code: int = 0) -> str:
+    ended = small_run.programs.run("transcribe", f"run={small_run.run_dir}", *words, cwd=folder)
+    assert ended.code == code, ended.printed
+    return ended.printed
+
+
+def written(folder) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def test_a_folder_becomes_a_folder_and_what_is_done_is_skipped(small_run, folder):
+    words = ("audio=audio", "output_dir=out", "output_format=[txt,srt]")
+    assert transcribe(small_run, folder, *words).splitlines()[-1] == "transcripts of 3 files: out"
+    names = [f"{name}.{ending}" for name in ("deep/long", "deep/silence", "short") for ending in ("srt", "txt")]
+    first = written(folder / "out")
+    assert list(first) == names
+    assert first["deep/silence.txt"] == ""
+    assert len(first["deep/long.txt"].splitlines()) == 10
+    assert transcribe(small_run, folder, *words).splitlines()[-1] == "3 of 3 files have their transcripts already"
+    (folder / "out" / "deep" / "long.srt").unlink()
+    (folder / "out" / "deep" / "long.txt").write_text("mine")
+    printed = transcribe(small_run, folder, *words)
+    assert "2 of 3 files have their transcripts already" in printed
+    assert written(folder / "out") == {**first, "deep/long.txt": "mine"}
+
+
+def test_parts_have_the_times_of_the_whole(small_run, folder):
+    long = json.loads(
+        transcribe(small_run, folder, "audio=audio/deep/long.flac", "output_format=json").splitlines()[-1]
+    )
+    starts = [segment["start"] for segment in long["segments"]]
+    assert len(starts) == 10
+    assert starts == sorted(starts)
+    assert long["text"] == " ".join(segment["text"] for segment in long["segments"])
+    for word in long["words"]:
+        assert any(one["start"] <= word["start"] <= word["end"] <= one["end"] + 0.1 for one in long["segments"])
+    whole = transcribe(small_run, folder, "audio=audio/deep/long.flac", "output_format=json", "max_segment_s=100")
+    assert len(json.loads(whole.splitlines()[-1])["segments"]) == 1
+
+
+def test_every_channel_is_heard_if_asked_for(small_run, folder):
+    samples, rate_hz = soundfile.read(folder / "audio" / "short.flac")
+    soundfile.write(folder / "two.wav", np.stack([np.zeros_like(samples), samples], axis=1), rate_hz)
+    first = json.loads(transcribe(small_run, folder, "audio=two.wav", "output_format=json").splitlines()[-1])
+    assert {segment["channel"] for segment in first["segments"]} <= {1}
+    printed = transcribe(small_run, folder, "audio=two.wav", "output_format=json", "channels=each")
+    both = json.loads(printed.splitlines()[-1])
+    alone = transcribe(small_run, folder, "audio=audio/short.flac", "output_format=json")
+    expected = json.loads(alone.splitlines()[-1])["text"]
+    assert [one["text"] for one in both["segments"] if one["channel"] == 2] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["audio=audio", "output_format=srt"], "output_format=srt is for one recording, and audio names 3 files"),
+        (["audio=audio", "output_format=[srt,txt]"], "2 formats need files of their own; give output_dir=FOLDER"),
+        (["audio=audio", "output=a", "output_dir=b"], "output and output_dir cannot be given together"),
+        (["audio=audio", "output_dir=audio/short.flac"], "is not a folder; name another"),
+        (["audio=[audio/short.flac,short.wav]", "output_dir=o"], "would have one transcript, "),
+        (["audio=audio", "output_format=pdf"], "output_format must be one of tsv, txt, json, ctm, srt, vtt, or a list"),
+        (["audio=audio", "channels=2"], "channels must be one of first, each, given 2"),
+        (["audio=audio", "max_segment_s=0"], "max_segment_s must be a finite number above 0, or null, given 0"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_any_work(small_run, folder, words, said):
+    shutil.copy(folder / "audio" / "short.flac", folder / "short.wav")
+    assert said in transcribe(small_run, folder, *words, code=2)
+    assert not (folder / "o").exists()
