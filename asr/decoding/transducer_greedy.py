@@ -14,6 +14,8 @@ from asr.decoding.hypothesis import Hypothesis
 from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
 
+MAX_SYMBOLS = 100  # a frame of 40 ms holds a few tokens; without a bound, weights without blanks would never end
+
 
 class TransducerGreedy:
     """Takes the most probable label, and with a blank the next frame; all utterances of a batch at once.
@@ -22,7 +24,7 @@ class TransducerGreedy:
         max_symbols: tokens that a frame may have; the search then goes to the next frame, as with a blank.
 
     Raises:
-        ValueError: ``max_symbols`` is below 1.
+        ValueError: ``max_symbols`` is out of its range.
 
     Reference:
         Graves 2012, "Sequence transduction with recurrent neural networks", arXiv:1211.3711, section 2.6, with a beam
@@ -32,8 +34,8 @@ class TransducerGreedy:
     needs = Transduces
 
     def __init__(self, max_symbols: int = 3) -> None:
-        if max_symbols < 1:
-            raise ValueError(f"max_symbols must be at least 1, given {max_symbols}")
+        if not 1 <= max_symbols <= MAX_SYMBOLS:
+            raise ValueError(f"max_symbols must be at least 1 and at most {MAX_SYMBOLS}, given {max_symbols}")
         self.max_symbols = max_symbols
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:

@@ -92,6 +92,7 @@ def diverge(state: State) -> None:
 FIRST = "encoder.subsampling.convolutions.0.weight"
 MEAN, WEIGHT = "state_dict/recognizer.normalize.mean", f"state_dict/recognizer.{FIRST}"
 CONFIG = "werdict/config"
+GREEDY_TRANSDUCER = "asr.decoding.transducer_greedy.TransducerGreedy"
 PARTS = {
     "no part of ours": (drop("werdict"), "it has no mapping 'werdict'"),
     "our part is a list": (put("werdict", [1]), "werdict is a list"),
@@ -139,6 +140,10 @@ PARTS = {
     "features that wait": (put(f"{CONFIG}/features/_partial_", True), "features._partial_ is not allowed here"),
     "a head that waits": (put(f"{CONFIG}/head/_partial_", True), "head._partial_ is not allowed here"),
     "a decoder that waits": (put(f"{CONFIG}/decoder/_partial_", True), "decoder._partial_ is not allowed here"),
+    "a decoder that does not leave a frame": (
+        put(f"{CONFIG}/decoder", {"_target_": GREEDY_TRANSDUCER, "max_symbols": 10**6}),
+        "decoder: max_symbols must be at least 1 and at most 100, given 1000000",
+    ),
     "features null": (put(f"{CONFIG}/features", None), "features must not be null"),
     "other features": (put(f"{CONFIG}/features/num_mels", 40), "features have 40 numbers per frame, its weights 80"),
     "data null": (put("werdict/data", None), "it has no mapping 'data'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from lhotse.audio import set_current_audio_backend
 from lhotse.cut import Cut
 
 from asr.data.manifests.decoding_limits import RATES_HZ, before_transforms, impulse_responses
+from asr.data.manifests.truncated_audio import TOLERATED_S, end_problem, header_problem
 from asr.errors import refuse_lack_of_resources
 
 # lhotse 1.33 tries several backends; some start programs, for *.sph a shell with the file name in its command, so
@@ -23,12 +23,6 @@ READER = "LibsndfileBackend"
 os.environ["LHOTSE_AUDIO_BACKEND"] = READER
 set_current_audio_backend(READER)
 
-# programs that write manifests round differently, and lhotse pads the difference; more than a frame is a loss
-TOLERATED_S = 0.01
-# libsndfile's log of a chunk whose header claims more bytes than follow; programs that write to a pipe do not know the
-# number, and claim one of the others
-CLAIM = re.compile(r"^ *(?:data|SSND|Data Size) *: *(\d+) \(should be (\d+)\)", re.MULTILINE)
-UNKNOWN_BYTES = (0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 BYTES = "audio_bytes"  # custom field of prepared cuts: the size of their audio files when they were checked
 
 
@@ -124,7 +118,7 @@ def _file_problem(path: Path, num_channels: int, recording: Recording, read_end:
         return f"empty audio: {path}"
     try:
         with soundfile.SoundFile(path) as file:
-            return _header_problem(file, num_channels, recording) or (_end_problem(file) if read_end else None)
+            return _header_problem(file, num_channels, recording) or (end_problem(file) if read_end else None)
     except Exception as error:  # a decoder may raise anything: for *.raw it is a TypeError
         refuse_lack_of_resources(error, str(path))
         return f"unreadable audio: {error}"
@@ -135,10 +129,8 @@ def _header_problem(file: soundfile.SoundFile, num_channels: int, recording: Rec
         return f"empty audio: {file.name}"
     if file.channels != num_channels:
         return f"unexpected channels: {file.channels}, the manifest has {num_channels}, in {file.name}"
-    if claim := CLAIM.search(file.extra_info):
-        claimed, there = int(claim[1]), int(claim[2])
-        if claimed not in UNKNOWN_BYTES and claimed - there > TOLERATED_S * file.samplerate:
-            return f"truncated audio: its header claims {claimed} bytes, {there} are there, in {file.name}"
+    if problem := header_problem(file):
+        return problem
     rate_hz, duration_s = before_transforms(recording)
     if file.samplerate != rate_hz:
         return f"unexpected rate: {file.samplerate} Hz, the manifest has {rate_hz}, in {file.name}"
@@ -150,11 +142,4 @@ def _header_problem(file: soundfile.SoundFile, num_channels: int, recording: Rec
         return f"unexpected length: {file.frames} samples, the manifest has {num_samples}, in {file.name}"
     if not RATES_HZ[0] <= file.samplerate <= RATES_HZ[1]:
         return f"impossible rate: {file.samplerate} Hz, allowed are {RATES_HZ[0]} to {RATES_HZ[1]}, in {file.name}"
-    return None
-
-
-def _end_problem(file: soundfile.SoundFile) -> str | None:
-    file.seek(file.frames - 1)
-    if len(file.read(1)) == 0:
-        return f"truncated audio: the last of {file.frames} samples cannot be read from {file.name}"
     return None

@@ -1,0 +1,82 @@
+"""Half a file is never taken for a whole one, in any format that libsndfile reads."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.data.manifests.audio_files import audio_cuts
+from asr.data.manifests.truncated_audio import CHECKED_FORMATS
+
+RATE_HZ = 16_000
+NOISE = np.random.default_rng(0).normal(size=4 * RATE_HZ) * 0.1
+UNSEEKABLE = "GSM610"
+# MPC2K and WVE have rates of their own, RAW has no header, SD2 has it in another file
+WRITTEN = [
+    *((name, None) for name in soundfile.available_formats() if name not in ("MPC2K", "RAW", "SD2", "WVE")),
+    *(("OGG", "OPUS"), ("CAF", "ALAC_16"), ("WAV", "IMA_ADPCM"), ("WAV", UNSEEKABLE), ("NIST", "ULAW")),
+]
+
+
+def problem(path: Path) -> str | None:
+    """Return why a file is not transcribed, whose length nothing but itself tells."""
+    cuts, unreadable = audio_cuts([path], RATE_HZ)
+    assert len(cuts) + len(unreadable) == 1
+    return unreadable[0][1] if unreadable else None
+
+
+@pytest.mark.parametrize(("name", "subtype"), WRITTEN)
+@pytest.mark.parametrize("kept", [0.9, 0.5])
+def test_a_file_is_whole_or_refused(tmp_path, name, subtype, kept):
+    path = tmp_path / "a.audio"
+    soundfile.write(path, NOISE, RATE_HZ, format=name, subtype=subtype)
+    whole = problem(path)
+    if subtype == UNSEEKABLE:
+        assert whole == f"unreadable audio: GSM610 cannot be read in parts; convert it to WAV or FLAC: {path}"
+    elif name in CHECKED_FORMATS:
+        assert whole is None
+    else:
+        assert whole == f"unknown length: that of {name} cannot be checked; convert it to WAV or FLAC: {path}"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+    assert problem(path) is not None
+
+
+@pytest.mark.parametrize("num_bytes", [1, 4, 20, 27, 28])
+def test_ogg_that_ends_within_the_header_of_a_page_is_cut_short(tmp_path, num_bytes):
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, NOISE, RATE_HZ)
+    content = path.read_bytes()
+    path.write_bytes(content[: content.rindex(b"OggS\0") + 4 + num_bytes])
+    assert problem(path) == f"truncated audio: it ends within a page of Ogg, in {path}"
+
+
+def test_a_header_of_rf64_that_claims_a_terabyte_is_refused(tmp_path):
+    path = tmp_path / "a.rf64"
+    soundfile.write(path, NOISE, RATE_HZ, format="RF64")
+    content = bytearray(path.read_bytes())
+    place = content.find(b"ds64") + 8
+    content[place : place + 24] = struct.pack("<QQQ", 2**40, 2**40, 2**39)
+    path.write_bytes(content)
+    assert f"truncated audio: its header claims {2**40} bytes" in problem(path)
+
+
+def test_sphere_without_a_number_of_samples_is_refused(tmp_path):
+    path = tmp_path / "a.sph"
+    soundfile.write(path, NOISE, RATE_HZ, format="NIST")
+    path.write_bytes(path.read_bytes().replace(b"sample_count", b"sample_other"))
+    assert problem(path) == f"unknown length: its header has no sample_count; convert it to WAV or FLAC: {path}"
+
+
+def test_streamed_flac_without_a_number_of_samples_is_said_to_lack_it(tmp_path):
+    path = tmp_path / "a.flac"
+    soundfile.write(path, NOISE, RATE_HZ)
+    content = bytearray(path.read_bytes())
+    content[21] &= 0xF0  # the last 36 bits before the checksum of STREAMINFO
+    content[22:26] = bytes(4)
+    path.write_bytes(content)
+    assert problem(path) == f"unknown length: its header does not state it; rewrite it, with flac or ffmpeg: {path}"
