@@ -22,7 +22,7 @@ from asr.errors import RunFailed
 from asr.evaluation.formatting import percent
 from asr.inference.evaluate import evaluate_sets
 from asr.inference.tune import best_of, tune
-from asr.safe_io import write_new
+from asr.safe_io import named_path, write_new
 
 console = PlainConsole()
 
@@ -37,6 +37,8 @@ def run(options: DictConfig) -> None:
     check_name(options)
     restored = restore(options)
     tuned_on = _tuning_sets(options, restored)
+    if tuned_on and not any(cut.supervisions[0].text for cuts in tuned_on.values() for cut in cuts):
+        raise ConfigError(f"tune={options.tune}: its transcripts hold no words to choose weights by; name other data")
     sets, notes = evaluation_sets(options.manifest, options.name, restored)
     if both := _audio(tuned_on) & _audio(sets):
         raise ConfigError(
@@ -63,6 +65,8 @@ def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
     """
     if options.tune is False:
         return {}
+    if options.tune is not True and not os.path.exists(named_path(options.tune)):
+        raise ConfigError(f"tune must be true, false, or a manifest that exists, given {options.tune!r}")
     if not isinstance(restored.decoder, LoadsScorers) or not restored.decoder.tunable:
         raise ConfigError(
             f"tune={options.tune}: {type(restored.decoder).__name__} has no weights to choose; give it a language "
@@ -71,7 +75,7 @@ def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
     if options.tune is True:
         prepared = prepared_data(restored.checkpoint, "dev", "say what to choose weights on: tune=PATH")
         return {name: prepared.cuts(name) for name in prepared.names("dev")}
-    return evaluation_sets(options.tune, None, restored)[0]
+    return evaluation_sets(options.tune, None, restored, "tune")[0]
 
 
 def _audio(sets: Mapping[str, Any]) -> set[tuple[str, float]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, ListConfig
@@ -13,12 +14,11 @@ from asr.cli.app import run_app
 from asr.cli.builders.restore import TextSide, prepared_data, restore_text
 from asr.cli.errors import ConfigError
 from asr.cli.output_file import new_file, write_output
-from asr.console import PlainConsole
-from asr.data.manifests.source_files import MAX_MANIFEST_BYTES, read_lines
+from asr.console import PlainConsole, track
+from asr.data.manifests.source_files import count_lines, matching_files, read_lines
 from asr.language_models.arpa import MAX_NGRAMS, MAX_ORDER, arpa_lines
-from asr.language_models.kneser_ney import FALLBACK, estimate, laid_out
+from asr.language_models.kneser_ney import FALLBACK, MAX_WORDS, MIN_SENTENCE, estimate, laid_out, refuse_too_long
 from asr.language_models.ngrams import SPECIAL, UNKNOWN
-from asr.safe_io import check_regular_file, named_path
 from asr.text.vocabulary import NUM_SPECIAL
 
 UNITS = ("tokens", "words")
@@ -41,10 +41,7 @@ def run(options: DictConfig) -> None:
     if options.text is None and not options.transcripts:
         raise ConfigError("there is no text: give text=FILE, or transcripts=true for those the run was trained on")
     output = new_file(options.output)
-    given = [] if options.text is None else options.text
-    files = [named_path(path) for path in (given if isinstance(given, list | ListConfig) else [given])]
-    for file in files:
-        check_regular_file(file, MAX_MANIFEST_BYTES)
+    files = _counted(options.text)
     text = restore_text(options.run)
     units = _Tokens(text) if options.units == "tokens" else _Words()
     sentences = laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
@@ -73,12 +70,30 @@ def run(options: DictConfig) -> None:
     console.print(f"language model: {output}", soft_wrap=True)
 
 
-def _sentences(files: Sequence[Path], text: TextSide, transcripts: bool) -> Iterator[str]:
+def _counted(text: Any) -> dict[Path, int]:
+    """Return the files of ``text=``, and their numbers of lines: encoding those of a bomb would take minutes."""
+    if text is None:
+        return {}
+    patterns = [str(pattern) for pattern in (text if isinstance(text, ListConfig) else [text])]
+    allowed = "a file, a pattern like 'corpus/*.txt.gz', or a list of them"
+    if not patterns:
+        raise ConfigError(f"text: the list is empty; give {allowed}")
+    counts: dict[Path, int] = {}
+    for file in dict.fromkeys(file for pattern in patterns for file in matching_files("text", pattern, allowed)):
+        try:
+            counts[file] = count_lines(file, MAX_WORDS // MIN_SENTENCE)
+            refuse_too_long(MIN_SENTENCE * sum(counts.values()))
+        except ValueError as error:
+            raise ConfigError(f"text: {file}: {error}") from error
+    return counts
+
+
+def _sentences(files: Mapping[Path, int], text: TextSide, transcripts: bool) -> Iterator[str]:
     """Yield the lines of files and the transcripts of the run, normalized, if they hold words."""
-    for file in files:
+    for file, num_lines in files.items():
         number = 1
         try:
-            for line in read_lines(file):
+            for line in track(read_lines(file), f"reading {file.name}", total=num_lines, transient=True):
                 if normalized := text.normalize(line):
                     yield normalized
                 number += 1

@@ -15,6 +15,7 @@ from asr.language_models.ngrams import BEGIN, END, SPECIAL, Ints, NGrams
 
 FALLBACK = (0.5, 1.0, 1.5)  # those of KenLM's lmplz --discount_fallback
 MAX_WORDS = 2**26  # of text, sentence marks included, which take up to 10 GB
+MIN_SENTENCE = 3  # a word between two marks
 NEVER = -99.0  # log10, of <s>, which follows nothing
 
 
@@ -45,6 +46,22 @@ class Text(NamedTuple):
     num_sentences: int
 
 
+def refuse_too_long(num_words: int) -> None:
+    """Refuse a text that memory may be too small for.
+
+    Args:
+        num_words: of the text, sentence marks included.
+
+    Raises:
+        ValueError: they are more than ``MAX_WORDS``.
+    """
+    if num_words > MAX_WORDS:
+        raise ValueError(
+            f"the text has more than {MAX_WORDS} words, beginnings and ends of sentences included; give a part of it, "
+            "or make the ARPA file with KenLM's lmplz, which estimates on disk"
+        )
+
+
 def laid_out(sentences: Iterable[Sequence[int]]) -> Text:
     """Return sentences in a row, each between its marks of beginning and end.
 
@@ -60,11 +77,7 @@ def laid_out(sentences: Iterable[Sequence[int]]) -> Text:
         text.extend(sentence)
         text.append(SPECIAL.index(END))
         lengths.append(len(sentence) + 2)
-        if len(text) > MAX_WORDS:
-            raise ValueError(
-                f"the text has more than {MAX_WORDS} words, beginnings and ends of sentences included; give a part "
-                "of it, or make the ARPA file with KenLM's lmplz, which estimates on disk"
-            )
+        refuse_too_long(len(text))
     sizes = np.array(lengths, dtype=np.int64)
     starts = np.repeat(sizes.cumsum() - sizes, sizes)
     return Text(np.array(text, dtype=np.int64), np.arange(len(text)) - starts, len(lengths))

@@ -50,7 +50,8 @@ def test_words_of_files_and_of_the_transcripts_of_the_run(small_run, tmp_path):
         (["text=TEXT", "units=letters"], "units must be one of tokens, words, given 'letters'"),
         (["text=TEXT", "order=11"], "order must be at least 1 and at most 10, given 11"),
         ([], "there is no text: give text=FILE, or transcripts=true"),
-        (["text=gone.txt"], "there is no file gone.txt"),
+        (["text=gone.txt"], "text: 'gone.txt' names no file; give a file, a pattern like 'corpus/*.txt.gz', or a list"),
+        (["text=[]"], "text: the list is empty; give a file"),
         (["text=EMPTY"], "text: no line holds a word"),
         (["text=MARKS", "units=words"], "has the word </s>, which marks something else; remove it"),
         (["text=BROKEN"], "broken.txt, line 2: not UTF-8 text"),
@@ -71,6 +72,34 @@ def test_what_cannot_work_is_said_and_leaves_no_file(small_run, tmp_path, words,
     ended = small_run.run("lm", f"run={small_run.run_dir}", f"output={tmp_path}/lm.arpa", *words)
     assert (ended.code, said in ended.printed) == (2, True), ended.printed
     assert not Path(tmp_path / "lm.arpa").exists()
+
+
+def test_a_pattern_names_all_its_files(small_run, tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(TEXT)
+    words = (f"run={small_run.run_dir}", f"text={tmp_path}/*.txt", f"output={tmp_path}/lm.arpa")
+    ended = small_run.run("lm", *words)
+    assert (ended.code, "text: 30 sentences" in ended.printed) == (0, True), ended.printed
+
+
+# text, constants, what is said of it before a line is encoded
+BOMBS = {
+    "lines without end": (b"a\n" * 15_000_000, {}, "lm.txt.gz: it unpacks to more than 1"),
+    "more lines than words are counted": (
+        b"\n".join(b"%d" % number for number in range(34)),
+        {"asr.language_models.kneser_ney.MAX_WORDS": 100, "asr.cli.lm.MAX_WORDS": 100},
+        "lm.txt.gz: the text has more than 100 words, beginnings and ends of sentences included",
+    ),
+    "no gzip": (None, {}, "lm.txt.gz: it cannot be decompressed"),
+}
+
+
+@pytest.mark.parametrize(("content", "constants", "said"), BOMBS.values(), ids=BOMBS)
+def test_a_text_that_takes_minutes_is_refused_before_it_is_encoded(small_run, tmp_path, content, constants, said):
+    (tmp_path / "lm.txt.gz").write_bytes(b"no gzip" if content is None else gzip.compress(content))
+    words = (f"run={small_run.run_dir}", f"text={tmp_path}/lm.txt.gz", f"output={tmp_path}/lm.arpa")
+    ended = small_run.run("lm", *words, constants=constants)
+    assert (ended.code, said in ended.last_line, ", line " in ended.last_line) == (2, True, False), ended.printed
 
 
 @pytest.fixture
@@ -145,11 +174,25 @@ def test_no_weights_are_chosen_on_audio_that_cannot_be_read(small_run, lm, tmp_p
     assert "could not read nan: " in ended.printed
 
 
+def test_no_weights_are_chosen_without_words(small_run, lm, tmp_path):
+    (tmp_path / "silent.tsv").write_text(f"audio\ttext\n{small_run.audio()}\t\n")
+    words = ("decoder=ctc_beam", f"decoder.lm={lm}", f"tune={tmp_path}/silent.tsv", f"output_dir={tmp_path}/out")
+    ended = small_run.run("evaluate", f"run={small_run.run_dir}", *words)
+    said = "its transcripts hold no words to choose weights by; name other data"
+    assert (ended.code, said in ended.last_line) == (2, True), ended.printed
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("command", "words", "said"),
     [
+        ("evaluate", ["tune=yes"], "tune must be true, false, or a manifest that exists, given 'yes'"),
+        ("evaluate", ["tune=1"], "tune must be true, false, or a manifest that exists, given 1"),
+        ("evaluate", ["manifest=gone.tsv"], "manifest: there is no file or folder 'gone.tsv'"),
+        ("evaluate", ["manifest=AUDIO"], "manifest: AUDIO is no table, but a binary file, such as audio; give"),
+        ("evaluate", ["decoder=transducer_greedy", "decoder.max_symbols=101"], "max_symbols must be at least 1 and"),
         ("evaluate", ["tune=true"], "tune=True: CtcBeam has no weights to choose; give it a language model"),
-        ("evaluate", ["tune=2.5"], "tune must be the name of a file or folder, or true or false, given 2.5"),
+        ("evaluate", ["tune=2.5"], "tune must be true, false, or a manifest, given 2.5"),
         ("evaluate", ["decoder.lm=gone.arpa"], "decoder: lm: 'gone.arpa' does not exist"),
         ("evaluate", ["decoder.lm=TEXT"], "text.txt: line 1: the file ends before \\end\\"),
         (
@@ -167,6 +210,10 @@ def test_decoders_that_cannot_work_are_refused_before_any_work(small_run, tmp_pa
     (tmp_path / "text.txt").write_text("no model\n")
     (tmp_path / "words.arpa").write_text("\\data\\\nngram 1=1\n\\1-grams:\n-1 alpha\n\\end\\\n")
     words = [word.replace("TEXT", f"{tmp_path}/text.txt").replace("WORDS", f"{tmp_path}/words.arpa") for word in words]
+    words, said = (
+        [word.replace("AUDIO", str(small_run.audio())) for word in words],
+        said.replace("AUDIO", str(small_run.audio())),
+    )
     run = (f"run={small_run.run_dir}", f"output_dir={tmp_path}/out") if command == "evaluate" else ()
     ended = small_run.run(command, *run, "decoder=ctc_beam", *words)
     assert (ended.code, said in ended.printed) == (2, True), ended.printed

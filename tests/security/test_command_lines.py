@@ -430,6 +430,7 @@ NONSENSE = {
     "a number as run": ("evaluate", ["run=5"], ["run: '5' is neither"]),
     "no run": ("evaluate", [], ["run must be given: run=…"]),
     "a list as name": ("evaluate", ["run=RUN", "name=[a]"], ["name must be", "['a']"]),
+    "a long name": ("evaluate", ["run=RUN", f"name={'n' * 300}"], ["name must be a name of at most 100 bytes"]),
     "a path as name": ("evaluate", ["run=RUN", "name=../x"], ["name must be", "'../x'"]),
     "a list as manifest": ("evaluate", ["run=RUN", "manifest=[a]"], ["manifest must be", "['a']"]),
     "a truth as manifest": ("evaluate", ["run=RUN", "manifest=true"], ["manifest must be", "True"]),

@@ -31,19 +31,22 @@ def check_name(options: DictConfig) -> None:
         raise ConfigError(f"name={options.name} names the set of a manifest; add manifest=PATH, or leave name out")
 
 
-def evaluation_sets(manifest: object, name: object, restored: Restored) -> tuple[dict[str, Any], list[str]]:
+def evaluation_sets(
+    manifest: object, name: object, restored: Restored, option: str = "manifest"
+) -> tuple[dict[str, Any], list[str]]:
     """Return cuts by the name of their set, and notes on them.
 
     Args:
         manifest: as typed; None: the run's own test sets.
         name: of its set; None: from its file.
         restored: that is to read them.
+        option: that names the manifest, for messages.
     """
     if manifest is None:
         prepared = restored.prepared()
         return {test: prepared.cuts(test) for test in prepared.names("test")}, list(prepared.notes)
     path = named_path(manifest)
-    cuts, dropped, notes = evaluation_cuts(path, restored.text, restored.data_module.features)
+    cuts, dropped, notes = evaluation_cuts(path, restored.text, restored.data_module.features, option)
     for item in dropped[:NUM_LEFT_OUT]:
         console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)
     if len(dropped) > NUM_LEFT_OUT:

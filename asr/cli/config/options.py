@@ -13,6 +13,7 @@ from asr.cli.config.bounds import bounded
 from asr.cli.errors import ConfigError
 
 MAX_RESOLVED_BYTES = 2**29
+MAX_NAME_BYTES = 100  # of a set, whose files have longer names; file systems allow 255
 MOST_SEED = 2**63 - 1  # what torch takes
 
 
@@ -27,10 +28,6 @@ class Kind:
 
     wanted: str
     fits: Callable[[Any], object]
-
-    def or_kind(self, other: Kind) -> Kind:
-        """Return the kind of values of either."""
-        return Kind(f"{self.wanted}, or {other.wanted}", lambda value: self.fits(value) or other.fits(value))
 
     def or_null(self) -> Kind:
         """Return this kind, with null allowed too."""
@@ -49,9 +46,16 @@ def _is_number(value: Any) -> bool:
 YES_OR_NO = Kind("true or false", lambda value: isinstance(value, bool))
 NAME = Kind("a name", lambda value: isinstance(value, str) and value.strip() != "")
 FILE_NAME = Kind(
-    "a name without / or a dot in front", lambda v: _is_place(v) and "/" not in str(v) and str(v)[0] != "."
+    f"a name of at most {MAX_NAME_BYTES} bytes, without / or a dot in front",
+    lambda v: (
+        _is_place(v)
+        and len(str(v).encode(errors="surrogatepass")) <= MAX_NAME_BYTES
+        and "/" not in str(v)
+        and str(v)[0] != "."
+    ),
 )
 PLACE = Kind("the name of a file or folder", _is_place)
+TUNE = Kind("true, false, or a manifest", lambda value: isinstance(value, bool) or _is_place(value))
 PLACES = Kind(
     "the name of a file or folder, a pattern, or a list of them",
     lambda value: all(map(_is_place, value)) if isinstance(value, list) else _is_place(value),
@@ -107,7 +111,7 @@ GROUPS = ("decoder", "logger")  # a config may choose nothing from these
 KINDS: dict[str, dict[str, Kind]] = {
     "train": TRAINING,
     "prepare": TRAINING,
-    "evaluate": {**DECODING, **SETS, "tune": PLACE.or_kind(YES_OR_NO)},
+    "evaluate": {**DECODING, **SETS, "tune": TUNE},
     "transcribe": {
         **DECODING,
         "audio": PLACES,

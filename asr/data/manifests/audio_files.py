@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from lhotse.cut import Cut, MonoCut
 
 from asr.data.manifests.audio_checks import archive_problem, audio_problem
 from asr.data.manifests.decoding_limits import too_long
+from asr.data.manifests.source_files import matching_files
 from asr.data.pauses import levels, parts_between_pauses
 from asr.errors import refuse_lack_of_resources
 from asr.safe_io import named_path
@@ -55,14 +55,7 @@ def find_audio(patterns: Sequence[str]) -> dict[Path, Path]:
                 raise ValueError(f"audio: the folder {pattern!r} holds no file that ends with {', '.join(ENDINGS)}")
             found.update({file: expanded for file in files if file not in found})
             continue
-        # a file name may look like a pattern
-        names = [str(expanded)] if expanded.is_file() else sorted(glob.glob(str(expanded), recursive=True))
-        files = [Path(name) for name in names if Path(name).is_file()]
-        if not files:
-            what = "names no file" if not names else "names no regular file, but folders, a pipe or a device"
-            raise ValueError(
-                f"audio: {pattern!r} {what}; give a file, a folder, a pattern like 'calls/*.wav', or a list"
-            )
+        files = matching_files("audio", pattern, "a file, a folder, a pattern like 'calls/*.wav', or a list")
         found.update({file: file.parent for file in files if file not in found})
     return found
 

@@ -18,10 +18,12 @@ from asr.data.manifests.manifest_checks import segment_problem
 from asr.data.manifests.source_files import refuse_special
 from asr.data.manifests.tables import SPLIT_ALIASES, Row, read_table
 from asr.errors import refuse_lack_of_resources
+from asr.safe_io import naming
 
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # of a table, which is then asked for in UTF-8
 KINDS = ("recordings", "features", "supervisions", "cuts")
 
 
@@ -40,17 +42,21 @@ class ImportedManifests:
     notes: list[str] = field(default_factory=list)
 
 
-def import_manifests(path: Path) -> ImportedManifests:
+def import_manifests(path: Path, option: str = "data.source") -> ImportedManifests:
     """Read a TSV, a manifest of cuts, or a folder of supervisions with recordings or features, or of cuts.
 
     In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` without audio, belongs to
     ``supervisions_train.jsonl.gz``; the split follows the first ``_`` or ``-``. Only lhotse's jsonl is read, because
     its other formats may hold code.
 
+    Args:
+        path: of them.
+        option: that names it, for messages.
+
     Raises:
         ValueError: there are no manifests, or they are malformed, or would do more than read files.
     """
-    refuse_special(path, "data")
+    refuse_special(path, option)
     imported = ImportedManifests()
     if path.is_dir():
         _read_folder(path, imported)
@@ -59,6 +65,7 @@ def import_manifests(path: Path) -> ImportedManifests:
     elif path.name.endswith(ARCHIVES):
         raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
     else:
+        _refuse_binary(path, option)
         _read_tsv(path, imported)
     for split, manifests in imported.splits.items():
         imported.splits[split] = _within_recordings(split, manifests, imported.dropped)
@@ -69,6 +76,18 @@ def import_manifests(path: Path) -> ImportedManifests:
             "names several or none"
         )
     return imported
+
+
+def _refuse_binary(path: Path, option: str) -> None:
+    if path.name.endswith(".gz"):
+        return
+    with naming(path), path.open("rb") as file:
+        begin = file.read(64).partition(b"\n")[0]  # a name in a later line may hold NUL, and is missing audio
+    if b"\0" in begin and not begin.startswith(UTF_16):
+        raise ValueError(
+            f"{option}: {path} is no table, but a binary file, such as audio; give a table with the columns audio and "
+            "text, a manifest of cuts, or a folder of manifests"
+        )
 
 
 def _read_tsv(path: Path, imported: ImportedManifests) -> None:

@@ -7,8 +7,8 @@ import math
 from lhotse import Features, Recording, SupervisionSegment
 from lhotse.qa import validate, validate_features, validate_recordings_and_supervisions
 
-from asr.data.manifests.truncated_audio import TOLERATED_S
 from asr.data.manifests.corpus import Manifests, Source
+from asr.data.manifests.truncated_audio import TOLERATED_S
 
 TOLERATED_SEGMENT_S = 1e-3  # what lhotse's validation allows
 

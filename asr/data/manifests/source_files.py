@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import gzip
 import os
 import stat
@@ -10,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from asr.safe_io import check_regular_file
+import numpy as np
+
+from asr.safe_io import check_regular_file, named_path
 from asr.text.normalize import SURROGATE, refuse_stacked_marks
 
 MAX_MANIFEST_BYTES = 2**33
@@ -18,6 +22,7 @@ MAX_LINE_CHARS = 2**24
 # manifests compress to a tenth; a file that compresses to a hundredth is made to fill memory
 MAX_RATIO = 100
 FREE_BYTES = 2**24
+BLOCK_BYTES = 2**20
 MAX_BLANK_LINES = 10_000  # in a row
 MAX_TEXT_CHARS = 20_000  # of a transcript; 15 minutes, the longest cut, have 17,500 of fast speech
 
@@ -62,6 +67,27 @@ def refuse_special(path: Path, what: str) -> None:
         raise ValueError(f"{what}: {path} is neither a regular file nor a folder, but a device, a pipe or a socket")
 
 
+def matching_files(option: str, pattern: str, allowed: str) -> list[Path]:
+    """Return the files of a path or glob pattern, in order.
+
+    Args:
+        option: that names them, for messages.
+        pattern: of files.
+        allowed: what may be given, for messages.
+
+    Raises:
+        ValueError: it matches no file.
+    """
+    expanded = str(named_path(pattern))
+    # a file name may look like a pattern
+    names = [expanded] if Path(expanded).is_file() else sorted(glob.glob(expanded, recursive=True))
+    files = [Path(name) for name in names if Path(name).is_file()]
+    if not files:
+        what = "names no file" if not names else "names no regular file, but folders, a pipe or a device"
+        raise ValueError(f"{option}: {pattern!r} {what}; give {allowed}")
+    return files
+
+
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the lines of a text file with their ends, decompressed if its name ends with .gz.
 
@@ -71,21 +97,57 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     check_regular_file(path, MAX_MANIFEST_BYTES)
     opener: Any = gzip.open if path.name.endswith(".gz") else open
     # a strict decoder fails a buffer ahead of the line that is read, so that the message would name the wrong line
+    with (
+        _naming_decompression(),
+        opener(path, "rt", encoding=encoding, errors="surrogateescape", newline="") as file,
+    ):
+        for line in _bounded(path, file):
+            if not line.isascii() and (wrong := SURROGATE.search(line)):
+                raise ValueError(
+                    f"not UTF-8 text: byte 0x{ord(wrong[0]) - 0xDC00:x} at character {wrong.start() + 1}; save it "
+                    "as UTF-8"
+                )
+            yield line
+
+
+def count_lines(path: Path, most: int) -> int:
+    """Return how many lines with anything in them ``read_lines`` will find, without decoding any.
+
+    Args:
+        path: of the file.
+        most: lines to count; the rest is not read.
+
+    Raises:
+        ValueError: it is no regular file, or too large when decompressed.
+    """
+    check_regular_file(path, MAX_MANIFEST_BYTES)
+    allowed, num_bytes, num_lines, before = _most_bytes(path), 0, 0, b"\n"
+    opener: Any = gzip.open if path.name.endswith(".gz") else open
+    with opener(path, "rb") as file, _naming_decompression():
+        while num_lines <= most and (block := file.read(BLOCK_BYTES)):
+            content = np.frombuffer(before + block, dtype=np.uint8)
+            is_end = (content == ord("\n")) | (content == ord("\r"))
+            num_lines += int(np.count_nonzero(is_end[:-1] & ~is_end[1:]))
+            num_bytes, before = num_bytes + len(block), block[-1:]
+            if num_bytes > allowed:
+                raise ValueError(f"it unpacks to more than {allowed} bytes")
+    return num_lines
+
+
+@contextlib.contextmanager
+def _naming_decompression() -> Iterator[None]:
     try:
-        with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline="") as file:
-            for line in _bounded(path, file):
-                if not line.isascii() and (wrong := SURROGATE.search(line)):
-                    raise ValueError(
-                        f"not UTF-8 text: byte 0x{ord(wrong[0]) - 0xDC00:x} at character {wrong.start() + 1}; save it "
-                        "as UTF-8"
-                    )
-                yield line
+        yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"it cannot be decompressed: {error}; copy or download it again") from error
 
 
+def _most_bytes(path: Path) -> int:
+    return min(FREE_BYTES + MAX_RATIO * path.stat().st_size, MAX_MANIFEST_BYTES)
+
+
 def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
-    allowed = min(FREE_BYTES + MAX_RATIO * path.stat().st_size, MAX_MANIFEST_BYTES)
+    allowed = _most_bytes(path)
     num_chars = num_blank = 0
     while line := file.readline(MAX_LINE_CHARS + 1):
         num_chars += len(line)

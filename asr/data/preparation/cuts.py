@@ -121,16 +121,22 @@ def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:
 
 
 def evaluation_cuts(
-    path: Path, normalize: Callable[[str], str], features: Features
+    path: Path, normalize: Callable[[str], str], features: Features, option: str = "manifest"
 ) -> tuple[CutSet, list[Dropped], list[str]]:
     """Return the cuts of all splits at ``path`` with normalized transcripts, what was dropped, and notes on the import.
 
     Empty transcripts stay, because they are references like others.
 
+    Args:
+        path: of the source.
+        normalize: transcript → transcript.
+        features: that are read.
+        option: that names the source, for messages.
+
     Raises:
         ValueError: as ``import_manifests``; or the source lacks the features, or nothing is left.
     """
-    imported = import_manifests(path)
+    imported = import_manifests(path, option)
     for manifests in imported.splits.values():
         refuse_unfit(manifests, features)
     cuts, dropped = [], list(imported.dropped)
