@@ -11,11 +11,19 @@ PR_SET_PDEATHSIG = 1
 # set by torchrun and by our own launcher, and by SLURM
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
 
+NUM_RANKS = "WORLD_SIZE"  # set by torchrun and by our own launcher
+
 
 def is_first_process() -> bool:
     """Return whether this is the process that writes and prints, according to the environment."""
     ranks = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
     return not ranks or ranks[0] == "0"
+
+
+def is_one_of_several() -> bool:
+    """Return whether there are other processes of this run, according to the environment."""
+    ranks = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
+    return bool(ranks) and (not is_first_process() or os.environ.get(NUM_RANKS, "1") not in ("0", "1"))
 
 
 def die_with_parent(parent: int) -> None:

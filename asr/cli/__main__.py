@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from asr.error_text import first_line, is_out_of_memory
 from asr.signals import TRY_AGAIN, listen
 
+COMMANDS = ("prepare", "train", "evaluate", "transcribe", "align", "lm", "compare")
 INTERRUPTED = 130  # what a shell counts for SIGINT
 RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
 READ_BY_LIBRARIES = (
@@ -164,6 +165,10 @@ def compare() -> None:
 
 
 if __name__ == "__main__":
-    name = sys.argv.pop(1)
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if name not in COMMANDS:
+        given = f"{name!r} is no command" if name else "no command is given"
+        print(f"asr.cli: {given}; allowed: {', '.join(COMMANDS)}", file=sys.stderr)
+        raise SystemExit(2)
     sys.argv[0] = f"asr-{name}"
     start(name)

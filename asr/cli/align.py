@@ -22,7 +22,7 @@ from asr.safe_io import write_new
 from asr.text.vocabulary import UNKNOWN_SURFACE
 
 NUM_NAMED = 20  # utterances that could not be aligned
-UNUSUAL = re.compile(r'[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
+UNUSUAL = re.compile(r'^\.|[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
 MAX_NAME_BYTES = 200  # of a file; systems allow 255, with what is added
 
 console = PlainConsole()

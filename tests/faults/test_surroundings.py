@@ -131,20 +131,28 @@ def test_a_folder_in_which_nothing_was_recorded_yet_can_be_used(small_run, tmp_p
 
 
 RANKS = {
-    "of torchrun": {"RANK": "1"},
-    "of SLURM": {"SLURM_PROCID": "3"},
-    "of nothing": {"WORLD_SIZE": "banana", "RANK": "x", "LOCAL_RANK": "0"},
+    "of torchrun": ({"RANK": "1"}, "RANK=1: by these variables this is one of several processes"),
+    "of SLURM": ({"SLURM_PROCID": "3"}, "SLURM_PROCID=3: by these variables this is one of several processes"),
+    "of nothing": ({"RANK": "x", "LOCAL_RANK": "0"}, "RANK=x: this variable must be a whole number; correct or unset"),
+    "of a number of tasks": ({"SLURM_NTASKS": "abc"}, "SLURM_NTASKS=abc: this variable must be a whole number"),
 }
 
 
-@pytest.mark.parametrize("variables", RANKS.values(), ids=RANKS)
+@pytest.mark.parametrize(("variables", "said"), RANKS.values(), ids=RANKS)
 @pytest.mark.parametrize("devices", [1, 2])
-def test_a_rank_that_is_left_in_the_environment_is_named(small_run, tmp_path, variables, devices):
+def test_a_rank_that_is_left_in_the_environment_is_named(small_run, tmp_path, variables, said, devices):
     words = (*TINY, f"trainer.devices={devices}", f"run_dir={tmp_path / 'run'}")
     ended = small_run.run("train", *words, environment=variables)
     assert ended.code == 2, ended.printed
-    name, value = next(item for item in variables.items() if item[0] != "WORLD_SIZE")
-    assert f"{name}={value}" in ended.last_line
+    assert said in ended.last_line
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_first_of_several_processes_does_not_train_alone(small_run, tmp_path):
+    first = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    ended = small_run.run("train", *TINY, f"run_dir={tmp_path / 'run'}", environment=first)
+    said = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=2: by these variables this is one of several processes"
+    assert (ended.code, said in ended.last_line) == (2, True), ended.printed
     assert not (tmp_path / "run").exists()
 
 
@@ -181,6 +189,36 @@ REFUSED = {
         ("name=mine",),
         "name=mine names the set of a manifest; add manifest=",
     ),
+    "machines without a number": (
+        "train",
+        (*TINY, "trainer=slurm"),
+        "trainer.num_nodes must be given, the number of machines",
+    ),
+    "measuring in a sweep": (
+        "train",
+        ("-m", "seed=1,2", *TINY, "find_batch_size=true"),
+        "find_batch_size=true measures instead of training; give it without -m",
+    ),
+    "measuring in some jobs of a sweep": (
+        "train",
+        ("-m", *TINY, "find_batch_size=false,true"),
+        "find_batch_size=true measures instead of training; give it without -m",
+    ),
+    "a weight of no language model": (
+        "evaluate",
+        ("decoder=ctc_beam", "decoder.lm_weight=0.5"),
+        "decoder.lm_weight=0.5: it does nothing without decoder.lm=FILE",
+    ),
+    "a weight of no second language model": (
+        "evaluate",
+        ("decoder=ctc_beam", "decoder.lodr_weight=0.1"),
+        "decoder.lodr_weight=0.1: it does nothing without decoder.lodr=FILE",
+    ),
+    "a boost of no hotwords": (
+        "transcribe",
+        ("decoder=ctc_beam", "audio=x.wav", "decoder.hotword_boost=2"),
+        "decoder.hotword_boost=2: it does nothing without decoder.hotwords=FILE",
+    ),
     "an update that never ends": (
         "train",
         (*TINY, f"trainer.accumulate_grad_batches={2**63 - 1}"),
@@ -191,9 +229,22 @@ REFUSED = {
 
 @pytest.mark.parametrize(("command", "words", "said"), REFUSED.values(), ids=REFUSED)
 def test_what_would_have_no_effect_is_refused(small_run, tmp_path, command, words, said):
-    place = f"run={small_run.run_dir}" if command == "evaluate" else f"run_dir={tmp_path / 'run'}"
-    ended = small_run.run(command, *words, place)
+    place = f"run_dir={tmp_path / 'run'}" if command == "train" else f"run={small_run.run_dir}"
+    ended = small_run.run(command, *words, *([] if "-m" in words else [place]))
     assert (ended.code, said in ended.last_line) == (2, True), ended.printed
+
+
+def test_a_run_is_not_resumed_to_measure_batch_sizes(small_run):
+    ended = small_run.run("train", f"resume={small_run.run_dir}", "find_batch_size=true")
+    said = "find_batch_size=true measures instead of training; give it without resume=RUN"
+    assert (ended.code, said in ended.last_line) == (2, True), ended.printed
+
+
+@pytest.mark.parametrize(("words", "said"), [([], "no command is given"), (["traiin"], "'traiin' is no command")])
+def test_a_start_without_a_command_lists_them(words, said):
+    done = subprocess.run([sys.executable, "-m", "asr.cli", *words], capture_output=True, text=True, check=False)
+    allowed = "prepare, train, evaluate, transcribe, align, lm, compare"
+    assert (done.returncode, done.stderr) == (2, f"asr.cli: {said}; allowed: {allowed}\n")
 
 
 def test_a_current_folder_that_is_gone_is_named(tmp_path):

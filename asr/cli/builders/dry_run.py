@@ -34,7 +34,7 @@ from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.run_folder import free_folder, usable_folder
-from asr.subprocesses import RANK_VARIABLES, is_first_process
+from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.initial_weights import freeze
 from asr.training.processes import is_started_as_rank
@@ -80,10 +80,9 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     """
     num_threads(config.get("torch_threads"), 0)
     trainer = build_trainer(config, loggers=[], callbacks=[])
-    ranks = {name: os.environ[name] for name in RANK_VARIABLES if name in os.environ}
     alone = trainer.world_size == 1 or not is_started_as_rank(trainer)
-    if not all(rank.isdecimal() for rank in ranks.values()) or (alone and not is_first_process()):
-        found = " ".join(f"{name}={rank}" for name, rank in ranks.items())
+    if alone and is_one_of_several():
+        found = " ".join(f"{name}={os.environ[name]}" for name in (*RANK_VARIABLES, NUM_RANKS) if name in os.environ)
         raise ConfigError(
             f"{found}: by these variables this is one of several processes, but the trainer does not know of others; "
             "unset them, or start all processes with torchrun or srun, as the README shows"

@@ -21,6 +21,11 @@ STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unuse
 BACKENDS = (None, "gloo", "nccl")
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
+# variables that Lightning turns into numbers
+NUMBERS = (
+    *("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+    *("WORLD_SIZE", "RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "MASTER_PORT"),
+)
 # options of Lightning's Trainer that a run cannot have, and what to use instead
 REFUSED = {
     "barebones": "it leaves out logging and checkpoints",
@@ -70,6 +75,8 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
             f"trainer.accelerator must be one of {', '.join(ACCELERATORS)}, given {node.get('accelerator')!r}"
         )
     _check_strategy(node.get("strategy", "auto"))
+    if node.get("num_nodes") is None:
+        raise ConfigError("trainer.num_nodes must be given, the number of machines: trainer.num_nodes=…")
     # Lightning accepts 16 for 16-mixed, and more precisions, which are not tested here
     if node.get("precision") not in PRECISIONS:
         raise ConfigError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, given {node.get('precision')!r}")
@@ -80,6 +87,7 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     is_count = isinstance(devices, int) and not isinstance(devices, bool) and devices >= 1
     if node["accelerator"] == "cpu" and devices != "auto" and not is_count:
         raise ConfigError(f"trainer.devices must be a whole number of at least 1 on a CPU, or auto, given {devices!r}")
+    _check_variables()
     trainer = _instantiate(node, loggers, callbacks)
     # clipping to a negative norm would reverse every gradient
     if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
@@ -108,6 +116,13 @@ def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[An
             "trainer.devices=N, as the README shows"
         ) from error
     return trainer
+
+
+def _check_variables() -> None:
+    for name in NUMBERS:
+        given = os.environ.get(name, "0")
+        if not (given.isascii() and given.isdecimal()):
+            raise ConfigError(f"{name}={given}: this variable must be a whole number; correct or unset it")
 
 
 def _check_strategy(given: Any) -> None:

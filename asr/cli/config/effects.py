@@ -18,6 +18,8 @@ from asr.nested import is_within
 JOB_VARIABLE = "WERDICT_SWEEP_JOB"  # in the environment of a sweep's jobs, which are told its words
 SWEEP_KEYS = ("sweep", "hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper", "hydra.sweep")
 RESUME_KEYS = ("allow_changes", "resume_logger")
+# options of decoders, and those that name the file which they are about
+ABOUT_FILES = {"decoder.lm_weight": "lm", "decoder.lodr_weight": "lodr", "decoder.hotword_boost": "hotwords"}
 
 
 def check_effects(config: DictConfig, node: Any) -> None:
@@ -36,11 +38,42 @@ def check_effects(config: DictConfig, node: Any) -> None:
                 raise ConfigError(f"{word}: this is for sweeps, and does nothing without -m: asr-train -m {word} …")
         check_vocab_size(config, node.overrides.task)
     if config.resume is not None:
+        check_measuring(config, "resume=RUN")
         return
     for key in RESUME_KEYS:
         if config[key]:
             raise ConfigError(f"{key}=true is for resuming a run, and does nothing without resume=RUN; leave it out")
     _check_rates(config, node)
+
+
+def check_measuring(config: DictConfig, beside: str) -> None:
+    """Refuse to measure batch sizes where a run is asked for, because measuring makes none.
+
+    Args:
+        config: of ``asr-train``, composed.
+        beside: what asks for a run.
+
+    Raises:
+        ConfigError: batch sizes would be measured.
+    """
+    if config.find_batch_size:
+        raise ConfigError(f"find_batch_size=true measures instead of training; give it without {beside}")
+
+
+def check_scorers(config: DictConfig, words: Sequence[str]) -> None:
+    """Refuse typed weights of what a decoder has not been given.
+
+    Args:
+        config: of a command, composed; decoders of some have no such options.
+        words: overrides of the command line.
+
+    Raises:
+        ConfigError: names the option, and the file that is missing.
+    """
+    for word in words:
+        file = ABOUT_FILES.get(override_key(word))
+        if file is not None and (config.get("decoder") or {}).get(file) is None:
+            raise ConfigError(f"{word}: it does nothing without decoder.{file}=FILE; add that, or leave this out")
 
 
 def check_vocab_size(config: DictConfig, words: Sequence[str]) -> None:

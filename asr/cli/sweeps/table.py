@@ -15,7 +15,7 @@ from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig, OmegaConf, read_write
 from rich.table import Table
 
-from asr.cli.config.effects import check_effects, check_vocab_size
+from asr.cli.config.effects import check_effects, check_measuring, check_vocab_size
 from asr.cli.config.options import check_options
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
@@ -123,6 +123,7 @@ def check_jobs(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
     for words in batch:
         config = sweeper.hydra_context.config_loader.load_sweep_config(sweeper.config, list(words))
         check_options("train", OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
+        check_measuring(config, "-m, which starts runs")
 
 
 def _target_of(folder: Path) -> object:
