@@ -39,11 +39,12 @@ def test_a_text_too_long_for_its_audio_is_named_and_the_others_are_aligned(train
 
 
 def test_every_id_becomes_a_file_of_its_own(tmp_path):
-    ids = ["a/b", "a%2Fb", "..", "\x07", "\x00", "x" * 300, "x" * 299 + "y", "ä" * 150, "a b"]
+    ids = ["a/b", "a%2Fb", "..", ".a", "%2Ea", "\x07", "\x00", "x" * 300, "x" * 299 + "y", "ä" * 150, "a b"]
     for id in ids:
         (tmp_path / f"{_file_name(id)}.TextGrid").touch(exist_ok=False)
     assert len(list(tmp_path.iterdir())) == len(ids)
     assert _file_name("utt-1") == "utt-1"
+    assert _file_name(".hidden.x") == "%2Ehidden.x"
 
 
 def test_unknown_characters_are_said(trained, tmp_path):

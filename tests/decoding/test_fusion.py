@@ -133,6 +133,8 @@ def test_options_out_of_range_are_refused(options, said):
     ("line", "said"),
     [
         ("ab\t0", "line 2: a boost must be a number above 0 and at most 100, given '0'"),
+        ("ab\t1_0", "line 2: a boost must be a number above 0 and at most 100, given '1_0'"),
+        ("ab\t\uff11\uff10", "line 2: a boost must be a number above 0 and at most 100, given '\uff11\uff10'"),
         ("ab\tmuch", "line 2: a boost must be a number above 0 and at most 100, given 'much'"),
         ("axe", "line 2: 'axe' has 'x', 'e', which the run's tokenizer does not know; remove the phrase"),
         ("\t1", "line 2: the phrase has 0 tokens; at least 1 and at most 200 are allowed"),

@@ -1,6 +1,7 @@
 """What fits into memory is measured on real updates, and a proposal never promises more than was seen to fit."""
 
 import math
+import resource
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from lhotse import CutSet, MonoCut
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.training import batch_size_search
 from asr.training.batch_size_search import BatchSizeSearch, Bucket, Measured, search_batch_size
-from asr.training.memory import memory_of
+from asr.training.memory import _in_status, memory_of
 from tests.training.tiny import batch_of, tiny_module, tiny_trainer
 
 BASE, PER_FRAME = 1_000, 10
@@ -22,6 +23,14 @@ class Dataset:
     def __getitem__(self, item):
         _, cuts = item
         return batch_of(*(round(100 * cut.duration) for cut in cuts))
+
+
+@pytest.mark.parametrize(("limit", "counted"), [(resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")])
+def test_no_more_memory_is_offered_than_the_limits_of_the_process_leave(monkeypatch, limit, counted):
+    most = _in_status(counted) + 50 * 2**20
+    before = resource.getrlimit
+    monkeypatch.setattr(resource, "getrlimit", lambda name: (most, most) if name == limit else before(name))
+    assert 0 < memory_of(torch.device("cpu")).available <= 50 * 2**20
 
 
 class FakeMemory:

@@ -70,7 +70,8 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
 
 def _boost(text: str) -> float:
     try:
-        found = float(text)
+        # float() would also take 1_0, and digits of other scripts
+        found = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         found = math.nan
     if not 0 < found <= MAX_BOOST:

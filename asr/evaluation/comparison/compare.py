@@ -21,6 +21,8 @@ from asr.evaluation.comparison.statistics.times import equal_time, times_to_targ
 from asr.evaluation.confidence import interval_of_counts
 from asr.evaluation.formatting import shortlist
 
+MAX_LEVEL = 0.9999  # beyond it, intervals are those of tails that no number of seeds or utterances shows
+
 
 def compare(
     runs: Sequence[Run],
@@ -55,8 +57,8 @@ def compare(
     Raises:
         ValueError: no test set can be compared, or an option is out of range.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, given {level}; 0.95 is customary")
+    if not 0 < level <= MAX_LEVEL:
+        raise ValueError(f"level must be above 0 and at most {MAX_LEVEL}, given {level}; 0.95 is customary")
     if minutes is not None and minutes <= 0:
         raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
     kept, duplicates = drop_duplicates(runs)

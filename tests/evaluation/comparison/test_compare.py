@@ -310,7 +310,8 @@ def test_nothing_to_compare_says_why():
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"level": 95}, "level must be between 0 and 1, given 95"),
+        ({"level": 95}, "level must be above 0 and at most 0.9999, given 95"),
+        ({"level": 1 - 1e-16}, "level must be above 0 and at most 0.9999, given 0.9999"),
         ({"target_wer": 20}, r"must be a fraction above 0 and below 1 \(0.2 is 20 %\), given 20"),
         ({"target_wer": 0}, "above 0 and below 1 .* given 0"),
         ({"minutes": 0}, "minutes must be above 0, given 0"),

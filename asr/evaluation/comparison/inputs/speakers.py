@@ -25,8 +25,10 @@ def read_speakers(path: Path) -> SpeakerOf:
     check_regular_file(path)
     table: dict[str, str] = {}
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(bounded_lines(file), start=1):
+                if not line.strip():
+                    continue
                 fields = line.strip().rsplit(maxsplit=1)
                 if len(fields) != 2 or fields[0] in table:
                     raise ValueError(

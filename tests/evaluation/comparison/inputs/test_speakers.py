@@ -9,7 +9,8 @@ from tests.evaluation.comparison.made_runs import errors_of, run_of
 
 
 def test_a_table_names_the_speakers_of_every_set(tmp_path):
-    (tmp_path / "utt2spk").write_text("u0\tann\nu1 bo\n  u2  ann \nlong id 7 bo\n")
+    # with the mark that Windows begins text with, and lines without anything
+    (tmp_path / "utt2spk").write_text("\ufeffu0\tann\nu1 bo\n\n  u2  ann \nlong id 7 bo\n \n", encoding="utf-8")
     speaker_of = read_speakers(tmp_path / "utt2spk")
     assert speaker_of("long id 7") == "bo"
     run = run_of("adamw", 1, sets={"a": errors_of((1, 2, 3)), "b": errors_of((0, 1), speakers=None)})
@@ -26,7 +27,7 @@ def test_a_table_names_the_speakers_of_every_set(tmp_path):
     [
         (b"u0 ann\nu1\n", "line 2: expected a new id, a space or a tab, and a speaker, given 'u1\\n'"),
         (b"u0 ann\nu0 bo\n", "line 2: expected a new id"),
-        (b"u0 ann\n\n", "line 2"),
+        (b"u0 ann\n\nu1\n", "line 3: expected a new id"),
         (b"u0 \xff\n", "is not text in UTF-8"),
         (b"u0 ann\n", "has no line for the utterance 'u1'"),
     ],
