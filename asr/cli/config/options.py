@@ -29,6 +29,10 @@ class Kind:
     wanted: str
     fits: Callable[[Any], object]
 
+    def or_kind(self, other: Kind) -> Kind:
+        """Return the kind of values of either."""
+        return Kind(f"{self.wanted}, or {other.wanted}", lambda value: self.fits(value) or other.fits(value))
+
     def or_null(self) -> Kind:
         """Return this kind, with null allowed too."""
         return Kind(f"{self.wanted}, or null", lambda value: value is None or self.fits(value))
