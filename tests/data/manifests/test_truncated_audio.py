@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifests.audio_files import audio_cuts
+from asr.data.manifests.audio_files import audio_files
 from asr.data.manifests.truncated_audio import CHECKED_FORMATS
 
 RATE_HZ = 16_000
@@ -24,8 +24,8 @@ WRITTEN = [
 
 def problem(path: Path) -> str | None:
     """Return why a file is not transcribed, whose length nothing but itself tells."""
-    cuts, unreadable = audio_cuts([path], RATE_HZ)
-    assert len(cuts) + len(unreadable) == 1
+    files, unreadable = audio_files([path], RATE_HZ, max_s=30.0)
+    assert len(files) + len(unreadable) == 1
     return unreadable[0][1] if unreadable else None
 
 
