@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
@@ -23,13 +24,13 @@ def depthwise_conv1d(
         weight: (D, 1, W).
         bias: (D,).
         padding: zeros before the first and after the last frame.
-        as_conv1d: whether `torch.nn.functional.conv1d` computes it; None: only on a GPU.
+        as_conv1d: whether `torch.nn.functional.conv1d` computes it; None: only on a GPU, and in a graph that is traced.
 
     Returns:
         (B, T + 2 · padding − W + 1, D).
     """
-    if x.is_cuda if as_conv1d is None else as_conv1d:
-        return F.conv1d(x.transpose(1, 2), weight, bias, padding=padding, groups=x.shape[2]).transpose(1, 2)
+    if (x.is_cuda or torch.jit.is_tracing()) if as_conv1d is None else as_conv1d:
+        return F.conv1d(x.transpose(1, 2), weight, bias, padding=padding, groups=int(weight.shape[0])).transpose(1, 2)
     convolved: Tensor = _DepthwiseConv1d.apply(x, weight, bias, padding)
     return convolved
 

@@ -19,6 +19,15 @@ def output_frames(num_frames: Tensor) -> Tensor:
     return num_frames.clamp(min=0)
 
 
+def padded_to(min_frames: int, features: Tensor) -> Tensor:
+    """Return features (B, T, F), with zeros after them if they are shorter than ``min_frames``."""
+    # a convolution refuses an input that is shorter than its kernel
+    missing = min_frames - features.shape[1]
+    # a traced number is a tensor, of which `max` would keep the value
+    missing = missing.clamp(min=0) if isinstance(missing, Tensor) else max(0, missing)
+    return F.pad(features, (0, 0, 0, missing))
+
+
 class ConvSubsampling(nn.Module):
     """Two 3×3 convolutions of stride 2 and a projection: features at 100 Hz become vectors at 25 Hz.
 
@@ -55,9 +64,7 @@ class ConvSubsampling(nn.Module):
         Returns:
             Vectors (B, T', D) and their valid lengths (B,).
         """
-        # a convolution refuses an input that is shorter than its kernel
-        missing = max(0, self.min_frames - features.shape[1])
-        features = F.pad(features, (0, 0, 0, missing))
+        features = padded_to(self.min_frames, features)
         hidden = self.convolutions(features.unsqueeze(1))  # (B, C, T', F')
         hidden = self.project(hidden.transpose(1, 2).flatten(2))
         return self.dropout(hidden), output_frames(num_frames)

@@ -67,8 +67,7 @@ def compact_rel_pos_encoding(
     angle = (compressed / (pos_dim / (2 * math.pi))).atan() * torch.arange(1, pos_dim // 2 + 1, device=device)
     features = torch.stack((angle.cos(), angle.sin()), dim=-1).flatten(1)
     # `linear_pos` has no bias: this is its place
-    features[:, -1] = 1.0
-    return features
+    return torch.cat((features[:, :-1], torch.ones_like(features[:, :1])), dim=1)
 
 
 class RelPositionMultiheadAttentionWeights(nn.Module):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
@@ -31,6 +32,16 @@ def by_distance(scores: Tensor, num_sources: int) -> Tensor:
     offset = scores.storage_offset() + column * (num_targets - 1)
     # a view: a gather would need an index and a copy of the size of all scores
     return scores.as_strided((*scores.shape[:-1], num_sources), (*outer, row - column, column), offset)
+
+
+def _by_distance_traced(pos_query: Tensor, pos: Tensor) -> Tensor:
+    """Return pos_query · pos by source, as `by_distance` does, in operations that ONNX has."""
+    # one column more, so that rows which are read one place less wide begin each one place further left
+    by_place = pos_query @ F.pad(pos, (0, 1))
+    size, heads, num_targets, num_places = by_place.shape
+    length = num_targets * (num_places - 1)
+    shifted = by_place.flatten(2)[:, :, num_targets - 1 :][:, :, :length]
+    return shifted.reshape(size, heads, num_targets, num_places - 1)[..., : num_places - num_targets]
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,10 @@ def attention_weights(
         penalize: whether scores beyond ±25 are pulled back, by a gradient of 1e-4.
     """
     uses: list[Use | None] = []
+    if torch.jit.is_tracing():
+        assert pos is not None
+        scores = query @ key.transpose(2, 3) + _by_distance_traced(pos_query, pos)
+        return AttentionWeights((scores + attn_mask).softmax(dim=-1), query.new_empty(0), uses)
     values, handle = _Weights.apply(query, key, pos_query, pos, attn_mask, penalize, uses)
     return AttentionWeights(values, handle, uses)
 
@@ -77,6 +92,8 @@ def attend(weights: AttentionWeights, values: Tensor) -> Tensor:
 
     At most ``MAX_USES`` times with the same weights.
     """
+    if torch.jit.is_tracing():
+        return weights.values[:, : values.shape[1]] @ values
     attended: Tensor = _Attend.apply(values, weights.handle, weights.values, weights.uses)
     return attended
 

@@ -45,8 +45,7 @@ class ConvNeXt(nn.Module):
         """Apply the layer to x (B, T, F, C), which must be 0 where padded."""
         kept = utterance_mask(x, float(self.layerdrop_rate)) if self.training else None
         convolved, x = self.depthwise_conv(x)
-        change = self._mlp(convolved, kept)
-        return self.out_whiten(self.out_balancer(change.add_(x.flatten(0, 2)).unflatten(0, x.shape[:3])))
+        return self.out_whiten(self.out_balancer(self._mlp(convolved, kept).add_(x)))
 
     def stream(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Apply the layer to a chunk.
@@ -60,17 +59,19 @@ class ConvNeXt(nn.Module):
         """
         seen = torch.cat((past, x), dim=1)
         x = x[:, :-CONTEXT]
-        change = self._mlp(self.depthwise_conv(seen, pad_time=False)[0])
-        return x + change.view_as(x), seen[:, x.shape[1] : -CONTEXT]
+        return x + self._mlp(self.depthwise_conv(seen, pad_time=False)[0]), seen[:, x.shape[1] : -CONTEXT]
 
     def _mlp(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Map x (B, T, F, C) to (B · T · F, C), times factors (B, 1, 1)."""
+        """Map x (B, T, F, C), and multiply it by factors (B, 1, 1)."""
+        if torch.jit.is_tracing():
+            return self.pointwise_conv2(SWOOSH_L(self.pointwise_conv1(x)))
         # asked here, because inside of `mlp` nothing requires a gradient
         trained = torch.is_grad_enabled() and (x.requires_grad or self.pointwise_conv1.weight.requires_grad)
         bounds = self.hidden_balancer.drawn_bounds(trained)
         if kept is not None:
             kept = kept.expand(-1, *x.shape[1:3]).reshape(-1, 1)
-        return mlp(x.flatten(0, 2), self.pointwise_conv1, SWOOSH_L, self.pointwise_conv2, kept, bounds)
+        rows = x.flatten(0, 2)
+        return mlp(rows, self.pointwise_conv1, SWOOSH_L, self.pointwise_conv2, kept, bounds).view(x.shape)
 
 
 class DepthwiseConv2d(nn.Conv2d):
@@ -86,10 +87,14 @@ class DepthwiseConv2d(nn.Conv2d):
             (B, T, F, C) convolved, and x itself for the residual branch: the gradients of both add up in place.
         """
         around = self.kernel_size[0] // 2
+        padding = (around if pad_time else 0, around)
+        image = x.permute(0, 3, 1, 2)
+        if torch.jit.is_tracing():
+            convolved = F.conv2d(image, self.weight, self.bias, padding=padding, groups=self.groups)
+            return convolved.permute(0, 2, 3, 1), x
         # there and back: else its gradient has the strides of channels last, which DistributedDataParallel must copy
         weight = self.weight.squeeze(1).unsqueeze(1)
-        padding = (around if pad_time else 0, around)
-        convolved, residual = _DepthwiseConv2d.apply(x.permute(0, 3, 1, 2), weight, self.bias, padding)
+        convolved, residual = _DepthwiseConv2d.apply(image, weight, self.bias, padding)
         return convolved.permute(0, 2, 3, 1), residual.permute(0, 2, 3, 1)
 
 

@@ -201,7 +201,8 @@ class ZipformerEncoder(nn.Module):
 
 def convert_num_channels(x: Tensor, num_channels: int) -> Tensor:
     """Drop the last channels of x (B, T, D), or add zeros, so that ``num_channels`` remain."""
-    return nn.functional.pad(x, (0, num_channels - x.shape[-1]))
+    # `int`, because a width is known when a graph is traced
+    return nn.functional.pad(x, (0, num_channels - int(x.shape[-1])))
 
 
 def full_dim_output(outputs: Sequence[Tensor]) -> Tensor:

@@ -73,12 +73,12 @@ class ChunkCausalDepthwiseConv1d(nn.Module):
         # a chunk ends where it would in a longer utterance: else the last one would depend on what comes later
         ends = torch.tensor([chunk_size], device=x.device)
         within = self.chunkwise_conv(chunks.flatten(0, 1)) * self.chunk_scale(chunk_size, ends)
-        return past + within.unflatten(0, chunks.shape[:2]).flatten(1, 2)[:, : x.shape[1]]
+        return past + within.reshape(x.shape[0], -1, x.shape[2])[:, : x.shape[1]]
 
     def chunk_scale(self, num_frames: int, ends: Tensor) -> Tensor:
         """Return factors (E, T, D) for the T frames of chunks that end at ``ends`` (E,)."""
         # the last row is for frames that are not near an end
-        left, right = F.pad(self.chunkwise_conv_scale, (0, 1)).mT
+        left, right = F.pad(self.chunkwise_conv_scale, (0, 1)).transpose(1, 2)
         frames, far = torch.arange(num_frames, device=ends.device), self.kernel_size
         place = frames + far - ends.unsqueeze(1)
         place = torch.where((place >= 0) & (place < far), place, far)
@@ -167,15 +167,16 @@ class SimpleDownsample(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return ⌈T / factor⌉ frames of x (B, T, D), whose valid frames are ``lengths`` (B,)."""
         num_missing = -x.shape[1] % self.factor
-        if num_missing:
-            x = torch.cat((x, x[:, -1:].expand(-1, num_missing, -1)), dim=1)
+        if torch.jit.is_tracing() or num_missing:
+            x = F.pad(x, (0, 0, 0, num_missing))
         last = (lengths - 1).clamp(min=0)
         valid = torch.arange(x.shape[1], device=x.device) <= last.unsqueeze(1)
         # padding would enter the last group of a shorter utterance
-        filled = torch.where(valid.unsqueeze(2), x, x.take_along_dim(last[:, None, None], dim=1))
+        filled = torch.where(valid.unsqueeze(2), x, x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2])))
         weights = self.logits.softmax(dim=0).to(x.dtype)
         # not as a matrix product, which autocast would round to 16 bits: all layers add to this sum
-        return (filled.unflatten(1, (-1, self.factor)) * weights.unsqueeze(1)).sum(dim=2)
+        groups = filled.view(x.shape[0], -1, self.factor, x.shape[2])
+        return (groups * weights.unsqueeze(1)).sum(dim=2)
 
 
 def upsample(x: Tensor, factor: int, num_frames: int) -> Tensor:

@@ -151,13 +151,18 @@ def with_zero_grad(x: Tensor, parameter: Tensor) -> Tensor:
     return result
 
 
+def _norm_factor(x: Tensor, bias: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean square of x − b in each frame, and r = e^s / rms(x − b)."""
+    mean_square = (x - bias).square_().mean(dim=-1, keepdim=True)
+    return mean_square, mean_square.rsqrt() * log_scale.exp()
+
+
 class _BiasNorm(Function):
-    """y = x · r, with r = e^s / rms(x − b) per frame."""
+    """y = x · r, with r of `_norm_factor`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, log_scale: Tensor) -> Tensor:
-        mean_square = (x - bias).square_().mean(dim=-1, keepdim=True)
-        factor = mean_square.rsqrt() * log_scale.exp()
+        mean_square, factor = _norm_factor(x, bias, log_scale)
         # x − b is computed again in the backward pass: autograd would keep it in memory for every norm
         ctx.save_for_backward(x, bias, mean_square, factor)
         return x * factor
@@ -191,6 +196,8 @@ class BiasNorm(nn.Module):
         log_scale: Tensor = self.log_scale
         if self.training:
             log_scale = limit_param_value(log_scale, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
+        if torch.jit.is_tracing():
+            return x * _norm_factor(x, self.bias, log_scale)[1]
         normalized: Tensor = _BiasNorm.apply(x, self.bias, log_scale)
         return normalized
 

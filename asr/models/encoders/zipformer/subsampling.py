@@ -23,6 +23,7 @@ from asr.models.encoders.zipformer.scaling import (
 )
 from asr.models.encoders.zipformer.swoosh import SWOOSH_R
 from asr.models.encoders.zipformer.whiten import Whiten
+from asr.models.subsampling import padded_to
 
 MIN_FRAMES = 9  # of which one remains
 FIRST_GRAD_SCALE = 0.2  # large gradients of the first convolution would overflow in 16 bits
@@ -85,9 +86,7 @@ class ZipformerSubsampling(nn.Module):
         Returns:
             Vectors (B, T', D) and their valid lengths (B,).
         """
-        # a convolution refuses an input that is shorter than its kernel
-        features = F.pad(features, (0, 0, 0, max(0, MIN_FRAMES - features.shape[1])))
-        x, lengths = self._image(features, num_frames)
+        x, lengths = self._image(padded_to(MIN_FRAMES, features), num_frames)
         return self.dropout(self.out_norm(self.out_whiten(self._project(self.convnext(x))))), lengths
 
     def stream(self, features: Tensor, num_frames: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
