@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -172,6 +173,24 @@ def write_new(path: Path, content: str | bytes | Iterable[bytes]) -> None:
         _move_to_new(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder, which becomes ``path`` at the end of the block, or is removed if that fails.
+
+    Raises:
+        FileExistsError: the path exists; it is not changed.
+    """
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        # a rename would replace an empty folder
+        refuse_existing(path)
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _move_to_new(temporary: Path, path: Path) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-COMMANDS = ("prepare", "train", "evaluate", "transcribe", "align", "lm", "stream", "convert", "compare")
+COMMANDS = ("prepare", "train", "evaluate", "transcribe", "align", "lm", "stream", "convert", "export", "compare")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ FORBIDDEN = {
     "asr/decoding": MODEL_SIDE,
     "asr/text": MODEL_SIDE,
     "asr/language_models": ("torch", "asr.models", "asr.decoding", *MODEL_SIDE),
+    "asr/export": MODEL_SIDE,
     "asr/evaluation": ("torch", *MODEL_SIDE),
     "asr/data": ("asr.models", "asr.inference", *RUN_SIDE),
     "asr/inference": RUN_SIDE,
@@ -34,6 +35,9 @@ ONLY_IN = {
     "hydra": ("asr/cli",),
     "omegaconf": ("asr/cli",),
     "lhotse": ("asr/data", "recipes"),
+    "onnx": ("asr/export",),
+    "onnxruntime": ("asr/export",),
+    "safetensors": ("asr/export",),
 }
 NOBODY_IMPORTS = ("tests", "scripts")
 

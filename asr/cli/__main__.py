@@ -159,6 +159,11 @@ def convert() -> None:
     start("convert")
 
 
+def export() -> None:
+    """Run ``asr-export``."""
+    start("export")
+
+
 def compare() -> None:
     """Run ``asr-compare``."""
     start("compare")

@@ -12,12 +12,13 @@ from asr.errors import RunFailed, remedy
 from asr.safe_io import named_path, write_new
 
 
-def new_file(output: object, otherwise: str = "") -> Path:
-    """Return the file to write, after checks that it can be created.
+def new_file(output: object, otherwise: str = "", what: str = "file") -> Path:
+    """Return the file, or the folder, to write, after checks that it can be created.
 
     Args:
         output: as the user names it.
         otherwise: what may be done instead of naming a file.
+        what: ``file`` or ``folder``.
 
     Raises:
         ConfigError: it exists, or cannot be created.
@@ -25,14 +26,16 @@ def new_file(output: object, otherwise: str = "") -> Path:
     path = named_path(output)
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise ConfigError(f"output: {str(path)!r} is no file; name one{otherwise}")
+            raise ConfigError(f"output: {str(path)!r} is no {what}; name one{otherwise}")
         if os.path.lexists(path):
-            raise ConfigError(f"output: {str(path)!r} exists; name another file, or remove it")
+            raise ConfigError(f"output: {str(path)!r} exists; name another {what}, or remove it")
         with contextlib.suppress(FileNotFoundError):
             path.lstat()  # fails if the name is too long, or below a file
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"output: {shortened(path)} cannot be created: {error.strerror}; name another file") from None
+        raise ConfigError(
+            f"output: {shortened(path)} cannot be created: {error.strerror}; name another {what}"
+        ) from None
     return path
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.grad import conv2d_weight
+
+from asr.models.tracing import is_tracing
 
 
 def depthwise_conv1d(
@@ -29,7 +30,7 @@ def depthwise_conv1d(
     Returns:
         (B, T + 2 · padding − W + 1, D).
     """
-    if (x.is_cuda or torch.jit.is_tracing()) if as_conv1d is None else as_conv1d:
+    if (x.is_cuda or is_tracing()) if as_conv1d is None else as_conv1d:
         return F.conv1d(x.transpose(1, 2), weight, bias, padding=padding, groups=int(weight.shape[0])).transpose(1, 2)
     convolved: Tensor = _DepthwiseConv1d.apply(x, weight, bias, padding)
     return convolved

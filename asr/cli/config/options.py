@@ -126,6 +126,14 @@ KINDS: dict[str, dict[str, Kind]] = {
         "output_format": one_of(*TRANSCRIPTS).or_kind(some_of(*TRANSCRIPTS)),
     },
     "align": {**READING, **SETS, "output_format": some_of("ctm", "json", "textgrid")},
+    "export": {
+        "run": PLACE,
+        "output": PLACE,
+        "format": one_of("onnx", "torch", "safetensors"),
+        "quantize": one_of("int8").or_null(),
+        "streaming": YES_OR_NO,
+        "model_type": one_of("ctc", "transducer").or_null(),
+    },
     "lm": {
         "run": PLACE,
         "text": PLACES.or_null(),

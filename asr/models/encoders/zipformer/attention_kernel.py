@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from asr.models.blocking import blocks
+from asr.models.tracing import is_tracing
 
 LARGEST_SCORE, PENALTY = 25.0, 1e-4  # relative to gradients of a loss that is summed over utterances
 MAX_USES = 3  # of the weights of a layer
@@ -79,7 +80,7 @@ def attention_weights(
         penalize: whether scores beyond ±25 are pulled back, by a gradient of 1e-4.
     """
     uses: list[Use | None] = []
-    if torch.jit.is_tracing():
+    if is_tracing():
         assert pos is not None
         scores = query @ key.transpose(2, 3) + _by_distance_traced(pos_query, pos)
         return AttentionWeights((scores + attn_mask).softmax(dim=-1), query.new_empty(0), uses)
@@ -92,7 +93,7 @@ def attend(weights: AttentionWeights, values: Tensor) -> Tensor:
 
     At most ``MAX_USES`` times with the same weights.
     """
-    if torch.jit.is_tracing():
+    if is_tracing():
         return weights.values[:, : values.shape[1]] @ values
     attended: Tensor = _Attend.apply(values, weights.handle, weights.values, weights.uses)
     return attended

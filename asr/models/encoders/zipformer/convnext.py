@@ -18,6 +18,7 @@ from asr.models.encoders.zipformer.balancer import Balancer, Bounds, balanced, m
 from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, masked, scaled_linear, utterance_mask
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, Swoosh
 from asr.models.encoders.zipformer.whiten import Whiten
+from asr.models.tracing import is_tracing
 
 KERNEL_SIZE = 7
 CONTEXT = KERNEL_SIZE // 2  # frames seen on each side
@@ -63,7 +64,7 @@ class ConvNeXt(nn.Module):
 
     def _mlp(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
         """Map x (B, T, F, C), and multiply it by factors (B, 1, 1)."""
-        if torch.jit.is_tracing():
+        if is_tracing():
             return self.pointwise_conv2(SWOOSH_L(self.pointwise_conv1(x)))
         # asked here, because inside of `mlp` nothing requires a gradient
         trained = torch.is_grad_enabled() and (x.requires_grad or self.pointwise_conv1.weight.requires_grad)
@@ -89,7 +90,7 @@ class DepthwiseConv2d(nn.Conv2d):
         around = self.kernel_size[0] // 2
         padding = (around if pad_time else 0, around)
         image = x.permute(0, 3, 1, 2)
-        if torch.jit.is_tracing():
+        if is_tracing():
             convolved = F.conv2d(image, self.weight, self.bias, padding=padding, groups=self.groups)
             return convolved.permute(0, 2, 3, 1), x
         # there and back: else its gradient has the strides of channels last, which DistributedDataParallel must copy

@@ -23,6 +23,7 @@ from asr.models.encoders.zipformer.scaling import (
 )
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
+from asr.models.tracing import is_tracing
 
 OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
 
@@ -167,7 +168,7 @@ class SimpleDownsample(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return ⌈T / factor⌉ frames of x (B, T, D), whose valid frames are ``lengths`` (B,)."""
         num_missing = -x.shape[1] % self.factor
-        if torch.jit.is_tracing() or num_missing:
+        if is_tracing() or num_missing:
             x = F.pad(x, (0, 0, 0, num_missing))
         last = (lengths - 1).clamp(min=0)
         valid = torch.arange(x.shape[1], device=x.device) <= last.unsqueeze(1)

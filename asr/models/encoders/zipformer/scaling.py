@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from asr.models.tracing import is_tracing
+
 BIAS_RANGE = 0.1
 INITIAL_NORM_BIAS_STD = 1e-4
 LOG_SCALE_LIMIT = 1.5
@@ -196,7 +198,7 @@ class BiasNorm(nn.Module):
         log_scale: Tensor = self.log_scale
         if self.training:
             log_scale = limit_param_value(log_scale, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
-        if torch.jit.is_tracing():
+        if is_tracing():
             return x * _norm_factor(x, self.bias, log_scale)[1]
         normalized: Tensor = _BiasNorm.apply(x, self.bias, log_scale)
         return normalized

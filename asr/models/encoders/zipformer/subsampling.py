@@ -24,6 +24,7 @@ from asr.models.encoders.zipformer.scaling import (
 from asr.models.encoders.zipformer.swoosh import SWOOSH_R
 from asr.models.encoders.zipformer.whiten import Whiten
 from asr.models.subsampling import padded_to
+from asr.models.tracing import is_tracing
 
 MIN_FRAMES = 9  # of which one remains
 FIRST_GRAD_SCALE = 0.2  # large gradients of the first convolution would overflow in 16 bits
@@ -113,6 +114,9 @@ class ZipformerSubsampling(nn.Module):
 
     def _project(self, x: Tensor) -> Tensor:
         """Map (B, T, F', C) to (B, T, D)."""
+        if is_tracing():
+            # weights as they are: a quantizer finds constants only
+            return self.out(x.transpose(2, 3).flatten(2))
         # the weights are ordered by channel, then by frequency; reordering x would copy a far larger tensor
         weight = self.out.weight.unflatten(1, (x.shape[3], -1)).transpose(1, 2).flatten(1)
         return F.linear(x.flatten(2), weight, self.out.bias)

@@ -16,6 +16,7 @@ from torch.autograd import Function
 
 from asr.models.blocking import block_of, blocks
 from asr.models.encoders.zipformer.scaling import FloatLike, masked, scale_initial_, shared_mask
+from asr.models.tracing import is_tracing
 
 SLOPE = 0.08
 LINEAR_FROM = 40.0  # log(1 + e^x) is x from here on in every floating-point type
@@ -38,7 +39,7 @@ class Swoosh:
 
         The result is 0 where ``zero``, which has as many dimensions, is true.
         """
-        if torch.jit.is_tracing():
+        if is_tracing():
             shifted = x - self.shift
             # not softplus, which takes three times as long in onnxruntime
             activated = F.relu(shifted) + (1.0 + (-shifted.abs()).exp()).log() - SLOPE * x - self.offset
@@ -137,7 +138,7 @@ class ActivationDropoutAndLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, T, D) to (B, T, E)."""
-        if torch.jit.is_tracing():
+        if is_tracing():
             return F.linear(self.swoosh(x), self.weight, self.bias)
         mask = shared_mask(x, float(self.dropout)) if self.training else None
         result: Tensor = _ActivationDropoutLinear.apply(x, self.weight, self.bias, mask, self.swoosh)

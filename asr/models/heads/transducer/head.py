@@ -45,7 +45,7 @@ class StatelessPredictor(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return (N, U - C + 1, P), one for each C neighbors of tokens (N, U); -1 is none."""
         embedded = self.embedding(tokens.clamp(min=0)) * (tokens >= 0).unsqueeze(-1)
-        return F.relu(self.conv(embedded.mT)).mT
+        return F.relu(self.conv(embedded.transpose(1, 2))).transpose(1, 2)
 
 
 class Joiner(nn.Module):

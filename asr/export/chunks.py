@@ -1,0 +1,165 @@
+"""A causal Zipformer that takes chunks, with inputs, outputs and metadata as sherpa-onnx's ``zipformer2`` has them.
+
+B batch, F mel bins, D width, L frames of left context, K frames that a convolution keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.export.graph import Call, Graph
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
+from asr.models.encoders.zipformer.streaming import StreamingState, StreamingZipformer
+from asr.models.recognizer import Recognizer
+
+EMBED_CHANNELS = 128  # that sherpa-onnx keeps of the front end, whatever the model has
+# what sherpa-onnx keeps of each layer: the place among ours, and how it is laid out; frames come first or last there
+LAYER_STATES: dict[str, tuple[int, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], int]] = {
+    "cached_key": (0, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
+    "cached_nonlin_attn": (1, lambda x: x.unsqueeze(0), lambda x: x[0], 1),
+    "cached_val1": (2, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
+    "cached_val2": (4, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
+    "cached_conv1": (3, lambda x: x.transpose(1, 2), lambda x: x.transpose(1, 2), 0),
+    "cached_conv2": (5, lambda x: x.transpose(1, 2), lambda x: x.transpose(1, 2), 0),
+}
+
+
+class ChunkEncoder(nn.Module):
+    """Features of a chunk and states → scores of its frames and new states.
+
+    Args:
+        recognizer: in evaluation mode.
+        score: makes of encodings what is returned of them.
+        embed_bins: that sherpa-onnx keeps of the front end; None: as many as there are.
+
+    Raises:
+        ValueError: the encoder cannot take chunks, or keeps more of the front end than sherpa-onnx does.
+    """
+
+    def __init__(
+        self, recognizer: Recognizer, score: Callable[[Tensor], Tensor], embed_bins: int | None = None
+    ) -> None:
+        super().__init__()
+        encoder = recognizer.encoder
+        if not isinstance(encoder, ZipformerEncoder):
+            raise ValueError(
+                f"streaming=true: {type(encoder).__name__} sees whole utterances; train a Zipformer with "
+                "encoder.causal=true, or export with streaming=false"
+            )
+        try:
+            self.chunks = StreamingZipformer(encoder)
+        except ValueError as error:
+            raise ValueError(f"streaming=true: {error}; or export with streaming=false") from error
+        bins, channels = encoder.encoder_embed.image_shape
+        self.embed_bins = bins if embed_bins is None else embed_bins
+        if channels > EMBED_CHANNELS or bins > self.embed_bins:
+            raise ValueError(
+                f"streaming=true: the front end keeps {channels} channels of {bins} bins, and sherpa-onnx at most "
+                f"{EMBED_CHANNELS} of {self.embed_bins}, those of 80 mel bins; export with streaming=false"
+            )
+        self.recognizer, self.encoder, self.score = recognizer, encoder, score
+        self.num_layers = sum(len(stack.layers) for stack in self.chunks.stacks)
+        self.eval()
+
+    def forward(self, features: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        """Return scores (B, C / 2, …) and new states, of features (B, ``num_features``, F)."""
+        num_frames = torch.full_like(states[-1], self.chunks.num_features)
+        encodings, _, state = self.chunks(self.recognizer.normalize(features), num_frames, self._ours(states))
+        return self.score(encodings), *self._theirs(state)
+
+    def initial_states(self, batch_size: int) -> list[Tensor]:
+        """Return the states before the first chunk."""
+        return list(self._theirs(self.chunks.initial_state(batch_size)))
+
+    def _theirs(self, state: StreamingState) -> Iterator[Tensor]:
+        for layer in state.layers:
+            for place, to_theirs, _, _ in LAYER_STATES.values():
+                yield to_theirs(layer[place])
+        front = state.subsampling.permute(0, 3, 1, 2)
+        bins, channels = self.encoder.encoder_embed.image_shape
+        yield F.pad(front, (0, self.embed_bins - bins, 0, 0, 0, EMBED_CHANNELS - channels))
+        yield state.num_processed
+
+    def _ours(self, states: Sequence[Tensor]) -> StreamingState:
+        layers = []
+        for number in range(self.num_layers):
+            own: dict[int, Tensor] = {}
+            begin = number * len(LAYER_STATES)
+            for given, (place, _, to_ours, _) in zip(states[begin:], LAYER_STATES.values(), strict=False):
+                own[place] = to_ours(given)
+            layers.append(tuple(own[place] for place in range(len(LAYER_STATES))))
+        bins, channels = self.encoder.encoder_embed.image_shape
+        front = states[-2][:, :channels, :, :bins].permute(0, 2, 3, 1)
+        return StreamingState(states[-1], front, tuple(layers))
+
+    def graph(self, name: str, output: str, comment: str) -> Graph:
+        """Return the graph, of which ``output`` names the scores."""
+        axes = [axis for *_, axis in LAYER_STATES.values()] * self.num_layers + [0, 0]
+        names = [f"{state}_{number}" for number in range(self.num_layers) for state in LAYER_STATES]
+        names += ["embed_states", "processed_lens"]
+        batch = dict(zip(names, axes, strict=True))
+        size = 2
+        features = torch.zeros(size, self.chunks.num_features, len(self.recognizer.normalize.mean))
+        return Graph(
+            name,
+            self,
+            (features, *self.initial_states(size)),
+            ("x", *names),
+            (output, *(f"new_{one}" for one in names)),
+            {
+                **{"x": {0: "N"}, output: {0: "N"}},
+                **{f"{new}{one}": {axis: "N"} for one, axis in batch.items() for new in ("", "new_")},
+            },
+            self._metadata(comment),
+        )
+
+    def _metadata(self, comment: str) -> dict[str, object]:
+        # all layers of a stack are alike
+        stacks = self.chunks.stacks
+        first = [layer for stack in stacks for layer in stack.layers[:1] if isinstance(layer, ZipformerEncoderLayer)]
+        sizes = [layer.size for layer in first]
+
+        def listed(numbers: Iterator[int]) -> str:
+            return ",".join(map(str, numbers))
+
+        return {
+            **{"model_type": "zipformer2", "version": 1, "model_author": "werdict", "comment": comment},
+            **{"decode_chunk_len": self.chunks.shift_features, "T": self.chunks.num_features},
+            "num_encoder_layers": listed(len(stack.layers) for stack in stacks),
+            "encoder_dims": listed(size.encoder_dim for size in sizes),
+            "cnn_module_kernels": listed(size.cnn_module_kernel for size in sizes),
+            "left_context_len": listed(self.chunks.left_frames // stack.factor for stack in stacks),
+            "query_head_dims": listed(size.head.query_head_dim for size in sizes),
+            "value_head_dims": listed(size.head.value_head_dim for size in sizes),
+            "num_heads": listed(size.num_heads for size in sizes),
+        }
+
+    def scores(self, call: Call, name: str, features: Tensor) -> Tensor:
+        """Return what the graph makes of the chunks of features (B, T, F), see `whole_chunks`."""
+        states, found = self.initial_states(len(features)), []
+        features, num_encodings = self.whole_chunks(features)
+        for begin in range(0, features.shape[1] - self.chunks.num_features + 1, self.chunks.shift_features):
+            chunk = features[:, begin : begin + self.chunks.num_features].contiguous()
+            scores, *states = call(name, (chunk, *states))
+            found.append(scores)
+        scores = torch.cat(found, dim=1)
+        assert scores.shape[1] == num_encodings
+        return scores
+
+    def encodings(self, features: Tensor) -> Tensor:
+        """Return what the recognizer makes of the same features at once."""
+        features, num_encodings = self.whole_chunks(features)
+        encodings, _ = self.recognizer(features, torch.full((len(features),), features.shape[1]))
+        return encodings[:, :num_encodings]
+
+    def whole_chunks(self, features: Tensor) -> tuple[Tensor, int]:
+        """Return features (B, T, F) with zeros up to the end of a chunk, and the number of their encodings."""
+        shift, overlap = self.chunks.shift_features, self.chunks.num_features - self.chunks.shift_features
+        num_chunks = max(1, -(-(features.shape[1] - overlap) // shift))
+        missing = num_chunks * shift + overlap - features.shape[1]
+        return F.pad(features, (0, 0, 0, missing)), num_chunks * self.chunks.chunk_size // 2

@@ -1,0 +1,73 @@
+"""The files of an export, each checked against the recognizer when it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from asr.errors import RunFailed
+from asr.export.graph import Export, Graph, torchscript_call, traced
+from asr.export.verify import check_close, check_equal
+from asr.features.normalize import GlobalNorm
+
+PACKAGES = {"onnx": ("onnx", "onnxruntime"), "torch": (), "safetensors": ("safetensors",)}
+DIFFERS = "log-probabilities differ from PyTorch's by at most"
+
+
+def check_packages(format: str) -> None:
+    """Refuse a format whose packages are not installed.
+
+    Raises:
+        RunFailed: they are not.
+    """
+    if missing := [name for name in PACKAGES[format] if find_spec(name) is None]:
+        raise RunFailed(
+            f"format={format} needs the packages of the extra export, of which {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing: python3 scripts/setup.py export, or pip install "
+            "'werdict[export]'"
+        )
+
+
+def write_torchscript(export: Export, norm: GlobalNorm, folder: Path) -> Iterator[str]:
+    """Write TorchScript files, and yield a line about them.
+
+    Raises:
+        RunFailed: they do not give what the recognizer gives.
+    """
+    for graph in export.graphs:
+        traced(graph).save(folder / f"{graph.name}.pt")
+    difference = check_equal(export, torchscript_call(folder, export.graphs), norm)
+    yield _line([folder / f"{graph.name}.pt" for graph in export.graphs], f"{DIFFERS} {difference:.1e}")
+
+
+def write_onnx_files(export: Export, norm: GlobalNorm, folder: Path, quantize: bool) -> Iterator[str]:
+    """Write ONNX files, and a second set of eight bits if ``quantize``; yield a line about each set.
+
+    Raises:
+        RunFailed: they do not give what the recognizer gives.
+    """
+    # here, because the packages are an extra
+    from asr.export.onnx_files import onnx_call, write_int8, write_onnx
+
+    def file_of(graph: Graph, ending: str = ".onnx") -> Path:
+        return folder / f"{graph.name}{ending}"
+
+    def small(graph: Graph) -> Path:
+        return file_of(graph, ".int8.onnx" if graph.quantized else ".onnx")
+
+    for graph in export.graphs:
+        write_onnx(graph, file_of(graph))
+    difference = check_equal(export, onnx_call(export.graphs, file_of), norm)
+    yield _line([*map(file_of, export.graphs)], f"{DIFFERS} {difference:.1e}")
+    if quantize:
+        for graph in export.graphs:
+            if graph.quantized:
+                write_int8(file_of(graph), small(graph))
+        change = check_close(export, onnx_call(export.graphs, small), norm)
+        yield _line([*map(small, export.graphs)], f"changes probabilities by {change:.1%} on average")
+
+
+def _line(files: Sequence[Path], said: str) -> str:
+    size = sum(file.stat().st_size for file in files) / 1e6
+    return f"{', '.join(file.name for file in files)}: {size:.1f} MB, {said}"

@@ -1,0 +1,180 @@
+"""Transducers, and causal Zipformers chunk by chunk, in onnxruntime and sherpa-onnx, against PyTorch."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from asr.decoding.ctc_greedy import CtcGreedy
+from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.export.choose import export_of
+from asr.export.write import write_onnx_files, write_torchscript
+from asr.models.encoders.transformer import TransformerEncoder
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.models.heads.ctc import CtcHead
+from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+
+from .recognizers import NUM_FEATURES, RATE, VOCAB, features_of, noises, recognizer, sherpa, text_of, write_tokens
+
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")
+
+
+def transformer():
+    return TransformerEncoder(NUM_FEATURES, d_model=24, num_layers=1, num_heads=3, d_feedforward=32)
+
+
+def zipformer(causal=True, chunk_size=(8,), num_features=NUM_FEATURES, channels=(2, 4, 8), left=(16,)):
+    return ZipformerEncoder(
+        num_features,
+        encoder_dim=[16, 24],
+        encoder_unmasked_dim=[16, 16],
+        feedforward_dim=[24, 32],
+        num_encoder_layers=[1, 2],
+        num_heads=[4, 2],
+        cnn_module_kernel=[7, 5],
+        downsampling_factor=[1, 4],
+        subsampling_channels=channels,
+        causal=causal,
+        chunk_size=chunk_size,
+        left_context_frames=left,
+    )
+
+
+def transducer(width, head=TransducerHead):
+    return head(width, VOCAB, predictor_dim=8, joiner_dim=16)
+
+
+def with_ctc(width):
+    return transducer(width, TransducerCtcHead)
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+    encoder: object
+    head: object
+    model_type: str
+    streaming: bool
+
+
+KINDS = [
+    Kind("offline transducer", transformer, transducer, "transducer", False),
+    Kind("streaming CTC", zipformer, lambda width: CtcHead(width, VOCAB), "ctc", True),
+    Kind("streaming transducer", zipformer, transducer, "transducer", True),
+    Kind("streaming, CTC of both", zipformer, with_ctc, "ctc", True),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
+def written(request, tmp_path_factory):
+    """Return the kind, the recognizer, its export and the folder, in which what was written was checked."""
+    kind, folder = request.param, tmp_path_factory.mktemp("written")
+    made = recognizer(kind.encoder, kind.head)
+    export = export_of(made, kind.model_type, kind.streaming)
+    lines = [
+        *write_onnx_files(export, made.normalize, folder, quantize=True),
+        *write_torchscript(export, made.normalize, folder),
+    ]
+    assert len(lines) == 3
+    return kind, made, export, folder
+
+
+def test_files_have_the_names_that_users_of_sherpa_expect(written):
+    kind, _, _, folder = written
+    names = ["model"] if kind.model_type == "ctc" else ["decoder", "encoder", "joiner"]
+    small = [name for name in names if name != "decoder"]
+    expected = [
+        *(f"{name}.{end}" for name in names for end in ("onnx", "pt")),
+        *(f"{name}.int8.onnx" for name in small),
+    ]
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".txt") == sorted(expected)
+
+
+def test_sherpa_writes_the_texts_that_pytorch_writes(written):
+    kind, made, export, folder = written
+    runtime = sherpa()
+    shared = {"tokens": write_tokens(folder), "num_threads": 1, "sample_rate": RATE, "feature_dim": NUM_FEATURES}
+    if kind.model_type == "ctc":
+        decoder = runtime.OnlineRecognizer.from_zipformer2_ctc(model=str(folder / "model.onnx"), **shared)
+    else:
+        files = {name: str(folder / f"{name}.onnx") for name in ("encoder", "decoder", "joiner")}
+        recognizers = runtime.OnlineRecognizer if kind.streaming else runtime.OfflineRecognizer
+        decoder = recognizers.from_transducer(**files, **shared)
+    search = CtcGreedy() if kind.model_type == "ctc" else TransducerGreedy(max_symbols=1)
+    texts = []
+    for audio in noises(8):
+        stream = decoder.create_stream()
+        stream.accept_waveform(RATE, audio)
+        features = features_of(audio)
+        if kind.streaming:
+            stream.input_finished()
+            while decoder.is_ready(stream):
+                decoder.decode_stream(stream)
+            texts.append(" ".join(decoder.get_result(stream).split()))
+            chunks = export.encoder.chunks
+            # it waits for one frame more than a chunk has
+            num_chunks = -(-(features.shape[1] - chunks.num_features) // chunks.shift_features)
+            features = features[:, : (num_chunks - 1) * chunks.shift_features + chunks.num_features]
+            encodings = export.encoder.encodings(features)
+            assert encodings.shape[1] == num_chunks * chunks.chunk_size // 2
+            lengths = torch.tensor([encodings.shape[1]])
+        else:
+            decoder.decode_stream(stream)
+            texts.append(" ".join(stream.result.text.split()))
+            encodings, lengths = made(features, torch.tensor([features.shape[1]]))
+        with torch.no_grad():
+            ((found,),) = search(made.head, encodings, lengths)
+        assert texts[-1] == text_of(found.tokens)
+    assert len(set(texts)) > 1
+
+
+def test_several_streams_are_decoded_at_once(written):
+    kind, _, _, folder = written
+    if kind.name != "streaming CTC":
+        pytest.skip("one kind with states is enough")
+    from asr.export.onnx_files import onnx_session
+
+    session = onnx_session(folder / "model.onnx")
+    shapes = {one.name: [size if isinstance(size, int) else 3 for size in one.shape] for one in session.get_inputs()}
+    zeros = {
+        name: np.zeros(shape, np.int64 if name == "processed_lens" else np.float32) for name, shape in shapes.items()
+    }
+    noise = np.random.default_rng(0).standard_normal(shapes["x"]).astype(np.float32)
+    (log_probs, *states) = session.run(None, zeros | {"x": noise})
+    assert log_probs.shape == (3, 4, VOCAB)
+    named = dict(zip([one.name for one in session.get_outputs()][1:], states, strict=True))
+    assert {name.removeprefix("new_"): list(state.shape) for name, state in named.items()} == {
+        name: shape for name, shape in shapes.items() if name != "x"
+    }
+    assert named["new_processed_lens"].tolist() == [8, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "said"),
+    [
+        (transformer, "TransformerEncoder sees whole utterances; train a Zipformer with encoder.causal=true"),
+        (lambda: zipformer(causal=False), "given causal: False, chunk_size 8, left_context_frames 16; or export with"),
+        (lambda: zipformer(chunk_size=(-1,)), "given causal: True, chunk_size -1"),
+        (lambda: zipformer(left=(12,)), "left_context_frames 12"),
+        (lambda: zipformer(num_features=100), "keeps 8 channels of 24 bins, and sherpa-onnx at most 128 of 19"),
+        (lambda: zipformer(channels=(2, 4, 130)), "keeps 130 channels of 3 bins"),
+    ],
+)
+def test_encoders_that_cannot_take_chunks_are_refused(encoder, said):
+    from asr.features.normalize import GlobalNorm
+    from asr.models.recognizer import Recognizer
+
+    made = encoder()
+    size = 100 if said.startswith("keeps 8") else NUM_FEATURES
+    norm = GlobalNorm([0.0] * size, [1.0] * size)
+    with pytest.raises(ValueError, match=r"streaming=true: .*streaming=false") as raised:
+        export_of(Recognizer(made, CtcHead(made.d_model, VOCAB), norm).eval(), "ctc", streaming=True)
+    assert said in str(raised.value)
+
+
+def test_a_head_that_is_not_there_is_refused():
+    made = recognizer(transformer, transducer)
+    with pytest.raises(ValueError, match="model_type=ctc: TransducerHead has none; give model_type=transducer"):
+        export_of(made, "ctc", streaming=False)
