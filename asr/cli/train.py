@@ -46,13 +46,12 @@ from asr.safe_io import write_whole
 from asr.signals import Terminated
 from asr.subprocesses import is_first_process
 from asr.training.callbacks.cost import measured_cost
-from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
+from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.fit import fit
-from asr.training.module import TrainingModule
 from asr.training.processes import agree, is_started_as_rank
 from asr.training.report import report_run
 from asr.training.resuming.resumable_loader import ResumableLoader
-from asr.training.run_summary import Stopwatch
+from asr.training.run_summary import Stopwatch, start_lines
 from asr.training.stopping import check_monitors, why_early
 
 LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
@@ -242,7 +241,8 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
     module = build_resumed_module(config, plan.data, plan.prepared, checkpoint)
     if checkpoint is None and plan.source is not None:
         console.print_line(start_from(plan.source, module, config, run_dir))
-    _announce(module, config, run_dir, checkpoint)
+    for line in start_lines(module.recognizer, config, run_dir, checkpoint):
+        console.print(line, soft_wrap=True)
     loggers = build_loggers(config, run_dir) if is_first_process() else []
     for logger in loggers:
         if hasattr(logger, "resume"):
@@ -281,22 +281,6 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
                 console.print(f"upload this run: {upload}", soft_wrap=True)
     if early:
         console.print(early, soft_wrap=True)
-
-
-def _announce(
-    module: TrainingModule, config: Mapping[str, Any], run_dir: Path, checkpoint: LoadedCheckpoint | None
-) -> None:
-    num_parameters = sum(p.numel() for p in module.recognizer.parameters())
-    num_frozen = sum(p.numel() for p in module.recognizer.parameters() if not p.requires_grad)
-    parameters = f"{num_parameters:,} parameters" + (f", {num_frozen:,} of them frozen" if num_frozen else "")
-    budget = config["trainer"]["max_steps"]
-    console.print(f"{parameters}, {budget} updates, run folder {run_dir}", soft_wrap=True)
-    if checkpoint is not None:
-        for problem in checkpoint.rejected:
-            console.print(f"left out: {problem}", soft_wrap=True)
-        console.print(f"resuming from update {checkpoint.update}: {checkpoint.path}", soft_wrap=True)
-    elif config["resume"] is not None:
-        console.print("the run has no checkpoint yet: it starts again")
 
 
 if __name__ == "__main__":

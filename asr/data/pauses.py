@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 FRAME_S = 0.01
 SILENCE_DB = -100.0  # of digital silence
-READ_S = 60  # seconds of audio in memory at a time
+MAX_READ = 2**22  # samples of all channels in memory at a time
 NUM_SMOOTHED = 5  # frames
 # speech is louder than this share of the way from background to speech, both measured in the minute around a frame
 LOUD = 0.35
@@ -38,7 +38,8 @@ def levels(path: Path, channel: int) -> NDArray[np.float32]:
     found = []
     with soundfile.SoundFile(path) as file:
         samples = round(file.samplerate * FRAME_S)
-        for block in file.blocks(samples * round(READ_S / FRAME_S), dtype="float32", always_2d=True):
+        num_frames = max(1, MAX_READ // (samples * file.channels))
+        for block in file.blocks(samples * num_frames, dtype="float32", always_2d=True):
             mono = block[: len(block) // samples * samples, channel]
             power = np.square(mono.reshape(-1, samples)).mean(axis=1)
             found.append(10 * np.log10(np.nan_to_num(power) + 10 ** (SILENCE_DB / 10)))

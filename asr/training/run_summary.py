@@ -8,13 +8,16 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from asr.safe_io import write_whole
+from asr.training.checkpoints import LoadedCheckpoint
 
 PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
 
@@ -74,3 +77,26 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     path = folder / "report" / "summary.json"
     path.parent.mkdir(exist_ok=True)
     write_whole(path, json.dumps(summary, indent=1, ensure_ascii=False))
+
+
+def start_lines(
+    recognizer: nn.Module, config: Mapping[str, Any], run_dir: Path, checkpoint: LoadedCheckpoint | None
+) -> list[str]:
+    """Return what is said when training starts: how large the model is, for how long, and from where.
+
+    Args:
+        recognizer: that is trained.
+        config: of the run.
+        run_dir: of the run.
+        checkpoint: that the run continues from.
+    """
+    num_parameters = sum(p.numel() for p in recognizer.parameters())
+    num_frozen = sum(p.numel() for p in recognizer.parameters() if not p.requires_grad)
+    frozen = f", {num_frozen:,} of them frozen" if num_frozen else ""
+    lines = [f"{num_parameters:,} parameters{frozen}, {config['trainer']['max_steps']} updates, run folder {run_dir}"]
+    if checkpoint is not None:
+        lines += [f"left out: {problem}" for problem in checkpoint.rejected]
+        lines.append(f"resuming from update {checkpoint.update}: {checkpoint.path}")
+    elif config["resume"] is not None:
+        lines.append("the run has no checkpoint yet: it starts again")
+    return lines

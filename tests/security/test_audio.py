@@ -68,9 +68,12 @@ def test_audio_that_would_fill_memory_is_not_decoded(small_run, tmp_path, write,
     write(bad)
     write_audio(good)
     ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio=[{bad},{good}]")
-    assert ended.code == 1, ended.printed
-    assert f"could not read {bad}: {reason}" in ended.last_line
     assert f"{good}\t" in ended.printed
+    if reason.endswith("cut it into parts"):
+        # what asr-transcribe does by itself
+        assert (ended.code, f"{bad}\t\n" in ended.printed) == (0, True), ended.printed
+    else:
+        assert (ended.code, f"could not read {bad}: {reason}" in ended.last_line) == (1, True), ended.printed
     table = tmp_path / "my.tsv"
     table.write_text(f"audio\ttext\n{bad.name}\ta\n{good.name}\ta\n")
     words = (f"run={small_run.run_dir}", f"manifest={table}", f"output_dir={tmp_path / 'out'}", "num_workers=0")

@@ -18,6 +18,7 @@ from asr.errors import refuse_lack_of_resources
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line
 
+MAX_RECORDING_S = 24 * 3600  # a few kilobytes of FLAC may hold years of silence, which take hours to look through
 # of files in a folder
 ENDINGS = (
     *(".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus"),
@@ -98,6 +99,8 @@ def audio_files(
         try:
             recording = Recording.from_file(file, recording_id=name)
             problem = audio_problem(recording)
+            if not problem and recording.duration > MAX_RECORDING_S:
+                problem = f"longer than {MAX_RECORDING_S // 3600} hours; cut it into parts"
             if not problem:
                 channels = recording.channel_ids if each_channel else recording.channel_ids[:1]
                 cuts = [cut for channel in channels for cut in _parts(recording, channel, max_s)]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from asr.data.manifests import audio_files as module
 from asr.data.manifests.audio_files import audio_files, find_audio
 
 
@@ -57,6 +58,14 @@ def test_long_files_are_cut_in_pauses_of_their_own_channel(folder):
     assert [cut.channel for cut in parts.cuts] == [0, 1]
     assert [cut.start for cut in parts.cuts] == pytest.approx([0, 1.85], abs=0.03)
     assert [cut.end for cut in parts.cuts] == pytest.approx([1.15, 3], abs=0.03)
+
+
+def test_recordings_without_end_are_not_looked_through(folder, monkeypatch):
+    monkeypatch.setattr(module, "MAX_RECORDING_S", 3600)
+    soundfile.write(folder / "long.flac", np.zeros(3601 * 4000, dtype="int16"), 4000)
+    read, unreadable = audio_files([Path("long.flac"), Path("a.wav")], 16_000, max_s=5.0)
+    assert [file.path.name for file in read] == ["a.wav"]
+    assert unreadable == [("long.flac", "longer than 1 hours; cut it into parts")]
 
 
 def test_a_pattern_that_names_nothing_to_read_is_refused(folder):
