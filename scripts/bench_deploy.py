@@ -9,11 +9,24 @@ of sherpa-onnx that are those of PyTorch, for 32 and 8 bits. In streams, PyTorch
 
 encoder: of encoders with random weights (zipformer_s), real-time factors of PyTorch and of their exports, on one
 thread, the best of five; and the size of the int8 export as a share of that of 32 bits.
+
+    python scripts/bench_deploy.py long RUN
+
+long: utterances of the run's test sets joined with pauses of 0.1 to 0.8 s: the WER of asr-transcribe on the whole
+recording, beside that of the utterances alone; then memory and CPU time of asr-transcribe on an hour of them.
+
+    python scripts/bench_deploy.py stream RUN
+
+stream: how many texts of a stream in packets of 0.1 s are those of the whole utterances; milliseconds of work for each
+chunk, and for the last text.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,14 +35,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jiwer
 import numpy as np
 import sherpa_onnx
+import soundfile
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.app import quieten
-from asr.cli.builders.parts import part
+from asr.cli.builders.parts import build_decoder, part
 from asr.cli.builders.restore import TextSide, prepared_data, recognizer_of, restore_text
 from asr.cli.config.explanations import CONFIGS
 from asr.cli.export import run as export_run
@@ -40,6 +55,7 @@ from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.export.offline_ctc import OfflineCtc
 from asr.export.onnx_files import onnx_session, write_int8, write_onnx
 from asr.features.normalize import GlobalNorm
+from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.streaming import StreamingZipformer
 from asr.models.heads.ctc import CtcHead
@@ -48,6 +64,8 @@ from asr.models.recognizer import Recognizer
 NUM_UTTERANCES = 100
 TAIL_S = 0.8  # silence that brings the last words out of a stream
 NUM_REPEATS = 5
+NUM_JOINED = 150
+PACKET = 1600  # samples
 SECONDS = 3, 10  # of utterances whose encoding is timed
 
 
@@ -186,10 +204,83 @@ def _encoder(name: str, recognizer: Recognizer, folder: Path) -> None:
         print(f"{name}, {seconds} s: real-time factor {said}")
 
 
+def long(words: Sequence[str]) -> None:
+    """Print what becomes of long recordings."""
+    (name,) = words
+    text = restore_text(name)
+    rate_hz = part(text.checkpoint.config, "features").sampling_rate_hz
+    prepared = prepared_data(text.checkpoint, "test", "give another run")
+    cuts = list(itertools.islice(prepared.cuts(prepared.names("test")[0]), NUM_JOINED))
+    reference = " ".join(cut.supervisions[0].text for cut in cuts)
+    drawn = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        joined = []
+        for number, cut in enumerate(cuts):
+            audio = at_rate(cut, rate_hz).load_audio()[0]
+            soundfile.write(Path(folder) / f"{number:04}.flac", audio, rate_hz)
+            joined += [audio, 1e-4 * drawn.standard_normal(int(rate_hz * drawn.uniform(0.1, 0.8)))]
+        whole = np.concatenate(joined)
+        minutes = len(whole) / rate_hz / 60
+        soundfile.write(Path(folder) / "whole.flac", whole, rate_hz)
+        alone = " ".join(_transcribed(name, f"{folder}/0*.flac", "max_segment_s=900"))
+        wers = [100 * jiwer.wer(reference, said) for said in (alone, *_transcribed(name, f"{folder}/whole.flac"))]
+        print(
+            f"{len(cuts)} utterances: WER {wers[0]:.2f} %, joined to {minutes:.1f} minutes {wers[1]:.2f} %: "
+            f"{wers[1] / wers[0]:.2f} ×"
+        )
+        hour = Path(folder) / "hour.flac"
+        with soundfile.SoundFile(hour, "w", rate_hz, 1) as file:
+            for _ in range(round(60 / minutes)):
+                file.write(whole)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        _transcribed(name, str(hour))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        length_s = soundfile.info(hour).duration
+        print(f"{length_s:.0f} s: {cpu_s:.1f} CPU s, start included, real-time factor {cpu_s / length_s:.4f}")
+        print(f"at most {after.ru_maxrss / 1e6:.2f} GB of memory")
+
+
+def _transcribed(run: str, audio: str, *words: str) -> list[str]:
+    command = [sys.executable, "-m", "asr.cli", "transcribe", f"run={run}", f"audio='{audio}'", "torch_threads=1"]
+    printed = subprocess.run([*command, "output_format=json", *words], check=True, stdout=subprocess.PIPE, text=True)
+    return [json.loads(line)["text"] for line in printed.stdout.splitlines()]
+
+
+def stream(words: Sequence[str]) -> None:
+    """Print what a stream costs and gives."""
+    (name,) = words
+    text = restore_text(name)
+    recognizer, features = recognizer_of(text.checkpoint), part(text.checkpoint.config, "features")
+    decoder = build_decoder(text.checkpoint.config)
+    chunk_ms, last_ms, equal = [], [], 0
+    utterances = _utterances(text, features, streaming=False)
+    for audio in utterances:
+        frames = torch.from_numpy(features.extractor.extract(audio, features.sampling_rate_hz))[None]
+        with torch.inference_mode():
+            encodings, lengths = recognizer(frames, torch.tensor([frames.shape[1]]))
+            ((whole,),) = decoder(recognizer.head, encodings, lengths)
+        heard = StreamingRecognizer(
+            recognizer, text.tokenizer, features, decoder, features.sampling_rate_hz, endpoint_s=900
+        )
+        for packet in np.split(audio, range(PACKET, len(audio), PACKET)):
+            state, start = heard.state, time.perf_counter()
+            heard.accept(packet)
+            if heard.state is not state:
+                chunk_ms.append(1000 * (time.perf_counter() - start))
+        start = time.perf_counter()
+        equal += heard.finish().text == text.tokenizer.decode(whole.tokens)
+        last_ms.append(1000 * (time.perf_counter() - start))
+    print(f"{equal} of {len(utterances)} texts are those of whole utterances; chunks of {heard.chunk_s:.2f} s")
+    for what, times in (("a chunk", chunk_ms), ("the last text", last_ms)):
+        middle, most = np.quantile(times, [0.5, 0.95])
+        print(f"{what}: {middle:.0f} ms of work, 95 % {most:.0f}, most {max(times):.0f}")
+
+
 if __name__ == "__main__":
     quieten()
     torch.set_num_threads(1)
-    sections = {"exports": exports, "encoder": encoder}
+    sections = {"exports": exports, "encoder": encoder, "long": long, "stream": stream}
     if len(sys.argv) < 2 or sys.argv[1] not in sections:
         sys.exit(__doc__)
     sections[sys.argv[1]](sys.argv[2:])
