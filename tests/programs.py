@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-COMMANDS = ("prepare", "train", "evaluate", "transcribe", "align", "lm", "stream", "convert", "export", "compare")
+from asr.cli.__main__ import COMMANDS
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from asr.error_text import first_line, is_out_of_memory
 from asr.signals import TRY_AGAIN, listen
 
-COMMANDS = ("prepare", "train", "evaluate", "transcribe", "align", "lm", "stream", "convert", "compare")
+COMMANDS = ("prepare", "train", "evaluate", "transcribe", "align", "lm", "stream", "convert", "export", "compare")
 INTERRUPTED = 130  # what a shell counts for SIGINT
 RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
 READ_BY_LIBRARIES = (

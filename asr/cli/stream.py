@@ -21,6 +21,7 @@ from asr.inference.streaming import Partial, StreamingRecognizer
 from asr.safe_io import named_path
 
 STANDARD_INPUT = "-"
+PACKET_S = 0.01, 10
 BYTES = 2  # of a sample on standard input
 # of restored parts that a stream does not use
 UNUSED = {"batch_duration_s": 1.0, "num_workers": 0}
@@ -35,11 +36,14 @@ def main() -> None:
 
 def run(options: DictConfig) -> None:
     """Print a line for each final text; on a terminal, what was heard so far, too. Ends with the times that it took."""
-    if options.packet_s > 10:
-        raise ConfigError(f"packet_s must be at most 10, given {options.packet_s}")
+    low, high = PACKET_S
+    if not low <= options.packet_s <= high:
+        raise ConfigError(f"packet_s must be at least {low} and at most {high}, given {options.packet_s}")
     live = str(options.audio) == STANDARD_INPUT
     if live and options.at_own_pace:
         raise ConfigError("at_own_pace is for files; standard input has its own pace")
+    if live and sys.stdin is None:
+        raise ConfigError("audio=-: standard input is closed; give it samples, or name a file")
     file = None if live else _open(named_path(options.audio))
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate
     restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **UNUSED}))

@@ -3,14 +3,15 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from asr.cli import train as train_module
+from asr.cli.__main__ import COMMANDS
 from asr.cli.app import run_app
 from asr.errors import OutOfMemory, RunFailed
-from tests.programs import COMMANDS
 
 
 def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
@@ -232,6 +233,11 @@ def test_a_good_command_line_passes_and_writes_nothing(monkeypatch, tmp_path, li
     monkeypatch.setattr(sys, "argv", ["asr-train", *line.split(" ")])
     run_app("train", lambda config: train_module.dry_run(train_module.plain(config)))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_command_is_installed():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"] == {f"asr-{name}": f"asr.cli.__main__:{name}" for name in COMMANDS}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -77,7 +77,8 @@ def test_standard_input_is_heard_to_its_end_though_half_a_sample_is_left(causal,
         (["audio=none.wav"], "audio: 'none.wav' is no file; give one, or - for samples on standard input"),
         (["audio=text.wav"], "audio: text.wav cannot be read: Format not recognised"),
         (["audio=odd.wav"], "impossible rate: resampling from 44101 to 16000 Hz"),
-        (["packet_s=11"], "packet_s must be at most 10, given 11"),
+        (["packet_s=11"], "packet_s must be at least 0.01 and at most 10, given 11"),
+        (["packet_s=1e-9"], "packet_s must be at least 0.01 and at most 10, given 1e-09"),
         (["packet_s=0"], "packet_s must be a finite number above 0, given 0"),
         (["audio=-", "at_own_pace=true"], "at_own_pace is for files; standard input has its own pace"),
         (["audio=-", "sampling_rate_hz=0"], "impossible rate"),
@@ -93,6 +94,13 @@ def test_what_cannot_be_heard_is_said(small_run, causal, audio, tmp_path, words,
     line = [f"{key}={value}" for key, value in (base | given).items()]
     ended = small_run.programs.run("stream", *line, cwd=tmp_path)
     assert (ended.code, said in ended.printed) == (2, True), ended.printed
+
+
+def test_a_closed_standard_input_is_told(causal):
+    line = f"{sys.executable} -m asr.cli stream run={causal} audio=- <&-"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "audio=-: standard input is closed" in done.stderr
 
 
 @pytest.mark.parametrize("samples", [0, 1, 100])
