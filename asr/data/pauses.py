@@ -22,7 +22,7 @@ CONTRAST_DB = 6.0  # between them; with less there is only speech, or only backg
 AUDIBLE_DB = -65.0
 MEASURED, STEP = 6000, 1000  # frames of the quantiles, and how often they are taken
 LONGEST_PAUSE = 30  # frames, within a part
-MARGIN = 15  # frames of a pause that stay with the speech beside it, less than half of the longest
+MARGIN = 15  # frames of a pause that stay with the speech beside it, half of the longest
 CUT_IN = 31  # frames
 
 Parts = list[tuple[float, float]]
@@ -49,8 +49,8 @@ def levels(path: Path, channel: int) -> NDArray[np.float32]:
 def parts_between_pauses(level_db: NDArray[np.float32], max_s: float) -> Parts:
     """Return start and end in seconds of the parts of a recording that hold speech, each at most ``max_s`` long.
 
-    Pauses of more than a second are left out. What is still too long is cut in the quietest 0.3 s of the second half of
-    what is allowed, again and again.
+    Of pauses of more than 0.3 s only the ends are kept. What is still too long is cut in the quietest 0.3 s of the
+    second half of what is allowed, again and again.
 
     Args:
         level_db: (T,) of each frame.
