@@ -17,13 +17,12 @@ from asr.cli.builders.parts import build_decoder, build_recognizer, check_decode
 from asr.cli.errors import ConfigError
 from asr.cli.output_file import new_file, write_output
 from asr.console import PlainConsole
-from asr.models.encoders.zipformer.convert import convert
 from asr.models.heads.icefall import convert_head
 from asr.safe_io import check_regular_file, named_path
 from asr.text.icefall import MAX_BYTES, icefall_tokenizer
 from asr.text.subword import SubwordTokenizer
 from asr.training.checkpoints import FORMAT, PREFIX
-from asr.training.icefall_checkpoints import icefall_state
+from asr.training.icefall_checkpoints import encoder_weights, icefall_state, part_of
 
 ENDING = ".ckpt"
 OWN_KEYS = ("model", "bpe_model", "output")
@@ -97,21 +96,13 @@ def _check_case(tokenizer: SubwordTokenizer, config: Mapping[str, Any]) -> None:
 
 def _weights(path: Path, expected: Mapping[str, Tensor], order: list[int]) -> tuple[dict[str, Tensor], list[str]]:
     """Return the weights by our names, and the names of tensors that are left out."""
-    parts = {
-        name: {key.removeprefix(f"{name}."): value for key, value in expected.items() if key.startswith(f"{name}.")}
-        for name in ("encoder", "head")
-    }
     try:
         state = icefall_state(path)
-        converted = convert(state, parts["encoder"])
-        head = convert_head({name: state[name] for name in converted.other}, parts["head"], order)
+        weights, converted = encoder_weights(state, expected)
+        head = convert_head({name: state[name] for name in converted.other}, part_of(expected, "head"), order)
     except ValueError as error:
         raise ConfigError(f"model: {path}: {error}") from error
-    # icefall normalizes no features
-    weights = {name: tensor for name, tensor in expected.items() if name.startswith("normalize.")}
-    weights |= {f"encoder.{name}": weight for name, weight in converted.weights.items()}
-    weights |= {f"head.{name}": weight for name, weight in head.items()}
-    return weights, [*converted.unused]
+    return weights | {f"head.{name}": weight for name, weight in head.items()}, [*converted.unused]
 
 
 if __name__ == "__main__":

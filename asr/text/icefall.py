@@ -48,13 +48,8 @@ def icefall_tokenizer(model: bytes) -> tuple[SubwordTokenizer, list[int]]:
         if piece.piece in MARKS:
             piece.type = kinds.CONTROL
     trainer = spec.trainer_spec
-    trainer.pad_id, trainer.pad_piece, trainer.unk_id, trainer.bos_id, trainer.eos_id = (
-        BLANK_ID,
-        MARKS[0],
-        UNKNOWN_ID,
-        -1,
-        -1,
-    )
+    trainer.pad_id, trainer.pad_piece, trainer.unk_id = BLANK_ID, SPECIAL_PIECES[BLANK_ID], UNKNOWN_ID
+    trainer.bos_id = trainer.eos_id = -1
     del trainer.user_defined_symbols[:]
     for rules in (spec.normalizer_spec, spec.denormalizer_spec):
         rules.precompiled_charsmap, rules.name = b"", "identity"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from asr.error_text import is_out_of_memory
+from asr.models.encoders.zipformer.convert import Converted, convert
 from asr.training.checkpoint_checks import check_contents, damage, why_unreadable
 
 FIRST_FRONT_END, FIRST_PROJECTION = "encoder_embed.conv.0.weight", "encoder_embed.out.weight"
@@ -39,3 +40,24 @@ def icefall_state(path: Path) -> Mapping[str, Tensor]:
     if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()):
         raise ValueError("it holds more than tensors and their names")
     return state
+
+
+def encoder_weights(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Converted]:
+    """Return the weights of an encoder, with a normalization that changes nothing, as icefall has none; and the rest.
+
+    Args:
+        state: of icefall's model.
+        own: state of our recognizer, whose names the weights get.
+
+    Raises:
+        ValueError: they do not fit.
+    """
+    converted = convert(state, part_of(own, "encoder"))
+    shape = own["normalize.mean"].shape
+    weights = {"normalize.mean": torch.zeros(shape), "normalize.inverse_std": torch.ones(shape)}
+    return weights | {f"encoder.{name}": weight for name, weight in converted.weights.items()}, converted
+
+
+def part_of(own: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """Return the state of a part of a recognizer, by the names within the part."""
+    return {name.removeprefix(f"{part}."): tensor for name, tensor in own.items() if name.startswith(f"{part}.")}

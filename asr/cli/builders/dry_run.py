@@ -80,18 +80,7 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     """
     num_threads(config.get("torch_threads"), 0)
     trainer = build_trainer(config, loggers=[], callbacks=[])
-    alone = trainer.world_size == 1 or not is_started_as_rank(trainer)
-    if alone and is_one_of_several():
-        found = " ".join(f"{name}={os.environ[name]}" for name in (*RANK_VARIABLES, NUM_RANKS) if name in os.environ)
-        raise ConfigError(
-            f"{found}: by these variables this is one of several processes, but the trainer does not know of others; "
-            "unset them, or start all processes with torchrun or srun, as the README shows"
-        )
-    if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):
-        raise ConfigError(
-            f"trainer.num_nodes={trainer.num_nodes}: on several machines start one process per device with torchrun or "
-            "srun, as the README shows"
-        )
+    _check_processes(trainer)
     check_loggers(config)
     callbacks = build_callbacks(config, Path("runs"))
     if not any(config["logger"].values()) and any(isinstance(c, NEEDING_LOGGER) for c in callbacks):
@@ -108,11 +97,11 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     part(config, "data.prepare")
     check_init(config)
     data = build_data_parts(config, kept_tokenizer(config, resumed))
-    source = read_source(config, data.features, resumed)
     refuse_huge_numbers(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     with no_more_than_this_machine_holds(on_cpu):
         recognizer = outline_recognizer(config, 8, data.features.num_features)
+    source = read_source(config, data.features, recognizer.state_dict(), resumed)
     slow = f"parameter_rules, init.freeze: a pattern takes longer than {MAX_CPU_S} s on all names; simplify it"
     with bounded(slow):
         updates = build_update_parts(config)
@@ -126,6 +115,22 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     try_schedule(tried, max_steps if isinstance(max_steps, int) else None)
     _warn_of_decay(optimizer, config)
     return Outline(trainer, callbacks, data, recognizer.encoder, source)
+
+
+def _check_processes(trainer: Trainer) -> None:
+    """Refuse to be one of several processes that the trainer does not know of, and to start some on other machines."""
+    alone = trainer.world_size == 1 or not is_started_as_rank(trainer)
+    if alone and is_one_of_several():
+        found = " ".join(f"{name}={os.environ[name]}" for name in (*RANK_VARIABLES, NUM_RANKS) if name in os.environ)
+        raise ConfigError(
+            f"{found}: by these variables this is one of several processes, but the trainer does not know of others; "
+            "unset them, or start all processes with torchrun or srun, as the README shows"
+        )
+    if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):
+        raise ConfigError(
+            f"trainer.num_nodes={trainer.num_nodes}: on several machines start one process per device with torchrun or "
+            "srun, as the README shows"
+        )
 
 
 def _freeze(recognizer: nn.Module, patterns: Sequence[str]) -> None:

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from asr.cli.builders.parts import outline_recognizer, part
 from asr.cli.errors import ConfigError
 from asr.data.features import Features
-from asr.models.encoders.zipformer.convert import convert
 from asr.nested import at
 from asr.subprocesses import is_first_process
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoint_files import update_files
 from asr.training.checkpoints import checkpoint_file, load_checkpoint, newest_good_checkpoint
-from asr.training.icefall_checkpoints import icefall_state
+from asr.training.icefall_checkpoints import encoder_weights, icefall_state
 from asr.training.initial_weights import LEFT, NEW, OTHER_SHAPE, TAKEN, Fate, fates, summary, take, write_fates
 from asr.training.module import TrainingModule
 from asr.training.weights import KINDS, choose_weights
@@ -27,7 +25,6 @@ from asr.training.weights import KINDS, choose_weights
 ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
 ICEFALL_FEATURES = (80, 16_000, 0.01)
 OPTIONS = ("path", "weights", "keep_tokenizer", "freeze")
-SMALL_VOCABULARY = 8  # of outlines
 
 
 @dataclass(frozen=True)
@@ -87,22 +84,23 @@ def kept_tokenizer(config: Mapping[str, Any], resumed: Path | None = None) -> To
     return tokenizer_from_state((own or load_checkpoint(_file(path))).tokenizer)
 
 
-def read_source(config: Mapping[str, Any], features: Features, resumed: Path | None = None) -> Source | None:
+def read_source(
+    config: Mapping[str, Any], features: Features, own: Mapping[str, Tensor], resumed: Path | None = None
+) -> Source | None:
     """Return the model that ``init=PATH`` names; None if the run starts from nothing, or from a checkpoint of its own.
 
     Args:
         config: of the run.
         features: of the run.
+        own: state of the run's recognizer, of which only shapes are read.
         resumed: folder of the run, if it is resumed.
 
     Raises:
         ConfigError: the model cannot be read, needs other features, or nothing of its encoder fits.
     """
-    check_init(config)
     path = config["init"]["path"]
     if path is None or (resumed is not None and update_files(resumed / "checkpoints")):
         return None
-    own = _outline(config, SMALL_VOCABULARY, features.num_features)
     if path.endswith(ICEFALL):
         _check_features(path, features, *ICEFALL_FEATURES)
         return Source(path, _icefall_weights(Path(path), own), None)
@@ -124,7 +122,8 @@ def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any]
     own, tokenizer = module.recognizer.state_dict(), module.tokenizer
     of_vocabulary = []
     if source.tokenizer is None or source.tokenizer.pieces != tokenizer.pieces:
-        larger = _outline(config, tokenizer.vocab_size + 1, len(module.recognizer.normalize.mean))
+        num_features = len(module.recognizer.normalize.mean)
+        larger = outline_recognizer(config, tokenizer.vocab_size + 1, num_features).state_dict()
         of_vocabulary = [name for name in own if own[name].shape != larger[name].shape]
     decided = fates(own, source.weights, of_vocabulary)
     take(module.recognizer, source.weights, decided)
@@ -134,22 +133,13 @@ def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any]
     return f"init: {source.name}: {summary(decided)}; the table of all is {table}"
 
 
-def _outline(config: Mapping[str, Any], vocab_size: int, num_features: int) -> dict[str, Tensor]:
-    return outline_recognizer(config, vocab_size, num_features).state_dict()
-
-
 def _icefall_weights(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of an encoder, with a normalization that changes nothing, as icefall has none."""
-    expected = {name.removeprefix("encoder."): tensor for name, tensor in own.items() if name.startswith("encoder.")}
     try:
-        converted = convert(icefall_state(path), expected)
+        weights, _ = encoder_weights(icefall_state(path), own)
     except ValueError as error:
         raise ConfigError(f"init: {path}: {error}") from error
-    num_features = ICEFALL_FEATURES[0]
-    normalize = {"normalize.mean": torch.zeros(num_features), "normalize.inverse_std": torch.ones(num_features)}
     # buffers that icefall does not save are as in the outline, without values
-    given = {name: weight for name, weight in converted.weights.items() if not weight.is_meta}
-    return normalize | {f"encoder.{name}": weight for name, weight in given.items()}
+    return {name: weight for name, weight in weights.items() if not weight.is_meta}
 
 
 def _check_features(source: str, own: Features, num_features: int, sampling_rate_hz: int, frame_shift_s: float) -> None:

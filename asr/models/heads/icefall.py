@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from asr.models.encoders.zipformer.convert import check_weight
+
 # the first that matches the whole name, and whose result the head has, counts
 RULES = (
     (r"ctc_output\.1\.(weight|bias)", r"project.\1"),
@@ -54,7 +56,6 @@ def _shaped(name: str, tensor: Tensor, expected: Tensor, order: Sequence[int]) -
             f"{name} has shape {list(tensor.shape)}, not {list(expected.shape)} as the head has with a vocabulary of "
             f"{len(order)}; give the tokenizer of the model, and the options of its head"
         )
-    if not tensor.is_floating_point() or not tensor.isfinite().all():
-        raise ValueError(f"{name} must hold finite floating-point numbers, as weights do; it is of type {tensor.dtype}")
+    check_weight(tensor, name)
     of_vocabulary = not name.startswith(("decoder.conv", "joiner.encoder_proj", "joiner.decoder_proj"))
     return tensor[list(order)].clone() if of_vocabulary else tensor.detach().clone()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asr.cli.builders.init import read_source
-from asr.cli.builders.parts import plain
+from asr.cli.builders.parts import outline_recognizer, plain
 from asr.cli.builders.restore import recognizer_of
 from asr.data.features import LogMel
 from asr.models.encoders.zipformer.convert import convert
@@ -151,7 +151,7 @@ def test_a_model_becomes_a_checkpoint_that_scores_alike(exported, programs, tmp_
 
 def test_a_training_starts_from_its_encoder(exported, tmp_path):
     config = plain(composed("encoder=zipformer_s", *SIZES, f"init.path={tmp_path}/pretrained.pt"))
-    source = read_source(config, LogMel())
+    source = read_source(config, LogMel(), outline_recognizer(config, PIECES, 80).state_dict())
     assert source is not None
     assert source.tokenizer is None
     encoder = ZipformerEncoder(80, **SMALL).eval()

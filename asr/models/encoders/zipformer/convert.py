@@ -88,12 +88,21 @@ def our_name(name: str) -> str:
 
 def _shaped(tensor: Tensor, expected: Tensor | None, name: str) -> Tensor:
     """Return a tensor in the shape that is expected: convolutions over one place are linear maps here."""
-    dense = tensor.layout is torch.strided and tensor.device.type != "meta"
-    if not dense or not tensor.is_floating_point() or not tensor.isfinite().all():
-        raise ValueError(f"{name} must hold finite floating-point numbers, as weights do; it is of type {tensor.dtype}")
+    check_weight(tensor, name)
     if expected is None:
         raise ValueError(f"{name} is not in the encoder; compare its number of layers, and whether it is causal")
     plain = tensor.flatten(1) if tensor.ndim == 4 and expected.ndim == 2 else tensor
     if plain.shape != expected.shape:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {tuple(expected.shape)} as in the encoder")
     return plain.detach().clone()
+
+
+def check_weight(tensor: Tensor, name: str) -> None:
+    """Refuse what holds anything but finite floating-point numbers.
+
+    Raises:
+        ValueError: it does.
+    """
+    dense = tensor.layout is torch.strided and tensor.device.type != "meta"
+    if not dense or not tensor.is_floating_point() or not tensor.isfinite().all():
+        raise ValueError(f"{name} must hold finite floating-point numbers, as weights do; it is of type {tensor.dtype}")
