@@ -26,6 +26,7 @@ COMPANIONS = {
     ("trainer", "ddp"): ["trainer.accelerator=cpu", "trainer.devices=2"],
     ("trainer", "slurm"): ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.num_nodes=1"],
     ("augment", "speed_specaugment"): ["features=log_mel"],
+    ("augment", "noise"): ["features=log_mel", "augment.audio.noise=null"],
     ("features", "log_mel_precomputed"): ["augment=specaugment"],
     ("head", "transducer"): ["decoder=transducer_greedy"],
     ("decoder", "transducer_greedy"): ["head=transducer"],

@@ -33,6 +33,7 @@ from asr.cli.builders.trial_updates import try_optimizers, try_schedule
 from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
+from asr.data.loading.acoustics import Acoustics
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.training.evaluation_point import HasEvaluationPoint
@@ -97,6 +98,8 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     part(config, "data.prepare")
     check_init(config)
     data = build_data_parts(config, kept_tokenizer(config, resumed))
+    if isinstance(data.perturb, Acoustics):
+        data.perturb.find_files()
     refuse_huge_numbers(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     with no_more_than_this_machine_holds(on_cpu):

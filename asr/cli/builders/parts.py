@@ -19,6 +19,7 @@ from asr.cli.builders.targets import locate
 from asr.cli.config.explanations import CONFIGS
 from asr.cli.errors import ConfigError
 from asr.data.features import Features
+from asr.data.loading.acoustics import Acoustics
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.cuts import Limits
@@ -214,6 +215,7 @@ def build_module(
         "folder": str(prepared.folder),
         "notes": list(prepared.notes),
         "utterance_s": round(float(np.quantile(prepared.cuts("train").durations, LONG_UTTERANCE)), 2),
+        "noise": parts.perturb.find_files() if isinstance(parts.perturb, Acoustics) else "",
     }
     num_cuts = int(prepared.splits["train"]["num_utterances"])
     return TrainingModule(

@@ -12,6 +12,7 @@ from asr.cli.builders.parts import DataParts, build_module, build_update_parts
 from asr.cli.config.resuming import changes, refuse_changes, saved_config, unaccepted
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
+from asr.data.loading.acoustics import Acoustics
 from asr.data.preparation.prepared import PreparedData
 from asr.nested import flatten
 from asr.subprocesses import is_first_process
@@ -99,7 +100,7 @@ def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: Prep
     checkpoint = newest_good_checkpoint(folder)
     found = new = changes(saved_config(folder), config)
     if checkpoint is not None:
-        found = _changes_since(checkpoint, config, prepared)
+        found = _changes_since(checkpoint, config, parts, prepared)
         new = unaccepted(found, folder)
     refuse_changes(new, bool(config["allow_changes"]))
     if checkpoint is not None:
@@ -109,11 +110,19 @@ def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: Prep
     return found
 
 
-def _changes_since(checkpoint: LoadedCheckpoint, config: Mapping[str, Any], prepared: PreparedData) -> list[str]:
-    """Return what has changed since a checkpoint was saved: keys of the config, and the data."""
+def _changes_since(
+    checkpoint: LoadedCheckpoint, config: Mapping[str, Any], parts: DataParts, prepared: PreparedData
+) -> list[str]:
+    """Return what has changed since a checkpoint was saved: keys of the config, the data, and files of noise."""
     found = changes(checkpoint.config, config)
     if checkpoint.data["fingerprint"] != prepared.fingerprint:
         found.append(f"data: {checkpoint.data['fingerprint']} in the run, {prepared.fingerprint} now")
+    files, noise = (
+        parts.perturb.find_files() if isinstance(parts.perturb, Acoustics) else "",
+        checkpoint.data.get("noise"),
+    )
+    if noise != files and noise is not None:
+        found.append(f"files of augment.audio: {noise or 'none'} in the run, {files or 'none'} now")
     return found
 
 
@@ -140,7 +149,7 @@ def _check_resume(
     problem = _misfit(config, parts, prepared, checkpoint)
     if problem is None:
         return
-    found = _changes_since(checkpoint, config, prepared)
+    found = _changes_since(checkpoint, config, parts, prepared)
     deciding = [
         change for change in found if change.partition(":")[0].partition(".")[0] in DECIDING.get(problem.part, ())
     ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lhotse.cut import Cut
 
 from asr.data.features import Features
+from asr.data.loading.acoustics import Acoustics
 from asr.data.loading.dataset import Perturb, SpeechDataset
 from asr.data.loading.loader import EvaluationLoader, Workers
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
@@ -24,9 +25,14 @@ class DataModule:
     workers: Workers
 
     def training_data(
-        self, cuts: Iterable[Cut], seed: int, perturb: Perturb | None
+        self, cuts: Sequence[Cut], seed: int, perturb: Perturb | None
     ) -> tuple[SpeechDataset, DurationBucketSampler]:
-        """Return dataset and sampler of training cuts."""
+        """Return dataset and sampler of training cuts.
+
+        Raises:
+            ValueError: a file that the augmentation needs cannot be used.
+        """
+        perturb = perturb.of_corpus(cuts) if isinstance(perturb, Acoustics) else perturb
         return SpeechDataset(self.features, self.tokenizer, perturb), DurationBucketSampler(cuts, self.batch, seed)
 
     def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:

@@ -1,0 +1,345 @@
+"""Augmentation of audio by what lies between a mouth and a recording: a room, noise, other talkers, a telephone.
+
+N samples. Each effect changes the samples of a whole utterance and not their number; it draws from the generator that
+it is given, and from nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self
+
+import numpy as np
+from lhotse import Recording
+from lhotse.augmentation import AudioTransform
+from lhotse.cut import Cut, MonoCut
+from lhotse.utils import fastcopy
+from scipy.signal import butter, fftconvolve, sosfilt
+
+from asr.data.loading.perturb import SpeedPerturb
+from asr.data.manifests.audio_checks import archive_problem, audio_problem
+from asr.data.manifests.audio_files import find_audio
+from asr.data.manifests.decoding_limits import too_long
+from asr.data.resampling import at_rate
+from asr.errors import refuse_lack_of_resources
+
+MAX_DECAY_S = 5.0  # of the largest churches
+MAX_DB = 100.0
+SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
+TELEPHONE_HZ = (300.0, 3400.0)  # ITU-T G.712 passes it nearly unchanged
+
+
+class Effect(Protocol):
+    """Changes the samples of an utterance."""
+
+    probability: float  # of utterances that are changed
+
+    def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
+        """Return (N,) for (N,) float32 samples."""
+
+
+class Acoustics:
+    """Speed, room, noise, other talkers, telephone and volume, in this order, each in a share of the utterances.
+
+    Args:
+        speed: changes the speed; None: does not.
+        room: adds reverberation.
+        noise: adds recordings of noise.
+        babble: adds other utterances of the corpus.
+        telephone: leaves the band of a telephone.
+        volume: makes louder or softer.
+    """
+
+    def __init__(
+        self,
+        speed: SpeedPerturb | None = None,
+        room: Reverberate | None = None,
+        noise: AddNoise | None = None,
+        babble: AddBabble | None = None,
+        telephone: Telephone | None = None,
+        volume: Volume | None = None,
+    ) -> None:
+        self.speed, self.noise, self.babble = speed, noise, babble
+        self.others = (room, noise, babble, telephone, volume)
+
+    def __call__(self, cut: Cut, rng: random.Random) -> Cut:
+        """Return the cut with effects drawn from ``rng``, which change its samples when they are read."""
+        if self.speed is not None:
+            cut = self.speed(cut, rng)
+        drawn = [effect for effect in self.others if effect is not None and rng.random() < effect.probability]
+        if not drawn:
+            return cut
+        change = _Applied(tuple(drawn), rng.getrandbits(63))
+        recording = fastcopy(cut.recording, transforms=[*(cut.recording.transforms or ()), change])
+        return fastcopy(cut, recording=recording)
+
+    def slowest(self) -> SpeedPerturb | None:
+        """Return what makes cuts as long as they can be, for measuring memory."""
+        return None if self.speed is None else self.speed.slowest()
+
+    def find_files(self) -> str:
+        """Find the files of noise and impulse responses, and return a digest of their names and sizes; empty for none.
+
+        Raises:
+            ValueError: a file cannot be used.
+        """
+        found = [effect.find_files() for effect in self.others if isinstance(effect, AddNoise | Reverberate)]
+        return hashlib.blake2b(repr(found).encode(), digest_size=5).hexdigest() if any(found) else ""
+
+    def of_corpus(self, cuts: Sequence[Cut]) -> Self:
+        """Return itself with its files found, and with the cuts of training that babble.
+
+        Raises:
+            ValueError: a file cannot be used.
+        """
+        self.find_files()
+        if self.babble is not None:
+            self.babble.cuts = cuts
+        return self
+
+
+@dataclass
+class _Applied(AudioTransform):
+    """Effects in the list of a recording's transforms; never written to, nor read from a manifest."""
+
+    effects: tuple[Effect, ...]
+    seed: int
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
+        """Return changed samples (channels, N) float32; effects hear the first channel."""
+        rng = np.random.default_rng(self.seed)
+        changed = samples[0].astype(np.float32)
+        for effect in self.effects:
+            changed = effect(changed, sampling_rate, rng).astype(np.float32)
+        return np.repeat(changed[None], len(samples), axis=0)
+
+    def reverse_timestamps(
+        self, offset: float, duration: float | None, sampling_rate: int | None
+    ) -> tuple[float, float | None]:
+        """Return the same times: effects change none."""
+        return offset, duration
+
+
+# manifests name transforms: this one is no transform of theirs
+AudioTransform.KNOWN_TRANSFORMS.pop(_Applied.__name__, None)
+
+
+class Reverberate:
+    """Convolves with the impulse response of a room; the direct sound stays where it was, the level as it was.
+
+    Args:
+        probability: share of the utterances.
+        folder: recorded impulse responses, one drawn for each utterance; null: made up, as white noise that decays
+            exponentially after the direct sound.
+        decay_s: shortest and longest time in which what is made up decays by 60 dB.
+        direct_db: least and most energy of the direct sound in that of the rest, in dB.
+
+    Reference:
+        Badeau 2018, "Unified Stochastic Reverberation Modeling", EUSIPCO, section I, for exponentially decaying noise.
+        Differs: of the properties there, the decay alone; early echoes are as dense as later ones.
+    """
+
+    def __init__(
+        self,
+        probability: float = 0.5,
+        folder: str | None = None,
+        decay_s: tuple[float, float] = (0.1, 0.6),
+        direct_db: tuple[float, float] = (0.0, 10.0),
+    ) -> None:
+        self.probability = _probability(probability)
+        self.folder, self.files = folder, _Files("augment.audio.room.folder")
+        self.decay_s = _range("decay_s", decay_s, 0.01, MAX_DECAY_S)
+        self.direct_db = _range("direct_db", direct_db, -MAX_DB, MAX_DB)
+
+    def find_files(self) -> list[tuple[str, int]]:
+        """Return names and sizes of the impulse responses, found and checked."""
+        return [] if self.folder is None else self.files.find(self.folder)
+
+    def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
+        """Return (N,) reverberated samples."""
+        response = self._made_up(rate_hz, rng) if self.folder is None else self._recorded(rate_hz, rng)
+        wet = fftconvolve(samples, response)[: len(samples)]
+        return _at_level_of(samples, wet)
+
+    def _made_up(self, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
+        decay_s = rng.uniform(*self.decay_s)
+        times = np.arange(1, round(decay_s * rate_hz) + 1) / rate_hz
+        tail = rng.standard_normal(len(times)) * 10 ** (-3 * times / decay_s)
+        tail *= 10 ** (-rng.uniform(*self.direct_db) / 20) / np.sqrt((tail**2).sum())
+        return np.concatenate([[1.0], tail])
+
+    def _recorded(self, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
+        response = self.files.read(rate_hz, rng, None)
+        return response[np.abs(response).argmax() :]
+
+
+class AddNoise:
+    """Adds a part of a recording of noise, repeated if it is shorter than the utterance.
+
+    Args:
+        probability: share of the utterances.
+        folder: recordings of noise, each drawn equally often, at any rate; the first channel is used.
+        snr_db: least and most energy of the speech in that of the noise, in dB, both over the whole utterance.
+    """
+
+    def __init__(
+        self, probability: float = 0.5, folder: str | None = None, snr_db: tuple[float, float] = (0.0, 20.0)
+    ) -> None:
+        self.probability = _probability(probability)
+        if folder is None:
+            raise ValueError(
+                "folder must name recordings of noise, as in augment.audio.noise.folder=PATH; or leave noise out with "
+                "augment.audio.noise=null"
+            )
+        self.folder, self.files = folder, _Files("augment.audio.noise.folder")
+        self.snr_db = _range("snr_db", snr_db, -MAX_DB, MAX_DB)
+
+    def find_files(self) -> list[tuple[str, int]]:
+        """Return names and sizes of the recordings, found and checked."""
+        return self.files.find(self.folder)
+
+    def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
+        """Return (N,) noisy samples."""
+        noise = self.files.read(rate_hz, rng, len(samples))
+        return mix(samples, noise, rng.uniform(*self.snr_db))
+
+
+class AddBabble:
+    """Adds other utterances of the training set, spoken at once.
+
+    Args:
+        probability: share of the utterances.
+        num_talkers: fewest and most of them.
+        snr_db: least and most energy of the speech in that of all others together, in dB.
+    """
+
+    def __init__(
+        self,
+        probability: float = 0.3,
+        num_talkers: tuple[int, int] = (3, 7),
+        snr_db: tuple[float, float] = (10.0, 20.0),
+    ) -> None:
+        self.probability = _probability(probability)
+        self.num_talkers = tuple(map(int, _range("num_talkers", num_talkers, 1, 20)))
+        self.snr_db = _range("snr_db", snr_db, -MAX_DB, MAX_DB)
+        self.cuts: Sequence[Cut] = ()
+
+    def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
+        """Return (N,) samples with the others added."""
+        babble = np.zeros(len(samples))
+        for _ in range(rng.integers(self.num_talkers[0], self.num_talkers[1] + 1)):
+            cut = self.cuts[int(rng.integers(len(self.cuts)))]
+            babble += _repeated(_at_level_of(np.ones(1), at_rate(cut, rate_hz).load_audio()[0]), len(samples), rng)
+        return mix(samples, babble, rng.uniform(*self.snr_db))
+
+
+class Telephone:
+    """Leaves the band from 300 to 3400 Hz, as telephones do.
+
+    Args:
+        probability: share of the utterances.
+    """
+
+    def __init__(self, probability: float = 0.2) -> None:
+        self.probability = _probability(probability)
+
+    def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
+        """Return (N,) filtered samples (Butterworth, fourth order)."""
+        low, high = TELEPHONE_HZ
+        return sosfilt(butter(4, (low, min(high, 0.45 * rate_hz)), "bandpass", fs=rate_hz, output="sos"), samples)
+
+
+class Volume:
+    """Makes an utterance louder or softer.
+
+    Args:
+        probability: share of the utterances.
+        gain_db: least and most gain, in dB.
+    """
+
+    def __init__(self, probability: float = 0.5, gain_db: tuple[float, float] = (-12.0, 6.0)) -> None:
+        self.probability, self.gain_db = _probability(probability), _range("gain_db", gain_db, -MAX_DB, MAX_DB)
+
+    def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
+        """Return (N,) scaled samples."""
+        return samples * 10 ** (rng.uniform(*self.gain_db) / 20)
+
+
+def mix(speech: np.ndarray, noise: np.ndarray, snr_db: float) -> np.ndarray:
+    """Return speech (N,) with noise (N,) of the energy that gives a signal-to-noise ratio; silence stays silent."""
+    return speech + _at_level_of(speech, noise) * 10 ** (-snr_db / 20)
+
+
+def _at_level_of(reference: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """Return samples with the root mean square of a reference; silence as it is."""
+    level = np.sqrt(np.mean(np.square(samples, dtype=np.float64)))
+    return samples if level == 0 else samples * (np.sqrt(np.mean(np.square(reference, dtype=np.float64))) / level)
+
+
+def _repeated(samples: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Return a part of given size from any place of samples; fewer of them begin again after their end."""
+    if len(samples) >= size:
+        start = int(rng.integers(len(samples) - size + 1))
+        return samples[start : start + size]
+    return np.resize(np.roll(samples, -int(rng.integers(len(samples)))), size)
+
+
+class _Files:
+    """Recordings in a folder, found and checked once.
+
+    Args:
+        key: in the config, for errors.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.recordings: list[Recording] = []
+
+    def find(self, folder: str) -> list[tuple[str, int]]:
+        """Return names and sizes of the recordings of a folder and of those in it; every one of them must be usable."""
+        try:
+            files = sorted(find_audio([folder]))
+        except ValueError as error:
+            raise ValueError(f"{self.key}={folder}: {error}") from error
+        if not self.recordings:
+            for file in files:
+                if problem := archive_problem(file) or self._problem(file):
+                    raise ValueError(f"{self.key}: {file}: {problem}; mend or remove it")
+        return [(file.name, file.stat().st_size) for file in files]
+
+    def _problem(self, file: Path) -> str | None:
+        try:
+            recording = Recording.from_file(file, recording_id=str(file))
+        except Exception as error:  # a decoder may raise anything on a file that is no audio
+            refuse_lack_of_resources(error, str(file))
+            return f"{type(error).__name__}: {error}"
+        self.recordings.append(recording)
+        return audio_problem(recording) or (None if recording.num_samples > 1 else "no samples")
+
+    def read(self, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
+        """Return ``size`` samples of the first channel from any place of any recording; None: one from its start."""
+        recording = self.recordings[int(rng.integers(len(self.recordings)))]
+        cut: Cut = MonoCut("noise", 0.0, recording.duration, recording.channel_ids[0], recording=recording)
+        if size is not None and (part_s := size / rate_hz + SPARE_S) < recording.duration:
+            cut = cut.truncate(offset=round(rng.uniform(0, recording.duration - part_s), 3), duration=part_s)
+        if problem := too_long(cut, rate_hz):
+            raise ValueError(f"{self.key}: {recording.id}: {problem}")
+        samples: np.ndarray = at_rate(cut, rate_hz).load_audio()[0]
+        return samples if size is None else _repeated(samples, size, rng)
+
+
+def _probability(probability: float) -> float:
+    if not 0 <= probability <= 1:
+        raise ValueError(f"probability must be in [0, 1], given {probability}")
+    return probability
+
+
+def _range(name: str, given: Sequence[float], least: float, most: float) -> tuple[float, float]:
+    low, high = given
+    if not least <= low <= high <= most:
+        raise ValueError(f"{name} must be two numbers, the smaller one first, in [{least:g}, {most:g}], given {given}")
+    return low, high

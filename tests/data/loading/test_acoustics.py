@@ -1,0 +1,201 @@
+"""Each effect does what it says, to the samples it is given, and depends on its generator alone."""
+
+import random
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from lhotse import CutSet, Recording
+
+from asr.data.features import LogMel
+from asr.data.loading.acoustics import Acoustics, AddBabble, AddNoise, Reverberate, Telephone, Volume, mix
+from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.loader import Workers, load_batches
+from asr.data.loading.perturb import SpeedPerturb
+from asr.text.character import CharacterTokenizer
+
+RATE_HZ = 8000
+SAMPLES = np.random.default_rng(0).normal(size=RATE_HZ).astype(np.float32) * 0.1
+
+
+@pytest.fixture
+def noise(tmp_path):
+    """Return a folder with a second of noise at one rate, and a short tone at another, a folder deeper."""
+    (tmp_path / "noise" / "deeper").mkdir(parents=True)
+    soundfile.write(tmp_path / "noise" / "a.wav", np.random.default_rng(1).normal(size=16_000) * 0.1, 16_000)
+    soundfile.write(tmp_path / "noise" / "deeper" / "b.flac", 0.1 * np.sin(np.arange(4000) * 0.3), 11_025)
+    return tmp_path / "noise"
+
+
+@pytest.fixture
+def cuts(tmp_path):
+    found = []
+    for number in range(4):
+        soundfile.write(tmp_path / f"{number}.wav", np.roll(SAMPLES, 500 * number)[: 4000 + 900 * number], RATE_HZ)
+        found.append(Recording.from_file(tmp_path / f"{number}.wav", recording_id=f"r{number}").to_cut())
+    return found
+
+
+def energy(samples):
+    return float(np.square(samples, dtype=np.float64).sum())
+
+
+def tone(frequency_hz):
+    return np.sin(2 * np.pi * frequency_hz * np.arange(RATE_HZ) / RATE_HZ).astype(np.float32)
+
+
+def all_effects(noise):
+    return [
+        Reverberate(1.0),
+        AddNoise(1.0, str(noise)),
+        AddBabble(1.0),
+        Telephone(1.0),
+        Volume(1.0),
+    ]
+
+
+@pytest.mark.parametrize("snr_db", [-5.0, 0.0, 12.5])
+def test_noise_has_the_energy_that_the_ratio_says(snr_db):
+    noise = np.random.default_rng(2).normal(size=RATE_HZ) * 7
+    added = mix(SAMPLES, noise, snr_db) - SAMPLES
+    assert 10 * np.log10(energy(SAMPLES) / energy(added)) == pytest.approx(snr_db, abs=1e-6)
+    assert np.corrcoef(added, noise)[0, 1] == pytest.approx(1)
+
+
+def test_silence_stays_silent_and_silent_noise_changes_nothing():
+    assert not mix(np.zeros(100), np.ones(100), 0.0).any()
+    assert np.array_equal(mix(SAMPLES, np.zeros(RATE_HZ), 0.0), SAMPLES)
+
+
+def test_effects_keep_the_length_and_repeat_with_the_same_generator(noise, cuts):
+    acoustics = Acoustics(None, *all_effects(noise)).of_corpus(cuts)
+    for effect in acoustics.others:
+        once, again, other = (effect(SAMPLES, RATE_HZ, np.random.default_rng(seed)) for seed in (3, 3, 4))
+        assert once.shape == SAMPLES.shape
+        assert np.array_equal(once, again)
+        assert not np.array_equal(once, SAMPLES)
+        assert isinstance(effect, Telephone) or not np.array_equal(once, other)
+
+
+def test_noise_of_any_length_and_rate_is_drawn_from_all_files(noise):
+    effect = AddNoise(1.0, str(noise), snr_db=(0.0, 0.0))
+    assert [name for name, _ in effect.find_files()] == ["a.wav", "b.flac"]
+    heard = set()
+    for seed in range(12):
+        added = effect(SAMPLES, RATE_HZ, np.random.default_rng(seed)) - SAMPLES
+        assert energy(added) == pytest.approx(energy(SAMPLES), rel=1e-4)
+        spectrum = np.abs(np.fft.rfft(added)) ** 2
+        heard.add("tone" if spectrum.max() > 0.2 * spectrum.sum() else "noise")
+    assert heard == {"tone", "noise"}
+
+
+def test_what_is_made_up_of_a_room_decays_by_60_db_in_the_time_given():
+    click = np.zeros(2 * RATE_HZ, dtype=np.float32)
+    click[100] = 1.0
+    room = Reverberate(1.0, decay_s=(0.5, 0.5), direct_db=(0.0, 0.0))
+    wet = room(click, RATE_HZ, np.random.default_rng(5))
+    assert np.abs(wet).argmax() == 100
+    assert not wet[:99].any() or np.abs(wet[:99]).max() < 1e-6
+    tail = wet[101:]
+    assert energy(tail) == pytest.approx(wet[100] ** 2, rel=1e-3)
+    left_db = 10 * np.log10(np.cumsum(np.square(tail[::-1]))[::-1][: round(0.4 * RATE_HZ)] / energy(tail))
+    slope = np.polyfit(np.arange(len(left_db)) / RATE_HZ, left_db, 1)[0]
+    assert -60 / slope == pytest.approx(0.5, rel=0.1)
+    assert energy(wet) == pytest.approx(energy(click), rel=1e-3)
+
+
+def test_a_recorded_room_begins_at_its_direct_sound(tmp_path):
+    response = np.zeros(400)
+    response[[37, 137]] = 0.8, 0.4
+    (tmp_path / "rooms").mkdir()
+    soundfile.write(tmp_path / "rooms" / "a.wav", response, RATE_HZ, subtype="FLOAT")
+    room = Reverberate(1.0, str(tmp_path / "rooms"))
+    room.find_files()
+    wet = room(SAMPLES, RATE_HZ, np.random.default_rng(0))
+    expected = SAMPLES + 0.5 * np.concatenate([np.zeros(100), SAMPLES[:-100]])
+    assert np.allclose(wet, expected * np.sqrt(energy(SAMPLES) / energy(expected)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("frequency_hz", "least_db", "most_db"), [(60, -200, -30), (1000, -0.5, 0.5), (3900, -200, -8)]
+)
+def test_a_telephone_passes_the_middle_alone(frequency_hz, least_db, most_db):
+    heard = Telephone(1.0)(tone(frequency_hz), RATE_HZ, np.random.default_rng(0))[RATE_HZ // 2 :]
+    assert least_db < 10 * np.log10(energy(heard) / energy(tone(frequency_hz)[RATE_HZ // 2 :])) < most_db
+
+
+def test_volume_stays_within_its_range():
+    gains = [Volume(1.0, (-6.0, 3.0))(np.ones(1), RATE_HZ, np.random.default_rng(seed))[0] for seed in range(200)]
+    assert 10 ** (-6 / 20) <= min(gains) < 0.6
+    assert 1.3 < max(gains) <= 10 ** (3 / 20)
+
+
+def test_each_effect_falls_on_its_share_of_the_cuts(cuts):
+    acoustics = Acoustics(telephone=Telephone(0.25))
+    rng = random.Random(0)
+    changed = sum(acoustics(cuts[0], rng) is not cuts[0] for _ in range(2000))
+    assert 420 < changed < 580
+    assert Acoustics()(cuts[0], rng) is cuts[0]
+    assert Acoustics(volume=Volume(0.0))(cuts[0], rng) is cuts[0]
+
+
+def test_speed_comes_first_and_is_what_makes_cuts_longer(cuts):
+    slow = Acoustics(speed=SpeedPerturb([0.8]), volume=Volume(1.0, (0.0, 0.0)))(cuts[0], random.Random(0))
+    assert slow.load_audio().shape == (1, 5000)
+    assert np.allclose(slow.load_audio(), SpeedPerturb([0.8])(cuts[0], random.Random(0)).load_audio())
+    assert Acoustics(speed=SpeedPerturb([0.8, 1.2])).slowest().factors == (0.8,)
+    assert Acoustics().slowest() is None
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_features_depend_on_the_seed_alone_and_not_on_workers(noise, cuts, num_workers):
+    def features(workers, seed):
+        acoustics = Acoustics(SpeedPerturb([0.9, 1.0]), *all_effects(noise)).of_corpus(cuts)
+        dataset = SpeechDataset(LogMel(20, RATE_HZ), CharacterTokenizer(["<blk>", "<unk>", "a"]), acoustics)
+        plan = [(seed, CutSet.from_cuts(cuts)), (seed + 1, CutSet.from_cuts(cuts[:2]))]
+        return [batch.features for batch in load_batches(dataset, plan, Workers(workers))]
+
+    alone, with_workers, other = features(0, 1), features(num_workers, 1), features(0, 5)
+    assert all(torch.equal(a, b) for a, b in zip(alone, with_workers, strict=True))
+    assert alone[0].shape != other[0].shape or not torch.equal(alone[0], other[0])
+
+
+def test_a_cut_with_effects_is_no_part_of_a_manifest(cuts):
+    changed = Acoustics(volume=Volume(1.0))(cuts[0], random.Random(0))
+    (transform,) = changed.recording.transforms
+    with pytest.raises(AssertionError, match="Unknown transform"):
+        Recording.from_dict({**cuts[0].recording.to_dict(), "transforms": [transform.to_dict()]}).load_audio()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AddNoise(), r"folder must name recordings of noise.*augment\.audio\.noise=null"),
+        (lambda: AddNoise(1.5, "x"), r"probability must be in \[0, 1\], given 1.5"),
+        (lambda: AddNoise(0.5, "x", (20.0, 0.0)), "snr_db must be two numbers, the smaller one first"),
+        (lambda: Reverberate(decay_s=(0.0, 1.0)), r"decay_s must be .* in \[0.01, 5\]"),
+        (lambda: AddBabble(num_talkers=(0, 3)), r"num_talkers must be .* in \[1, 20\]"),
+        (lambda: Volume(gain_db=(-200.0, 0.0)), "gain_db must be"),
+    ],
+)
+def test_impossible_options_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_noise_that_cannot_be_used_is_refused_by_name(noise, tmp_path):
+    with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder=.*nowhere"):
+        AddNoise(0.5, str(tmp_path / "nowhere")).find_files()
+    (noise / "broken.wav").write_bytes(b"no audio at all")
+    with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder: .*broken\.wav: .*; mend or remove it"):
+        AddNoise(0.5, str(noise)).find_files()
+
+
+def test_the_digest_of_files_changes_with_them(noise):
+    acoustics = Acoustics(noise=AddNoise(0.5, str(noise)))
+    before = acoustics.find_files()
+    assert before == Acoustics(noise=AddNoise(0.1, str(noise))).find_files() != ""
+    soundfile.write(noise / "a.wav", np.zeros(99), 16_000)
+    assert Acoustics(noise=AddNoise(0.5, str(noise))).find_files() != before
+    assert Acoustics(volume=Volume()).find_files() == ""
