@@ -16,7 +16,7 @@ DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
 ACCEPTED = "accepted.yaml"  # changes that the user has accepted, since a checkpoint may be older
 FILES = (".lock", "config.yaml", "overrides.yaml", ACCEPTED, DATA_RECORD, "metrics.csv", "wandb_id")
 UNSTARTED = {".lock", "config.yaml", DATA_RECORD}
-FOLDERS = ("checkpoints", "decode", "report", "wandb")
+FOLDERS = ("checkpoints", "decode", "lm", "report", "wandb")
 # wandb leaves a link to its log in the user's cache, and never opens it again
 WANDB_LOGS = "wandb/*/logs/debug-core.log"
 

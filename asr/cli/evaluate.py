@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.table import Table
-from rich.text import Text
 
 from asr.cli.app import run_app
 from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, output_folder
@@ -19,10 +15,9 @@ from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
-from asr.evaluation.formatting import percent
 from asr.inference.evaluate import evaluate_sets
-from asr.inference.tune import best_of, tune
-from asr.safe_io import named_path, write_new
+from asr.inference.tune import tell, tune
+from asr.safe_io import named_path
 
 console = PlainConsole()
 
@@ -49,7 +44,8 @@ def run(options: DictConfig) -> None:
     output = output_folder(options, checkpoint, "decode")
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
     if tuned_on:
-        notes.append(_tune(restored, tuned_on, output))
+        trials = tune(restored.recognizer, restored.decoder, restored.data_module, tuned_on)
+        notes.append(tell(trials, list(tuned_on), output))
     notes += [checkpoint.decoding_note(), *restored.notes]
     _, failures = evaluate_sets(restored.recognizer, restored.decoder, restored.data_module, sets, notes, output)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)
@@ -90,28 +86,6 @@ def _audio(sets: Mapping[str, Any]) -> set[tuple[str, float]]:
             else [f"{cut.features.storage_path}/{cut.features.storage_key}"]
         )
     }
-
-
-def _tune(restored: Restored, sets: Mapping[str, Any], output: Path) -> str:
-    """Choose the weights, print and write all that were tried; return a note on the choice."""
-    trials = tune(restored.recognizer, restored.decoder, restored.data_module, sets)
-    best, names = best_of(trials), list(trials[0].weights)
-    *rows, columns = names
-    table = Table(*rows, *(f"{value:g}" for value in dict.fromkeys(trial.weights[columns] for trial in trials)))
-    for values, group in groupby(trials, key=lambda trial: [trial.weights[name] for name in rows]):
-        cells = (Text(percent(trial.score.wer), style="bold" if trial is best else "") for trial in group)
-        table.add_row(*(f"{value:g}" for value in values), *cells)
-    console.print(f"WER % on {', '.join(sets)}, by {', '.join(names)} (the last in columns):")
-    console.print(table)
-    lines = [[*(f"{x:g}" for x in t.weights.values()), percent(t.score.wer), percent(t.score.cer)] for t in trials]
-    text = "".join("\t".join(line) + "\n" for line in ([*names, "wer", "cer"], *lines))
-    write_new(output / "tuning.tsv", text)
-    chosen = " ".join(f"decoder.{name}={value:g}" for name, value in best.weights.items())
-    console.print(f"chosen: {chosen}", soft_wrap=True)
-    for name, value in best.weights.items():
-        if value == max(trial.weights[name] for trial in trials):
-            console.print(f"{name}={value:g} is the largest that was tried: larger ones may be better", soft_wrap=True)
-    return f"weights chosen on {', '.join(sets)}, where the WER was {percent(best.score.wer)} %: {chosen}"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from asr.data.manifests.source_files import count_lines, matching_files, read_li
 from asr.language_models.arpa import MAX_NGRAMS, MAX_ORDER, arpa_lines
 from asr.language_models.kneser_ney import FALLBACK, MAX_WORDS, MIN_SENTENCE, estimate, laid_out, refuse_too_long
 from asr.language_models.ngrams import SPECIAL, UNKNOWN
-from asr.text.vocabulary import NUM_SPECIAL
+from asr.language_models.tokens import Tokens
 
 UNITS = ("tokens", "words")
 MAX_WORD = 300  # letters; with ten such words a line of an ARPA file is as long as lines may be
@@ -43,7 +43,7 @@ def run(options: DictConfig) -> None:
     output = new_file(options.output)
     files = _counted(options.text)
     text = restore_text(options.run)
-    units = _Tokens(text) if options.units == "tokens" else _Words()
+    units = Tokens(text.tokenizer) if options.units == "tokens" else _Words()
     sentences = laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
     if not sentences.num_sentences:
         raise ConfigError("text: no line holds a word; give a file with a sentence in each line")
@@ -109,22 +109,6 @@ def _gzipped(content: Iterable[bytes]) -> Iterator[bytes]:
     packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
     yield from map(packer.compress, content)
     yield packer.flush()
-
-
-class _Tokens:
-    """Numbers of tokens; all tokens of a run are words of its language models."""
-
-    def __init__(self, text: TextSide) -> None:
-        self._encode = text.tokenizer.encode
-        pieces = text.tokenizer.pieces[NUM_SPECIAL:]
-        if marks := set(SPECIAL) & set(pieces):
-            raise ConfigError(f"run: its tokenizer has a piece {min(marks)}, which language models need for themselves")
-        self.words = [*SPECIAL, *pieces]
-
-    def numbers(self, sentence: str) -> list[int]:
-        """Return the numbers of the tokens of a sentence."""
-        shift = len(SPECIAL) - NUM_SPECIAL
-        return [token + shift for token in self._encode(sentence)]
 
 
 class _Words:

@@ -46,7 +46,7 @@ def run(options: DictConfig) -> None:
         raise ConfigError("audio=-: standard input is closed; give it samples, or name a file")
     file = None if live else _open(named_path(options.audio))
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate
-    restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **UNUSED}))
+    restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **UNUSED}), with_lm=False)
     try:
         module = restored.data_module
         parts = restored.recognizer, module.tokenizer, module.features, restored.decoder

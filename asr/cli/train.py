@@ -41,11 +41,13 @@ from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.errors import RunFailed
+from asr.inference.transcripts_lm import AFTER_TRAINING, with_transcripts
 from asr.run_folder import backup_existing, backup_path, claim_run_folder, create_run_folder, lock_run_dir, point_latest
 from asr.safe_io import write_whole
 from asr.signals import Terminated
 from asr.subprocesses import is_first_process
 from asr.training.callbacks.cost import measured_cost
+from asr.training.checkpoint_files import explaining_failed_writes
 from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.fit import fit
 from asr.training.processes import agree, is_started_as_rank
@@ -254,11 +256,14 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         cuts = plan.prepared.cuts("train")
         dataset, order = plan.data_module.training_data(cuts, config["seed"], plan.data.perturb)
         dev = [plan.data_module.evaluation_loader(plan.prepared.cuts(name)) for name in module.dev_names]
+        with explaining_failed_writes(run_dir):
+            parts = module.recognizer, plan.data_module, plan.prepared, plan.data.text
+            search = with_transcripts(*parts, run_dir, config["transcripts_lm"] if is_first_process() else 0)
         loader = ResumableLoader(dataset, order, plan.data_module.workers)
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
         early = why_early(trainer)
         if is_first_process():
-            backup_existing(run_dir, ("decode", "report"))
+            backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING))
             report_run(
                 module,
                 plan.data_module,
@@ -271,6 +276,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
                 weights=config["weights"],
                 decode=config["decode"],
                 notes=[early] if early else [],
+                search=search,
             )
         exit_code = 0
     finally:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+from rich.table import Table
+from rich.text import Text
 
 from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
@@ -14,9 +18,13 @@ from asr.data.loading.data_module import DataModule
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
+from asr.evaluation.formatting import percent
 from asr.evaluation.wer import Score, Utterance, score
 from asr.inference.batches import process
 from asr.models.recognizer import Recognizer
+from asr.safe_io import write_new
+
+TRIED = "tuning.tsv"  # all trials
 
 console = PlainConsole()
 
@@ -76,6 +84,33 @@ def tune(recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets
     return trials
 
 
-def best_of(trials: list[Trial]) -> Trial:
+def best_of(trials: Sequence[Trial]) -> Trial:
     """Return the trial with the fewest errors."""
     return min(trials, key=lambda trial: (trial.score.words.errors, trial.score.characters.errors))
+
+
+def tell(trials: Sequence[Trial], sets: Sequence[str], folder: Path) -> str:
+    """Print all that were tried, write them to a file, and return a note on the choice.
+
+    Args:
+        trials: of `tune`.
+        sets: that they were tried on.
+        folder: of the file.
+    """
+    best, names = best_of(trials), list(trials[0].weights)
+    *rows, columns = names
+    table = Table(*rows, *(f"{value:g}" for value in dict.fromkeys(trial.weights[columns] for trial in trials)))
+    for values, group in itertools.groupby(trials, key=lambda trial: [trial.weights[name] for name in rows]):
+        cells = (Text(percent(trial.score.wer), style="bold" if trial is best else "") for trial in group)
+        table.add_row(*(f"{value:g}" for value in values), *cells)
+    console.print(f"WER % on {', '.join(sets)}, by {', '.join(names)} (the last in columns):")
+    console.print(table)
+    lines = [[*(f"{x:g}" for x in t.weights.values()), percent(t.score.wer), percent(t.score.cer)] for t in trials]
+    text = "".join("\t".join(line) + "\n" for line in ([*names, "wer", "cer"], *lines))
+    write_new(folder / TRIED, text)
+    chosen = " ".join(f"decoder.{name}={value:g}" for name, value in best.weights.items())
+    console.print(f"chosen: {chosen}", soft_wrap=True)
+    for name, value in best.weights.items():
+        if value == max(trial.weights[name] for trial in trials):
+            console.print(f"{name}={value:g} is the largest that was tried: larger ones may be better", soft_wrap=True)
+    return f"weights chosen on {', '.join(sets)}, where the WER was {percent(best.score.wer)} %: {chosen}"

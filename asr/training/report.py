@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
+from asr.decoding.hypothesis import Decoder
+from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.report import summary
@@ -38,6 +40,7 @@ def report_run(
     weights: str = "raw",
     decode: Sequence[str] = ("best",),
     notes: Sequence[str] = (),
+    search: Callable[[], tuple[Decoder, str]] | None = None,
 ) -> None:
     """Decode the test sets, and write ``decode/`` and ``report/``.
 
@@ -55,6 +58,8 @@ def report_run(
             the last, which nothing on dev has chosen. The first gives the result. What the others give goes to
             ``decode/<name>/``, and to ``other_weights`` of the summary.
         notes: on the course of the run.
+        search: returns the decoder of the result, and a note on it; called with the weights of the result. What the
+            decoder of validation gives goes to ``decode/without_lm/``. None: the decoder of validation alone.
 
     Raises:
         RunFailed: a file cannot be written, or, after all is written, no utterance of a test set could be read.
@@ -65,7 +70,14 @@ def report_run(
         best, missing = _checkpoint(run_dir, first, weights)
         notes = [*prepared.notes, *notes, *_warned(missing, "Decoded with its raw weights instead")]
         sets = {name: prepared.cuts(name) for name in test_names}
-        results, failures = _evaluate(module, data_module, sets, best, notes, run_dir / "decode")
+        outcome: dict[str, Any] = {}
+        decoding = _Decoding(module, data_module, sets, module.decoder)
+        if search is not None and sets:
+            console.print("without a language model:")
+            outcome["without_lm"] = _numbers(decoding(best, notes, run_dir / "decode" / "without_lm"))
+            decoding.decoder, note = search()
+            notes.append(note)
+        results = decoding(best, notes, run_dir / "decode")
         for name, found in results.items():
             log_samples(loggers, f"test/{name}", found.score, best.update)
         test = _numbers(results)
@@ -76,23 +88,44 @@ def report_run(
             notes += _warned(missing, f"Left out: decode={which}")
             if not missing:
                 console.print(f"with decode={which}:")
-                found_there, failed = _evaluate(
-                    module, data_module, sets, checkpoint, notes, run_dir / "decode" / which
-                )
-                failures += failed
-                other_weights[which] = {"test": _numbers(found_there), **_origin(checkpoint)}
-                _log_summary(loggers, other_weights[which]["test"], f"{which}/")
-        effort = {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
-        size = sum(p.numel() for p in module.recognizer.parameters())
-        data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
-        outcome = {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
+                found_there = _numbers(decoding(checkpoint, notes, run_dir / "decode" / which))
+                other_weights[which] = {"test": found_there, **_origin(checkpoint)}
+                _log_summary(loggers, found_there, f"{which}/")
+        outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
         outcome |= {"other_weights": other_weights} if other_weights else {}
-        write_summary(run_dir, {**outcome, **effort, **data, **peak_memory_mb(), **provenance()})
-        if (run_dir / "metrics.csv").exists():  # logger=none writes none
-            plot_curves(run_dir / "metrics.csv", run_dir / "report")
+        outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
+        _write(run_dir, module, prepared, outcome)
         _print_places(run_dir, best.path, training, decoded=bool(results))
-    if failures:
-        raise RunFailed(failures[0])
+    if decoding.failures:
+        raise RunFailed(decoding.failures[0])
+
+
+class _Decoding:
+    """Decodes the test sets with the weights of a checkpoint; collects what failed."""
+
+    def __init__(
+        self, module: TrainingModule, data_module: DataModule, sets: Mapping[str, Any], decoder: Decoder
+    ) -> None:
+        self.module, self.data_module, self.sets, self.decoder = module, data_module, sets, decoder
+        self.failures: list[str] = []
+
+    def __call__(self, checkpoint: LoadedCheckpoint, notes: Sequence[str], folder: Path) -> dict[str, Evaluated]:
+        recognizer = self.module.recognizer
+        recognizer.load_state_dict(checkpoint.weights)  # instead of the weights of the last update
+        read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
+        told = [*notes, *read, checkpoint.decoding_note()]
+        results, failures = evaluate_sets(recognizer, self.decoder, self.data_module, self.sets, told, folder)
+        self.failures += failures
+        return results
+
+
+def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcome: Mapping[str, Any]) -> None:
+    """Write the summary and the curves."""
+    size = sum(p.numel() for p in module.recognizer.parameters())
+    data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
+    write_summary(run_dir, {**outcome, **data, **peak_memory_mb(), **provenance()})
+    if (run_dir / "metrics.csv").exists():  # logger=none writes none
+        plot_curves(run_dir / "metrics.csv", run_dir / "report")
 
 
 def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoint, str]:
@@ -118,19 +151,6 @@ def _warned(missing: str, consequence: str) -> list[str]:
     note = f"{missing}. {consequence}"
     console.print(f"WARNING: {note}", soft_wrap=True, style="bold red")
     return [note]
-
-
-def _evaluate(
-    module: TrainingModule,
-    data_module: DataModule,
-    sets: Mapping[str, Any],
-    checkpoint: LoadedCheckpoint,
-    notes: Sequence[str],
-    folder: Path,
-) -> tuple[dict[str, Evaluated], list[str]]:
-    module.recognizer.load_state_dict(checkpoint.weights)  # instead of the weights of the last update
-    told = [*notes, checkpoint.decoding_note()]
-    return evaluate_sets(module.recognizer, module.decoder, data_module, sets, told, folder)
 
 
 def _numbers(results: Mapping[str, Evaluated]) -> dict[str, dict[str, Any]]:

@@ -22,12 +22,15 @@ from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.error_text import first_line, is_out_of_memory
 from asr.inference.batches import default_device
+from asr.inference.transcripts_lm import saved_search
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoint_checks import count_at
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.weights import check_kind, choose_weights, misfit
+
+LACKING = "decoded without the model of the run's transcripts, which is in the folder of a finished run (lm/)"
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,13 @@ class Restored:
     decoder: Decoder
     text: TextNormalizer
     data_module: DataModule
+    lacking: str = ""
 
     @property
     def notes(self) -> list[str]:
-        """What the decoder has read, to be shown with results."""
-        return self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
+        """What the decoder has read, or lacks, to be shown with results."""
+        read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
+        return [*read, *([self.lacking] if self.lacking else [])]
 
     def prepared(self) -> PreparedData:
         """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
@@ -146,8 +151,13 @@ def _naming(path: Path) -> Iterator[None]:
         raise ConfigError(f"{path}: its config cannot be built: {type(error).__name__}: {first_line(error)}") from error
 
 
-def restore(options: DictConfig) -> Restored:
-    """Rebuild what ``run=`` names, for decoding with the options of the command."""
+def restore(options: DictConfig, with_lm: bool = True) -> Restored:
+    """Rebuild what ``run=`` names, for decoding with the options of the command.
+
+    Args:
+        options: of the command.
+        with_lm: decode with the language model in the run's folder, unless a decoder is given.
+    """
     torch.set_num_threads(num_threads(options.torch_threads, options.num_workers))
     check_kind(options.weights, options.average_since)
     batch, workers = BucketingConfig(options.batch_duration_s), Workers(options.num_workers)
@@ -166,9 +176,14 @@ def restore(options: DictConfig) -> Restored:
         data_module = DataModule(features, tokenizer, batch, workers)
         chosen = decoder or build_decoder(config)
         check_decoder(chosen, recognizer.head)
+        lacking = ""
+        if decoder is None and with_lm and config.get("transcripts_lm"):
+            own = saved_search(checkpoint.path.absolute().parent.parent, recognizer.head, config["transcripts_lm"])
+            chosen = own or chosen
+            lacking = "" if own else LACKING
     if isinstance(chosen, LoadsScorers):
         try:
             chosen.load_scorers(tokenizer, text)
         except ValueError as error:
             raise ConfigError(f"decoder: {error}") from error
-    return Restored(checkpoint, recognizer, chosen, text, data_module)
+    return Restored(checkpoint, recognizer, chosen, text, data_module, lacking)

@@ -1,0 +1,115 @@
+"""A language model of a run's own training transcripts, and the beam search that decodes with it.
+
+The model is estimated before training, and the weights of the search are chosen on dev after it; both lie in the run's
+folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from asr.console import PlainConsole
+from asr.data.loading.data_module import DataModule
+from asr.data.preparation.prepared import PreparedData
+from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.hypothesis import Decoder
+from asr.decoding.transducer_beam import TransducerBeam
+from asr.inference.tune import TRIED, best_of, tell, tune
+from asr.language_models.arpa import MAX_NGRAMS, arpa_lines
+from asr.language_models.kneser_ney import estimate, laid_out
+from asr.language_models.tokens import Tokens
+from asr.models.heads.protocols import FrameScores
+from asr.models.recognizer import Recognizer
+from asr.plain_data import read_json
+from asr.safe_io import write_new
+from asr.text.tokenizer import Tokenizer
+
+FOLDER, WEIGHTS = "lm", "weights.json"  # in the folder of a run
+AFTER_TRAINING = (f"{FOLDER}/{WEIGHTS}", f"{FOLDER}/{TRIED}")  # files that a resumed run writes again
+BEAM_SIZE = 16
+
+console = PlainConsole()
+
+
+def with_transcripts(
+    recognizer: Recognizer,
+    data_module: DataModule,
+    prepared: PreparedData,
+    normalize: Callable[[str], str],
+    run_dir: Path,
+    order: int,
+) -> Callable[[], tuple[Decoder, str]] | None:
+    """Estimate the model of a new run, and return what finds the best search with it after training.
+
+    Args:
+        recognizer: to be trained; when the search is looked for, it has the weights to decode with.
+        data_module: reads the cuts.
+        prepared: the data.
+        normalize: text → text as in the transcripts of the run.
+        run_dir: the run's folder; a resumed run has the model there already.
+        order: of the longest n-grams; 0: no model, and no search.
+
+    Raises:
+        ValueError: the text is too long, or has more n-grams than are decoded with.
+    """
+    if not order:
+        return None
+    if not _model(run_dir, order).exists():
+        cuts = (cut for name in prepared.names("train") for cut in prepared.cuts(name))
+        _write_model((cut.supervisions[0].text for cut in cuts), data_module.tokenizer, order, _model(run_dir, order))
+
+    def search() -> tuple[Decoder, str]:
+        decoder = _beam(recognizer.head, _model(run_dir, order))
+        decoder.load_scorers(data_module.tokenizer, normalize)
+        dev = {name: prepared.cuts(name) for name in prepared.names("dev")}
+        trials = tune(recognizer, decoder, data_module, dev)
+        note = tell(trials, list(dev), run_dir / FOLDER)
+        write_new(run_dir / FOLDER / WEIGHTS, json.dumps(dict(best_of(trials).weights), indent=1) + "\n")
+        return decoder, note
+
+    return search
+
+
+def _write_model(transcripts: Iterable[str], tokenizer: Tokenizer, order: int, path: Path) -> None:
+    tokens = Tokens(tokenizer)
+    try:
+        model, _ = estimate(laid_out(map(tokens.numbers, filter(None, transcripts))), tokens.words, order)
+        if len(model.keys) > MAX_NGRAMS:
+            raise ValueError(f"{len(model.keys)} n-grams are more than the {MAX_NGRAMS} that are decoded with")
+    except ValueError as error:
+        raise ValueError(f"transcripts_lm={order}: {error}; give a smaller order, or 0 for no model") from error
+    path.parent.mkdir(exist_ok=True)
+    write_new(path, (line.encode() for line in arpa_lines(model)))
+    console.print_line(f"language model of the transcripts: order {model.order}, {len(model.keys)} n-grams, {path}")
+
+
+def saved_search(run_dir: Path, head: object, order: int) -> Decoder | None:
+    """Return the search that a run's test sets were decoded with, without its model; None if there is none.
+
+    Args:
+        run_dir: maybe a stranger's.
+        head: of the run's recognizer.
+        order: of the model.
+
+    Raises:
+        ValueError: a file is damaged.
+    """
+    path = run_dir / FOLDER / WEIGHTS
+    if not path.is_file():
+        return None
+    weights = read_json(path)
+    numbers = isinstance(weights, dict) and all(type(value) in (int, float) for value in weights.values())
+    if not numbers or weights.keys() != {"lm_weight", "token_bonus"}:
+        raise ValueError(f"{path} must hold the numbers lm_weight and token_bonus alone; remove it, or restore it")
+    return _beam(head, _model(run_dir, order), **weights)
+
+
+def _model(run_dir: Path, order: int) -> Path:
+    return run_dir / FOLDER / f"transcripts-{order}.arpa"
+
+
+def _beam(head: object, model: Path, lm_weight: float = 0.3, token_bonus: float = 0.0) -> CtcBeam | TransducerBeam:
+    search: type[CtcBeam | TransducerBeam] = CtcBeam if isinstance(head, FrameScores) else TransducerBeam
+    return search(beam_size=BEAM_SIZE, lm=str(model), lm_weight=lm_weight, token_bonus=token_bonus)
