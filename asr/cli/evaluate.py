@@ -15,6 +15,7 @@ from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
+from asr.evaluation.normalization import Normalization
 from asr.inference.evaluate import evaluate_sets
 from asr.inference.tune import tell, tune
 from asr.safe_io import named_path
@@ -30,6 +31,7 @@ def main() -> None:
 def run(options: DictConfig) -> None:
     """Decode the sets, write hypotheses and error rates, and print them."""
     check_name(options)
+    normalization = Normalization(options.scoring.normalize)
     restored = restore(options)
     tuned_on = _tuning_sets(options, restored)
     if tuned_on and not any(cut.supervisions[0].text for cuts in tuned_on.values() for cut in cuts):
@@ -47,7 +49,8 @@ def run(options: DictConfig) -> None:
         trials = tune(restored.recognizer, restored.decoder, restored.data_module, tuned_on)
         notes.append(tell(trials, list(tuned_on), output))
     notes += [checkpoint.decoding_note(), *restored.notes]
-    _, failures = evaluate_sets(restored.recognizer, restored.decoder, restored.data_module, sets, notes, output)
+    parts = restored.recognizer, restored.decoder, restored.data_module
+    _, failures = evaluate_sets(*parts, sets, notes, output, normalization)
     console.print(f"hypotheses and error rates: {output}", soft_wrap=True)
     if failures:
         raise RunFailed(failures[0])

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.table import Table
 from rich.text import Text
 
 from asr.console import PlainConsole, printable
 from asr.data.loading.data_module import DataModule
 from asr.decoding.hypothesis import Decoder
 from asr.evaluation.confidence import Interval, bootstrap_interval
+from asr.evaluation.formatting import percent
+from asr.evaluation.normalization import Normalization
 from asr.evaluation.report import headline, write_report
 from asr.evaluation.wer import Score, Utterance, score
 from asr.inference.batches import Processed
@@ -36,6 +39,7 @@ def evaluate_sets(
     sets: Mapping[str, Any],
     notes: Sequence[str],
     folder: Path,
+    normalization: Normalization | None = None,
 ) -> tuple[dict[str, Evaluated], list[str]]:
     """Decode sets, write their files, and print error rates and speed.
 
@@ -46,6 +50,7 @@ def evaluate_sets(
         sets: cuts by the name of their set.
         notes: on the conditions, for the files and the terminal.
         folder: of the files.
+        normalization: of the texts that are scored; None: they are scored as they are.
 
     Returns:
         The results by set, and a message for each set of which nothing could be read; such a set has no files.
@@ -62,14 +67,30 @@ def evaluate_sets(
                 "put their audio back, or prepare the data again, and decode it with asr-evaluate"
             )
         else:
-            results[name] = _report(name, decoded, notes, folder)
+            results[name] = _report(name, decoded, notes, folder, normalization or Normalization())
+    if len(sets) > 1:
+        console.print(_table(results))
     return results, failures
 
 
-def _report(name: str, decoded: Processed[Utterance], notes: Sequence[str], folder: Path) -> Evaluated:
+def _table(results: Mapping[str, Evaluated]) -> Table:
+    table = Table(show_edge=False, pad_edge=False)
+    for column in ("set", "WER %", "95 %", "CER %", "words", "utterances"):
+        table.add_column(column, justify="left" if column == "set" else "right")
+    for name, (found, interval, _) in results.items():
+        ends = "" if interval.method == "none" else f"[{percent(interval.low)}, {percent(interval.high)}]"
+        sizes = str(found.words.num_reference), str(found.num_utterances)
+        table.add_row(Text(printable(name)), percent(found.wer), ends.replace("[", r"\["), percent(found.cer), *sizes)
+    return table
+
+
+def _report(
+    name: str, decoded: Processed[Utterance], notes: Sequence[str], folder: Path, normalization: Normalization
+) -> Evaluated:
+    notes = [*notes, normalization.note] if normalization.note else notes
     if decoded.unread:
         notes = [*notes, f"{len(decoded.unread)} utterances could not be read and are not counted"]
-    result = score(decoded.results)
+    result = score(normalization(decoded.results))
     interval, factor = bootstrap_interval(result), decoded.real_time_factor
     write_report(folder, name, result, interval, notes)
     console.print(Text.assemble((printable(name), "bold"), "  ", headline(result, interval)), soft_wrap=True)

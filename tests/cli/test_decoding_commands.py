@@ -131,6 +131,22 @@ def test_any_manifest_is_evaluated(trained, tmp_path):
     assert "not empty" in again
 
 
+def test_several_manifests_give_one_table_and_texts_are_normalized_if_that_is_asked_for(trained, tmp_path):
+    audio = audio_of(trained, "test")
+    for name, files in (("a", audio[:2]), ("b", audio[2:3])):
+        rows = "".join(f"{file}\tZERO, Zero!\n" for file in files)
+        (tmp_path / f"{name}.tsv").write_text(f"audio\ttext\n{rows}")
+    manifests = f"manifest=[{tmp_path}/a.tsv,{tmp_path}/b.tsv]"
+    printed = trained.run("evaluate", "run=first", manifests, "scoring.normalize=basic", f"output_dir={tmp_path}/out")
+    table = [line.split() for line in printed.splitlines() if line.split()[:1] in (["a"], ["b"])][-2:]
+    assert [(row[0], row[-2:]) for row in table] == [("a", ["4", "2"]), ("b", ["2", "1"])]
+    said = (tmp_path / "out" / "b.wer.txt").read_text()
+    assert "scoring.normalize=basic" in said
+    assert "ZERO" not in (tmp_path / "out" / "b.alignments.txt").read_text()
+    same = f"manifest=[{tmp_path}/a.tsv,{tmp_path}/./a.tsv]"
+    assert "two manifests would be the set 'a'" in trained.run("evaluate", "run=first", same, code=2)
+
+
 def test_duplicated_cuts_count_once(trained, tmp_path):
     path = audio_of(trained, "dev")[0]
     recording = Recording.from_file(path, recording_id="r")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 
 from asr.cli.builders.restore import Restored
 from asr.cli.errors import ConfigError
@@ -37,7 +37,7 @@ def evaluation_sets(
     """Return cuts by the name of their set, and notes on them.
 
     Args:
-        manifest: as typed; None: the run's own test sets.
+        manifest: as typed, one or a list; None: the run's own test sets.
         name: of its set; None: from its file.
         restored: that is to read them.
         option: that names the manifest, for messages.
@@ -45,14 +45,29 @@ def evaluation_sets(
     if manifest is None:
         prepared = restored.prepared()
         return {test: prepared.cuts(test) for test in prepared.names("test")}, list(prepared.notes)
-    path = named_path(manifest)
+    given = list(manifest) if isinstance(manifest, ListConfig) else [manifest]
+    if not given or (name is not None and len(given) > 1):
+        raise ConfigError(f"{option}: name one manifest, or several without name=, given {given}")
+    sets: dict[str, Any] = {}
+    notes: list[str] = []
+    for one in given:
+        found, cuts, told = _read(named_path(one), name, restored, option)
+        if found in sets:
+            raise ConfigError(f"{option}: two manifests would be the set {found!r}; rename one of their files")
+        sets[found] = cuts
+        notes += [f"{found}: {note}" for note in told] if len(given) > 1 else told
+    return sets, notes
+
+
+def _read(path: Path, name: object, restored: Restored, option: str) -> tuple[str, Any, list[str]]:
+    """Return the name of the set of a manifest, its cuts, and notes; what was left out is printed."""
     cuts, dropped, notes = evaluation_cuts(path, restored.text, restored.data_module.features, option)
     for item in dropped[:NUM_LEFT_OUT]:
         console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)
     if len(dropped) > NUM_LEFT_OUT:
         console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
     of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
-    return {of_file if name is None else str(name): cuts}, notes
+    return of_file if name is None else str(name), cuts, notes
 
 
 def output_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) -> Path:

@@ -1,0 +1,59 @@
+"""How texts are made alike before they are scored: spelling, case and numbers that are no errors of hearing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+
+from asr.evaluation.wer import Utterance
+from asr.text.normalize import TextNormalizer
+
+CHOICES = ("none", "basic", "english")
+
+
+class Normalization:
+    """Changes references and hypotheses alike.
+
+    Args:
+        name: ``none``; ``basic``, lower case without punctuation, of any language; or ``english``, Whisper's rules, by
+            which *colour* is *color*, *twenty one* is *21*, and *I'm* is *I am*.
+
+    Raises:
+        ValueError: there is no such choice, or its package is not installed.
+
+    Reference:
+        Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", arXiv:2212.04356, appendix C,
+        by the package whisper-normalizer.
+    """
+
+    def __init__(self, name: str = "none") -> None:
+        if name not in CHOICES:
+            raise ValueError(f"scoring.normalize must be one of {', '.join(CHOICES)}, given {name!r}")
+        self._change: Callable[[str], str] | None = None
+        self.note = ""
+        if name == "basic":
+            self._change = TextNormalizer("lower", "strip")
+            self.note = "scored in lower case without punctuation (scoring.normalize=basic)"
+        elif name == "english":
+            self._change = _english()
+            package = f"whisper-normalizer {version('whisper-normalizer')}"
+            self.note = f"scored after normalization of English by {package} (scoring.normalize=english)"
+
+    def __call__(self, utterances: Sequence[Utterance]) -> Sequence[Utterance]:
+        """Return utterances with changed texts."""
+        change = self._change
+        if change is None:
+            return utterances
+        return [replace(one, reference=change(one.reference), hypothesis=change(one.hypothesis)) for one in utterances]
+
+
+def _english() -> Callable[[str], str]:
+    try:
+        from whisper_normalizer.english import EnglishTextNormalizer
+    except ImportError as error:
+        raise ValueError(
+            "scoring.normalize=english needs the package whisper-normalizer: python3 scripts/setup.py scoring"
+        ) from error
+    normalizer: Callable[[str], str] = EnglishTextNormalizer()
+    return normalizer

@@ -1,0 +1,23 @@
+"""What scoring forgives, and what it does not."""
+
+import pytest
+
+from asr.evaluation.normalization import CHOICES, Normalization
+from asr.evaluation.wer import Utterance, score
+
+UTTERANCES = [Utterance("a", "Hello, Dr. Smith!", "hello doctor smith"), Utterance("b", "the colour", "the color")]
+EXPECTED = {"none": [3, 1], "basic": [1, 1], "english": [0, 0]}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_each_choice_forgives_more(name):
+    if name == "english":
+        pytest.importorskip("whisper_normalizer")
+    scored = score(Normalization(name)(UTTERANCES))
+    assert [item.words.errors for item in scored.utterances] == EXPECTED[name]
+    assert (f"scoring.normalize={name}" in Normalization(name).note) == (name != "none")
+
+
+def test_another_choice_is_refused():
+    with pytest.raises(ValueError, match="must be one of none, basic, english, given 'Basic'"):
+        Normalization("Basic")
