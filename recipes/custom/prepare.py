@@ -14,7 +14,7 @@ from asr.data.manifests.source_files import reads
 from asr.data.seeding import seed_for
 from asr.safe_io import named_path
 
-MIN_SPEAKERS = 3  # one for each of train, dev and test
+MIN_SPEAKERS = 5  # for each split that is made; fewer would be missed in training
 
 
 @reads(manifest_files)
@@ -28,8 +28,8 @@ def prepare_custom(
 ) -> Corpus:
     """Return the manifests of a source, with train, dev and test.
 
-    A missing dev or test is split off the rest: whole speakers if at least three are known, else utterances. The notes
-    say so.
+    A missing dev or test is split off the rest: whole speakers, a tenth of them at most, if at least five are known for
+    each split that is made, else utterances. The notes say so.
 
     Args:
         output_dir: unused, audio is not copied.
@@ -108,7 +108,7 @@ def split_off(
     splits = {name: list(found) for name, found in segments.items() if name not in (UNSPLIT, "train")}
     left = [*segments.get("train", []), *segments.get(UNSPLIT, [])]
     missing = [kind for kind in fractions if not any(name.startswith(kind) for name in splits)]
-    units, how = _units(left)
+    units, how, max_speakers = _units(left, len(missing))
     if len(units) <= len(missing):
         raise ValueError(
             f"{len(left)} utterances are too few to be split into train{''.join(f' and {kind}' for kind in missing)}; "
@@ -119,7 +119,7 @@ def split_off(
     notes = []
     for num_made, kind in enumerate(missing, start=1):
         # each of the following splits needs a unit, and so does train
-        max_units = len(order) - (len(missing) - num_made) - 1
+        max_units = min(len(order) - (len(missing) - num_made) - 1, max_speakers)
         chosen = _choose(order, units, fractions[kind] * len(left), max_units)
         order = [name for name in order if name not in chosen]
         splits[kind] = [segment for name in chosen for segment in units[name]]
@@ -127,19 +127,27 @@ def split_off(
     return {"train": [segment for name in sorted(order) for segment in units[name]], **splits}, notes
 
 
-def _units(segments: list[SupervisionSegment]) -> tuple[dict[str, list[SupervisionSegment]], str]:
-    """Group segments that must stay in one split: by speaker if enough are known, else each segment alone."""
+def _units(
+    segments: list[SupervisionSegment], num_missing: int
+) -> tuple[dict[str, list[SupervisionSegment]], str, int]:
+    """Group segments that must stay in one split: by speaker if enough are known, else each segment alone.
+
+    Returns:
+        The groups, how they were made, and how many of them a split may take.
+    """
     speakers = {segment.speaker for segment in segments}
     if None in speakers:
         why = "not every utterance names its speaker"
-    elif len(speakers) < MIN_SPEAKERS:
-        why = f"there are fewer than {MIN_SPEAKERS} speakers"
+    elif len(speakers) < MIN_SPEAKERS * num_missing:
+        why = f"there are fewer than {MIN_SPEAKERS * num_missing} speakers"
     else:
         why = ""
     units: dict[str, list[SupervisionSegment]] = {}
     for segment in segments:
         units.setdefault(segment.id if why else str(segment.speaker), []).append(segment)
-    return units, f"by utterance because {why}: voices may be in several splits" if why else "by speaker"
+    if why:
+        return units, f"by utterance because {why}: voices may be in several splits", len(units)
+    return units, "by speaker", max(1, len(units) // 10)
 
 
 def _choose(
