@@ -34,7 +34,6 @@ from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
-from asr.language_models.arpa import MAX_ORDER
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.training.evaluation_point import HasEvaluationPoint
@@ -90,7 +89,6 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     if config["callbacks"].get("checkpoints") is None:
         raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
     _check_weights(config)
-    _check_order(config["transcripts_lm"])
     _check_health(config)
     data_folder(config)
     if config["run_dir"] is None:
@@ -167,11 +165,6 @@ def _warn_of_decay(optimizer: Optimizer, config: Mapping[str, Any]) -> None:
             soft_wrap=True,
             style="bold red",
         )
-
-
-def _check_order(order: object) -> None:
-    if type(order) is not int or not 0 <= order <= MAX_ORDER:
-        raise ConfigError(f"transcripts_lm must be a whole number from 0 to {MAX_ORDER}, given {order!r}")
 
 
 def _check_weights(config: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 
 from asr.cli.config.bounds import bounded
 from asr.cli.errors import ConfigError
+from asr.language_models.arpa import MAX_ORDER
 
 MAX_RESOLVED_BYTES = 2**29
 MAX_NAME_BYTES = 100  # of a set, whose files have longer names; file systems allow 255
@@ -64,10 +65,12 @@ PLACES = Kind(
     "the name of a file or folder, a pattern, or a list of them",
     lambda value: all(map(_is_place, value)) if isinstance(value, list) else _is_place(value),
 )
+MANIFESTS = Kind("the name of a file or folder, or a list of them", PLACES.fits)
 NUMBER = Kind("a finite number", _is_number)
 SECONDS = Kind("a finite number above 0", lambda value: _is_number(value) and value > 0)
 COUNT = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
 SEED = Kind(f"a whole number of at least 0 and at most {MOST_SEED}", lambda v: COUNT.fits(v) and 0 <= v <= MOST_SEED)
+ORDER = Kind(f"a whole number from 0 to {MAX_ORDER}", lambda value: COUNT.fits(value) and 0 <= value <= MAX_ORDER)
 OPTIONS = Kind("a choice of its group", lambda value: isinstance(value, Mapping))
 LOGGERS = Kind(
     "a choice of its group, with options for each",
@@ -96,7 +99,7 @@ def one_of(*choices: str) -> Kind:
 TRANSCRIPTS = ("tsv", "txt", "json", "ctm", "srt", "vtt")
 READING = {"run": PLACE, "batch_duration_s": SECONDS, "num_workers": COUNT}
 DECODING = {**READING, "decoder": OPTIONS.or_null()}
-SETS = {"manifest": PLACE.or_null(), "name": FILE_NAME.or_null(), "output_dir": PLACE.or_null()}
+SETS = {"manifest": MANIFESTS.or_null(), "name": FILE_NAME.or_null(), "output_dir": PLACE.or_null()}
 TRAINING = {
     "seed": SEED,
     "init": STARTS,
@@ -110,12 +113,13 @@ TRAINING = {
     "weights": NAME,
     "decode": some_of("best", "last", "average"),
     "best_lr": RATES,
+    "transcripts_lm": ORDER,
 }
 GROUPS = ("decoder", "logger")  # a config may choose nothing from these
 KINDS: dict[str, dict[str, Kind]] = {
     "train": TRAINING,
     "prepare": TRAINING,
-    "evaluate": {**DECODING, **SETS, "tune": TUNE},
+    "evaluate": {**DECODING, **SETS, "tune": TUNE, "scoring": OPTIONS},
     "transcribe": {
         **DECODING,
         "audio": PLACES,
