@@ -13,6 +13,7 @@ from omegaconf import DictConfig, ListConfig
 
 from asr.cli.app import run_app
 from asr.cli.builders.restore import restore
+from asr.cli.builders.transcriber import transcriber_of
 from asr.cli.errors import ConfigError
 from asr.cli.output_file import new_file, write_output
 from asr.console import PlainConsole, printable
@@ -24,8 +25,6 @@ from asr.inference.transcripts.transcript import Transcript
 from asr.run_folder import usable_folder
 from asr.safe_io import write_new
 
-DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were
-SHORTEST_SEGMENT_S = 1.0
 GROUP = 100  # files that are transcribed before their transcripts are written
 
 Targets = dict[Path, dict[str, Path]]  # of each audio file, by format
@@ -82,17 +81,10 @@ def _check_formats(formats: Sequence[str], num_files: int) -> None:
 
 def _transcriber(options: DictConfig) -> Transcriber:
     restored = restore(options)
-    features = restored.data_module.features
-    if not features.from_audio:
-        raise ConfigError(
-            f"run: it was trained on features without audio, {features.num_features} per frame, and cannot read audio; "
-            "give features of the same kind to asr-evaluate manifest=PATH"
-        )
+    transcriber = transcriber_of(restored, options.max_segment_s, options.channels == "each")
     for note in restored.notes:
         console.print_line(note)
-    longest_s = options.max_segment_s or restored.checkpoint.data.get("utterance_s", DEFAULT_SEGMENT_S)
-    parts = restored.recognizer, restored.decoder, restored.data_module
-    return Transcriber(*parts, max(SHORTEST_SEGMENT_S, longest_s), options.channels == "each")
+    return transcriber
 
 
 def _to_one_place(
