@@ -76,6 +76,14 @@ def small_run(programs, tmp_path_factory) -> SmallRun:
 
 
 @pytest.fixture(scope="session")
+def causal(small_run, tmp_path_factory) -> Path:
+    """Return a checkpoint with an untrained causal Zipformer."""
+    from tests.causal_checkpoint import make_causal_checkpoint  # imports torch
+
+    return make_causal_checkpoint(small_run, tmp_path_factory.mktemp("causal") / "causal.ckpt")
+
+
+@pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Trained:
     folder = tmp_path_factory.mktemp("trained")
     printed = Workplace(folder).run("train", *TINY, "run_dir=first")

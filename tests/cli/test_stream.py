@@ -6,36 +6,6 @@ import sys
 import numpy as np
 import pytest
 import soundfile
-import torch
-
-from asr.cli.builders.parts import build_recognizer
-from asr.cli.builders.restore import recognizer_of
-from asr.training.checkpoints import checkpoint_file, load_checkpoint
-from tests.models.zipformer.sizes import WAVE
-
-ENCODER = {
-    "_target_": "asr.models.encoders.zipformer.encoder.ZipformerEncoder",
-    **{name: list(value) for name, value in WAVE.items()},
-    **{"causal": True, "chunk_size": [16], "left_context_frames": [32]},
-}
-
-
-@pytest.fixture(scope="module")
-def causal(small_run, tmp_path_factory):
-    """A checkpoint with an untrained causal Zipformer."""
-    path = tmp_path_factory.mktemp("causal") / "causal.ckpt"
-    source = checkpoint_file(str(small_run.run_dir))
-    state = torch.load(source, weights_only=True)
-    config = {**state["werdict"]["config"], "encoder": ENCODER}
-    vocab_size = len(load_checkpoint(source).weights["head.project.weight"])
-    built = build_recognizer(config, vocab_size, [-8.0] * 80, [4.0] * 80)
-    state["werdict"]["config"] = config
-    state["state_dict"] = {f"recognizer.{name}": tensor for name, tensor in built.state_dict().items()}
-    for key in ("averages", "callbacks", "optimizer_states", "lr_schedulers", "loops"):
-        state.pop(key, None)
-    torch.save(state, path)
-    recognizer_of(load_checkpoint(path))
-    return path
 
 
 @pytest.fixture
