@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterator
 from asr.error_text import first_line, is_out_of_memory
 from asr.signals import TRY_AGAIN, listen
 
-COMMANDS = ("prepare", "train", "evaluate", "transcribe", "align", "lm", "stream", "convert", "export", "compare")
+COMMANDS = (
+    *("prepare", "train", "evaluate", "transcribe", "align", "lm"),
+    *("stream", "demo", "convert", "export", "compare"),
+)
 INTERRUPTED = 130  # what a shell counts for SIGINT
 RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
 READ_BY_LIBRARIES = (
@@ -152,6 +155,11 @@ def lm() -> None:
 def stream() -> None:
     """Run ``asr-stream``."""
     start("stream")
+
+
+def demo() -> None:
+    """Run ``asr-demo``."""
+    start("demo")
 
 
 def convert() -> None:

@@ -243,7 +243,7 @@ def test_a_run_is_not_resumed_to_measure_batch_sizes(small_run):
 @pytest.mark.parametrize(("words", "said"), [([], "no command is given"), (["traiin"], "'traiin' is no command")])
 def test_a_start_without_a_command_lists_them(words, said):
     done = subprocess.run([sys.executable, "-m", "asr.cli", *words], capture_output=True, text=True, check=False)
-    allowed = "prepare, train, evaluate, transcribe, align, lm, stream, convert, export, compare"
+    allowed = "prepare, train, evaluate, transcribe, align, lm, stream, demo, convert, export, compare"
     assert (done.returncode, done.stderr) == (2, f"asr.cli: {said}; allowed: {allowed}\n")
 
 

@@ -67,8 +67,10 @@ PLACES = Kind(
 )
 MANIFESTS = Kind("the name of a file or folder, or a list of them", PLACES.fits)
 NUMBER = Kind("a finite number", _is_number)
-SECONDS = Kind("a finite number above 0", lambda value: _is_number(value) and value > 0)
+POSITIVE = Kind("a finite number above 0", lambda value: _is_number(value) and value > 0)
+SECONDS = POSITIVE
 COUNT = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+PORT = Kind("a whole number of at least 0 and at most 65535", lambda value: COUNT.fits(value) and 0 <= value <= 65535)
 SEED = Kind(f"a whole number of at least 0 and at most {MOST_SEED}", lambda v: COUNT.fits(v) and 0 <= v <= MOST_SEED)
 ORDER = Kind(f"a whole number from 0 to {MAX_ORDER}", lambda value: COUNT.fits(value) and 0 <= value <= MAX_ORDER)
 OPTIONS = Kind("a choice of its group", lambda value: isinstance(value, Mapping))
@@ -152,6 +154,15 @@ KINDS: dict[str, dict[str, Kind]] = {
         "sampling_rate_hz": COUNT,
         "packet_s": SECONDS,
         "at_own_pace": YES_OR_NO,
+        "endpoint_s": SECONDS,
+    },
+    "demo": {
+        "run": PLACE,
+        "decoder": OPTIONS.or_null(),
+        "port": PORT,
+        "max_upload_mb": POSITIVE,
+        "max_duration_s": SECONDS,
+        "max_segment_s": SECONDS.or_null(),
         "endpoint_s": SECONDS,
     },
     "convert": {"model": PLACE, "bpe_model": PLACE, "output": PLACE, "seed": SEED},
