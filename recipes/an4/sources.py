@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.data.manifests.archives import extract
 from asr.data.manifests.numpy_files import load_npz
 from asr.data.manifests.source_files import read_lines, visible_files
-from asr.data.preparation.fingerprint import describe_source, fingerprint
+from asr.data.preparation.source_folder import unpacked
 from asr.safe_io import check_regular_file, named_path
 
 HOME = "http://www.speech.cs.cmu.edu/databases/an4/"
@@ -62,10 +61,7 @@ def find_utterances(source: str, work: Path) -> list[Utterance]:
     Raises:
         ValueError: ``source`` holds no such utterances, or its lists contradict each other.
     """
-    folder = named_path(source)
-    if not folder.is_dir():
-        unpacked = work / f"unpacked-{fingerprint(describe_source(source))}"
-        folder = extract(folder, unpacked, max_bytes=MAX_BYTES, max_members=MAX_MEMBERS)
+    folder = unpacked(named_path(source), work, MAX_BYTES, MAX_MEMBERS)
     indexes, lists = _named(folder, INDEX), _named(folder, LIST)
     if not indexes and not lists:
         raise ValueError(

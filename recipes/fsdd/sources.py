@@ -13,9 +13,9 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from asr.data.manifests.archives import download, extract
+from asr.data.manifests.archives import download
 from asr.data.manifests.source_files import read_lines, visible_files
-from asr.data.preparation.fingerprint import describe_source, fingerprint
+from asr.data.preparation.source_folder import unpacked
 from asr.safe_io import named_path
 
 # the tag with all six speakers; the branch may grow
@@ -118,11 +118,8 @@ def _indexes(folder: Path) -> list[Path]:
 
 def _folder(source: str | None, work: Path) -> Path:
     path = named_path(source) if source else download(URL, work / "original.tar.gz")
-    if path.is_dir():
-        return path
-    unpacked = work / f"unpacked-{fingerprint(describe_source(str(path)))}"
     try:
-        return extract(path, unpacked, max_bytes=MAX_BYTES, max_members=MAX_MEMBERS)
+        return unpacked(path, work, MAX_BYTES, MAX_MEMBERS)
     except ValueError:
         if source is None:
             path.unlink()  # so that the next call downloads it again

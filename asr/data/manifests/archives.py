@@ -217,13 +217,14 @@ def _extract_zip(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
             zipped.extract(member, folder)
 
 
-def download(url: str, path: Path, sha256: str | None = None) -> Path:
+def download(url: str, path: Path, sha256: str | None = None, md5: str | None = None) -> Path:
     """Download a file with a progress bar, unless it exists; it appears complete or not at all.
 
     Args:
         url: https, or a server on this machine.
         path: of the file.
         sha256: of the content, if known.
+        md5: where this is what is published: it finds damage, not intent.
 
     Raises:
         ValueError: the download failed, or the content is another.
@@ -232,19 +233,21 @@ def download(url: str, path: Path, sha256: str | None = None) -> Path:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     work = path.with_name(f"{path.name}.partial")
+    content = hashlib.sha256() if md5 is None else hashlib.md5(usedforsecurity=False)
     try:
-        digest = _fetch(url, work)
+        _fetch(url, work, content)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise ValueError(f"{url} could not be downloaded ({error}); if you have a copy: data.source=PATH") from error
-    if sha256 is not None and digest != sha256:
-        raise ValueError(f"{url} is not what was expected: its SHA-256 is {digest}, not {sha256}")
+    expected, digest = sha256 if md5 is None else md5, content.hexdigest()
+    if expected is not None and digest != expected:
+        kind = "SHA-256" if md5 is None else "MD5"
+        raise ValueError(f"{url} is not what was expected: its {kind} is {digest}, not {expected}")
     work.rename(path)
     return path
 
 
-def _fetch(url: str, path: Path) -> str:
-    """Write the content of ``url`` to ``path``; return its SHA-256."""
-    digest = hashlib.sha256()
+def _fetch(url: str, path: Path, digest: hashlib._Hash) -> None:
+    """Write the content of ``url`` to ``path`` and to ``digest``."""
     _refuse_insecure(url)
     opener = urllib.request.build_opener(SecureRedirects)
     bar = Progress(console=PlainConsole())
@@ -258,7 +261,6 @@ def _fetch(url: str, path: Path) -> str:
         # urllib takes a lost connection for the end of the file
         if length and file.tell() != length:
             raise OSError(f"the connection ended after {file.tell()} of {length} bytes")
-    return digest.hexdigest()
 
 
 class SecureRedirects(urllib.request.HTTPRedirectHandler):

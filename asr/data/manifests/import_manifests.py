@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -11,13 +10,12 @@ from pathlib import Path
 from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
-from asr.data.manifests.audio_checks import archive_problem, audio_problem
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.manifests.manifest_checks import segment_problem
+from asr.data.manifests.recordings import open_recording
 from asr.data.manifests.source_files import refuse_special
-from asr.data.manifests.tables import SPLIT_ALIASES, Row, read_table
-from asr.errors import refuse_lack_of_resources
+from asr.data.manifests.tables import SPLIT_ALIASES, read_table
 from asr.safe_io import naming
 
 UNSPLIT = "all"
@@ -96,7 +94,7 @@ def _read_tsv(path: Path, imported: ImportedManifests) -> None:
     found: dict[str, list[tuple[Recording, SupervisionSegment]]] = defaultdict(list)
     for row in track(rows, "reading audio headers", transient=True):
         split = row.split or UNSPLIT
-        recording, problem = _open(row)
+        recording, problem = open_recording(row.audio, row.id)
         if recording is None:
             imported.dropped.append(Dropped(split, row.id, problem))
         else:
@@ -104,24 +102,6 @@ def _read_tsv(path: Path, imported: ImportedManifests) -> None:
             found[split].append((recording, segment))
     for split, pairs in found.items():
         imported.splits[split] = Manifests.of(*zip(*pairs, strict=True))
-
-
-def _open(row: Row) -> tuple[Recording | None, str]:
-    # Path.is_file raises an error on a name that is too long
-    if not os.path.isfile(row.audio):
-        return None, f"missing audio: {row.audio}"
-    if problem := archive_problem(row.audio.resolve()):
-        return None, problem
-    try:
-        # absolute, so that prepared cuts can be read from any folder
-        recording = Recording.from_file(row.audio.resolve(), recording_id=row.id)
-    except Exception as error:  # a decoder may raise anything on a file that is no audio
-        refuse_lack_of_resources(error, str(row.audio))
-        return None, f"unreadable audio: {row.audio}: {type(error).__name__}"
-    if recording.num_samples == 0:
-        return None, f"empty audio: {row.audio}"
-    problem = audio_problem(recording)
-    return (None, problem) if problem else (recording, "")
 
 
 def _read_cuts(path: Path, split: str, imported: ImportedManifests) -> None:

@@ -1,3 +1,4 @@
+import hashlib
 import http.server
 import io
 import tarfile
@@ -169,9 +170,12 @@ def address(tmp_path):
 
 def test_a_download_is_checked_and_kept(address, tmp_path):
     path = tmp_path / "deep" / "a.bin"
-    with pytest.raises(ValueError, match="not what was expected"):
-        download(f"{address}/a.bin", path, sha256="0" * 64)
-    assert not path.exists()
+    for other, kind in (({"sha256": "0" * 64}, "SHA-256"), ({"md5": "0" * 32}, "MD5")):
+        with pytest.raises(ValueError, match=f"not what was expected: its {kind} is"):
+            download(f"{address}/a.bin", path, **other)
+        assert not path.exists()
+    assert download(f"{address}/a.bin", path, md5=hashlib.md5(b"content").hexdigest()).read_bytes() == b"content"
+    path.unlink()
     assert download(f"{address}/a.bin", path).read_bytes() == b"content"
     assert download("http://127.0.0.1:9/gone", path).read_bytes() == b"content"
 

@@ -1,0 +1,73 @@
+"""Audio files with transcripts → recordings and supervisions, and the reasons why others cannot be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from lhotse import Recording, SupervisionSegment
+
+from asr.console import track
+from asr.data.manifests.audio_checks import archive_problem, audio_problem
+from asr.data.manifests.corpus import Dropped, Manifests
+from asr.errors import refuse_lack_of_resources
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A file of one utterance.
+
+    Attributes:
+        id: of the utterance, one line of text.
+        audio: the file, which may be missing.
+        text: transcript as written.
+        speaker: None where unknown.
+    """
+
+    id: str
+    audio: Path
+    text: str
+    speaker: str | None
+
+
+def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, str]:
+    """Return a recording whose header and end were read; or None, and why it cannot be used."""
+    # Path.is_file raises an error on a name that is too long
+    if not os.path.isfile(audio):
+        return None, f"missing audio: {audio}"
+    if problem := archive_problem(audio.resolve()):
+        return None, problem
+    try:
+        # absolute, so that prepared cuts can be read from any folder
+        recording = Recording.from_file(audio.resolve(), recording_id=recording_id)
+    except Exception as error:  # a decoder may raise anything on a file that is no audio
+        refuse_lack_of_resources(error, str(audio))
+        return None, f"unreadable audio: {audio}: {type(error).__name__}"
+    if recording.num_samples == 0:
+        return None, f"empty audio: {audio}"
+    problem = audio_problem(recording)
+    return (None, problem) if problem else (recording, "")
+
+
+def manifests_of(split: str, clips: Collection[Clip], language: str) -> tuple[Manifests, list[Dropped]]:
+    """Return the manifests of the clips that can be used, and the others.
+
+    Args:
+        split: that they belong to.
+        clips: with ids of their own.
+        language: code of the language.
+    """
+    recordings, segments, dropped = [], [], []
+    for clip in track(clips, f"reading headers of {split}", transient=True):
+        recording, problem = open_recording(clip.audio, clip.id)
+        if recording is None:
+            dropped.append(Dropped(split, clip.id, problem))
+        else:
+            recordings.append(recording)
+            segment = SupervisionSegment(
+                clip.id, clip.id, 0.0, recording.duration, text=clip.text, language=language, speaker=clip.speaker
+            )
+            segments.append(segment)
+    return Manifests.of(recordings, segments), dropped
