@@ -258,7 +258,8 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         dev = [plan.data_module.evaluation_loader(plan.prepared.cuts(name)) for name in module.dev_names]
         with explaining_failed_writes(run_dir):
             parts = module.recognizer, plan.data_module, plan.prepared, plan.data.text
-            search = with_transcripts(*parts, run_dir, config["transcripts_lm"] if is_first_process() else 0)
+            lm_order = config["transcripts_lm"] if is_first_process() else 0
+            search = with_transcripts(*parts, run_dir, lm_order, module.unit)
         loader = ResumableLoader(dataset, order, plan.data_module.workers)
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
         early = why_early(trainer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -33,7 +33,7 @@ class Interval:
 
     low: float
     high: float
-    unit: Literal["speaker", "utterance", "word"]
+    unit: Literal["speaker", "utterance", "word", "character"]
     num_units: int
     level: float = 0.95
     method: Literal["bootstrap", "exact upper bound", "none"] = "bootstrap"
@@ -67,7 +67,8 @@ def bootstrap_interval(score: Score, *, num_resamples: int = 10_000, level: floa
         illustrated in the case of the binomial", Biometrika 26, for sets without errors.
     """
     unit, errors, words = _units(score)
-    return interval_of_counts(unit, errors, words, num_resamples=num_resamples, level=level, seed=seed)
+    interval = interval_of_counts(unit, errors, words, num_resamples=num_resamples, level=level, seed=seed)
+    return replace(interval, unit=score.unit) if interval.unit == "word" else interval
 
 
 def interval_of_counts(

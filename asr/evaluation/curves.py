@@ -20,8 +20,13 @@ from asr.safe_io import write_whole
 Curve = tuple[Sequence[int], Sequence[float]]
 
 
-def plot_curves(metrics: Path, folder: Path) -> list[Path]:
+def plot_curves(metrics: Path, folder: Path, rate_name: str = "WER") -> list[Path]:
     """Draw ``loss.png``, ``wer.png`` and ``lr.png`` from a metrics.csv, as far as they were logged; return the files.
+
+    Args:
+        metrics: the file.
+        folder: of the pictures.
+        rate_name: what the error rate is called.
 
     Raises:
         ValueError: the file is not a table of metrics.
@@ -35,7 +40,7 @@ def plot_curves(metrics: Path, folder: Path) -> list[Path]:
     }
     plots: dict[str, tuple[Mapping[str, Curve], str, str]] = {
         "loss": ({"train": curves["train/loss"]} if "train/loss" in curves else {}, "loss (nats per token)", "linear"),
-        "wer": (wer, "WER on dev (%)", "log"),
+        "wer": (wer, f"{rate_name} on dev (%)", "log"),
         "lr": ({"lr": curves["train/lr"]} if "train/lr" in curves else {}, "learning rate", "linear"),
     }
     # a file matplotlibrc in the current folder may be somebody else's, and ask for TeX

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from asr.evaluation.alignment import aligned_view, confusions, error_name
 from asr.evaluation.confidence import Interval
 from asr.evaluation.formatting import count, percent
-from asr.evaluation.wer import AlignedWord, Score, ScoredUtterance
+from asr.evaluation.wer import AlignedWord, Score, ScoredUtterance, Unit, words_of
 from asr.evaluation.word_files import ctm_lines
 from asr.safe_io import refuse_existing, write_new
 
@@ -32,17 +32,23 @@ class ReportFiles(NamedTuple):
 
 
 def headline(score: Score, interval: Interval) -> str:
-    """Return the result in one line: WER with its interval, CER, edits and size of the set."""
+    """Return the result in one line: WER with its interval, CER, edits and size of the set; of characters the CER."""
     words = score.words
     edits = f"S {words.substitutions} D {words.deletions} I {words.insertions}"
-    size = f"{count(words.num_reference, 'word')}, {count(score.num_utterances, 'utterance')}"
-    return f"WER {percent(score.wer)} % {_interval_text(interval)} | CER {percent(score.cer)} % | {edits} | {size}"
+    size = f"{count(words.num_reference, score.unit)}, {count(score.num_utterances, 'utterance')}"
+    rates = [f"{score.rate_name} {percent(score.wer)} % {_interval_text(interval)}"]
+    rates += [f"CER {percent(score.cer)} %"] if score.unit == "word" else []
+    return " | ".join([*rates, edits, size])
 
 
 def summary(score: Score, interval: Interval) -> dict[str, float | int | str | None]:
-    """Return the result as plain numbers for a JSON file; rates are fractions, unknown ends are None."""
+    """Return the result as plain numbers for a JSON file; rates are fractions, unknown ends are None.
+
+    ``wer`` and ``num_words`` count in ``unit``.
+    """
     known = interval.method != "none"
     return {
+        "unit": score.unit,
         "wer": score.wer,
         "wer_low": interval.low if known else None,
         "wer_high": interval.high if known else None,
@@ -64,7 +70,7 @@ def summary(score: Score, interval: Interval) -> dict[str, float | int | str | N
 
 def _digest_of_references(score: Score) -> str:
     """Return what tells whether two runs were scored against the same texts, whatever the order of utterances."""
-    texts = sorted((item.utterance.id, item.utterance.reference.split()) for item in score.utterances)
+    texts = sorted((item.utterance.id, words_of(item.utterance.reference, score.unit)) for item in score.utterances)
     return hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
 
 
@@ -110,7 +116,7 @@ def write_report(
     ordered = sorted(score.utterances, key=lambda item: item.utterance.id)
     hypotheses = (f"{item.utterance.id}\t{' '.join(item.utterance.hypothesis.split())}\n" for item in ordered)
     write_new(files.hypotheses, "".join(hypotheses))
-    alignments = (f"{_utterance_line(item)}\n{aligned_view(item.alignment)}\n" for item in ordered)
+    alignments = (f"{_utterance_line(item, score.unit)}\n{aligned_view(item.alignment)}\n" for item in ordered)
     write_new(files.alignments, "\n".join(alignments))
     write_new(files.words, "".join(ctm_lines(item.utterance.id, item.utterance.words) for item in ordered))
     write_new(files.errors, _errors_text(ordered))
@@ -146,7 +152,7 @@ def _wer_text(score: Score, interval: Interval, notes: Sequence[str]) -> str:
     wrong = [item for item in score.utterances if item.words.errors]
     worst = sorted(wrong, key=lambda item: (-item.words.errors, item.utterance.id))[:NUM_WORST]
     for item in worst:
-        lines += [_utterance_line(item), aligned_view(item.alignment), ""]
+        lines += [_utterance_line(item, score.unit), aligned_view(item.alignment), ""]
     lines += ([] if worst else ["none has any", ""]) + ["Most frequent errors", ""]
     counted = confusions(item.alignment for item in score.utterances).items()
     frequent = sorted(counted, key=lambda entry: (-entry[1], error_name(entry[0]), _arrow(entry[0])))[:NUM_CONFUSIONS]
@@ -158,6 +164,6 @@ def _arrow(pair: AlignedWord) -> str:
     return " -> ".join(word for word in pair if word is not None)
 
 
-def _utterance_line(item: ScoredUtterance) -> str:
-    errors, words = count(item.words.errors, "error"), count(item.words.num_reference, "word")
+def _utterance_line(item: ScoredUtterance, unit: Unit) -> str:
+    errors, words = count(item.words.errors, "error"), count(item.words.num_reference, unit)
     return f"{item.utterance.id}: {errors} in {words}"

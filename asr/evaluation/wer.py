@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import jiwer
 
@@ -13,6 +14,12 @@ from asr.text.words import Word
 
 AlignedWord = tuple[str | None, str | None]
 """A reference word and the hypothesis word aligned with it; None: no word."""
+
+Unit = Literal["word", "character"]
+"""What an error rate counts. Scripts without spaces between words are scored by character: each counts as a word."""
+
+
+RATE_NAMES: dict[Unit, str] = {"word": "WER", "character": "CER"}
 
 
 @dataclass(frozen=True)
@@ -91,12 +98,19 @@ class Score:
         words: total over them; at least one reference word.
         characters: the same in Unicode code points, with the single spaces between words.
         num_duplicates: utterances left out because an earlier one has the same id.
+        unit: what counted as a word.
     """
 
     utterances: tuple[ScoredUtterance, ...]
     words: ErrorCounts
     characters: ErrorCounts
     num_duplicates: int = 0
+    unit: Unit = "word"
+
+    @property
+    def rate_name(self) -> str:
+        """What ``wer`` is called: of characters it is a CER."""
+        return RATE_NAMES[self.unit]
 
     @property
     def wer(self) -> float:
@@ -114,11 +128,11 @@ class Score:
         return len(self.utterances)
 
 
-def score(utterances: Iterable[Utterance]) -> Score:
+def score(utterances: Iterable[Utterance], unit: Unit = "word") -> Score:
     """Count the errors of every utterance and in total.
 
-    Words are separated by whitespace. Of utterances with the same id only the first counts: distributed samplers
-    repeat some to fill their last batch.
+    Words are separated by whitespace; with ``unit="character"`` each character but whitespace is one. Of utterances
+    with the same id only the first counts: distributed samplers repeat some to fill their last batch.
 
     Raises:
         ValueError: there is no reference word, so that no error rate exists.
@@ -127,7 +141,7 @@ def score(utterances: Iterable[Utterance]) -> Score:
     first: dict[str, Utterance] = {}
     for utterance in given:
         first.setdefault(utterance.id, utterance)
-    scored = tuple(map(_score_utterance, first.values()))
+    scored = tuple(_score_utterance(utterance, unit) for utterance in first.values())
     words = sum((item.words for item in scored), ErrorCounts())
     if words.num_reference == 0:
         raise ValueError(
@@ -135,13 +149,21 @@ def score(utterances: Iterable[Utterance]) -> Score:
             "check the transcripts of the set, or score it together with a set that has words"
         )
     characters = sum((item.characters for item in scored), ErrorCounts())
-    return Score(scored, words, characters, num_duplicates=len(given) - len(scored))
+    return Score(scored, words, characters, len(given) - len(scored), unit)
 
 
-def _score_utterance(utterance: Utterance) -> ScoredUtterance:
+def words_of(text: str, unit: Unit) -> list[str]:
+    """Return what counts as the words of a text."""
+    words = text.split()
+    return words if unit == "word" else list("".join(words))
+
+
+def _score_utterance(utterance: Utterance, unit: Unit) -> ScoredUtterance:
     # jiwer splits words at single spaces only
+    reference, hypothesis = (" ".join(words_of(text, unit)) for text in (utterance.reference, utterance.hypothesis))
+    words = jiwer.process_words(reference, hypothesis)
     reference, hypothesis = " ".join(utterance.reference.split()), " ".join(utterance.hypothesis.split())
-    words, characters = jiwer.process_words(reference, hypothesis), jiwer.process_characters(reference, hypothesis)
+    characters = jiwer.process_characters(reference, hypothesis)
     return ScoredUtterance(utterance, _counts(words), _counts(characters), _aligned_words(words))
 
 

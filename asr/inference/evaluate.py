@@ -16,7 +16,7 @@ from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.formatting import percent
 from asr.evaluation.normalization import Normalization
 from asr.evaluation.report import headline, write_report
-from asr.evaluation.wer import Score, Utterance, score
+from asr.evaluation.wer import RATE_NAMES, Score, Unit, Utterance, score
 from asr.inference.batches import Processed
 from asr.inference.decode import decode_all
 from asr.models.recognizer import Recognizer
@@ -40,6 +40,7 @@ def evaluate_sets(
     notes: Sequence[str],
     folder: Path,
     normalization: Normalization | None = None,
+    unit: Unit = "word",
 ) -> tuple[dict[str, Evaluated], list[str]]:
     """Decode sets, write their files, and print error rates and speed.
 
@@ -51,6 +52,7 @@ def evaluate_sets(
         notes: on the conditions, for the files and the terminal.
         folder: of the files.
         normalization: of the texts that are scored; None: they are scored as they are.
+        unit: what error rates count.
 
     Returns:
         The results by set, and a message for each set of which nothing could be read; such a set has no files.
@@ -67,30 +69,37 @@ def evaluate_sets(
                 "put their audio back, or prepare the data again, and decode it with asr-evaluate"
             )
         else:
-            results[name] = _report(name, decoded, notes, folder, normalization or Normalization())
+            results[name] = _report(name, decoded, notes, folder, normalization or Normalization(), unit)
     if len(sets) > 1:
-        console.print(_table(results))
+        console.print(_table(results, unit))
     return results, failures
 
 
-def _table(results: Mapping[str, Evaluated]) -> Table:
+def _table(results: Mapping[str, Evaluated], unit: Unit) -> Table:
     table = Table(show_edge=False, pad_edge=False)
-    for column in ("set", "WER %", "95 %", "CER %", "words", "utterances"):
+    is_word = unit == "word"
+    cer = ["CER %"] if is_word else []  # else it is the first rate
+    for column in ("set", f"{RATE_NAMES[unit]} %", "95 %", *cer, f"{unit}s", "utterances"):
         table.add_column(column, justify="left" if column == "set" else "right")
     for name, (found, interval, _) in results.items():
         ends = "" if interval.method == "none" else f"[{percent(interval.low)}, {percent(interval.high)}]"
-        sizes = str(found.words.num_reference), str(found.num_utterances)
-        table.add_row(Text(printable(name)), percent(found.wer), ends.replace("[", r"\["), percent(found.cer), *sizes)
+        rates = [percent(found.wer), ends.replace("[", r"\["), *([percent(found.cer)] if is_word else [])]
+        table.add_row(Text(printable(name)), *rates, str(found.words.num_reference), str(found.num_utterances))
     return table
 
 
 def _report(
-    name: str, decoded: Processed[Utterance], notes: Sequence[str], folder: Path, normalization: Normalization
+    name: str,
+    decoded: Processed[Utterance],
+    notes: Sequence[str],
+    folder: Path,
+    normalization: Normalization,
+    unit: Unit,
 ) -> Evaluated:
     notes = [*notes, normalization.note] if normalization.note else notes
     if decoded.unread:
         notes = [*notes, f"{len(decoded.unread)} utterances could not be read and are not counted"]
-    result = score(normalization(decoded.results))
+    result = score(normalization(decoded.results), unit)
     interval, factor = bootstrap_interval(result), decoded.real_time_factor
     write_report(folder, name, result, interval, notes)
     console.print(Text.assemble((printable(name), "bold"), "  ", headline(result, interval)), soft_wrap=True)

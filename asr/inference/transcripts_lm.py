@@ -16,6 +16,7 @@ from asr.data.preparation.prepared import PreparedData
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.transducer_beam import TransducerBeam
+from asr.evaluation.wer import Unit
 from asr.inference.tune import TRIED, best_of, tell, tune
 from asr.language_models.arpa import MAX_NGRAMS, arpa_lines
 from asr.language_models.kneser_ney import estimate, laid_out
@@ -40,6 +41,7 @@ def with_transcripts(
     normalize: Callable[[str], str],
     run_dir: Path,
     order: int,
+    unit: Unit = "word",
 ) -> Callable[[], tuple[Decoder, str]] | None:
     """Estimate the model of a new run, and return what finds the best search with it after training.
 
@@ -50,6 +52,7 @@ def with_transcripts(
         normalize: text → text as in the transcripts of the run.
         run_dir: the run's folder; a resumed run has the model there already.
         order: of the longest n-grams; 0: no model, and no search.
+        unit: what error rates count.
 
     Raises:
         ValueError: the text is too long, or has more n-grams than are decoded with.
@@ -64,7 +67,7 @@ def with_transcripts(
         decoder = _beam(recognizer.head, _model(run_dir, order))
         decoder.load_scorers(data_module.tokenizer, normalize)
         dev = {name: prepared.cuts(name) for name in prepared.names("dev")}
-        trials = tune(recognizer, decoder, data_module, dev)
+        trials = tune(recognizer, decoder, data_module, dev, unit)
         note = tell(trials, list(dev), run_dir / FOLDER)
         write_new(run_dir / FOLDER / WEIGHTS, json.dumps(dict(best_of(trials).weights), indent=1) + "\n")
         return decoder, note

@@ -19,7 +19,7 @@ from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
 from asr.evaluation.formatting import percent
-from asr.evaluation.wer import Score, Utterance, score
+from asr.evaluation.wer import Score, Unit, Utterance, score
 from asr.inference.batches import process
 from asr.models.recognizer import Recognizer
 from asr.safe_io import write_new
@@ -37,7 +37,9 @@ class Trial:
     score: Score
 
 
-def tune(recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets: Mapping[str, Any]) -> list[Trial]:
+def tune(
+    recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets: Mapping[str, Any], unit: Unit = "word"
+) -> list[Trial]:
     """Decode sets with all combinations of weights, and leave the decoder with the best, those of the lowest WER.
 
     Audio is encoded once for all of them. Between equal ones the lower CER decides, then the smaller weights.
@@ -47,6 +49,7 @@ def tune(recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets
         decoder: encodings → tokens; its weights are tunable.
         data_module: reads the cuts.
         sets: cuts by the name of their set.
+        unit: what error rates count.
 
     Returns:
         All combinations, in the order of their weights.
@@ -79,7 +82,7 @@ def tune(recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets
         console.print_line(f"could not read {cut}: {reason}")
     if not found[0]:
         raise RunFailed(f"none of the {len(unread)} utterances of {', '.join(sets)} could be read to choose weights on")
-    trials = [Trial(weights, score(utterances)) for weights, utterances in zip(grid, found, strict=True)]
+    trials = [Trial(weights, score(utterances, unit)) for weights, utterances in zip(grid, found, strict=True)]
     decoder.weigh(**best_of(trials).weights)
     return trials
 
@@ -103,7 +106,7 @@ def tell(trials: Sequence[Trial], sets: Sequence[str], folder: Path) -> str:
     for values, group in itertools.groupby(trials, key=lambda trial: [trial.weights[name] for name in rows]):
         cells = (Text(percent(trial.score.wer), style="bold" if trial is best else "") for trial in group)
         table.add_row(*(f"{value:g}" for value in values), *cells)
-    console.print(f"WER % on {', '.join(sets)}, by {', '.join(names)} (the last in columns):")
+    console.print(f"{best.score.rate_name} % on {', '.join(sets)}, by {', '.join(names)} (the last in columns):")
     console.print(table)
     lines = [[*(f"{x:g}" for x in t.weights.values()), percent(t.score.wer), percent(t.score.cer)] for t in trials]
     text = "".join("\t".join(line) + "\n" for line in ([*names, "wer", "cer"], *lines))
@@ -113,4 +116,5 @@ def tell(trials: Sequence[Trial], sets: Sequence[str], folder: Path) -> str:
     for name, value in best.weights.items():
         if value == max(trial.weights[name] for trial in trials):
             console.print(f"{name}={value:g} is the largest that was tried: larger ones may be better", soft_wrap=True)
-    return f"weights chosen on {', '.join(sets)}, where the WER was {percent(best.score.wer)} %: {chosen}"
+    reached = f"the {best.score.rate_name} was {percent(best.score.wer)} %"
+    return f"weights chosen on {', '.join(sets)}, where {reached}: {chosen}"

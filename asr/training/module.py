@@ -20,7 +20,7 @@ from asr.data.loading.batch import Batch
 from asr.data.seeding import seed_for
 from asr.decoding.hypothesis import Decoder
 from asr.errors import RunFailed
-from asr.evaluation.wer import Score, Utterance, score
+from asr.evaluation.wer import Score, Unit, Utterance, score
 from asr.inference.decode import decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
@@ -63,6 +63,7 @@ class TrainingModule(pl.LightningModule):
         max_duration_s: seconds of audio that a micro-batch may hold.
         extra_state: plain data that every checkpoint holds under the key ``werdict``.
         max_unreadable: number of utterances per epoch that may be unreadable; None: any number.
+        unit: what error rates count.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class TrainingModule(pl.LightningModule):
         max_duration_s: float,
         extra_state: Mapping[str, Any],
         max_unreadable: int | None = None,
+        unit: Unit = "word",
     ) -> None:
         super().__init__()
         self.recognizer, self.tokenizer, self.decoder = recognizer, tokenizer, decoder
@@ -83,6 +85,7 @@ class TrainingModule(pl.LightningModule):
         self.dev_names, self.max_duration_s, self.extra_state = dev_names, max_duration_s, extra_state
         self.hypotheses: dict[str, list[Utterance]] = {}
         self.scores: dict[str, Score] = {}
+        self.unit: Unit = unit
         self.sums = self._no_sums()
         self.guard, self.nominal_audio = NonfiniteGuard(), NominalAudio()
         self.unreadable = UnreadableCuts(max_unreadable)
@@ -253,7 +256,7 @@ class TrainingModule(pl.LightningModule):
                     f"none of the {num_unread} utterances of {name} could be read, so that no checkpoint can be chosen "
                     "by it; put their audio back and resume the run, or prepare the data again"
                 )
-        self.scores = {name: score(utterances) for name, utterances in found.items()}
+        self.scores = {name: score(utterances, self.unit) for name, utterances in found.items()}
         for name, result in self.scores.items():
             self.log_dict({f"val/{name}/wer": result.wer, f"val/{name}/cer": result.cer})
         # the name that CheckpointCallback and EarlyStopping read

@@ -14,6 +14,7 @@ from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.report import summary
+from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.training.callbacks.sample_tables import log_samples
 from asr.training.checkpoint_files import explaining_failed_writes
@@ -69,6 +70,8 @@ def report_run(
         first, *others = decode
         best, missing = _checkpoint(run_dir, first, weights)
         notes = [*prepared.notes, *notes, *_warned(missing, "Decoded with its raw weights instead")]
+        # asr-compare, which calls every error rate a WER, shows the notes of runs
+        notes += ["error rates are of characters, without spaces (CER)"] if module.unit == "character" else []
         sets = {name: prepared.cuts(name) for name in test_names}
         outcome: dict[str, Any] = {}
         decoding = _Decoding(module, data_module, sets, module.decoder)
@@ -114,7 +117,8 @@ class _Decoding:
         recognizer.load_state_dict(checkpoint.weights)  # instead of the weights of the last update
         read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
         told = [*notes, *read, checkpoint.decoding_note()]
-        results, failures = evaluate_sets(recognizer, self.decoder, self.data_module, self.sets, told, folder)
+        parts = recognizer, self.decoder, self.data_module
+        results, failures = evaluate_sets(*parts, self.sets, told, folder, unit=self.module.unit)
         self.failures += failures
         return results
 
@@ -125,7 +129,7 @@ def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcom
     data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
     write_summary(run_dir, {**outcome, **data, **peak_memory_mb(), **provenance()})
     if (run_dir / "metrics.csv").exists():  # logger=none writes none
-        plot_curves(run_dir / "metrics.csv", run_dir / "report")
+        plot_curves(run_dir / "metrics.csv", run_dir / "report", RATE_NAMES[module.unit])
 
 
 def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoint, str]:

@@ -50,7 +50,7 @@ def test_the_summary_is_plain_json():
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
     assert len(numbers.pop("references")) == 16
     assert numbers == {
-        "wer": 4 / 7, "wer_low": 0.025, "wer_high": 0.5, "cer": 7 / 22,
+        "unit": "word", "wer": 4 / 7, "wer_low": 0.025, "wer_high": 0.5, "cer": 7 / 22,
         "interval_level": 0.95, "interval_method": "bootstrap", "interval_unit": "speaker", "interval_num_units": 15,
         "substitutions": 2, "deletions": 1, "insertions": 1,
         "num_words": 7, "num_characters": 22, "num_utterances": 4, "num_duplicates": 1,
@@ -218,3 +218,17 @@ def test_a_set_name_that_could_leave_the_folder_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match=r"set name .* rename the set"):
         write_report(tmp_path, name, SCORE, INTERVAL)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_characters_the_headline_is_the_cer():
+    said = [Utterance("a", "今天天气", "今天天汽"), Utterance("b", "好的", "好的"), Utterance("c", "是", "是")]
+    result = score(said, unit="character")
+    line = headline(result, bootstrap_interval(result))
+    assert line.startswith("CER 14.29 % [")
+    assert line.endswith(" | S 1 D 0 I 0 | 7 characters, 3 utterances")
+    assert "WER" not in line
+    right = score([Utterance("a", "今天", "今天")], unit="character")
+    assert "no error in 2 characters" in headline(right, bootstrap_interval(right))
+    spoken = score(said)
+    assert summary(result, INTERVAL)["unit"] == "character"
+    assert summary(result, INTERVAL)["references"] != summary(spoken, INTERVAL)["references"]

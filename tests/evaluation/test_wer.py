@@ -97,3 +97,12 @@ def test_an_id_that_would_break_the_lines_of_a_report_is_refused(name):
 def test_text_that_is_missing_is_refused_with_the_id(field):
     with pytest.raises(ValueError, match=rf"utterance 'x': its {field} is None, not text"):
         Utterance(**{"id": "x", "reference": "one", "hypothesis": "one", field: None})
+
+
+def test_scripts_without_spaces_are_scored_by_character():
+    said = [Utterance("a", "今天 天气很好", "今天气很 号"), Utterance("b", "好", "好")]
+    words, characters = score(said), score(said, unit="character")
+    assert (words.words.num_reference, words.words.errors, words.rate_name) == (3, 2, "WER")
+    assert (characters.words.num_reference, characters.words.errors, characters.rate_name) == (7, 2, "CER")
+    assert characters.wer == 2 / 7
+    assert characters.utterances[0].alignment[:2] == (("今", "今"), ("天", "天"))

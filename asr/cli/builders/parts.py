@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.builders.instantiate import Configured, instantiate
 from asr.cli.builders.model_size import no_more_parameters_than
+from asr.cli.builders.scoring import scoring_unit
 from asr.cli.builders.targets import locate
 from asr.cli.config.explanations import CONFIGS
 from asr.cli.errors import ConfigError
@@ -232,6 +233,7 @@ def build_module(
             "tokenizer": prepared.tokenizer.state(),
             "data": data,
         },
+        unit=scoring_unit(config),
         max_unreadable=max_unreadable(config["data"].get("max_unreadable", 0), num_cuts),
     )
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from asr.cli.builders.model_size import no_more_parameters_than, refuse_huge_numbers
 from asr.cli.builders.parts import build_decoder, build_recognizer, check_decoder, num_threads, part
+from asr.cli.builders.scoring import scoring_unit
 from asr.cli.errors import ConfigError, shortened
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
@@ -21,6 +22,7 @@ from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.error_text import first_line, is_out_of_memory
+from asr.evaluation.wer import Unit
 from asr.inference.batches import default_device
 from asr.inference.transcripts_lm import saved_search
 from asr.models.recognizer import Recognizer
@@ -43,6 +45,7 @@ class Restored:
     text: TextNormalizer
     data_module: DataModule
     lacking: str = ""
+    unit: Unit = "word"  # of error rates
 
     @property
     def notes(self) -> list[str]:
@@ -168,7 +171,7 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
     config: Mapping[str, Any] = checkpoint.config
     recognizer = recognizer_of(checkpoint).to(default_device())
     with _naming(checkpoint.path):
-        features, text = part(config, "features"), part(config, "data.text")
+        features, text, unit = part(config, "features"), part(config, "data.text"), scoring_unit(config)
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         num_features = len(recognizer.normalize.mean)
         if features.num_features != num_features:
@@ -186,4 +189,4 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
             chosen.load_scorers(tokenizer, text)
         except ValueError as error:
             raise ConfigError(f"decoder: {error}") from error
-    return Restored(checkpoint, recognizer, chosen, text, data_module, lacking)
+    return Restored(checkpoint, recognizer, chosen, text, data_module, lacking, unit)

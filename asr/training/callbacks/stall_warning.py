@@ -150,6 +150,7 @@ class StallWarning(pl.Callback):
 
     def _check_wer(self, scores: Mapping[str, Score], update: int) -> None:
         state, wer = self.state, sum(result.wer for result in scores.values()) / len(scores)
+        rate_name = next(iter(scores.values())).rate_name
         loss = state.trend.mean if state.trend else math.inf
         state.high_wer = [*state.high_wer, loss][-self.num_validations :] if wer >= 1 else []
         if len(state.high_wer) < self.num_validations:
@@ -162,8 +163,8 @@ class StallWarning(pl.Callback):
         self._warn(
             "wer",
             age,
-            f"update {update}: the WER on dev is {100 * wer:.0f} %, and was at least 100 % at {self.num_validations} "
-            f"validations in a row, {trend}. Likely: {causes}.",
+            f"update {update}: the {rate_name} on dev is {100 * wer:.0f} %, and was at least 100 % at "
+            f"{self.num_validations} validations in a row, {trend}. Likely: {causes}.",
         )
 
     def _warn(self, topic: str, finding: str, text: str) -> None:
