@@ -143,6 +143,8 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     prepared = data_for_run(plain(config), outline.data, outline.encoder, launched is not None, may_prepare, recorded)
     check_monitors(outline.callbacks, prepared.names("dev"))
     data_module = DataModule(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
+    if "trainer.max_steps" in typed and "trainer.max_epochs" not in typed:
+        config.trainer.max_epochs = None  # of the recipe
     set_budget(config, prepared, data_module, outline.trainer.world_size)
     run_dir = None if launched is None else Path(launched)
     return Plan(
