@@ -28,6 +28,7 @@ from asr.cli.builders.parts import (
     outline_recognizer,
     part,
 )
+from asr.cli.builders.scoring import scoring_unit
 from asr.cli.builders.trainer import build_trainer
 from asr.cli.builders.trial_updates import try_optimizers, try_schedule
 from asr.cli.config.bounds import MAX_CPU_S, bounded
@@ -100,6 +101,7 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     data = build_data_parts(config, kept_tokenizer(config, resumed))
     if isinstance(data.perturb, Acoustics):
         data.perturb.find_files()
+    scoring_unit(config)
     refuse_huge_numbers(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     with no_more_than_this_machine_holds(on_cpu):

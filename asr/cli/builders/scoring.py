@@ -16,10 +16,10 @@ def scoring_unit(config: Mapping[str, Any]) -> Unit:
     Raises:
         ConfigError: it is neither words nor characters.
     """
-    match at(config, "scoring", "unit"):
+    match at(config, "data", "scoring_unit"):
         case None | "word":
             return "word"
         case "character":
             return "character"
         case other:
-            raise ConfigError(f"scoring.unit must be word or character, given {other!r}")
+            raise ConfigError(f"data.scoring_unit must be word or character, given {other!r}")

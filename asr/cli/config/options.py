@@ -79,10 +79,6 @@ LOGGERS = Kind(
     lambda value: isinstance(value, Mapping) and all(isinstance(node, Mapping | None) for node in value.values()),
 )
 STARTS = Kind("a place, or a mapping of path, weights, keep_tokenizer and freeze", lambda v: isinstance(v, Mapping))
-UNITS = Kind(
-    "a mapping with the unit that error rates count: unit: word, or unit: character",
-    lambda v: isinstance(v, Mapping) and set(v) == {"unit"} and v["unit"] in ("word", "character"),
-)
 RATES = Kind(
     "learning rates above 0 by the name of an optimizer",
     lambda value: isinstance(value, Mapping) and all(_is_number(rate) and rate > 0 for rate in value.values()),
@@ -120,7 +116,6 @@ TRAINING = {
     "decode": some_of("best", "last", "average"),
     "best_lr": RATES,
     "transcripts_lm": ORDER,
-    "scoring": UNITS,
 }
 GROUPS = ("decoder", "logger")  # a config may choose nothing from these
 KINDS: dict[str, dict[str, Kind]] = {
