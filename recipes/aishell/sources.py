@@ -1,0 +1,125 @@
+"""Finds and reads AISHELL-1: its transcripts, and wav/<split>/<speaker>/*.wav, or wav/<speaker>.tar.gz with these."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.data.manifests.corpus import Dropped
+from asr.data.manifests.recordings import Clip
+from asr.data.manifests.source_files import read_lines, refuse_unspeakable, visible_files
+from asr.data.preparation.source_folder import fetched, unpacked
+from asr.safe_io import named_path
+
+URL = "https://www.openslr.org/resources/33/data_aishell.tgz"
+MD5 = "2f494334227864a8a8fec932999db9d8"  # as in PaddleSpeech's dataset/aishell/aishell.py
+TOP, WAV = "data_aishell", "wav"
+TRANSCRIPT = Path("transcript", "aishell_transcript_v0.8.txt")
+SPLITS = ("train", "dev", "test")
+ARCHIVE = ".tar.gz"
+# letters in Chinese text often take the width of a Chinese character
+FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+
+
+@dataclass(frozen=True)
+class Places:
+    """The places of the corpus.
+
+    Attributes:
+        transcript: the file of all transcripts.
+        wavs: folders with ``<split>/<speaker>/*.wav``.
+    """
+
+    transcript: Path
+    wavs: tuple[Path, ...]
+
+
+def find_corpus(source: str | None, work: Path) -> Places:
+    """Return where the corpus lies, with the archives of its speakers unpacked.
+
+    Args:
+        source: the folder ``data_aishell``, the one above it, or an archive; None downloads the original.
+        work: folder to unpack archives in.
+
+    Raises:
+        ValueError: the source does not hold AISHELL-1, or an archive is refused.
+    """
+    folder = fetched(URL, work, md5=MD5) if source is None else unpacked(named_path(source), work)
+    top = _top(folder)
+    if top is None:
+        raise ValueError(
+            f"{source or folder}: AISHELL-1 is not there; expected {TRANSCRIPT} beside the folder {WAV}, as in "
+            "data_aishell.tgz"
+        )
+    for archive in _archives(top / WAV):
+        unpacked(archive, work / "speakers")
+        if archive.is_relative_to(work):
+            archive.unlink()  # our own copy, which would take as much room as the wavs
+    # also those that an interrupted call has unpacked
+    speakers = [path for path in _subfolders(work / "speakers") if path.suffix != ".partial"]
+    return Places(top / TRANSCRIPT, (top / WAV, *speakers))
+
+
+def source_files(folder: Path) -> Iterator[Path]:
+    """Yield the transcripts of a folder; audio and the archives of speakers are not read to find out what changed."""
+    if top := _top(folder):
+        yield top / TRANSCRIPT
+
+
+def _top(folder: Path) -> Path | None:
+    return next((top for top in (folder, folder / TOP) if (top / TRANSCRIPT).is_file()), None)
+
+
+def _archives(folder: Path) -> list[Path]:
+    """Return the archives of speakers that were not unpacked beside them."""
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    speakers = [name.removesuffix(ARCHIVE) for name in names if name.endswith(ARCHIVE)]
+    unpacked_too = {name for name in speakers for split in SPLITS if (folder / split / name).is_dir()}
+    return [folder / f"{name}{ARCHIVE}" for name in speakers if name not in unpacked_too]
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def read_corpus(corpus: Places) -> tuple[dict[str, list[Clip]], list[Dropped], int]:
+    """Return the transcribed utterances of each split by id, the audio without a transcript, and the reverse's number.
+
+    Raises:
+        ValueError: the transcripts are malformed, or a recording is there twice.
+    """
+    texts = dict(_transcripts(corpus.transcript))
+    splits: dict[str, list[Clip]] = defaultdict(list)
+    dropped: list[Dropped] = []
+    places: dict[str, Path] = {}
+    for split in SPLITS:
+        for path in sorted(_wavs(corpus, split), key=lambda path: path.stem):
+            if places.setdefault(path.stem, path) != path:
+                raise ValueError(f"{path.stem} is there twice, in {places[path.stem]} and {path}; remove one of them")
+            if path.stem in texts:
+                splits[split].append(Clip(path.stem, path, texts[path.stem], path.parent.name))
+            else:
+                dropped.append(Dropped(split, path.stem, f"no transcript: {corpus.transcript.name} has no line for it"))
+    return splits, dropped, len(texts.keys() - places.keys())
+
+
+def _wavs(corpus: Places, split: str) -> Iterator[Path]:
+    for folder in corpus.wavs:
+        yield from (path for path in visible_files(folder / split) if path.suffix == ".wav")
+
+
+def _transcripts(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield ids and transcripts without the spaces between words, letters in capitals of normal width."""
+    known = set()
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.split()
+        if not fields:
+            continue
+        if fields[0] in known:
+            raise ValueError(f"{path}, line {number}: {fields[0][:60]!r} has two transcripts; remove one of them")
+        known.add(fields[0])
+        refuse_unspeakable(f"{path}, line {number}", text := "".join(fields[1:]).translate(FULL_WIDTH).upper())
+        yield fields[0], text
