@@ -1,0 +1,124 @@
+"""Finds a language of Common Voice, and reads its tables: <release>/<language>/*.tsv and clips/*.mp3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.data.manifests.corpus import Dropped
+from asr.data.manifests.source_files import read_lines, refuse_unspeakable
+from asr.data.preparation.source_folder import unpacked
+from asr.safe_io import named_path
+from asr.text.normalize import is_one_line
+
+HOME = "https://commonvoice.mozilla.org/datasets"
+CLIPS = "clips"
+HELD_OUT = ("dev", "test")
+TRAINABLE = ("train", "validated", "other")
+COLUMNS = ("client_id", "path", "sentence")
+VOTES = ("up_votes", "down_votes")
+MAX_FIELDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table.
+
+    Attributes:
+        clip: name of its file, without the ending.
+        audio: the file.
+        sentence: as written.
+        speaker: its ``client_id``; None if that is empty.
+        margin: votes for it, less those against it.
+    """
+
+    clip: str
+    audio: Path
+    sentence: str
+    speaker: str | None
+    margin: int
+
+
+def find_language(source: str, language: str | None, work: Path) -> Path:
+    """Return the folder of a language.
+
+    Args:
+        source: that folder, one above it, or an archive.
+        language: code of the language; None if there is only one.
+        work: folder to unpack an archive in.
+
+    Raises:
+        ValueError: there is no such folder, or there are several.
+    """
+    folder = unpacked(named_path(source), work)
+    found = [place for place in _places(folder) if (place / "test.tsv").is_file()]
+    fitting = [place for place in found if language in (None, place.name)]
+    if len(fitting) != 1:
+        there = ", ".join(sorted(place.name for place in found)) or "none, no folder with test.tsv"
+        wanted = "is needed, because there is not one alone" if language is None else f"{language!r} is not there once"
+        raise ValueError(f"{source}: data.prepare.language {wanted}; the languages of Common Voice there are: {there}")
+    return fitting[0]
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """Yield a folder, those in it, and those in these."""
+    yield folder
+    for inner in sorted(path for path in folder.iterdir() if path.is_dir() and path.name != CLIPS):
+        yield inner
+        if not (inner / CLIPS).is_dir():
+            yield from sorted(path for path in inner.iterdir() if path.is_dir())
+
+
+def source_files(folder: Path) -> Iterator[Path]:
+    """Yield the tables of a folder that may be read; audio is not read to find out what changed."""
+    for place in _places(folder):
+        if (place / "test.tsv").is_file():
+            yield from (place / f"{name}.tsv" for name in (*TRAINABLE, *HELD_OUT))
+
+
+def read_table(folder: Path, name: str, split: str) -> tuple[list[Row], list[Dropped]]:
+    """Return the rows of a table, each clip once, and lines that cannot be used.
+
+    There is no quoting: sentences hold unbalanced quotation marks.
+
+    Args:
+        folder: of the language.
+        name: of the table, such as ``validated``.
+        split: that lines are used for.
+
+    Raises:
+        ValueError: the table is missing, its header lacks a column, or a path leads elsewhere.
+    """
+    path = folder / f"{name}.tsv"
+    if not path.is_file():
+        raise ValueError(f"{path} is missing")
+    lines = read_lines(path, "utf-8-sig")
+    columns = next(lines, "").rstrip("\r\n").split("\t", MAX_FIELDS)
+    if missing := [column for column in COLUMNS if column not in columns]:
+        raise ValueError(f"{path}: the header lacks {', '.join(missing)}; needed are {', '.join(COLUMNS)}")
+    rows: dict[str, Row] = {}
+    dropped = []
+    for number, line in enumerate(lines, start=2):
+        fields = line.rstrip("\r\n").split("\t", MAX_FIELDS)
+        if len(fields) != len(columns):
+            reason = f"malformed line: {len(fields)} fields, the header of {path.name} has {len(columns)}"
+            dropped.append(Dropped(split, f"{path.name}, line {number}", reason))
+            continue
+        row = _row(folder, f"{path}, line {number}", dict(zip(columns, fields, strict=True)))
+        if row.clip in rows:
+            dropped.append(Dropped(split, row.clip, f"duplicated clip: line {number} of {path.name} names it again"))
+        else:
+            rows[row.clip] = row
+    return list(rows.values()), dropped
+
+
+def _row(folder: Path, where: str, fields: dict[str, str]) -> Row:
+    name = fields["path"].strip()
+    if name != Path(name).name or name in ("", "..") or not is_one_line(name) or "\0" in name:
+        raise ValueError(f"{where}: the path {name[:80]!r} is not the name of a file in {CLIPS}")
+    refuse_unspeakable(where, fields["sentence"])
+    # the first releases leave the ending out
+    file = Path(name if Path(name).suffix else f"{name}.mp3")
+    up, down = (int(votes) if (votes := fields.get(column, "")).isdecimal() else 0 for column in VOTES)
+    return Row(file.stem, folder / CLIPS / file, fields["sentence"], fields["client_id"].strip() or None, up - down)
