@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ def find_language(source: str, language: str | None, work: Path) -> Path:
     Raises:
         ValueError: there is no such folder, or there are several.
     """
-    folder = unpacked(named_path(source), work)
+    folder = unpacked(named_path(source), work).resolve()  # whose name may be the language
     found = [place for place in _places(folder) if (place / "test.tsv").is_file()]
     fitting = [place for place in found if language in (None, place.name)]
     if len(fitting) != 1:
@@ -121,4 +122,6 @@ def _row(folder: Path, where: str, fields: dict[str, str]) -> Row:
     # the first releases leave the ending out
     file = Path(name if Path(name).suffix else f"{name}.mp3")
     up, down = (int(votes) if (votes := fields.get(column, "")).isdecimal() else 0 for column in VOTES)
-    return Row(file.stem, folder / CLIPS / file, fields["sentence"], fields["client_id"].strip() or None, up - down)
+    # a few speakers have most of a million rows
+    speaker = sys.intern(fields["client_id"].strip()) or None
+    return Row(file.stem, folder / CLIPS / file, fields["sentence"], speaker, up - down)

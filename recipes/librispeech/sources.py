@@ -139,6 +139,8 @@ def _transcripts(path: Path) -> Iterator[Clip]:
     known = set()
     chapter = path.name.removesuffix(".trans.txt")
     for number, line in enumerate(read_lines(path), start=1):
+        if line.isspace():
+            continue
         match = LINE.fullmatch(line.strip())
         if match is None or f"{match[2]}-{match[3]}" != chapter or match[1] in known:
             raise ValueError(

@@ -84,6 +84,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("trainer.max_steps=1e3", ["trainer.max_steps", "1000.0", "whole number"]),
         ("trainer.max_steps=null", ["trainer.max_steps", "None", "at least 1"]),
         ("trainer.max_steps=[1]", ["trainer.max_steps", "[1]", "at least 1"]),
+        ("data.scoring_unit=words", ["data.scoring_unit", "words", "word or character"]),
         ("trainer.max_epochs=0", ["trainer.max_epochs", "0", "at least 1"]),
         ("trainer.max_epochs=-3", ["trainer.max_epochs", "-3", "at least 1"]),
         ("trainer.max_epochs=1.5", ["trainer.max_epochs", "1.5", "whole number"]),
