@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, overload
@@ -13,6 +12,7 @@ from lhotse.cut import Cut
 from lhotse.serialization import deserialize_item
 
 from asr.data.manifests.numpy_files import load_npz
+from asr.data.manifests.plain_items import to_line
 from asr.data.preparation.cut_json import MAX_LINE_BYTES, parse_cut
 from asr.safe_io import check_regular_file
 
@@ -55,7 +55,7 @@ class IndexedCutSet(Sequence[Cut]):
             for cut in cuts:
                 offsets.append(file.tell())
                 durations.append(cut.duration)
-                file.write(json.dumps(cut.to_dict(), ensure_ascii=False).encode() + b"\n")
+                file.write(to_line(cut).encode())
         np.savez(path.with_name(f"{path.name}.npz"), offsets=np.array(offsets, np.int64), durations=np.array(durations))
 
     def without(self, numbers: Sequence[int]) -> IndexedCutSet:
