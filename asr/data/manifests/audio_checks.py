@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,15 @@ def _problem(recording: Recording, read_end: bool) -> str | None:
 
 def archive_problem(path: Path) -> str | None:
     """Return why lhotse (1.33) cannot read audio: it looks for files of such a folder in an archive of its name."""
-    folder = next((folder for folder in path.parents if folder.name.endswith(".tar")), None)
+    folder = _archive_in(path.parent)
     return (
         f"unreadable audio: {path}: {str(folder)!r} is taken for a tar archive; rename this folder" if folder else None
     )
+
+
+@lru_cache  # most files share a few folders
+def _archive_in(path: Path) -> Path | None:
+    return next((folder for folder in (path, *path.parents) if folder.name.endswith(".tar")), None)
 
 
 def _file_problem(path: Path, num_channels: int, recording: Recording, read_end: bool) -> str | None:

@@ -51,16 +51,21 @@ def check_fields(where: str, data: Any, required: dict[str, Type], optional: dic
     """
     if not isinstance(data, dict):
         raise ValueError(f"{where}: an object in braces is expected, given {str(data)[:60]!r}")
-    for name, kinds in (required | optional).items():
-        value = data.get(name)
-        if name not in required and value is None:
-            continue
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-            raise ValueError(f"{where}: field {name!r} must be {names}, given {str(value)[:60]!r}")
-        if name == "id" and not is_one_line(str(value)):
-            raise ValueError(f"{where}: field 'id' must be one line of text without tabs, given {str(value)[:60]!r}")
-        least, most = RANGES.get(name, (0, 0))
-        if most and isinstance(value, int | float) and value != 0 and not least <= abs(value) <= most:
-            raise ValueError(f"{where}: field {name!r} must be from {least:g} to {most:g}, given {str(value)[:60]}")
-    return {name: data[name] for name in (*required, *optional) if data.get(name) is not None}
+    found: dict[str, Any] = {}
+    for fields, needed in ((required, True), (optional, False)):
+        for name, kinds in fields.items():
+            value = data.get(name)
+            if value is None and not needed:
+                continue
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+                raise ValueError(f"{where}: field {name!r} must be {names}, given {str(value)[:60]!r}")
+            if name == "id" and not is_one_line(value):
+                raise ValueError(f"{where}: field 'id' must be one line of text without tabs, given {value[:60]!r}")
+            if name in RANGES and isinstance(value, int | float) and value != 0:
+                least, most = RANGES[name]
+                if not least <= abs(value) <= most:
+                    given = str(value)[:60]
+                    raise ValueError(f"{where}: field {name!r} must be from {least:g} to {most:g}, given {given}")
+            found[name] = value
+    return found

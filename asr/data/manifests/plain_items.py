@@ -6,14 +6,14 @@ lhotse (1.33) copies every value of every item deeply, which takes longer than o
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeAlias
 
 from lhotse import Features, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
 from lhotse.cut import Cut, MonoCut
 
 PLAIN = (str, int, float, bool, type(None))
-Item = Recording | Features | SupervisionSegment | Cut
+Item: TypeAlias = Recording | Features | SupervisionSegment | Cut
 
 
 def to_line(item: Item) -> str:
