@@ -23,7 +23,7 @@ def prepare_digits(
     num_dev: int = 200,
     num_test: int = 500,
     seed: int = 20261121,
-    num_jobs: int = 2,
+    num_jobs: int | None = None,
 ) -> Corpus:
     """Synthesize the corpus and return its manifests; an utterance depends on (seed, split, index) alone.
 
@@ -34,13 +34,13 @@ def prepare_digits(
         num_dev: development strings.
         num_test: test strings.
         seed: of the strings and voices.
-        num_jobs: parallel processes; does not change the audio.
+        num_jobs: parallel processes, None for one on each core; does not change the audio.
 
     Raises:
         ValueError: an argument is out of range, or eSpeak NG is not installed.
     """
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
-    check_request("digits", source, sizes, num_jobs)
+    num_jobs = check_request("digits", source, sizes, num_jobs)
     return speak_corpus(draw, sizes, output_dir / "audio", seed=seed, num_jobs=num_jobs)
 
 

@@ -28,7 +28,7 @@ def prepare_phrases(
     num_dev: int = 300,
     num_test: int = 600,
     seed: int = 20270104,
-    num_jobs: int = 2,
+    num_jobs: int | None = None,
 ) -> Corpus:
     """Synthesize the corpus, add noise, and return its manifests; an utterance depends on (seed, split, index) alone.
 
@@ -39,13 +39,13 @@ def prepare_phrases(
         num_dev: development sentences.
         num_test: test sentences.
         seed: of the sentences, voices and noises.
-        num_jobs: parallel processes; does not change the audio.
+        num_jobs: parallel processes, None for one on each core; does not change the audio.
 
     Raises:
         ValueError: an argument is out of range, or eSpeak NG is not installed.
     """
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
-    check_request("phrases", source, sizes, num_jobs)
+    num_jobs = check_request("phrases", source, sizes, num_jobs)
     audio = output_dir / "audio"
     plan = [draw(seed, "talkers", index) for index in range(NUM_TALKERS)]
     speak(plan, audio, seed=seed, num_jobs=num_jobs)

@@ -330,7 +330,7 @@ def test_json_of_empty_values_is_refused_before_it_fills_the_memory(tmp_path, mo
 def test_a_corpus_whose_list_of_dropped_items_is_a_bomb_is_made_again(tmp_path, monkeypatch, capsys):
     prepared = run(tmp_path, Recipe())
     (tmp_path / "corpus" / "corpus.json").write_text("[" + "{}," * 1000 + "{}]")
-    monkeypatch.setattr("asr.data.preparation.prepare.MAX_CORPUS_INDEX_VALUES", 1000)
+    monkeypatch.setattr("asr.data.preparation.saved_corpus.MAX_CORPUS_INDEX_VALUES", 1000)
     assert ids(run(tmp_path, Recipe(), spec_name="other"), "train") == ids(prepared, "train")
     assert "it has more than 1000 brackets and commas; making them again" in capsys.readouterr().out
 

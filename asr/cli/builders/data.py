@@ -17,6 +17,7 @@ from asr.data.manifests.source_files import visible_files
 from asr.data.preparation.build import PrepareSpec
 from asr.data.preparation.ctc_lengths import Lengths
 from asr.data.preparation.fingerprint import describe_source, fingerprint
+from asr.data.preparation.jobs import num_processes
 from asr.data.preparation.prepare import prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.table import print_table
@@ -101,6 +102,7 @@ def prepare_data(
     """
     data = config["data"]
     check_share(data.get("max_unreadable", 0))
+    num_jobs = num_processes(data.get("num_jobs"))
     if not isinstance(data.get("source"), str | None):
         raise ConfigError(f"data.source must be a path, or null, given {data['source']!r}")
     # a config of somebody else's must not lead out of the folder of data
@@ -121,4 +123,4 @@ def prepare_data(
         corpus_name = fingerprint({"prepare": options, "source": describe_source(data.get("source"), source_files)})
     else:
         corpus_name = recorded.partition("/")[0]
-    return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare)
+    return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_jobs)

@@ -41,6 +41,7 @@ FREE = (
     "callbacks",
     "data.dir",
     "data.workers",
+    "data.num_jobs",
     "data.max_unreadable",
     "trainer.devices",
     "trainer.num_nodes",

@@ -73,12 +73,6 @@ class Manifests:
             return {str(features.recording_id): features for features in self.features}
         return {recording.id: recording for recording in self.recordings}
 
-    def save(self, folder: Path, split: str) -> None:
-        """Write the manifests of a split as lhotse's files."""
-        kind, sources = ("recordings", self.recordings) if self.features is None else ("features", self.features)
-        sources.to_file(folder / f"{kind}_{split}.jsonl.gz")
-        self.supervisions.to_file(folder / f"supervisions_{split}.jsonl.gz")
-
 
 @dataclass(frozen=True)
 class Corpus:

@@ -42,16 +42,19 @@ class FeatureFiles(NumpyFilesWriter):
 
     Attributes:
         failure: why an array could not be written, or None.
+        key: of the next array; None: the random one that lhotse gives.
     """
 
     def __init__(self, storage_path: Path) -> None:
         super().__init__(storage_path)
         self.failure: OSError | None = None
+        self.key: str | None = None
 
     def write(self, key: str, value: np.ndarray) -> str:
         """Write an array to ``<first letters>/<key>.npy`` and return that name."""
         content = io.BytesIO()
         np.save(content, value, allow_pickle=False)
+        key, self.key = self.key or key, None
         name = f"{key[:3]}/{key}.npy"
         path = Path(self.storage_path, name)
         try:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -111,17 +111,33 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
     return Manifests(*found), dropped
 
 
-def read_saved(folder: Path, split: str) -> Manifests:
-    """Read what `Manifests.save` wrote, with the checks for any manifest.
+def parse_manifests(kind: str, sources: Iterable[str], segments: Iterable[str], where: str) -> Manifests:
+    """Parse lines of saved manifests, with the checks for any manifest.
+
+    Args:
+        kind: of the sources: recordings or features.
+        sources: a line for each.
+        segments: a line for each supervision.
+        where: these lines are from, for messages.
 
     Raises:
-        ValueError: a file is missing or damaged.
+        ValueError: a line is malformed, or repeats an id.
     """
-    sources, features, supervisions = (
-        folder / f"{kind}_{split}.jsonl.gz" for kind in ("recordings", "features", "supervisions")
-    )
-    found = read_features(features) if features.exists() else read_recordings(sources)
-    return Manifests.of(found, read_supervisions(supervisions))
+    parse: Callable[[str, Any], Any] = _recording if kind == "recordings" else _features
+    found = _parsed(f"{where}, {kind}", sources, parse)
+    return Manifests.of(found.values(), _parsed(f"{where}, supervisions", segments, _supervision).values())
+
+
+def _parsed(where: str, lines: Iterable[str], parse: Callable[[str, Any], Item]) -> dict[str, Item]:
+    found: dict[str, Item] = {}
+    for number, line in enumerate(lines, start=1):
+        place = f"{where}, line {number}"
+        try:
+            data = _object(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{place}: {error}") from error
+        _add(found, parse(place, data), place, may_repeat=False)
+    return found
 
 
 def _items(path: Path, parse: Callable[[str, Any], Item]) -> dict[str, Item]:
@@ -136,16 +152,22 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     number = 1
     try:
         for line in track(read_lines(path), f"reading {path.name}", transient=True):
-            data = json.loads(line) if line.strip() else None
-            if data is not None and not isinstance(data, dict):
-                raise ValueError(f"an object in braces is expected, given {line[:60]!r}")
-            if data is not None:
-                _refuse_halves(line, data)
+            # null in a line is an empty line
+            if line.strip() and (data := _object(line)) is not None:
                 yield f"{path}, line {number}", data
             number += 1
     except (ValueError, RecursionError, EOFError, zlib.error, OSError) as error:
         refuse_lack_of_resources(error, str(path))
         raise ValueError(f"{path}, near line {number}: this is no jsonl manifest: {error}") from error
+
+
+def _object(line: str) -> Any:
+    """Return the object of a line, or None for null."""
+    data = json.loads(line)
+    if data is not None and not isinstance(data, dict):
+        raise ValueError(f"an object in braces is expected, given {line[:60]!r}")
+    _refuse_halves(line, data)
+    return data
 
 
 def _refuse_halves(line: str, data: Any) -> None:

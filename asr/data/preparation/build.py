@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import os
 import shutil
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lhotse.utils import fastcopy
+from lhotse.cut import Cut
 
 from asr.console import PlainConsole, track
 from asr.data.features import Features, LogMel, cause, read_features
-from asr.data.manifests.corpus import Corpus, Dropped, write_dropped
-from asr.data.manifests.feature_storage import FeatureFiles
-from asr.data.preparation.ctc_lengths import CtcLengths
-from asr.data.preparation.cuts import CheckedCuts, Limits, check_cuts, supervised_cuts
+from asr.data.manifests.corpus import Dropped, write_dropped
+from asr.data.preparation.cuts import Limits
 from asr.data.preparation.feature_checks import refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
+from asr.data.preparation.jobs import run_jobs
+from asr.data.preparation.moments import moments
+from asr.data.preparation.parts import SplitParts, cut_of
 from asr.data.preparation.prepared import DROPPED, PreparedData
-from asr.data.resampling import at_rate
-from asr.errors import refuse_lack_of_resources
+from asr.data.preparation.saved_corpus import SavedCorpus, first_source
+from asr.data.preparation.stages import CheckChunk, check_corpus, ctc_lengths, store_features
+from asr.errors import RunFailed
 from asr.text.normalize import TextNormalizer
 
+FEATURES = "features"  # folder of stored ones
 NUM_STATISTICS_CUTS = 500
+CUTS_PER_JOB = 50  # a process more for fewer would take longer to start
 
 console = PlainConsole()
 
@@ -46,21 +53,41 @@ class PrepareSpec:
     tokenizer_trainer: Any
 
 
-def build_prepared(folder: Path, corpus: Corpus, spec: PrepareSpec) -> None:
-    """Build in a folder next to the final one, which appears complete or not at all."""
-    for manifests in corpus.splits.values():
-        refuse_unfit(manifests, spec.features)
-    work = folder.with_name(f"{folder.name}.partial")
+def build_prepared(folder: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int = 1) -> None:
+    """Build in a folder next to the final one, which appears complete or not at all.
+
+    A kill or an interruption leaves what was done with whole chunks of the corpus, in a folder of its own, from which
+    the next call continues.
+    """
+    for split in corpus.splits:
+        refuse_unfit(first_source(corpus, split), spec.features)
+    work, parts = (folder.with_name(f"{folder.name}.{kind}") for kind in ("partial", "parts"))
     _remove(work)
+    _keep_folder_alone(parts)
     work.mkdir()
     try:
-        _fill(work, folder, corpus, spec)
+        _fill(work, folder, parts, corpus, spec, num_jobs)
+        if (parts / FEATURES).is_dir():
+            # first, because they say of these features that they are there
+            for part in parts.glob("*.jsonl"):
+                part.unlink()
+            os.rename(parts / FEATURES, work / FEATURES)
         _remove(folder)
         os.rename(work, folder)
-    except BaseException:
+    except BaseException as error:
         # after a full disk the next attempt needs the room
         shutil.rmtree(work, ignore_errors=True)
+        if not isinstance(error, KeyboardInterrupt | SystemExit | RunFailed):
+            _remove(parts)
         raise
+    _remove(parts)
+
+
+def _keep_folder_alone(path: Path) -> None:
+    """Make a folder, or keep that of an interrupted call; what else has its name is removed."""
+    if path.is_symlink() or not path.is_dir():
+        _remove(path)
+    path.mkdir(exist_ok=True)
 
 
 def _remove(folder: Path) -> None:
@@ -71,92 +98,81 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _fill(work: Path, folder: Path, corpus: Corpus, spec: PrepareSpec) -> None:
-    checked = {
-        name: check_cuts(name, supervised_cuts(manifests), spec.text, spec.limits, spec.features)
-        for name, manifests in track(corpus.splits.items(), "checking data and text", console=console)
-    }
-    _refuse_emptied(corpus, checked)
-    tokenizer = spec.tokenizer_trainer.train(cut.supervisions[0].text for cut in checked["train"].cuts)
-    mean, std = _statistics(checked["train"], spec.features)
+def _fill(work: Path, folder: Path, parts: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int) -> None:
+    splits = check_corpus(corpus, CheckChunk(parts, spec.text, spec.limits, spec.features), num_jobs)
+    _refuse_emptied(corpus, splits)
+    tokenizer = spec.tokenizer_trainer.train(splits["train"].texts())
+    mean, std = _statistics(splits["train"], spec.features, num_jobs)
     if spec.features.precomputed and isinstance(spec.features, LogMel):
-        for name, part in checked.items():
-            _store_features(name, part, spec.features, work / "features", folder / "features")
-        _refuse_emptied(corpus, checked)
-    dropped = _all_dropped(corpus, checked)
+        places = parts / FEATURES, folder / FEATURES
+        splits = {name: store_features(split, spec.features, *places, num_jobs) for name, split in splits.items()}
+        _refuse_emptied(corpus, splits)
+    dropped = _all_dropped(corpus, splits)
     write_dropped(work / DROPPED, dropped)
-    for name, part in checked.items():
-        IndexedCutSet.write(work / f"cuts_{name}", part.cuts)
-        CtcLengths.of(part.cuts, tokenizer, spec.features.frame_shift_s).save(work / f"ctc_lengths_{name}.npz")
-    splits = {name: _counts(name, part, dropped) for name, part in checked.items()}
-    PreparedData(work, tokenizer, mean, std, splits, corpus.notes).save()
+    counts = {}
+    for name, split in splits.items():
+        counts[name] = _write_cuts(work / f"cuts_{name}", split)
+        counts[name]["num_dropped"] = sum(item.split == name for item in dropped)
+        lengths = ctc_lengths(split, tokenizer, spec.features.frame_shift_s, num_jobs)
+        lengths.save(work / f"ctc_lengths_{name}.npz")
+    PreparedData(work, tokenizer, mean, std, counts, corpus.notes).save()
 
 
-def _refuse_emptied(corpus: Corpus, checked: dict[str, CheckedCuts]) -> None:
-    for name, part in checked.items():
-        if not part.cuts:
-            first = [f"{item.item}: {item.reason}" for item in _all_dropped(corpus, checked) if item.split == name][:5]
+def _refuse_emptied(corpus: SavedCorpus, splits: dict[str, SplitParts]) -> None:
+    for name, split in splits.items():
+        if not len(split):
+            first = [f"{item.item}: {item.reason}" for item in _all_dropped(corpus, splits) if item.split == name][:5]
             raise ValueError(
                 f"nothing is left of split {name!r}; the first reasons: {first}. Correct these items, leave the split "
                 "out, or change data.limits or data.text."
             )
 
 
-def _all_dropped(corpus: Corpus, checked: dict[str, CheckedCuts]) -> list[Dropped]:
-    return [*corpus.dropped, *(item for part in checked.values() for item in part.dropped)]
+def _all_dropped(corpus: SavedCorpus, splits: dict[str, SplitParts]) -> list[Dropped]:
+    return [*corpus.dropped, *(item for split in splits.values() for item in split.dropped)]
 
 
-def _statistics(part: CheckedCuts, features: Features) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(split: SplitParts, features: Features, num_jobs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and deviation of each feature over evenly spread training cuts; drop those that cannot be read."""
-    chosen = part.cuts[:: max(1, len(part.cuts) // NUM_STATISTICS_CUTS)]
-    read, unreadable = [], {}
-    for cut in track(chosen, "measuring features", console=console):
+    step = max(1, len(split) // NUM_STATISTICS_CUTS)
+    chosen = (cut_of(line, "a checked cut") for line, _ in islice(split.lines(), 0, None, step))
+
+    def read(cut: Cut) -> tuple[str, np.ndarray | None, str]:
         try:
-            read.append(read_features(features, cut))
+            return cut.id, read_features(features, cut), ""
         except ValueError as error:
-            unreadable[cut.id] = cause(error)
-    if not read:
+            return cut.id, None, cause(error)
+
+    num_chosen = len(range(0, len(split), step))
+    found = run_jobs(read, chosen, min(num_jobs, 1 + num_chosen // CUTS_PER_JOB))
+    matrices = []
+    for cut_id, matrix, why in track(found, "measuring features", total=num_chosen, console=console):
+        if matrix is None:
+            split.left_out[cut_id] = why
+        else:
+            matrices.append(matrix)
+    if not matrices:
         raise ValueError(
-            f"no features of split 'train' could be read; the first reasons: {list(unreadable.items())[:5]}"
+            f"no features of split 'train' could be read; the first reasons: {list(split.left_out.items())[:5]}"
         )
-    _drop_unreadable("train", part, unreadable)
-    frames = np.concatenate(read).astype(np.float64)
-    std = np.maximum(frames.std(axis=0), 1e-3)  # a constant feature would be divided by 0
-    return tuple(np.round(frames.mean(axis=0), 6).tolist()), tuple(np.round(std, 6).tolist())
+    mean, std = moments(matrices)
+    std = np.maximum(std, 1e-3)  # a constant feature would be divided by 0
+    return tuple(np.round(mean, 6).tolist()), tuple(np.round(std, 6).tolist())
 
 
-def _store_features(split: str, part: CheckedCuts, features: LogMel, work: Path, final: Path) -> None:
-    done, unreadable = [], {}
-    with FeatureFiles(work) as storage:
-        for cut in track(part.cuts, f"storing features of {split}", console=console):
-            try:
-                stored = at_rate(cut, features.sampling_rate_hz).compute_and_store_features(features.extractor, storage)
-                # lhotse alone reads its own transforms
-                cut = fastcopy(cut.resample(features.sampling_rate_hz), features=stored.features)
-                read_features(features, cut)
-            except Exception as error:  # a decoder may raise anything on a broken file
-                if storage.failure is not None:
-                    raise storage.failure from error
-                refuse_lack_of_resources(error, cut.id)
-                unreadable[cut.id] = cause(error)
-            else:
-                # the work folder is renamed at the end, and cuts hold absolute paths
-                cut.features.storage_path = str(final)
-                done.append(cut)
-    _drop_unreadable(split, part, unreadable)
-    part.cuts = done
+def _write_cuts(path: Path, split: SplitParts) -> dict[str, float]:
+    """Write the cuts of a split, and return its counts."""
+    seconds, speakers = array("d"), set()
 
+    def lines() -> Iterator[tuple[bytes, float]]:
+        for line, data in split.lines():
+            seconds.append(data["duration"])
+            speakers.add(data["supervisions"][0].get("speaker"))
+            yield line, data["duration"]
 
-def _drop_unreadable(split: str, part: CheckedCuts, unreadable: dict[str, str]) -> None:
-    """Drop cuts whose audio has a good header and end, but cannot be decoded, or decodes to infinite numbers."""
-    part.dropped += [Dropped(split, cut_id, f"unreadable audio: {why}") for cut_id, why in unreadable.items()]
-    part.cuts = [cut for cut in part.cuts if cut.id not in unreadable]
-
-
-def _counts(name: str, part: CheckedCuts, dropped: list[Dropped]) -> dict[str, float]:
+    IndexedCutSet.write_lines(path, lines())
     return {
-        "num_utterances": len(part.cuts),
-        "hours": round(sum(cut.duration for cut in part.cuts) / 3600, 4),
-        "num_speakers": len({cut.supervisions[0].speaker for cut in part.cuts} - {None}),
-        "num_dropped": sum(item.split == name for item in dropped),
+        "num_utterances": len(seconds),
+        "hours": round(sum(seconds) / 3600, 4),
+        "num_speakers": len(speakers - {None}),
     }

@@ -5,13 +5,12 @@ N cuts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from lhotse.cut import Cut
 from numpy.typing import NDArray
 
 from asr.data.manifests.numpy_files import load_npz
@@ -34,13 +33,22 @@ class CtcLengths:
     num_ctc_frames: Lengths
 
     @classmethod
-    def of(cls, cuts: Sequence[Cut], tokenizer: Tokenizer, frame_shift_s: float) -> CtcLengths:
-        """Return the lengths of cuts."""
-        tokens = (tokenizer.encode(cut.supervisions[0].text) for cut in cuts)
+    def of(
+        cls, durations_s: Iterable[float], texts: Iterable[str], tokenizer: Tokenizer, frame_shift_s: float
+    ) -> CtcLengths:
+        """Return the lengths of cuts with these durations and transcripts."""
+        tokens = map(tokenizer.encode, texts)
         needed = [len(ids) + sum(a == b for a, b in pairwise(ids)) for ids in tokens]
         # from durations, because features that are computed while training do not exist yet
-        num_frames = [round(cut.duration / frame_shift_s) for cut in cuts]
+        num_frames = [round(duration_s / frame_shift_s) for duration_s in durations_s]
         return cls(np.array(num_frames, np.int64), np.array(needed, np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[CtcLengths]) -> CtcLengths:
+        """Return the lengths of the cuts of several parts, in their order."""
+        return cls(
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("num_frames", "num_ctc_frames"))
+        )
 
     def save(self, path: Path) -> None:
         """Write the lengths to an npz file."""

@@ -46,10 +46,11 @@ class Limits:
 
 @dataclass
 class CheckedCuts:
-    """The usable cuts of a split, and what was dropped from it."""
+    """The usable cuts of a split, what was dropped from it, and whether bad audio or features were a reason."""
 
     cuts: list[Cut]
     dropped: list[Dropped] = field(default_factory=list)
+    bad_sources: bool = False
 
 
 def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
@@ -103,7 +104,9 @@ def check_cuts(
         except ValueError as error:
             raise ValueError(f"{split}: {cut.id}: {error}") from error
         refuse_unspeakable(f"{split}: {cut.id}", text)  # as reading the cut will: capitals can be longer
-        if reason := source(cut) or _unusable(split, cut, text, limits):
+        problem = source(cut)
+        checked.bad_sources |= problem is not None
+        if reason := problem or _unusable(split, cut, text, limits):
             checked.dropped.append(Dropped(split, cut.id, reason))
         else:
             cut.supervisions = [fastcopy(supervision, text=text)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, overload
@@ -49,13 +50,18 @@ class IndexedCutSet(Sequence[Cut]):
     @classmethod
     def write(cls, path: Path, cuts: Iterable[Cut]) -> None:
         """Write the two files."""
-        # the format of lhotse's JSONL writer, which does not return the offsets
-        offsets, durations = [], []
+        cls.write_lines(path, ((to_line(cut).encode(), cut.duration) for cut in cuts))
+
+    @staticmethod
+    def write_lines(path: Path, lines: Iterable[tuple[bytes, float]]) -> None:
+        """Write the two files from lines of cuts, with their ends, and durations in seconds."""
+        # eight bytes for each of what may be millions
+        offsets, durations = array("q"), array("d")
         with path.with_name(f"{path.name}.jsonl").open("wb") as file:
-            for cut in cuts:
+            for line, duration_s in lines:
                 offsets.append(file.tell())
-                durations.append(cut.duration)
-                file.write(to_line(cut).encode())
+                durations.append(duration_s)
+                file.write(line)
         np.savez(path.with_name(f"{path.name}.npz"), offsets=np.array(offsets, np.int64), durations=np.array(durations))
 
     def without(self, numbers: Sequence[int]) -> IndexedCutSet:

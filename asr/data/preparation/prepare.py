@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from asr.console import PlainConsole
-from asr.data.manifests.corpus import SPLIT, Corpus, Dropped
-from asr.data.manifests.lhotse_jsonl import read_saved
+from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.manifest_checks import contradiction
 from asr.data.preparation.build import PrepareSpec, build_prepared
 from asr.data.preparation.prepared import INDEX, DamagedData, PreparedData
-from asr.plain_data import read_json
-from asr.safe_io import check_inside, naming, open_inside, refuse_links_outside, write_whole
-
-CORPUS_INDEX = "corpus.json"
-MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES = 2**29, 4_000_000  # it lists every dropped item
+from asr.data.preparation.saved_corpus import CORPUS_INDEX, SavedCorpus
+from asr.safe_io import check_inside, naming, open_inside, refuse_links_outside
 
 console = PlainConsole()
 
@@ -35,6 +30,7 @@ def prepare(
     spec: PrepareSpec,
     spec_name: str,
     may_prepare: bool = True,
+    num_jobs: int = 1,
 ) -> PreparedData:
     """Return prepared data, made now or before.
 
@@ -45,6 +41,7 @@ def prepare(
         spec: how the corpus is prepared.
         spec_name: fingerprint of everything in ``spec``.
         may_prepare: False: return existing data only.
+        num_jobs: processes that check audio and compute features; changes nothing in the data.
 
     Raises:
         ValueError: the corpus cannot be used; data are missing and may not be prepared; a link leads out of ``root``.
@@ -67,7 +64,7 @@ def prepare(
                 corpus_folder.mkdir(parents=True, exist_ok=True)
                 refuse_links_outside(corpus_folder)
                 with naming(corpus_folder):
-                    build_prepared(folder, _corpus(corpus_folder, make_corpus), spec)
+                    build_prepared(folder, _corpus(corpus_folder, make_corpus), spec, num_jobs)
     return found or PreparedData.load(folder)
 
 
@@ -112,43 +109,32 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Corpus:
+def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
     """Return the corpus of an earlier call, or make and save it."""
     if os.path.lexists(folder / CORPUS_INDEX):
         try:
-            return _saved_corpus(folder)
-        # lhotse may raise anything on damaged manifests
+            saved = SavedCorpus.load(folder)
+            _refuse_lack_of_splits(saved.splits)
+            return saved
+        # whatever is wrong with a damaged index
         except Exception as error:
             console.print(f"the manifests in {folder} cannot be used: {error}; making them again", soft_wrap=True)
     corpus = make_corpus(folder)
     _refuse_unusable(corpus)
-    for name, manifests in corpus.splits.items():
-        manifests.save(folder, name)
-    index = {
-        "splits": list(corpus.splits),
-        "notes": corpus.notes,
-        "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
-    }
-    write_whole(folder / CORPUS_INDEX, json.dumps(index, indent=1))
-    # read back, so that an interrupted and an uninterrupted call use the same
-    return _saved_corpus(folder)
+    return SavedCorpus.save(folder, corpus)
 
 
-def _saved_corpus(folder: Path) -> Corpus:
-    index = read_json(folder / CORPUS_INDEX, MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES)
-    splits = {name: read_saved(folder, name) for name in index["splits"] if SPLIT.fullmatch(name)}
-    corpus = Corpus(splits, [Dropped(*map(str, item)) for item in index["dropped"]], tuple(map(str, index["notes"])))
-    _refuse_unusable(corpus)
-    return corpus
+def _refuse_lack_of_splits(names: Collection[str]) -> None:
+    if "train" not in names or not any(name.startswith("dev") for name in names):
+        raise ValueError(
+            f"the corpus has the splits {', '.join(names) or '(none)'}; needed are 'train', and one whose name "
+            "starts with 'dev' to choose checkpoints by. Let the prepare function of the recipe make them."
+        )
 
 
 def _refuse_unusable(corpus: Corpus) -> None:
     """Refuse a corpus that cannot be trained on, or whose manifests contradict each other, before it is saved."""
-    if "train" not in corpus.splits or not any(name.startswith("dev") for name in corpus.splits):
-        raise ValueError(
-            f"the corpus has the splits {', '.join(corpus.splits) or '(none)'}; needed are 'train', and one whose name "
-            "starts with 'dev' to choose checkpoints by. Let the prepare function of the recipe make them."
-        )
+    _refuse_lack_of_splits(corpus.splits)
     for name, manifests in corpus.splits.items():
         if not manifests.sources() or next(iter(manifests.supervisions), None) is None:
             reasons = [item.reason for item in corpus.dropped if item.split == name][:3]

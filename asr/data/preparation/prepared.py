@@ -12,6 +12,7 @@ from typing import Any
 
 from asr.data.manifests.corpus import SPLIT, Dropped, write_dropped
 from asr.data.preparation.ctc_lengths import CtcLengths, OutputFrames
+from asr.data.preparation.file_digests import describe_file, refuse_changed
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 from asr.plain_data import check_plain, read_json
 from asr.run_folder import DATA_RECORD
@@ -133,7 +134,7 @@ class PreparedData:
             "std": self.std,
             "splits": self.splits,
             "notes": self.notes,
-            "files": {path.name: _describe(path) for path in _files(self.folder, self.splits)},
+            "files": {path.name: describe_file(path) for path in _files(self.folder, self.splits)},
         }
         index["sha256"] = _digest(index)
         write_whole(self.folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1))
@@ -149,7 +150,7 @@ class PreparedData:
             index = read_json(folder / INDEX, MAX_INDEX_BYTES)
             prepared = cls(folder, **_checked(index))
             for path in _files(folder, prepared.splits):
-                _refuse_changed(path, index["files"].get(path.name))
+                refuse_changed(path, index["files"].get(path.name), INDEX)
             if index.get("sha256") != _digest(index):
                 raise ValueError(f"{INDEX} is not as it was written: its SHA-256 differs")
         except ValueError as error:
@@ -166,24 +167,6 @@ def _digest(index: Mapping[str, Any]) -> str:
     """Return the SHA-256 of everything else in an index."""
     written = {key: value for key, value in index.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
-
-
-def _describe(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def _refuse_changed(path: Path, written: Any) -> None:
-    if not isinstance(written, Mapping):
-        raise ValueError(f"{INDEX} holds no digest of {path.name}")
-    if not path.is_file():
-        raise ValueError(f"{path.name} is missing, or is no file")
-    size = path.stat().st_size
-    # before the digest, which reads the whole file
-    if size != written.get("bytes"):
-        raise ValueError(f"{path.name} has {size} bytes, {written.get('bytes')!r:.20} were written")
-    if _describe(path)["sha256"] != written.get("sha256"):
-        raise ValueError(f"{path.name} is not as it was written: its SHA-256 differs")
 
 
 def _checked(index: Any) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
 from asr.data.manifests.corpus import Corpus, Manifests
+from asr.data.preparation.jobs import num_processes
 from asr.data.seeding import seed_for
 
 SAMPLING_RATE_HZ = 16_000
 SHARD_UTTERANCES = 200
-MAX_JOBS = 256
 NOTE = "synthetic speech (eSpeak NG): error rates say nothing about human speakers"
 
 # an utterance: text, and the keys of ``place``, ``voices.draw_speaker`` and ``quiet``
@@ -28,28 +28,29 @@ Item = dict[str, Any]
 Plan = Sequence[Item]
 
 
-def check_request(recipe: str, source: str | None, sizes: Mapping[str, int], num_jobs: int) -> None:
-    """Check the options of a recipe that synthesizes its corpus.
+def check_request(recipe: str, source: str | None, sizes: Mapping[str, int], num_jobs: int | None) -> int:
+    """Check the options of a recipe that synthesizes its corpus, and return the number of parallel processes.
 
     Args:
         recipe: its name, for messages.
         source: must be None, because the corpus is synthesized.
         sizes: utterances by split.
-        num_jobs: parallel processes.
+        num_jobs: parallel processes; None: one for each core.
 
     Raises:
         ValueError: a source is given, a number is below 1, or eSpeak NG is not installed.
     """
     if source is not None:
         raise ValueError(f"data.source: recipe {recipe} makes its own audio and reads no source, given {source!r}")
-    for name, number in {**{f"num_{split}": size for split, size in sizes.items()}, "num_jobs": num_jobs}.items():
-        if number < 1:
-            raise ValueError(f"data.prepare.{name} must be at least 1, given {number}")
+    for split, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"data.prepare.num_{split} must be at least 1, given {size}")
     if importlib.util.find_spec("espeakng_loader") is None:
         raise ValueError(
             f"recipe {recipe} needs eSpeak NG, which is not installed because of its licence (GPL-3); "
             "install it with: pip install 'werdict[tts]'"
         )
+    return num_processes(num_jobs)
 
 
 def place(corpus: str, split: str, index: int) -> Item:
@@ -110,8 +111,6 @@ def speak(
     if not missing:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    if num_jobs > MAX_JOBS:
-        raise ValueError(f"data.prepare.num_jobs must be at most {MAX_JOBS} processes, given {num_jobs}")
     pool = ThreadPoolExecutor(num_jobs)
     try:
         jobs = pool.map(lambda items: _speak_shard(items, folder, seed, finish), missing)

@@ -53,7 +53,8 @@ def test_a_run_without_short_cuts_lists_none(tmp_path):
 def test_a_blank_between_equal_neighbors_is_needed_too(tmp_path):
     tokenizer = CharacterTokenizerTrainer().train(["ab"])
     cuts = run(tmp_path, Recipe(lambda _, splits: [setattr(s, "text", "aabbb") for _, s in splits["dev"]])).cuts("dev")
-    lengths = CtcLengths.of(cuts, tokenizer, frame_shift_s=0.01)
+    texts = (cut.supervisions[0].text for cut in cuts)
+    lengths = CtcLengths.of(cuts.durations, texts, tokenizer, frame_shift_s=0.01)
     assert (lengths.num_frames.tolist(), lengths.num_ctc_frames.tolist()) == ([100, 100], [8, 8])
 
 

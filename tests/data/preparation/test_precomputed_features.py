@@ -174,7 +174,7 @@ def test_segments_of_one_matrix_get_their_own_frames(tmp_path):
     ],
 )
 def test_features_that_cannot_be_had_are_refused_before_any_is_read(tmp_path, monkeypatch, recipe, features, message):
-    monkeypatch.setattr("asr.data.preparation.build.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
+    monkeypatch.setattr("asr.data.preparation.stages.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
     with pytest.raises(ValueError, match=message):
         run(tmp_path, recipe, replace(SPEC, features=features))
 

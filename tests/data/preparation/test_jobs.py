@@ -1,0 +1,146 @@
+"""Work by several processes: the same results in the same order, and an end that leaves nobody behind."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.data.preparation.jobs import MAX_JOBS, num_processes, run_jobs
+from asr.errors import OutOfMemory, RunFailed
+
+
+def children() -> set[int | None]:
+    return {process.pid for process in multiprocessing.active_children()}
+
+
+@pytest.mark.parametrize("num_jobs", [1, 2, 5])
+@pytest.mark.parametrize("num_tasks", [0, 1, 40])
+def test_results_come_in_the_order_of_the_tasks(num_jobs, num_tasks):
+    def work(task: int) -> tuple[int, int]:
+        time.sleep(0.002 * (task % 3))
+        return task, torch.get_num_threads()
+
+    before = children()
+    assert list(run_jobs(work, iter(range(num_tasks)), num_jobs)) == [(task, 1) for task in range(num_tasks)]
+    assert children() == before
+
+
+def test_several_processes_work_and_tasks_are_read_as_they_become_free():
+    read = []
+
+    def tasks():
+        for number in range(100):
+            read.append(number)
+            yield number
+
+    found = run_jobs(lambda _: os.getpid(), tasks(), 2)
+    pids = {next(found), next(found)}
+    assert os.getpid() not in pids
+    assert len(read) < 20
+    assert len(pids | set(found)) == 2
+
+
+@pytest.mark.parametrize("num_jobs", [1, 2])
+@pytest.mark.parametrize("error", [ValueError("bad"), OutOfMemory("full"), OSError(28, "No space left", "there")])
+def test_an_error_of_a_task_is_raised_and_all_processes_end(num_jobs, error):
+    def work(task: int) -> int:
+        if task == 3:
+            raise error
+        return task
+
+    before = children()
+    with pytest.raises(type(error)) as raised:
+        list(run_jobs(work, range(10), num_jobs))
+    assert str(raised.value) == str(error)
+    assert children() == before
+
+
+def test_an_error_that_cannot_be_sent_is_told():
+    class Local(Exception):
+        pass
+
+    def work(task: int) -> int:
+        raise Local("why")
+
+    with pytest.raises(RuntimeError, match="Local: why"):
+        list(run_jobs(work, range(3), 2))
+
+
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGKILL, "killed by SIGKILL"), (None, "exit code 3")])
+def test_a_lost_process_is_one_line(number, said):
+    def work(task: int) -> int:
+        if task == 3:
+            os._exit(3) if number is None else os.kill(os.getpid(), number)
+        return task
+
+    before = children()
+    with pytest.raises(RunFailed, match=rf"{said}.*lower data.num_jobs \(2 now\)"):
+        list(run_jobs(work, range(10), 2))
+    assert children() == before
+
+
+def test_signals_to_all_processes_end_none_of_those_that_work():
+    def work(task: int) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        return task
+
+    assert list(run_jobs(work, range(4), 2)) == list(range(4))
+
+
+def test_results_that_nobody_wants_end_the_processes():
+    before = children()
+    found = run_jobs(lambda task: task, range(1000), 2)
+    next(found)
+    assert len(children()) > len(before)
+    found.close()
+    assert children() == before
+
+
+def test_the_number_of_processes_is_that_of_the_cores_unless_it_is_given():
+    assert num_processes(None) == min(len(os.sched_getaffinity(0)), MAX_JOBS)
+    assert num_processes(7) == 7
+    for wrong in (0, -1, MAX_JOBS + 1, 1.5, True, "2"):
+        with pytest.raises(
+            ValueError, match=rf"data.num_jobs must be .* at most {MAX_JOBS}, or null .* given {wrong!r}"
+        ):
+            num_processes(wrong)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+ENDLESS = """
+import os, sys, time
+from pathlib import Path
+from asr.data.preparation.jobs import run_jobs
+
+def work(task):
+    Path(sys.argv[1], str(os.getpid())).touch()
+    time.sleep(60)
+
+list(run_jobs(work, range(2), 2))
+"""
+
+
+def test_a_process_ends_with_the_one_that_has_started_it(tmp_path: Path):
+    parent = subprocess.Popen([sys.executable, "-c", ENDLESS, tmp_path])
+    while len(pids := [int(path.name) for path in tmp_path.iterdir()]) < 2:
+        assert parent.poll() is None
+        time.sleep(0.01)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,187 @@
+"""Preparation by any number of processes gives the same data, and continues where it was killed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import asr.data.preparation.stages
+from asr.data.manifests.corpus import Corpus
+from asr.data.preparation.prepare import prepare
+from tests.data.corpora import (
+    PRECOMPUTED,
+    RATE_HZ,
+    SPEC,
+    Killed,
+    Pair,
+    Recipe,
+    contents,
+    dropped,
+    ids,
+    noise,
+    printed,
+    run,
+    utterance,
+)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_UTTERANCES", 2)
+    monkeypatch.setattr("asr.data.preparation.build.CUTS_PER_JOB", 2)
+
+
+def many(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    """Add utterances, among them one without audio, one too short, and one that only decoding finds bad."""
+    splits["train"] += [utterance(folder, f"more-{i}", 0.5 + i / 10, text="ab " * (1 + i % 3)) for i in range(9)]
+    splits["train"].append(utterance(folder, "short", 0.05))
+    (folder / "more-4.wav").unlink()
+    samples = noise(0.8)
+    samples[500] = np.nan
+    soundfile.write(folder / "more-3.wav", samples, RATE_HZ, subtype="FLOAT")
+
+
+@pytest.mark.parametrize("spec", [SPEC, PRECOMPUTED], ids=["computed", "stored"])
+def test_the_number_of_processes_changes_nothing(tmp_path, spec):
+    corpus = Recipe(many)(tmp_path)
+    found = []
+    for num_jobs in (1, 2, 5):
+        # moved, because cuts hold absolute paths
+        prepared = prepare(tmp_path / "data", "corpus", lambda _: corpus, spec, "spec", num_jobs=num_jobs)
+        found.append(
+            {path.relative_to(tmp_path): content for path, (_, content) in contents(tmp_path / "data").items()}
+        )
+        assert not list(tmp_path.rglob("*.parts"))
+        (tmp_path / "data").rename(tmp_path / f"data-{num_jobs}")
+    assert found[0] == found[1] == found[2]
+    assert prepared.splits["train"]["num_utterances"] == 10
+    reasons = [line.split("\t")[1] for line in found[0][Path("data/corpus/spec/dropped.tsv")].decode().splitlines()]
+    assert reasons == ["item", "more-4", "short", "more-3"]
+
+
+def test_small_chunks_change_nothing(tmp_path, monkeypatch):
+    corpus = Recipe(many)(tmp_path)
+    small = prepare(tmp_path / "data", "corpus", lambda _: corpus, SPEC, "spec")
+    before = contents(small.folder)
+    monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_UTTERANCES", 500)
+    (tmp_path / "data").rename(tmp_path / "before")
+    whole = prepare(tmp_path / "data", "corpus", lambda _: corpus, SPEC, "spec")
+    assert {path: content for path, (_, content) in contents(whole.folder).items()} == {
+        path: content for path, (_, content) in before.items()
+    }
+
+
+def killed_in(monkeypatch, name: str, calls: int) -> list[str]:
+    """Let the n-th call of a function of the stages raise KeyboardInterrupt; return what the calls were about."""
+    real, seen = getattr(asr.data.preparation.stages, name), []
+
+    def call(*args):
+        seen.append(str(args[0] if name == "check_cuts" else args[1].id))
+        if len(seen) == calls:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(asr.data.preparation.stages, name, call)
+    return seen
+
+
+def test_audio_that_was_checked_before_a_kill_is_not_checked_again(tmp_path, monkeypatch):
+    recipe = Recipe(lambda folder, splits: splits["train"].extend(utterance(folder, f"more-{i}") for i in range(9)))
+    first = killed_in(monkeypatch, "check_cuts", 5)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, recipe)
+    assert len(first) == 5
+    assert not list(tmp_path.rglob("*.partial"))
+    assert not list(tmp_path.rglob("cuts_*"))
+    looked_at = killed_in(monkeypatch, "check_cuts", 1000)
+    prepared = run(tmp_path, recipe)
+    # 12 of train, 2 of dev, 1 of test in chunks of 2, of which 4 were done
+    assert len(looked_at) == 6 + 1 + 1 - 4
+    assert len(recipe.folders) == 1
+    whole = run(tmp_path / "whole", Recipe(recipe.change))
+    assert ids(prepared, "train") == ids(whole, "train")
+    assert (prepared.mean, prepared.splits) == (whole.mean, whole.splits)
+    assert not list(tmp_path.rglob("*.parts"))
+
+
+def test_features_that_were_stored_before_a_kill_are_not_computed_again(tmp_path, monkeypatch):
+    recipe = Recipe(lambda folder, splits: splits["train"].extend(utterance(folder, f"more-{i}") for i in range(9)))
+    killed_in(monkeypatch, "read_features", 6)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, recipe, PRECOMPUTED)
+    computed = killed_in(monkeypatch, "read_features", 1000)
+    prepared = run(tmp_path, recipe, PRECOMPUTED)
+    assert len(computed) == 15 - 4
+    for split in ("train", "dev"):
+        assert all(PRECOMPUTED.features(cut).shape[0] == 100 for cut in prepared.cuts(split))
+
+
+def test_what_was_made_of_other_manifests_or_was_cut_short_is_made_again(tmp_path, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, Recipe(), replace(SPEC, tokenizer_trainer=Killed()))
+    parts = sorted((tmp_path / "corpus" / "spec.parts").iterdir())
+    assert len(parts) == 4
+    content = parts[0].read_bytes()
+    for damaged in (content[:-1], content.replace(b'"ab"', b'"xy"'), b"", b"{}\n", b"[" * 10**6):
+        parts[0].write_bytes(damaged)
+        with monkeypatch.context() as patched:
+            looked_at = killed_in(patched, "check_cuts", 2)
+            with pytest.raises(KeyboardInterrupt):
+                run(tmp_path, Recipe(), replace(SPEC, tokenizer_trainer=Killed()))
+        assert len(looked_at) == 1
+        assert parts[0].read_bytes() == content
+
+
+def test_audio_that_was_repaired_after_a_kill_is_used(tmp_path):
+    def lose(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        (folder / "train-1.wav").rename(folder / "lost")
+
+    recipe = Recipe(lose)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, recipe, replace(SPEC, tokenizer_trainer=Killed()))
+    (tmp_path / "corpus" / "lost").rename(tmp_path / "corpus" / "train-1.wav")
+    prepared = run(tmp_path, recipe)
+    assert dropped(prepared) == {}
+    assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
+
+
+def test_a_failure_keeps_nothing(tmp_path):
+    with pytest.raises(ValueError, match="nothing is left"):
+        run(tmp_path, Recipe(), replace(SPEC, limits=replace(SPEC.limits, min_duration_s=2.0)))
+    assert not [path for path in (tmp_path / "corpus").iterdir() if path.name.startswith("spec")]
+
+
+def test_recordings_out_of_order_and_without_utterances_are_kept_in_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_SOURCES", 3)
+
+    def shuffle(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits["train"] = [utterance(folder, f"u{i}") for i in range(7)]
+
+    def make(folder: Path) -> Corpus:
+        corpus = Recipe(shuffle)(folder)
+        train = corpus.splits["train"]
+        segments = list(train.supervisions)[::-1]
+        corpus.splits["train"] = type(train).of(
+            train.recordings, [s for s in segments if s.id not in ("u0", "u1", "u2")]
+        )
+        return corpus
+
+    prepared = run(tmp_path, make)
+    assert ids(prepared, "train") == ["u3", "u4", "u5", "u6"]
+
+
+def test_progress_says_hours(tmp_path, capsys):
+    prepared = run(tmp_path, Recipe())
+    assert "of 0.00 h" in capsys.readouterr().out
+    assert "prepared data" in printed(prepared)
+
+
+def test_manifests_of_an_earlier_version_are_made_again(tmp_path, capsys):
+    first = run(tmp_path, Recipe())
+    (tmp_path / "corpus" / "corpus.json").write_text('{"splits": ["train", "dev"], "notes": [], "dropped": []}')
+    recipe = Recipe()
+    assert ids(run(tmp_path, recipe, spec_name="other"), "train") == ids(first, "train")
+    assert len(recipe.folders) == 1
+    assert "corpus.json is of an earlier version, or damaged; making them again" in capsys.readouterr().out
