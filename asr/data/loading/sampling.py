@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from lhotse import CutSet
@@ -11,10 +13,37 @@ from lhotse.cut import Cut
 
 from asr.data.seeding import seed_for
 
-Plan = list[np.ndarray]
-"""Numbers of the cuts of every micro-batch, in the order of an epoch."""
-
 MAX_BUCKETS = 1000
+NUM_BUCKETS, NUM_BUCKETS_LARGE, LARGE = 10, 30, 20_000  # of a corpus of fewer cuts, and of more
+
+
+class Plan(Sequence[np.ndarray]):
+    """Numbers of the cuts of every micro-batch, in the order of an epoch: a few bytes for each cut.
+
+    Args:
+        numbers: of all cuts, those of a micro-batch together.
+        ends: where each micro-batch ends in them.
+        order: of the micro-batches.
+    """
+
+    def __init__(self, numbers: np.ndarray, ends: np.ndarray, order: np.ndarray) -> None:
+        self.numbers, self.ends, self.order = numbers, ends, order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
+
+    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
+        """Return the numbers of the cuts of a micro-batch."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = int(self.order[index])
+        return self.numbers[self.ends[at - 1] if at else 0 : self.ends[at]]
 
 
 @dataclass(frozen=True)
@@ -24,23 +53,28 @@ class BucketingConfig:
     Attributes:
         max_duration_s: seconds of audio per micro-batch with its padding: the longest cut times the number of cuts. A
             longer cut forms a micro-batch of its own.
-        num_buckets: number of duration buckets; the cuts of a micro-batch come from one.
+        num_buckets: number of duration buckets; the cuts of a micro-batch come from one. None: 10, and 30 from 20,000
+            cuts on, where a third of the padding is left and micro-batches are still drawn from many cuts.
         quadratic_duration_s: if given, a cut of d seconds counts d + d²/this, because attention grows with the square;
             15–40 is usual.
     """
 
     max_duration_s: float
-    num_buckets: int = 10
+    num_buckets: int | None = None
     quadratic_duration_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_duration_s", "num_buckets"):
-            if getattr(self, name) <= 0:
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, given {getattr(self, name)}")
-        if self.num_buckets > MAX_BUCKETS:
+        if self.num_buckets is not None and self.num_buckets > MAX_BUCKETS:
             raise ValueError(f"num_buckets must be at most {MAX_BUCKETS}, given {self.num_buckets}")
         if self.quadratic_duration_s is not None and self.quadratic_duration_s <= 0:
             raise ValueError(f"quadratic_duration_s must be positive or null, given {self.quadratic_duration_s}")
+
+    def buckets_for(self, num_cuts: int) -> int:
+        """Return the number of duration buckets of a corpus."""
+        return self.num_buckets or (NUM_BUCKETS if num_cuts < LARGE else NUM_BUCKETS_LARGE)
 
     def costs(self, durations: np.ndarray) -> np.ndarray:
         """Return the seconds that cuts of these durations count."""
@@ -67,7 +101,7 @@ class DurationBucketSampler:
         self.size, self.seed, self.shuffle = size, seed, shuffle
         durations = getattr(cuts, "durations", None)
         self.durations = np.array([cut.duration for cut in self.cuts]) if durations is None else durations
-        self.duration_bins = duration_bins(self.durations, size.num_buckets)
+        self.duration_bins = duration_bins(self.durations, size.buckets_for(len(self.durations)))
 
     def plan(self, epoch: int) -> Plan:
         """Return the numbers of the cuts of every micro-batch of an epoch, counted from 0."""
@@ -77,10 +111,15 @@ class DurationBucketSampler:
         buckets = np.searchsorted(self.duration_bins, self.durations[order], side="right")
         # stable, so that the cuts of a bucket keep their random order
         order = order[np.argsort(buckets, kind="stable")]
+        order = order.astype(np.int32) if len(order) < 2**31 else order
         ends = np.cumsum(np.bincount(buckets, minlength=len(self.duration_bins) + 1))
         costs = self.size.costs(self.durations)
-        parts = [part for bucket in np.split(order, ends[:-1]) for part in _packed(bucket, costs, self.size)]
-        return [parts[i] for i in self._order(len(parts), "micro-batches", epoch)] if self.shuffle else parts
+        batch_ends = array("q")
+        for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+            batch_ends.extend(start + batch_end for batch_end in _packed(order[start:end], costs, self.size))
+        num = len(batch_ends)
+        shuffled = self._order(num, "micro-batches", epoch) if self.shuffle else np.arange(num)
+        return Plan(order, np.array(batch_ends, dtype=order.dtype), shuffled.astype(order.dtype))
 
     def _order(self, num: int, what: str, epoch: int) -> np.ndarray:
         # numpy may change `permutation` between versions; its raw Philox numbers are fixed by a paper
@@ -113,7 +152,7 @@ class DurationBucketSampler:
         """Return the number of updates of an epoch."""
         return len(self.plan(epoch)) // micro_batches_per_update
 
-    def largest_per_bucket(self, text_lengths: np.ndarray, epoch: int = 0) -> Plan:
+    def largest_per_bucket(self, text_lengths: np.ndarray, epoch: int = 0) -> list[np.ndarray]:
         """Return the micro-batch of each duration bucket with the most counted seconds.
 
         Its longest cut comes first, and then the one with the longest text in its bucket, in the place of another: the
@@ -160,13 +199,13 @@ def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:
     return [float(edge) for edge in edges if ordered[0] < edge < ordered[-1]]
 
 
-def _packed(numbers: np.ndarray, costs: np.ndarray, size: BucketingConfig) -> Iterator[np.ndarray]:
-    """Split a bucket into micro-batches: as many cuts in a row as fit, all padded to the longest."""
+def _packed(numbers: np.ndarray, costs: np.ndarray, size: BucketingConfig) -> Iterator[int]:
+    """Yield the ends of the micro-batches of a bucket: as many cuts in a row as fit, all padded to the longest."""
     start, longest = 0, 0.0
     for end, cost in enumerate(costs[numbers].tolist()):
         longest = max(longest, cost)
         if longest * (end - start + 1) > size.max_duration_s and end > start:
-            yield numbers[start:end]
+            yield end
             start, longest = end, cost
     if len(numbers):
-        yield numbers[start:]
+        yield len(numbers)

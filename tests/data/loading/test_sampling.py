@@ -107,7 +107,7 @@ def test_the_cuts_of_a_micro_batch_come_from_one_bucket(order):
 
 def test_by_default_ten_buckets_are_shuffled_with_seed_0():
     cuts, size = cuts_of(60), BucketingConfig(10.0)
-    assert size == BucketingConfig(10.0, num_buckets=10, quadratic_duration_s=None)
+    assert size == BucketingConfig(10.0, num_buckets=None, quadratic_duration_s=None)
     default = DurationBucketSampler(iter(cuts), size)
     explicit = DurationBucketSampler(cuts, size, seed=0, shuffle=True)
     assert ids(default.epoch(0)) == ids(explicit.epoch(0))
@@ -217,3 +217,40 @@ def test_no_cuts_and_impossible_sizes_are_refused():
     ):
         with pytest.raises(ValueError, match="must be positive"):
             BucketingConfig(**options)
+
+
+class Durations(list):
+    """Cuts of which only the durations are known."""
+
+    def __init__(self, durations: np.ndarray) -> None:
+        super().__init__(range(len(durations)))
+        self.durations = durations
+
+
+def librispeech_like(num: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    usual = rng.random(num) < 0.72
+    return np.round(np.clip(np.where(usual, rng.normal(14.6, 1.1, num), rng.uniform(1.3, 14, num)), 1.3, 35), 2)
+
+
+def test_a_large_corpus_has_more_buckets_and_less_padding():
+    durations = librispeech_like(20_000)
+    padding = {}
+    for num_buckets in (10, None):
+        order = DurationBucketSampler(Durations(durations), BucketingConfig(200.0, num_buckets))
+        padded = sum(durations[part].max() * len(part) for part in order.plan(0))
+        padding[num_buckets] = 1 - durations.sum() / padded
+        assert sorted(np.concatenate(order.plan(0)).tolist()) == list(range(len(durations)))
+    assert padding[None] < 0.06 < padding[10]
+    assert len(order.duration_bins) == 29
+    smaller = DurationBucketSampler(Durations(durations[:-1]), BucketingConfig(200.0))
+    assert len(smaller.duration_bins) == 9
+
+
+def test_a_plan_is_a_sequence_of_a_few_bytes_for_each_cut():
+    durations = librispeech_like(20_000)
+    plan = DurationBucketSampler(Durations(durations), BucketingConfig(40.0)).plan(0)
+    parts = list(plan)
+    assert [part.tolist() for part in plan[2:9:3]] == [part.tolist() for part in (parts[2], parts[5], parts[8])]
+    assert plan[-1].tolist() == parts[-1].tolist()
+    assert plan.numbers.nbytes + plan.ends.nbytes + plan.order.nbytes < 12 * len(durations)
