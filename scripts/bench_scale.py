@@ -1,0 +1,232 @@
+"""What large corpora cost: preparing, starting to train, planning an epoch, resuming in it, padding.
+
+    python scripts/bench_scale.py           ten thousand and thirty thousand utterances, in some minutes
+    python scripts/bench_scale.py --full    up to 300,000 utterances, and plans of ten million cuts
+
+The corpus is made up: lhotse manifests of recordings that are all of a few files of noise, each with an utterance
+somewhere in it, whose durations are spread as those of LibriSpeech. Every command runs in a process of its own. CPU
+seconds are those of all its processes together, memory is that of the largest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from lhotse import MonoCut
+from numpy.typing import NDArray
+
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
+
+RATE_HZ, FILE_S, NUM_FILES = 16_000, 36.0, 200
+MEAN_S = 9.6  # 300,000 utterances are 800 h
+NUM_HELD_OUT = 100  # utterances of dev, and of test
+BATCH_S = 120.0
+PLANNED = (10_000, 100_000, 1_000_000)
+COMMAND = ("recipe=custom/transformer_ctc", "tokenizer=bpe", f"data.batch.max_duration_s={BATCH_S:g}", "logger=none")
+ONE_UPDATE = (
+    *("trainer.max_steps=1", "trainer.val_check_interval=1", "trainer.max_epochs=-1", "decode_test=false"),
+    *("encoder.num_layers=1", "encoder.d_model=16", "encoder.num_heads=2", "encoder.d_feedforward=16"),
+)
+
+
+@dataclass
+class Row:
+    """One line of the table.
+
+    Attributes:
+        what: is measured.
+        goal: of it.
+        values: by number of utterances.
+    """
+
+    what: str
+    goal: str
+    values: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command took."""
+
+    cpu_s: float
+    wall_s: float
+    peak_mb: float
+
+
+def librispeech_durations(num: int, seed: int = 0) -> NDArray[np.float64]:
+    """Return durations in seconds: most near 14.6, as where readings were cut in pauses, others evenly shorter."""
+    rng = np.random.default_rng(seed)
+    usual = rng.random(num) < 0.72
+    spread = np.where(usual, rng.normal(14.6, 1.1, num), rng.uniform(1.3, 14.0, num))
+    return np.round(np.clip(spread, 1.3, 35.0), 2)
+
+
+def write_corpus(folder: Path, num_train: int) -> Path:
+    """Write manifests of train, dev and test, and their audio; return the folder."""
+    (folder / "audio").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    files = [folder / "audio" / f"{number:03}.flac" for number in range(NUM_FILES)]
+    for path in files:
+        soundfile.write(path, rng.normal(size=round(FILE_S * RATE_HZ)) * 0.05, RATE_HZ)
+    words = ["".join(letters) for letters in rng.choice(list("abcdefghijklmnop"), (3000, 5))]
+    for split, num in (("train", num_train), ("dev", NUM_HELD_OUT), ("test", NUM_HELD_OUT)):
+        durations = librispeech_durations(num, seed=len(split))
+        durations = np.round(durations * MEAN_S / durations.mean(), 2)
+        starts = np.round(rng.uniform(0, 1, num) * (FILE_S - durations - 0.02), 2)
+        with (
+            (folder / f"recordings_{split}.jsonl").open("w") as recordings,
+            (folder / f"supervisions_{split}.jsonl").open("w") as supervisions,
+        ):
+            for number in range(num):
+                name, path = f"{split}-{number:08}", str(files[number % NUM_FILES])
+                source = {"type": "file", "channels": [0], "source": path}
+                recording = {"id": name, "sources": [source], "sampling_rate": RATE_HZ}
+                recording |= {"num_samples": round(FILE_S * RATE_HZ), "duration": FILE_S, "channel_ids": [0]}
+                text = " ".join(words[i] for i in rng.integers(0, len(words), max(1, int(durations[number] * 2.5))))
+                segment = {"id": name, "recording_id": name, "start": starts[number], "duration": durations[number]}
+                segment |= {"channel": 0, "text": text, "speaker": f"s{number % 2000}", "language": "en"}
+                print(json.dumps(recording), file=recordings)
+                print(json.dumps(segment), file=supervisions)
+    return folder
+
+
+def run(arguments: Sequence[str], folder: Path) -> Cost:
+    """Run a Python program to its end, and return what it took."""
+    begin = time.monotonic()
+    with (folder / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": str(Path(__file__).parents[1])},
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(arguments)} failed:\n{(folder / 'log.txt').read_text()[-2000:]}")
+    return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - begin, usage.ru_maxrss / 1024)
+
+
+def commands(sizes: Sequence[int], folder: Path) -> list[Row]:
+    """Measure preparing, and what starting to train takes more than with the smallest corpus."""
+    rows = [
+        Row("prepare, CPU s", "180 for 300,000"),
+        Row("prepare, peak MB of the largest process", "1500 for 300,000"),
+        Row("asr-train to its first update, CPU s more than for the first", "15 for 300,000"),
+        Row("the same, peak MB", ""),
+    ]
+    least = 0.0
+    for size in sizes:
+        source = write_corpus(folder / f"corpus-{size}", size)
+        words = (*COMMAND, f"data.source={source}", f"data.dir={folder / f'data-{size}'}")
+        prepared = run(["-m", "asr.cli.prepare", *words], folder)
+        started = run(["-m", "asr.cli.train", *words, *ONE_UPDATE, f"run_dir=run-{size}"], folder)
+        least = least or started.cpu_s
+        shown = (prepared.cpu_s, prepared.peak_mb, started.cpu_s - least, started.peak_mb)
+        for row, value in zip(rows, shown, strict=True):
+            row.values[size] = f"{value:.0f}"
+        print(
+            f"{size:,} utterances: prepared in {prepared.wall_s:.0f} s, trained in {started.wall_s:.0f} s", flush=True
+        )
+    return rows
+
+
+class Planned(list[MonoCut]):
+    """Cuts of which only the durations are in memory, as those of prepared data."""
+
+    def __init__(self, durations: NDArray[np.float64]) -> None:
+        super().__init__()
+        self.durations = durations
+
+    def __len__(self) -> int:
+        return len(self.durations)
+
+    def __getitem__(self, index: int) -> MonoCut:  # type: ignore[override]
+        return MonoCut(f"c{index}", 0.0, float(self.durations[index]), 0, [])
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return the CPU seconds of a call."""
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+def plan(num_cuts: int) -> None:
+    """Print what an epoch of a corpus costs to plan and to resume, as JSON; run in a process of its own."""
+    durations = librispeech_durations(num_cuts)
+    before = memory_mb("VmRSS")
+    order = DurationBucketSampler(Planned(durations), BucketingConfig(BATCH_S), seed=1)
+    planned = timed(lambda: order.plan(0))
+    parts = order.plan(0)
+    middle = len(parts) // 2
+    begun, resumed = (timed(lambda s=start: next(iter(order.updates(0, s, 0, 1, 1)))) for start in (0, middle))
+    longest = [durations[part].max() * len(part) for part in parts[:20_000]]
+    heard = sum(durations[part].sum() for part in parts[:20_000])
+    found = {"plan": planned, "resume": resumed - begun, "padding": 100 * (1 - heard / sum(longest))}
+    # offsets of the cuts, which prepared data hold beside the durations
+    print(json.dumps(found | {"mb": memory_mb("VmHWM") - before + 16 * num_cuts / 2**20}))
+
+
+def memory_mb(name: str) -> float:
+    """Return a size of this process that Linux counts."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) / 1024
+
+
+def plans(sizes: Sequence[int], folder: Path) -> list[Row]:
+    """Measure plans of an epoch."""
+    rows = {
+        "plan": Row("plan of an epoch, CPU s", "15 for 10,000,000"),
+        "mb": Row("memory of it, durations and offsets, MB per rank (shared by its workers)", "1500 for 10,000,000"),
+        "resume": Row("resume in the middle, CPU s more than from the start", "5 for 10,000,000"),
+        "padding": Row("padding, %", "6 from 20,000"),
+    }
+    for size in sizes:
+        run([__file__, "--plan", str(size)], folder)
+        found = json.loads((folder / "log.txt").read_text().splitlines()[-1])
+        for name, row in rows.items():
+            row.values[size] = f"{abs(found[name]) if abs(found[name]) < 0.05 else found[name]:.1f}"
+    return list(rows.values())
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print a table in Markdown."""
+    sizes = sorted({size for row in rows for size in row.values})
+    print(f"| | {' | '.join(f'{size:,}' for size in sizes)} | at most |")
+    print(f"|---{'|---:' * (len(sizes) + 1)}|")
+    for row in rows:
+        print(f"| {row.what} | {' | '.join(row.values.get(size, '') for size in sizes)} | {row.goal} |")
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="the sizes of the goals: half an hour, 2 GB of disk")
+    parser.add_argument("--sizes", type=int, nargs="*", help="utterances to prepare and to train on")
+    parser.add_argument("--plan", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.plan is not None:
+        plan(options.plan)
+        return
+    sizes = options.sizes or ([3_000, 30_000, 100_000, 300_000] if options.full else [3_000, 30_000])
+    with tempfile.TemporaryDirectory(prefix="bench-scale-") as folder:
+        rows = plans([*PLANNED, 10_000_000] if options.full else PLANNED, Path(folder))
+        show(rows)
+        show(commands(sizes, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
