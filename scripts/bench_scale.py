@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -89,8 +90,8 @@ def write_corpus(folder: Path, num_train: int) -> Path:
             (folder / f"supervisions_{split}.jsonl").open("w") as supervisions,
         ):
             for number in range(num):
-                name, path = f"{split}-{number:08}", str(files[number % NUM_FILES])
-                source = {"type": "file", "channels": [0], "source": path}
+                name, file = f"{split}-{number:08}", str(files[number % NUM_FILES])
+                source = {"type": "file", "channels": [0], "source": file}
                 recording = {"id": name, "sources": [source], "sampling_rate": RATE_HZ}
                 recording |= {"num_samples": round(FILE_S * RATE_HZ), "duration": FILE_S, "channel_ids": [0]}
                 text = " ".join(words[i] for i in rng.integers(0, len(words), max(1, int(durations[number] * 2.5))))
@@ -157,6 +158,11 @@ class Planned(list[MonoCut]):
         return MonoCut(f"c{index}", 0.0, float(self.durations[index]), 0, [])
 
 
+def first_batch(order: DurationBucketSampler, start: int) -> object:
+    """Return the first micro-batch after those that were already processed."""
+    return next(iter(order.updates(0, start, rank=0, world_size=1, accumulate=1)))
+
+
 def timed(work: Callable[[], object]) -> float:
     """Return the CPU seconds of a call."""
     begin = time.process_time()
@@ -172,7 +178,7 @@ def plan(num_cuts: int) -> None:
     planned = timed(lambda: order.plan(0))
     parts = order.plan(0)
     middle = len(parts) // 2
-    begun, resumed = (timed(lambda s=start: next(iter(order.updates(0, s, 0, 1, 1)))) for start in (0, middle))
+    begun, resumed = (timed(partial(first_batch, order, start)) for start in (0, middle))
     longest = [durations[part].max() * len(part) for part in parts[:20_000]]
     heard = sum(durations[part].sum() for part in parts[:20_000])
     found = {"plan": planned, "resume": resumed - begun, "padding": 100 * (1 - heard / sum(longest))}

@@ -60,8 +60,10 @@ def check_fields(where: str, data: Any, required: dict[str, Type], optional: dic
             if not isinstance(value, kinds) or isinstance(value, bool):
                 names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
                 raise ValueError(f"{where}: field {name!r} must be {names}, given {str(value)[:60]!r}")
-            if name == "id" and not is_one_line(value):
-                raise ValueError(f"{where}: field 'id' must be one line of text without tabs, given {value[:60]!r}")
+            if name == "id" and not is_one_line(str(value)):
+                raise ValueError(
+                    f"{where}: field 'id' must be one line of text without tabs, given {str(value)[:60]!r}"
+                )
             if name in RANGES and isinstance(value, int | float) and value != 0:
                 least, most = RANGES[name]
                 if not least <= abs(value) <= most:
