@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from lhotse import SupervisionSegment
 
+from asr.data.jobs import num_processes
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
 from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
 from asr.data.manifests.source_files import reads
@@ -25,6 +26,7 @@ def prepare_custom(
     dev_fraction: float = 0.05,
     test_fraction: float = 0.1,
     seed: int = 20261121,
+    num_jobs: int | None = 1,
 ) -> Corpus:
     """Return the manifests of a source, with train, dev and test.
 
@@ -37,6 +39,7 @@ def prepare_custom(
         dev_fraction: share of the utterances to use as dev, if it is missing.
         test_fraction: the same for test.
         seed: of the split.
+        num_jobs: processes that read the headers of audio, None for one on each core; changes nothing.
 
     Raises:
         ValueError: no source is given, it is malformed, or too small to split.
@@ -46,7 +49,7 @@ def prepare_custom(
     for name, fraction in (("dev_fraction", dev_fraction), ("test_fraction", test_fraction)):
         if not 0 < fraction < 0.5:
             raise ValueError(f"data.prepare.{name} must be between 0 and 0.5, given {fraction}")
-    imported = import_manifests(named_path(source))
+    imported = import_manifests(named_path(source), num_jobs=num_processes(num_jobs))
     _refuse_useless(source, imported)
     segments = {split: list(found.supervisions) for split, found in imported.splits.items()}
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)

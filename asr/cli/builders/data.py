@@ -13,11 +13,11 @@ from asr.cli.builders.init import kept_tokenizer
 from asr.cli.builders.parts import DataParts, build_data_parts, build_encoder, part
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
+from asr.data.jobs import num_processes
 from asr.data.manifests.source_files import visible_files
 from asr.data.preparation.build import PrepareSpec
 from asr.data.preparation.ctc_lengths import Lengths
 from asr.data.preparation.fingerprint import describe_source, fingerprint
-from asr.data.preparation.jobs import num_processes
 from asr.data.preparation.prepare import prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.table import print_table

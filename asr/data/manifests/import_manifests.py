@@ -10,6 +10,7 @@ from pathlib import Path
 from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
+from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.manifests.manifest_checks import segment_problem
@@ -19,6 +20,7 @@ from asr.data.manifests.tables import SPLIT_ALIASES, read_table
 from asr.safe_io import naming
 
 UNSPLIT = "all"
+CHUNK_ROWS = 500  # a quarter of a second of reading headers
 SUFFIXES = (".jsonl", ".jsonl.gz")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # of a table, which is then asked for in UTF-8
@@ -40,7 +42,7 @@ class ImportedManifests:
     notes: list[str] = field(default_factory=list)
 
 
-def import_manifests(path: Path, option: str = "data.source") -> ImportedManifests:
+def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1) -> ImportedManifests:
     """Read a TSV, a manifest of cuts, or a folder of supervisions with recordings or features, or of cuts.
 
     In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` without audio, belongs to
@@ -50,6 +52,7 @@ def import_manifests(path: Path, option: str = "data.source") -> ImportedManifes
     Args:
         path: of them.
         option: that names it, for messages.
+        num_jobs: processes that read the headers of audio.
 
     Raises:
         ValueError: there are no manifests, or they are malformed, or would do more than read files.
@@ -64,7 +67,7 @@ def import_manifests(path: Path, option: str = "data.source") -> ImportedManifes
         raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
     else:
         _refuse_binary(path, option)
-        _read_tsv(path, imported)
+        _read_tsv(path, imported, num_jobs)
     for split, manifests in imported.splits.items():
         imported.splits[split] = _within_recordings(split, manifests, imported.dropped)
     _refuse_repeated(path, imported)
@@ -88,13 +91,18 @@ def _refuse_binary(path: Path, option: str) -> None:
         )
 
 
-def _read_tsv(path: Path, imported: ImportedManifests) -> None:
+def _read_tsv(path: Path, imported: ImportedManifests, num_jobs: int) -> None:
     rows, notes = read_table(path)
     imported.notes += notes
     found: dict[str, list[tuple[Recording, SupervisionSegment]]] = defaultdict(list)
-    for row in track(rows, "reading audio headers", transient=True):
+    chunks = [rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS)]
+    opened = run_jobs(
+        lambda chunk: [open_recording(row.audio, row.id) for row in chunk], chunks, min(num_jobs, len(chunks))
+    )
+    headers = (header for chunk in opened for header in chunk)
+    told = track(headers, "reading audio headers", total=len(rows), transient=True)
+    for row, (recording, problem) in zip(rows, told, strict=True):
         split = row.split or UNSPLIT
-        recording, problem = open_recording(row.audio, row.id)
         if recording is None:
             imported.dropped.append(Dropped(split, row.id, problem))
         else:

@@ -16,11 +16,11 @@ from lhotse.cut import Cut
 
 from asr.console import PlainConsole, track
 from asr.data.features import Features, LogMel, cause, read_features
+from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, write_dropped
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.feature_checks import refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
-from asr.data.preparation.jobs import run_jobs
 from asr.data.preparation.moments import moments
 from asr.data.preparation.parts import SplitParts, cut_of
 from asr.data.preparation.prepared import DROPPED, PreparedData

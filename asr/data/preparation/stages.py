@@ -9,10 +9,10 @@ from pathlib import Path
 from lhotse.utils import fastcopy
 
 from asr.data.features import Features, LogMel, cause, read_features
+from asr.data.jobs import run_jobs
 from asr.data.manifests.feature_storage import FeatureFiles
 from asr.data.preparation.ctc_lengths import CtcLengths
 from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
-from asr.data.preparation.jobs import run_jobs
 from asr.data.preparation.parts import Part, SplitParts, cut_of, text_of_cut, unreadable
 from asr.data.preparation.progress import track_hours
 from asr.data.preparation.saved_corpus import Chunk, SavedCorpus

@@ -8,7 +8,7 @@ from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.manifests.tables import read_table
 from asr.data.preparation.cuts import evaluation_cuts
-from tests.data.corpora import SPEC
+from tests.data.corpora import SPEC, utterance
 
 
 def table(folder, *lines):
@@ -141,3 +141,20 @@ def test_every_real_prompt_is_a_reference_whatever_its_split(shared_data, tmp_pa
     cuts, dropped, _ = evaluation_cuts(source, str.upper, SPEC.features)
     assert dropped == []
     assert sorted(cut.supervisions[0].text for cut in cuts) == sorted(line.split("\t")[2].upper() for line in lines)
+
+
+@pytest.mark.parametrize("num_jobs", [1, 3])
+def test_several_processes_find_in_a_table_what_one_finds(tmp_path, monkeypatch, num_jobs):
+    monkeypatch.setattr("asr.data.manifests.import_manifests.CHUNK_ROWS", 2)
+    for number in range(9):
+        utterance(tmp_path, f"u{number}", 0.5 + number / 10)
+    (tmp_path / "u3.wav").unlink()
+    (tmp_path / "u7.wav").write_bytes(b"no audio")
+    rows = [f"u{number}.wav\thi {number}" for number in range(9)]
+    imported = import_manifests(table(tmp_path, "audio\ttext", *rows), num_jobs=num_jobs)
+    segments = list(imported.splits["all"].supervisions)
+    assert [(segment.id, segment.text) for segment in segments] == [(f"u{i}", f"hi {i}") for i in (0, 1, 2, 4, 5, 6, 8)]
+    assert [(item.item, item.reason.partition(":")[0]) for item in imported.dropped] == [
+        ("u3", "missing audio"),
+        ("u7", "unreadable audio"),
+    ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.data.preparation.jobs import MAX_JOBS, num_processes, run_jobs
+from asr.data.jobs import MAX_JOBS, num_processes, run_jobs
 from asr.errors import OutOfMemory, RunFailed
 
 
@@ -123,7 +123,7 @@ def is_running(pid: int) -> bool:
 ENDLESS = """
 import os, sys, time
 from pathlib import Path
-from asr.data.preparation.jobs import run_jobs
+from asr.data.jobs import run_jobs
 
 def work(task):
     Path(sys.argv[1], str(os.getpid())).touch()
