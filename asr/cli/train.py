@@ -23,6 +23,7 @@ from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.init import Source, start_from
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.builders.resume import accepted_changes, build_resumed_module
+from asr.cli.builders.scoring import transcripts_lm
 from asr.cli.builders.trainer import build_trainer
 from asr.cli.config.resuming import (
     differs,
@@ -260,7 +261,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         dev = [plan.data_module.evaluation_loader(plan.prepared.cuts(name)) for name in module.dev_names]
         with explaining_failed_writes(run_dir):
             parts = module.recognizer, plan.data_module, plan.prepared, plan.data.text
-            lm_order = config["transcripts_lm"] if is_first_process() else 0
+            lm_order = transcripts_lm(config) if is_first_process() else 0
             search = with_transcripts(*parts, run_dir, lm_order, module.unit)
         loader = ResumableLoader(dataset, order, plan.data_module.workers)
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)

@@ -82,7 +82,7 @@ def _write_model(transcripts: Iterable[str], tokenizer: Tokenizer, order: int, p
         if len(model.keys) > MAX_NGRAMS:
             raise ValueError(f"{len(model.keys)} n-grams are more than the {MAX_NGRAMS} that are decoded with")
     except ValueError as error:
-        raise ValueError(f"transcripts_lm={order}: {error}; give a smaller order, or 0 for no model") from error
+        raise ValueError(f"data.transcripts_lm={order}: {error}; give a smaller order, or 0 for no model") from error
     path.parent.mkdir(exist_ok=True)
     write_new(path, (line.encode() for line in arpa_lines(model)))
     console.print_line(f"language model of the transcripts: order {model.order}, {len(model.keys)} n-grams, {path}")

@@ -13,7 +13,7 @@ STEPS = ("logger=csv", "trainer.max_steps=6", "trainer.val_check_interval=3")
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     place = Workplace(tmp_path_factory.mktemp("lm"))
-    place.run("train", *TINY, *STEPS, "transcripts_lm=3", "run_dir=run")
+    place.run("train", *TINY, *STEPS, "data.transcripts_lm=3", "run_dir=run")
     return place
 
 
@@ -74,6 +74,6 @@ def test_strange_weights_are_refused(place, weights):
 
 @pytest.mark.parametrize("order", ["11", "true"])
 def test_impossible_orders_are_refused_before_any_work(place, order):
-    printed = place.run("train", *TINY, f"transcripts_lm={order}", "data.dir=not_made", code=2)
-    assert "transcripts_lm must be a whole number from 0 to 10" in printed
+    printed = place.run("train", *TINY, f"data.transcripts_lm={order}", "data.dir=not_made", code=2)
+    assert "data.transcripts_lm must be a whole number from 0 to 10" in printed
     assert not (place.folder / "not_made").exists()

@@ -28,7 +28,7 @@ from asr.cli.builders.parts import (
     outline_recognizer,
     part,
 )
-from asr.cli.builders.scoring import scoring_unit
+from asr.cli.builders.scoring import scoring_unit, transcripts_lm
 from asr.cli.builders.trainer import build_trainer
 from asr.cli.builders.trial_updates import try_optimizers, try_schedule
 from asr.cli.config.bounds import MAX_CPU_S, bounded
@@ -102,6 +102,7 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     if isinstance(data.perturb, Acoustics):
         data.perturb.find_files()
     scoring_unit(config)
+    transcripts_lm(config)
     refuse_huge_numbers(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     with no_more_than_this_machine_holds(on_cpu):

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from asr.cli.builders.model_size import no_more_parameters_than, refuse_huge_numbers
 from asr.cli.builders.parts import build_decoder, build_recognizer, check_decoder, num_threads, part
-from asr.cli.builders.scoring import scoring_unit
+from asr.cli.builders.scoring import scoring_unit, transcripts_lm
 from asr.cli.errors import ConfigError, shortened
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
@@ -180,8 +180,8 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         chosen = decoder or build_decoder(config)
         check_decoder(chosen, recognizer.head)
         lacking = ""
-        if decoder is None and with_lm and config.get("transcripts_lm"):
-            own = saved_search(checkpoint.path.absolute().parent.parent, recognizer.head, config["transcripts_lm"])
+        if decoder is None and with_lm and (order := transcripts_lm(config)):
+            own = saved_search(checkpoint.path.absolute().parent.parent, recognizer.head, order)
             chosen = own or chosen
             lacking = "" if own else LACKING
     if isinstance(chosen, LoadsScorers):

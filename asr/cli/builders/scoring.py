@@ -1,4 +1,4 @@
-"""A run's config → how its hypotheses are scored."""
+"""A run's config → how its hypotheses are scored, and what beside the sounds they are found by."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from asr.cli.errors import ConfigError
 from asr.evaluation.wer import Unit
+from asr.language_models.arpa import MAX_ORDER
 from asr.nested import at
 
 
@@ -23,3 +24,15 @@ def scoring_unit(config: Mapping[str, Any]) -> Unit:
             return "character"
         case other:
             raise ConfigError(f"data.scoring_unit must be word or character, given {other!r}")
+
+
+def transcripts_lm(config: Mapping[str, Any]) -> int:
+    """Return the order of the language model of the transcripts; 0: the run has none, as runs of before.
+
+    Raises:
+        ConfigError: it is impossible.
+    """
+    order = at(config, "data", "transcripts_lm") or 0
+    if type(order) is not int or not 0 <= order <= MAX_ORDER:
+        raise ConfigError(f"data.transcripts_lm must be a whole number from 0 to {MAX_ORDER}, given {order!r}")
+    return order

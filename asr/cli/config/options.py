@@ -11,7 +11,6 @@ from omegaconf import Container, DictConfig, OmegaConf
 
 from asr.cli.config.bounds import bounded
 from asr.cli.errors import ConfigError
-from asr.language_models.arpa import MAX_ORDER
 
 MAX_RESOLVED_BYTES = 2**29
 MAX_NAME_BYTES = 100  # of a set, whose files have longer names; file systems allow 255
@@ -72,7 +71,6 @@ SECONDS = POSITIVE
 COUNT = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
 PORT = Kind("a whole number of at least 0 and at most 65535", lambda value: COUNT.fits(value) and 0 <= value <= 65535)
 SEED = Kind(f"a whole number of at least 0 and at most {MOST_SEED}", lambda v: COUNT.fits(v) and 0 <= v <= MOST_SEED)
-ORDER = Kind(f"a whole number from 0 to {MAX_ORDER}", lambda value: COUNT.fits(value) and 0 <= value <= MAX_ORDER)
 OPTIONS = Kind("a choice of its group", lambda value: isinstance(value, Mapping))
 LOGGERS = Kind(
     "a choice of its group, with options for each",
@@ -115,7 +113,6 @@ TRAINING = {
     "weights": NAME,
     "decode": some_of("best", "last", "average"),
     "best_lr": RATES,
-    "transcripts_lm": ORDER,
 }
 GROUPS = ("decoder", "logger")  # a config may choose nothing from these
 KINDS: dict[str, dict[str, Kind]] = {
