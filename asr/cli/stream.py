@@ -17,6 +17,7 @@ from asr.cli.app import run_app
 from asr.cli.builders.restore import restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole, printable
+from asr.data.manifests.recordings import open_recording
 from asr.inference.streaming import Partial, StreamingRecognizer
 from asr.safe_io import named_path
 
@@ -62,9 +63,14 @@ def _open(path: Path) -> soundfile.SoundFile:
     if not path.is_file():
         raise ConfigError(f"audio: {str(path)!r} is no file; give one, or - for samples on standard input")
     try:
-        return soundfile.SoundFile(path)
+        file = soundfile.SoundFile(path)
     except soundfile.LibsndfileError as error:
         raise ConfigError(f"audio: {path} cannot be read: {error.error_string}") from None
+    _, problem = open_recording(path, str(path))
+    # half a file would be taken for the whole; an empty one ends well
+    if problem and file.frames:
+        raise ConfigError(f"audio: {problem}")
+    return file
 
 
 def _from_file(file: soundfile.SoundFile, size: int, at_own_pace: bool) -> Iterator[NDArray[np.float32]]:

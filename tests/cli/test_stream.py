@@ -1,5 +1,6 @@
 """asr-stream: files and standard input, with a causal Zipformer."""
 
+import os
 import subprocess
 import sys
 
@@ -46,6 +47,7 @@ def test_standard_input_is_heard_to_its_end_though_half_a_sample_is_left(causal,
         ),
         (["audio=none.wav"], "audio: 'none.wav' is no file; give one, or - for samples on standard input"),
         (["audio=text.wav"], "audio: text.wav cannot be read: Format not recognised"),
+        (["audio=half.wav"], "audio: truncated audio: "),
         (["audio=odd.wav"], "impossible rate: resampling from 44101 to 16000 Hz"),
         (["packet_s=11"], "packet_s must be at least 0.01 and at most 10, given 11"),
         (["packet_s=1e-9"], "packet_s must be at least 0.01 and at most 10, given 1e-09"),
@@ -57,6 +59,8 @@ def test_standard_input_is_heard_to_its_end_though_half_a_sample_is_left(causal,
 def test_what_cannot_be_heard_is_said(small_run, causal, audio, tmp_path, words, said):
     (tmp_path / "text.wav").write_text("no audio")
     soundfile.write(tmp_path / "odd.wav", np.zeros(1000), 44_101)
+    soundfile.write(tmp_path / "half.wav", np.zeros(16_000), 16_000)
+    os.truncate(tmp_path / "half.wav", 16_000)
     base = {"run": str(causal), "audio": str(audio)}
     given = dict(word.split("=", 1) for word in words)
     if given.get("run") == "RUN":
