@@ -15,12 +15,13 @@ NUM_UTTERANCES = {"train": 120_098, "dev": 14_326, "test": 7176}
 
 
 @reads(source_files)
-def prepare_aishell(output_dir: Path, *, source: str | None = None) -> Corpus:
+def prepare_aishell(output_dir: Path, *, source: str | None = None, num_jobs: int | None = 1) -> Corpus:
     """Return the official split, transcripts without spaces.
 
     Args:
         output_dir: archives are unpacked in it.
         source: the folder ``data_aishell``, the one above it, or an archive; None downloads it from openslr.org.
+        num_jobs: processes that read headers, None for one on each core; changes nothing.
 
     Raises:
         ValueError: the source does not hold AISHELL-1, or lacks a split.
@@ -30,7 +31,7 @@ def prepare_aishell(output_dir: Path, *, source: str | None = None) -> Corpus:
         raise ValueError(f"{source}: there is no transcribed audio of {' and '.join(missing)} below wav")
     splits: dict[str, Manifests] = {}
     for split in SPLITS:
-        splits[split], unusable = manifests_of(split, clips[split], "zh")
+        splits[split], unusable = manifests_of(split, clips[split], "zh", num_jobs)
         dropped += unusable
     sizes = {split: len(found) for split, found in clips.items()}
     return Corpus(splits, dropped, tuple(_notes(sizes, num_silent)))

@@ -15,7 +15,12 @@ from .sources import HELD_OUT, HOME, TRAINABLE, Row, find_language, read_table, 
 
 @reads(source_files)
 def prepare_commonvoice(
-    output_dir: Path, *, source: str | None = None, language: str | None = None, train: Sequence[str] = ("train",)
+    output_dir: Path,
+    *,
+    source: str | None = None,
+    language: str | None = None,
+    train: Sequence[str] = ("train",),
+    num_jobs: int | None = 1,
 ) -> Corpus:
     """Return the official dev and test sets, and a training set that shares neither clips nor speakers with them.
 
@@ -25,6 +30,7 @@ def prepare_commonvoice(
         language: its code, such as ``fr``; None if the source has only one.
         train: tables to train on, some of ``train``, ``validated``, ``other``; a clip in several counts once. Of
             ``other``, whose clips have not been voted on enough, those with more votes against than for are left out.
+        num_jobs: processes that read headers, None for one on each core; changes nothing.
 
     Raises:
         ValueError: an option is out of range, or the source does not hold the language.
@@ -48,7 +54,7 @@ def prepare_commonvoice(
     splits: dict[str, Manifests] = {}
     for split, found in rows.items():
         clips = [Clip(row.clip, row.audio, row.sentence, row.speaker) for row in found]
-        splits[split], unread = manifests_of(split, clips, folder.name)
+        splits[split], unread = manifests_of(split, clips, folder.name, num_jobs)
         unusable += unread
     return Corpus(splits, [*dropped, *unusable], tuple(_notes(folder, train, left_out)))
 

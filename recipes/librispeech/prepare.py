@@ -22,13 +22,16 @@ DEV_SETS, TEST_SETS = ("dev-clean", "dev-other"), ("test-clean", "test-other")
 
 
 @reads(source_files)
-def prepare_librispeech(output_dir: Path, *, source: str | None = None, subsets: str | int = "960") -> Corpus:
+def prepare_librispeech(
+    output_dir: Path, *, source: str | None = None, subsets: str | int = "960", num_jobs: int | None = 1
+) -> Corpus:
     """Return the official splits: one training set, and each development and test set by itself.
 
     Args:
         output_dir: archives are unpacked in it.
         source: a folder of the parts, unpacked or as archives, or one archive; None downloads them from openslr.org.
         subsets: hours to train on: ``100``, ``460``, ``960``; or ``mini``, five hours with a dev set of its own.
+        num_jobs: processes that read headers, None for one on each core; changes nothing.
 
     Raises:
         ValueError: there is no such subset, or the source lacks a part of it.
@@ -48,7 +51,7 @@ def prepare_librispeech(output_dir: Path, *, source: str | None = None, subsets:
     splits: dict[str, Manifests] = {}
     dropped: list[Dropped] = [item for _, items in read.values() for item in items]
     for split, found in clips.items():
-        splits[split], unusable = manifests_of(split, found, "en")
+        splits[split], unusable = manifests_of(split, found, "en", num_jobs)
         dropped += unusable
     return Corpus(splits, dropped, tuple(_notes(name, {part: len(found) for part, (found, _) in read.items()})))
 

@@ -9,18 +9,15 @@ from pathlib import Path
 
 from lhotse import Recording, SupervisionSegment
 
-from asr.console import track
-from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.manifests.manifest_checks import segment_problem
-from asr.data.manifests.recordings import open_recording
+from asr.data.manifests.recordings import open_recordings
 from asr.data.manifests.source_files import refuse_special
 from asr.data.manifests.tables import SPLIT_ALIASES, read_table
 from asr.safe_io import naming
 
 UNSPLIT = "all"
-CHUNK_ROWS = 500  # a quarter of a second of reading headers
 SUFFIXES = (".jsonl", ".jsonl.gz")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # of a table, which is then asked for in UTF-8
@@ -95,13 +92,8 @@ def _read_tsv(path: Path, imported: ImportedManifests, num_jobs: int) -> None:
     rows, notes = read_table(path)
     imported.notes += notes
     found: dict[str, list[tuple[Recording, SupervisionSegment]]] = defaultdict(list)
-    chunks = [rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS)]
-    opened = run_jobs(
-        lambda chunk: [open_recording(row.audio, row.id) for row in chunk], chunks, min(num_jobs, len(chunks))
-    )
-    headers = (header for chunk in opened for header in chunk)
-    told = track(headers, "reading audio headers", total=len(rows), transient=True)
-    for row, (recording, problem) in zip(rows, told, strict=True):
+    opened = open_recordings([(row.audio, row.id) for row in rows], "reading audio headers", num_jobs)
+    for row, (recording, problem) in zip(rows, opened, strict=True):
         split = row.split or UNSPLIT
         if recording is None:
             imported.dropped.append(Dropped(split, row.id, problem))

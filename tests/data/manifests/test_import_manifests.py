@@ -145,7 +145,7 @@ def test_every_real_prompt_is_a_reference_whatever_its_split(shared_data, tmp_pa
 
 @pytest.mark.parametrize("num_jobs", [1, 3])
 def test_several_processes_find_in_a_table_what_one_finds(tmp_path, monkeypatch, num_jobs):
-    monkeypatch.setattr("asr.data.manifests.import_manifests.CHUNK_ROWS", 2)
+    monkeypatch.setattr("asr.data.manifests.recordings.CHUNK_FILES", 2)
     for number in range(9):
         utterance(tmp_path, f"u{number}", 0.5 + number / 10)
     (tmp_path / "u3.wav").unlink()
