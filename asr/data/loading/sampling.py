@@ -14,7 +14,6 @@ from lhotse.cut import Cut
 from asr.data.seeding import seed_for
 
 MAX_BUCKETS = 1000
-SHORT = 1 / 3  # of the cuts, that training begins with
 NUM_BUCKETS, NUM_BUCKETS_LARGE, LARGE = 10, 30, 20_000  # of a corpus of fewer cuts, and of more
 
 
@@ -58,19 +57,13 @@ class BucketingConfig:
             cuts on, where a third of the padding is left and micro-batches are still drawn from many cuts.
         quadratic_duration_s: if given, a cut of d seconds counts d + d²/this, because attention grows with the square;
             15–40 is usual.
-        short_first: micro-batches at the beginning of training that are made of short cuts: of the shortest third of
-            all for the first half of them, then of more and more. In short utterances there are few places for few
-            tokens, so that CTC finds alignments there long before it finds them in long ones.
     """
 
     max_duration_s: float
     num_buckets: int | None = None
     quadratic_duration_s: float | None = None
-    short_first: int = 0
 
     def __post_init__(self) -> None:
-        if self.short_first < 0:
-            raise ValueError(f"short_first must be 0 or more micro-batches, given {self.short_first}")
         for name in ("max_duration_s", "num_buckets"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, given {getattr(self, name)}")
@@ -109,30 +102,12 @@ class DurationBucketSampler:
         durations = getattr(cuts, "durations", None)
         self.durations = np.array([cut.duration for cut in self.cuts]) if durations is None else durations
         self.duration_bins = duration_bins(self.durations, size.buckets_for(len(self.durations)))
-        self._begins = [0]  # micro-batches before each of the first epochs
 
     def plan(self, epoch: int) -> Plan:
         """Return the numbers of the cuts of every micro-batch of an epoch, counted from 0."""
-        return self._plan(epoch, self._share(epoch))
-
-    def _share(self, epoch: int) -> float:
-        """Return the share of the cuts, the shortest ones, that an epoch is made of."""
-        if not self.shuffle or not self.size.short_first:
-            return 1.0
-        for before in range(epoch + 1):
-            share = SHORT + (1 - SHORT) * max(0.0, 2 * self._begins[before] / self.size.short_first - 1)
-            if share >= 1:
-                return 1.0
-            if before + 1 == len(self._begins):
-                self._begins.append(self._begins[before] + len(self._plan(before, share)))
-        return share
-
-    def _plan(self, epoch: int, share: float) -> Plan:
         order = self._order(len(self.durations), "cuts", epoch)
         if not self.shuffle:
             order = np.argsort(self.durations, kind="stable")
-        if share < 1:
-            order = order[self.durations[order] <= np.quantile(self.durations, share)]
         buckets = np.searchsorted(self.duration_bins, self.durations[order], side="right")
         # stable, so that the cuts of a bucket keep their random order
         order = order[np.argsort(buckets, kind="stable")]
@@ -189,7 +164,7 @@ class DurationBucketSampler:
         """
         bucket_of = np.searchsorted(self.duration_bins, self.durations, side="right")
         largest: dict[int, tuple[float, np.ndarray]] = {}
-        for part in self._plan(epoch, 1.0):
+        for part in self.plan(epoch):
             longest_first = part[np.argsort(-self.durations[part], kind="stable")]
             counted = float(self.size.costs(self.durations[longest_first[0]])) * len(part)
             bucket = int(bucket_of[longest_first[0]])

@@ -254,35 +254,3 @@ def test_a_plan_is_a_sequence_of_a_few_bytes_for_each_cut():
     assert [part.tolist() for part in plan[2:9:3]] == [part.tolist() for part in (parts[2], parts[5], parts[8])]
     assert plan[-1].tolist() == parts[-1].tolist()
     assert plan.numbers.nbytes + plan.ends.nbytes + plan.order.nbytes < 12 * len(durations)
-
-
-def test_training_begins_with_short_cuts_and_goes_on_to_all():
-    cuts = cuts_of(60)
-    durations = {cut.id: cut.duration for cut in cuts}
-    order = DurationBucketSampler(cuts, BucketingConfig(10.0, num_buckets=4, short_first=30), seed=3)
-    epochs = [[name for names in ids(order.epoch(epoch)) for name in names] for epoch in range(12)]
-    shortest = sorted(durations.values())[len(durations) // 3]
-    assert max(durations[name] for name in epochs[0]) <= shortest
-    assert len(set(epochs[0])) == len(epochs[0]) >= len(durations) // 3
-    sizes = [len(names) for names in epochs]
-    assert sizes == sorted(sizes)
-    assert sizes[-1] == len(durations)
-    # as many micro-batches as were asked for, to the next epoch, are not of all cuts
-    lengths = [len(order.plan(epoch)) for epoch in range(12)]
-    num_short = sum(length for length, size in zip(lengths, sizes, strict=True) if size < len(durations))
-    assert 30 <= num_short < 30 + max(lengths)
-
-
-def test_an_epoch_is_the_same_whatever_was_asked_before():
-    def sampler() -> DurationBucketSampler:
-        return DurationBucketSampler(cuts_of(60), BucketingConfig(10.0, num_buckets=4, short_first=30), seed=3)
-
-    asked = sampler()
-    in_order = [ids(asked.epoch(epoch)) for epoch in range(9)]
-    for epoch in (8, 3, 0):
-        assert ids(sampler().epoch(epoch)) == in_order[epoch]
-    assert ids(DurationBucketSampler(cuts_of(60), asked.size, shuffle=False).epoch(0)) == ids(
-        DurationBucketSampler(cuts_of(60), BucketingConfig(10.0, num_buckets=4), shuffle=False).epoch(0)
-    )
-    with pytest.raises(ValueError, match="short_first must be 0 or more"):
-        BucketingConfig(10.0, short_first=-1)
