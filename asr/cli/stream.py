@@ -18,11 +18,13 @@ from asr.cli.builders.restore import restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole, printable
 from asr.data.manifests.recordings import open_recording
+from asr.errors import RunFailed
 from asr.inference.streaming import Partial, StreamingRecognizer
 from asr.safe_io import named_path
 
 STANDARD_INPUT = "-"
 PACKET_S = 0.01, 10
+ENDPOINT_S = 0.01, 3600
 BYTES = 2  # of a sample on standard input
 # of restored parts that a stream does not use
 UNUSED = {"batch_duration_s": 1.0, "num_workers": 0}
@@ -37,9 +39,11 @@ def main() -> None:
 
 def run(options: DictConfig) -> None:
     """Print a line for each final text; on a terminal, what was heard so far, too. Ends with the times that it took."""
-    low, high = PACKET_S
-    if not low <= options.packet_s <= high:
-        raise ConfigError(f"packet_s must be at least {low} and at most {high}, given {options.packet_s}")
+    for key, (low, high) in (("packet_s", PACKET_S), ("endpoint_s", ENDPOINT_S)):
+        if not low <= options[key] <= high:
+            raise ConfigError(f"{key} must be at least {low} and at most {high}, given {options[key]}")
+    if sys.stdout is None:
+        raise ConfigError("the text could not be printed: standard output is closed; open it, or redirect it to a file")
     live = str(options.audio) == STANDARD_INPUT
     if live and options.at_own_pace:
         raise ConfigError("at_own_pace is for files; standard input has its own pace")
@@ -76,11 +80,16 @@ def _open(path: Path) -> soundfile.SoundFile:
 def _from_file(file: soundfile.SoundFile, size: int, at_own_pace: bool) -> Iterator[NDArray[np.float32]]:
     """Yield samples of the first channel."""
     begin, heard_s = time.monotonic(), 0.0
-    for block in file.blocks(size, dtype="float32", always_2d=True):
-        heard_s += len(block) / file.samplerate
-        if at_own_pace:
-            time.sleep(max(0.0, begin + heard_s - time.monotonic()))
-        yield block[:, 0]
+    try:
+        for block in file.blocks(size, dtype="float32", always_2d=True):
+            heard_s += len(block) / file.samplerate
+            if at_own_pace:
+                time.sleep(max(0.0, begin + heard_s - time.monotonic()))
+            yield block[:, 0]
+    except soundfile.LibsndfileError as error:
+        raise RunFailed(
+            f"audio: {file.name} could not be read after {heard_s:.1f} s: {error.error_string}; its text ends there"
+        ) from None
 
 
 def _from_standard_input(size: int) -> Iterator[NDArray[np.float32]]:

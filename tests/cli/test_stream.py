@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import soundfile
 
+from asr.cli.stream import _from_file
+from asr.errors import RunFailed
+
 
 @pytest.fixture
 def audio(small_run):
@@ -49,6 +52,8 @@ def test_standard_input_is_heard_to_its_end_though_half_a_sample_is_left(causal,
         (["audio=text.wav"], "audio: text.wav cannot be read: Format not recognised"),
         (["audio=half.wav"], "audio: truncated audio: "),
         (["audio=odd.wav"], "impossible rate: resampling from 44101 to 16000 Hz"),
+        (["audio=long.flac"], "audio: "),
+        (["endpoint_s=1e308"], "endpoint_s must be at least 0.01 and at most 3600, given 1e+308"),
         (["packet_s=11"], "packet_s must be at least 0.01 and at most 10, given 11"),
         (["packet_s=1e-9"], "packet_s must be at least 0.01 and at most 10, given 1e-09"),
         (["packet_s=0"], "packet_s must be a finite number above 0, given 0"),
@@ -61,6 +66,10 @@ def test_what_cannot_be_heard_is_said(small_run, causal, audio, tmp_path, words,
     soundfile.write(tmp_path / "odd.wav", np.zeros(1000), 44_101)
     soundfile.write(tmp_path / "half.wav", np.zeros(16_000), 16_000)
     os.truncate(tmp_path / "half.wav", 16_000)
+    soundfile.write(tmp_path / "long.flac", np.zeros(16_000), 16_000)
+    claims = bytearray((tmp_path / "long.flac").read_bytes())
+    claims[21:26] = bytes([claims[21] | 0x0F, 0xFF, 0xFF, 0xFF, 0xFF])  # 2^36 - 1 samples
+    (tmp_path / "long.flac").write_bytes(claims)
     base = {"run": str(causal), "audio": str(audio)}
     given = dict(word.split("=", 1) for word in words)
     if given.get("run") == "RUN":
@@ -83,3 +92,20 @@ def test_next_to_nothing_ends_well(small_run, causal, tmp_path, samples):
     ended = small_run.run("stream", f"run={causal}", f"audio={tmp_path}/a.wav")
     assert ended.code == 0, ended.printed
     assert "no word" in ended.printed
+
+
+def test_a_file_that_breaks_off_while_it_is_heard_leaves_its_text_and_a_line(tmp_path):
+    soundfile.write(tmp_path / "a.flac", np.random.default_rng(0).normal(size=160_000) * 0.1, 16_000)
+    file = soundfile.SoundFile(tmp_path / "a.flac")
+    whole = (tmp_path / "a.flac").read_bytes()
+    (tmp_path / "a.flac").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RunFailed, match=r"audio: .*a\.flac could not be read after .* s: "):
+        list(_from_file(file, 1600, at_own_pace=False))
+
+
+def test_a_closed_standard_output_is_told(causal, audio):
+    line = f"{sys.executable} -m asr.cli stream run={causal} audio={audio} >&-"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "standard output is closed" in done.stderr
+    assert "Traceback" not in done.stderr
