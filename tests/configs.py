@@ -13,8 +13,8 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 def choice(group: str, name: str) -> DictConfig:
     """Return a choice with the files that it includes; what it overrides in other groups is left out."""
     node: Any = OmegaConf.load(CONFIGS / group / f"{name}.yaml")
-    included = [entry for entry in node.pop("defaults", []) if isinstance(entry, str) and entry.startswith("/")]
-    parts = [OmegaConf.load(CONFIGS / f"{entry.partition('@')[0].strip('/')}.yaml") for entry in included]
-    merged = OmegaConf.merge(*parts, node)
+    included = [entry for entry in node.pop("defaults", []) if isinstance(entry, str) and entry != "_self_"]
+    places = [entry.partition("@")[0].strip("/").rpartition("/") for entry in included]
+    merged = OmegaConf.merge(*(choice(folder or group, file) for folder, _, file in places), node)
     assert isinstance(merged, DictConfig)
     return merged

@@ -43,6 +43,10 @@ def start(command: str) -> None:
     except KeyboardInterrupt:
         print(f"asr-{command}: interrupted", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
+    finally:
+        # CPython 3.11 ends by SIGINT in spite of the code above if code compiled from a string, as dataclasses have it,
+        # was the last such code and was interrupted
+        exec("")
 
 
 @contextlib.contextmanager

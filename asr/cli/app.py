@@ -175,7 +175,13 @@ def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> 
         mode = check_hydra(primary, folder, words, may_sweep)
         check_shown(primary, folder, sys.argv, words)
         with _known_mode(mode):
-            hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
+            try:
+                hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
+            except RuntimeError as error:
+                # Python 3.11 raises it if what makes a class is interrupted
+                if isinstance(error.__cause__, KeyboardInterrupt):
+                    raise error.__cause__ from None
+                raise
 
 
 def _check_environment() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from asr.data.threads import one_thread
 from asr.error_text import text_of
 from asr.errors import RunFailed
 from asr.signals import ENDING
@@ -61,14 +62,9 @@ def run_jobs(work: Callable[[Task], Result], tasks: Iterable[Task], num_jobs: in
         finally:
             with_jobs.end()
         return
-    # matrix products of several threads may add in another order
-    num_threads = torch.get_num_threads()
     for task in tasks:
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             result = work(task)
-        finally:
-            torch.set_num_threads(num_threads)
         yield result
 
 

@@ -75,7 +75,8 @@ def test_every_schedule_has_a_config_and_a_public_name():
     # AdafactorSchedule reports and sets nothing: a run has it beside its schedule, not as one
     classes = defined(LRScheduler) - {optim.AdafactorSchedule}
     assert all(issubclass(cls, ClosedFormSchedule) and getattr(optim, cls.__name__) is cls for cls in classes)
-    assert {OmegaConf.load(file)._target_ for file in FILES["schedule"]} == {f"optim.{cls.__name__}" for cls in classes}
+    named = {choice("schedule", file.stem)._target_ for file in FILES["schedule"]}
+    assert named == {f"optim.{cls.__name__}" for cls in classes}
 
 
 @pytest.mark.parametrize("file", [file for files in FILES.values() for file in files], ids=lambda file: file.stem)

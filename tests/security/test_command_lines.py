@@ -432,7 +432,8 @@ NONSENSE = {
     "a list as name": ("evaluate", ["run=RUN", "name=[a]"], ["name must be", "['a']"]),
     "a long name": ("evaluate", ["run=RUN", f"name={'n' * 300}"], ["name must be a name of at most 100 bytes"]),
     "a path as name": ("evaluate", ["run=RUN", "name=../x"], ["name must be", "'../x'"]),
-    "a list as manifest": ("evaluate", ["run=RUN", "manifest=[a]"], ["manifest must be", "['a']"]),
+    "a list as manifest": ("evaluate", ["run=RUN", "manifest=[a]"], ["manifest: there is no file or folder 'a'"]),
+    "a list in a list as manifest": ("evaluate", ["run=RUN", "manifest=[[a]]"], ["manifest must be", "[['a']]"]),
     "a truth as manifest": ("evaluate", ["run=RUN", "manifest=true"], ["manifest must be", "True"]),
     "text as seconds": (
         "evaluate",

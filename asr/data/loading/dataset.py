@@ -20,6 +20,7 @@ from asr.data.loading.batch import Batch
 from asr.data.manifests.audio_checks import refuse_changed
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.seeding import seed_for
+from asr.data.threads import one_thread
 from asr.error_text import caused_by_memory
 from asr.errors import WorkerLost, lacks_files, refuse_lack_of_resources
 from asr.text.tokenizer import Tokenizer
@@ -48,7 +49,8 @@ class SpeechDataset(Dataset):
         skipped: list[tuple[str, str]] = []
         for cut in cuts:
             try:
-                read.append((cut, self._features(cut, seed)))
+                with one_thread():
+                    read.append((cut, self._features(cut, seed)))
             except Exception as error:  # a decoder may raise anything on a broken file
                 if caused_by_memory(error) and get_worker_info() is not None:
                     raise WorkerLost(f"out of memory while reading {cut.id}") from error
