@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 from asr.cli.app import run_app
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.parts import plain
+from asr.cli.builders.sources import complete_sources
 
 
 def main() -> None:
@@ -16,6 +17,7 @@ def main() -> None:
 
 def run(config: DictConfig) -> None:
     """Prepare what is missing and print the table."""
+    complete_sources(config)
     data_for_run(plain(config))
 
 

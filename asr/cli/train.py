@@ -24,7 +24,8 @@ from asr.cli.builders.init import Source, start_from
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.builders.resume import accepted_changes, build_resumed_module
 from asr.cli.builders.scoring import transcripts_lm
-from asr.cli.builders.trainer import build_trainer
+from asr.cli.builders.sources import complete_sources, mixing_of
+from asr.cli.builders.trainer import build_trainer, set_budget
 from asr.cli.config.resuming import (
     differs,
     record_accepted,
@@ -105,6 +106,7 @@ def run(config: DictConfig) -> float | None:
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:
         return _run_job(config, job)
+    complete_sources(config)
     plan = _plan(config, job)
     if plan.config["find_batch_size"]:
         module = build_module(plan.config, plan.data, plan.prepared)
@@ -143,7 +145,8 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     recorded = None if resumed is None or may_prepare or "data.source" in typed else recorded_data(resumed)
     prepared = data_for_run(plain(config), outline.data, outline.encoder, launched is not None, may_prepare, recorded)
     check_monitors(outline.callbacks, prepared.names("dev"))
-    data_module = DataModule(outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers)
+    reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
+    data_module = DataModule(*reading, mixing_of(config.data.sources, prepared))
     if "trainer.max_steps" in typed and "trainer.max_epochs" not in typed:
         config.trainer.max_epochs = None  # of the recipe
     set_budget(config, prepared, data_module, outline.trainer.world_size)
@@ -151,21 +154,6 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     return Plan(
         plain(config), job, outline.data, prepared, data_module, outline.trainer, resumed, run_dir, outline.source
     )
-
-
-def set_budget(config: DictConfig, prepared: PreparedData, data_module: DataModule, world_size: int) -> None:
-    """Replace ``trainer.max_epochs`` by ``trainer.max_steps``, with updates counted from metadata.
-
-    The budget of a run is its number of updates: schedules take their length from there.
-    """
-    epochs = config.trainer.get("max_epochs")
-    if epochs in (None, -1):
-        return
-    _, order = data_module.training_data(prepared.cuts("train"), config.seed, None)
-    per_update = config.trainer.accumulate_grad_batches * world_size
-    config.trainer.max_steps = sum(order.count_updates(epoch, per_update) for epoch in range(epochs))
-    config.trainer.max_epochs = -1
-    console.print(f"{epochs} epochs are {config.trainer.max_steps} updates")
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ import torch
 
 from asr.cli.builders.init import kept_tokenizer
 from asr.cli.builders.parts import DataParts, build_data_parts, build_encoder, part
+from asr.cli.builders.sources import describe_mixing, mixing_of
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.jobs import num_processes
+from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.source_files import visible_files
 from asr.data.preparation.build import PrepareSpec
 from asr.data.preparation.ctc_lengths import Lengths
 from asr.data.preparation.fingerprint import describe_source, fingerprint
-from asr.data.preparation.prepare import prepare
+from asr.data.preparation.mixture import Mixture
+from asr.data.preparation.prepare import corpus_alone, prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.table import print_table
 from asr.run_folder import usable_folder
@@ -66,6 +70,9 @@ def data_for_run(
     prepared = prepare_data(config, parts, may_prepare, recorded).for_encoder(output_frames)
     if not quiet and is_first_process():
         print_table(prepared, PlainConsole())
+        if mixing := mixing_of(config["data"].get("sources"), prepared):
+            line = describe_mixing(mixing, prepared.cuts("train").durations)
+            PlainConsole().print(line, soft_wrap=True)
     return prepared
 
 
@@ -116,11 +123,27 @@ def prepare_data(
         | {"features": config["features"], "layout": LAYOUT}
         | {"tokenizer": trainer.tokenizer.state() if isinstance(trainer, KeptTokenizer) else config["tokenizer"]}
     )
-    options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
-    make_corpus = part(config, "data.prepare", source=data.get("source"))
-    source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
-    if recorded is None or data.get("source") is None:
-        corpus_name = fingerprint({"prepare": options, "source": describe_source(data.get("source"), source_files)})
-    else:
-        corpus_name = recorded.partition("/")[0]
+    corpus_name, make_corpus = _mixture(data, recorded) if data.get("sources") else _corpus(data, recorded)
     return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_jobs)
+
+
+def _corpus(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callable[[Path], Corpus]]:
+    """Return the fingerprint of a corpus and its prepare function."""
+    source = data.get("source")
+    make_corpus = part({"data": data}, "data.prepare", source=source)
+    if recorded is not None and source is not None:
+        return recorded.partition("/")[0], make_corpus
+    source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
+    options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
+    return fingerprint({"prepare": options, "source": describe_source(source, source_files)}), make_corpus
+
+
+def _mixture(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callable[[Path], Corpus]]:
+    """Return the fingerprint of a mixture and its prepare function; weights change neither."""
+    made = {entry["name"]: _corpus(entry, recorded) for entry in data["sources"]}
+    corpora = {
+        name: partial(corpus_alone, corpus_name=corpus_name, make_corpus=make)
+        for name, (corpus_name, make) in made.items()
+    }
+    whole = fingerprint({"mixture": [(name, corpus_name) for name, (corpus_name, _) in made.items()]})
+    return recorded.partition("/")[0] if recorded is not None else whole, Mixture(corpora)

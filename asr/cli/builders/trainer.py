@@ -8,9 +8,14 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
+from omegaconf import DictConfig
 
 from asr.cli.builders.instantiate import instantiate
 from asr.cli.errors import ConfigError
+from asr.console import PlainConsole
+from asr.data.loading.data_module import DataModule
+from asr.data.preparation.prepared import PreparedData
+from asr.subprocesses import is_first_process
 
 MOST_UPDATES = 2**63 - 1  # the largest count of Lightning and torch
 MOST_MICRO_BATCHES = 10_000  # of an update
@@ -180,3 +185,18 @@ def _check_count(value: Any, key: str, most: int = MOST_UPDATES) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         at_most = f" and at most {most}" if isinstance(value, int) and value > most else ""
         raise ConfigError(f"{key} must be a whole number of at least 1{at_most}, given {value!r}")
+
+
+def set_budget(config: DictConfig, prepared: PreparedData, data_module: DataModule, world_size: int) -> None:
+    """Replace ``trainer.max_epochs`` by ``trainer.max_steps``, with updates counted from metadata.
+
+    The budget of a run is its number of updates: schedules take their length from there.
+    """
+    epochs = config.trainer.get("max_epochs")
+    if epochs in (None, -1):
+        return
+    _, order = data_module.training_data(prepared.cuts("train"), config.seed, None)
+    per_update = config.trainer.accumulate_grad_batches * world_size
+    config.trainer.max_steps = sum(order.count_updates(epoch, per_update) for epoch in range(epochs))
+    config.trainer.max_epochs = -1
+    PlainConsole(quiet=not is_first_process()).print(f"{epochs} epochs are {config.trainer.max_steps} updates")

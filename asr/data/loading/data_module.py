@@ -11,6 +11,7 @@ from asr.data.features import Features
 from asr.data.loading.acoustics import Acoustics
 from asr.data.loading.dataset import Perturb, SpeechDataset
 from asr.data.loading.loader import EvaluationLoader, Workers
+from asr.data.loading.mixing import Mixing
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.text.tokenizer import Tokenizer
 
@@ -23,6 +24,7 @@ class DataModule:
     tokenizer: Tokenizer
     batch: BucketingConfig
     workers: Workers
+    mixing: Mixing | None = None
 
     def training_data(
         self, cuts: Sequence[Cut], seed: int, perturb: Perturb | None
@@ -33,7 +35,8 @@ class DataModule:
             ValueError: a file that the augmentation needs cannot be used.
         """
         perturb = perturb.of_corpus(cuts) if isinstance(perturb, Acoustics) else perturb
-        return SpeechDataset(self.features, self.tokenizer, perturb), DurationBucketSampler(cuts, self.batch, seed)
+        order = DurationBucketSampler(cuts, self.batch, seed, mixing=self.mixing)
+        return SpeechDataset(self.features, self.tokenizer, perturb), order
 
     def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:
         """Return a loader that reads every cut once."""

@@ -11,7 +11,8 @@ import numpy as np
 from lhotse import CutSet
 from lhotse.cut import Cut
 
-from asr.data.seeding import seed_for
+from asr.data.loading.mixing import Mixing
+from asr.data.seeding import random_order, seed_for
 
 MAX_BUCKETS = 1000
 NUM_BUCKETS, NUM_BUCKETS_LARGE, LARGE = 10, 30, 20_000  # of a corpus of fewer cuts, and of more
@@ -94,9 +95,18 @@ class DurationBucketSampler:
         size: of micro-batches.
         seed: of the order.
         shuffle: False: the same order in all epochs, shortest first, for evaluation.
+        mixing: which cuts an epoch hears; None: each once.
     """
 
-    def __init__(self, cuts: Iterable[Cut], size: BucketingConfig, seed: int = 0, shuffle: bool = True) -> None:
+    def __init__(
+        self,
+        cuts: Iterable[Cut],
+        size: BucketingConfig,
+        seed: int = 0,
+        shuffle: bool = True,
+        mixing: Mixing | None = None,
+    ) -> None:
+        self.mixing = mixing
         self.cuts: Sequence[Cut] = cuts if isinstance(cuts, Sequence) else list(cuts)
         self.size, self.seed, self.shuffle = size, seed, shuffle
         durations = getattr(cuts, "durations", None)
@@ -105,8 +115,10 @@ class DurationBucketSampler:
 
     def plan(self, epoch: int) -> Plan:
         """Return the numbers of the cuts of every micro-batch of an epoch, counted from 0."""
-        order = self._order(len(self.durations), "cuts", epoch)
-        if not self.shuffle:
+        if self.shuffle:
+            heard = np.arange(len(self.durations)) if self.mixing is None else self.mixing.numbers(self.seed, epoch)
+            order = heard[random_order(len(heard), "order", "cuts", self.seed, epoch)]
+        else:
             order = np.argsort(self.durations, kind="stable")
         buckets = np.searchsorted(self.duration_bins, self.durations[order], side="right")
         # stable, so that the cuts of a bucket keep their random order
@@ -118,13 +130,15 @@ class DurationBucketSampler:
         for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
             batch_ends.extend(start + batch_end for batch_end in _packed(order[start:end], costs, self.size))
         num = len(batch_ends)
-        shuffled = self._order(num, "micro-batches", epoch) if self.shuffle else np.arange(num)
+        shuffled = random_order(num, "order", "micro-batches", self.seed, epoch) if self.shuffle else np.arange(num)
         return Plan(order, np.array(batch_ends, dtype=order.dtype), shuffled.astype(order.dtype))
 
-    def _order(self, num: int, what: str, epoch: int) -> np.ndarray:
-        # numpy may change `permutation` between versions; its raw Philox numbers are fixed by a paper
-        raw = np.random.Philox(key=seed_for("order", what, self.seed, epoch)).random_raw(num)
-        return np.argsort(raw, kind="stable")
+    def shares(self, epoch: int, num_micro_batches: int) -> dict[str, float]:
+        """Return the share of each corpus of a mixture in the seconds heard since an epoch began, over all ranks."""
+        if self.mixing is None or not num_micro_batches:
+            return {}
+        heard = np.concatenate(self.plan(epoch)[:num_micro_batches])
+        return self.mixing.shares(heard, self.durations)
 
     def epoch(self, epoch: int) -> Iterator[tuple[int, CutSet]]:
         """Yield (seed of the micro-batch, cuts) in the global order of an epoch."""

@@ -82,11 +82,13 @@ class Corpus:
         splits: by name: ``train``; ``dev…`` to choose checkpoints by; ``test…``, decoded once at the end.
         dropped: items of the source that are in no split.
         notes: sentences to show with all results on this corpus.
+        sources: names of the corpora that it is a mixture of, in their order in each split.
     """
 
     splits: dict[str, Manifests]
     dropped: list[Dropped] = field(default_factory=list)
     notes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.splits:

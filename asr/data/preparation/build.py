@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +22,7 @@ from asr.data.manifests.corpus import Dropped, write_dropped
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.feature_checks import refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
+from asr.data.preparation.mixture import corpus_of
 from asr.data.preparation.moments import moments
 from asr.data.preparation.parts import SplitParts, cut_of
 from asr.data.preparation.prepared import DROPPED, PreparedData
@@ -115,7 +117,16 @@ def _fill(work: Path, folder: Path, parts: Path, corpus: SavedCorpus, spec: Prep
         counts[name]["num_dropped"] = sum(item.split == name for item in dropped)
         lengths = ctc_lengths(split, tokenizer, spec.features.frame_shift_s, num_jobs)
         lengths.save(work / f"ctc_lengths_{name}.npz")
-    PreparedData(work, tokenizer, mean, std, counts, corpus.notes).save()
+    PreparedData(work, tokenizer, mean, std, counts, corpus.notes, _sizes(corpus, splits["train"])).save()
+
+
+def _sizes(corpus: SavedCorpus, train: SplitParts) -> dict[str, int]:
+    """Return the number of training cuts of each corpus of a mixture; none for a single corpus."""
+    found = Counter(corpus_of(data["id"]) for _, data in train.lines()) if corpus.sources else {}
+    for name in corpus.sources:
+        if not found[name]:
+            raise ValueError(f"data.sources: nothing is left of split 'train' of {name}; leave it out of the mixture")
+    return {name: found[name] for name in corpus.sources}
 
 
 def _refuse_emptied(corpus: SavedCorpus, splits: dict[str, SplitParts]) -> None:

@@ -61,11 +61,30 @@ def prepare(
             # another process may have prepared them in the meantime
             found = _existing(folder, spec)
             if found is None:
-                corpus_folder.mkdir(parents=True, exist_ok=True)
-                refuse_links_outside(corpus_folder)
-                with naming(corpus_folder):
-                    build_prepared(folder, _corpus(corpus_folder, make_corpus), spec, num_jobs)
+                with _open_corpus(corpus_folder, make_corpus) as corpus:
+                    build_prepared(folder, corpus, spec, num_jobs)
     return found or PreparedData.load(folder)
+
+
+def corpus_alone(root: Path, corpus_name: str, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
+    """Return the manifests of a corpus, made now or before, where `prepare` has them too; for mixtures.
+
+    Raises:
+        ValueError: the corpus cannot be used, or a link leads out of ``root``.
+    """
+    corpus_folder = root.resolve() / corpus_name
+    check_inside(corpus_folder, root)
+    with _lock(root.resolve() / f".{corpus_name}.lock"), _open_corpus(corpus_folder, make_corpus) as corpus:
+        return corpus
+
+
+@contextlib.contextmanager
+def _open_corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Iterator[SavedCorpus]:
+    """Give the corpus in a folder, which is locked, and name the folder in errors about files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse_links_outside(folder)
+    with naming(folder):
+        yield _corpus(folder, make_corpus)
 
 
 def _existing(folder: Path, spec: PrepareSpec, quiet: bool = False) -> PreparedData | None:

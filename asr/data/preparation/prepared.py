@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from asr.data.manifests.corpus import SPLIT, Dropped, write_dropped
 from asr.data.preparation.ctc_lengths import CtcLengths, OutputFrames
@@ -41,6 +43,7 @@ class PreparedData:
         std: standard deviation of each feature.
         splits: by name: num_utterances, hours, num_speakers, num_dropped.
         notes: sentences to show with all results.
+        corpora: number of training cuts of each corpus of a mixture, in the order of the cuts; empty for one corpus.
         masked: numbers of the cuts that are not used, by split.
         too_short: the same cuts, with reasons.
     """
@@ -51,6 +54,7 @@ class PreparedData:
     std: tuple[float, ...]
     splits: dict[str, dict[str, float]]
     notes: tuple[str, ...]
+    corpora: dict[str, int] = field(default_factory=dict)
     masked: dict[str, list[int]] = field(default_factory=dict)
     too_short: tuple[Dropped, ...] = ()
 
@@ -115,7 +119,8 @@ class PreparedData:
                 )
             changed = {"num_utterances": len(left), "hours": round(float(left.durations.sum()) / 3600, 4)}
             splits[name] = {**splits[name], **changed, "num_dropped": splits[name]["num_dropped"] + len(reasons)}
-        return replace(self, splits=splits, masked=masked, too_short=tuple(items))
+        corpora = _without(self.corpora, masked.get("train", [])) if self.corpora else {}
+        return replace(self, splits=splits, corpora=corpora, masked=masked, too_short=tuple(items))
 
     def record(self, run_dir: Path) -> None:
         """Write to a run's folder which data it reads."""
@@ -134,6 +139,7 @@ class PreparedData:
             "std": self.std,
             "splits": self.splits,
             "notes": self.notes,
+            "corpora": self.corpora,
             "files": {path.name: describe_file(path) for path in _files(self.folder, self.splits)},
         }
         index["sha256"] = _digest(index)
@@ -161,6 +167,18 @@ class PreparedData:
 def _files(folder: Path, splits: Mapping[str, Any]) -> list[Path]:
     kinds = ("cuts_{}.jsonl", "cuts_{}.npz", "ctc_lengths_{}.npz")
     return [folder / name for name in (*(kind.format(split) for split in splits for kind in kinds), DROPPED)]
+
+
+def _without(corpora: Mapping[str, int], numbers: Sequence[int]) -> dict[str, int]:
+    """Return the sizes of corpora that stand one after the other, without the cuts of some numbers."""
+    of_corpus = np.searchsorted(np.cumsum(list(corpora.values())), numbers, side="right")
+    left_out = np.bincount(of_corpus, minlength=len(corpora))
+    if empty := [name for name, gone in zip(corpora, left_out, strict=True) if gone == corpora[name]]:
+        raise ValueError(
+            f"data.sources: all utterances of {', '.join(empty)} are too short for this encoder; leave it out, or "
+            "choose an encoder that leaves more frames"
+        )
+    return {name: corpora[name] - int(gone) for name, gone in zip(corpora, left_out, strict=True)}
 
 
 def _digest(index: Mapping[str, Any]) -> str:
@@ -193,7 +211,16 @@ def _checked(index: Any) -> dict[str, Any]:
     except Exception as error:
         raise ValueError(f"'tokenizer' of {INDEX}: {error or type(error).__name__}") from error
     splits = {name: _counts(name, split) for name, split in index["splits"].items()}
-    return {"tokenizer": tokenizer, "mean": mean, "std": std, "splits": splits, "notes": tuple(notes)}
+    found = {"tokenizer": tokenizer, "mean": mean, "std": std, "splits": splits, "notes": tuple(notes)}
+    return found | {"corpora": _corpora(index.get("corpora", {}), splits)}
+
+
+def _corpora(sizes: Any, splits: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
+    if not isinstance(sizes, Mapping) or not all(type(size) is int and size > 0 for size in sizes.values()):
+        raise ValueError(f"'corpora' of {INDEX} is {str(sizes)[:60]!r}, not a size for each corpus")
+    if sizes and sum(sizes.values()) != splits.get("train", {}).get("num_utterances"):
+        raise ValueError(f"'corpora' of {INDEX} do not have as many utterances as split 'train'")
+    return dict(sizes)
 
 
 def _counts(name: str, split: Any) -> dict[str, float]:

@@ -90,12 +90,14 @@ class SavedCorpus:
         splits: by name.
         dropped: items of the source that are in no split.
         notes: sentences to show with all results on this corpus.
+        sources: names of the corpora that it is a mixture of.
     """
 
     folder: Path
     splits: dict[str, SavedSplit]
     dropped: list[Dropped] = field(default_factory=list)
     notes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
     @classmethod
     def save(cls, folder: Path, corpus: Corpus) -> SavedCorpus:
@@ -104,6 +106,7 @@ class SavedCorpus:
         index = {
             "splits": {name: vars(split) for name, split in splits.items()},
             "notes": corpus.notes,
+            "sources": corpus.sources,
             "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
             "files": {path.name: describe_file(path) for name in splits for path in _files(folder, name, splits[name])},
         }
@@ -128,7 +131,8 @@ class SavedCorpus:
             for path in _files(folder, name, split):
                 refuse_changed(path, index["files"].get(path.name), CORPUS_INDEX)
         dropped = [Dropped(*map(str, item)) for item in index["dropped"]]
-        return cls(folder, splits, dropped, tuple(map(str, index["notes"])))
+        notes, sources = (tuple(map(str, index.get(key, ()))) for key in ("notes", "sources"))
+        return cls(folder, splits, dropped, notes, sources)
 
     @property
     def duration_s(self) -> float:

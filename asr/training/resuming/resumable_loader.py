@@ -50,6 +50,13 @@ class ResumableLoader:
         )
         return load_batches(self.dataset, plan, self.workers)
 
+    def shares_heard(self) -> dict[str, float]:
+        """Return the share of each corpus of a mixture in the seconds heard in this epoch; empty for one corpus."""
+        assert self.trainer is not None
+        progress = self.trainer.fit_loop
+        num_heard = _num_processed(progress.epoch_loop.batch_progress) * self.trainer.world_size
+        return self.micro_batches.shares(_num_processed(progress.epoch_progress), num_heard)
+
     def _shares(self) -> dict[str, int]:
         """Return what determines the micro-batches of a process."""
         assert self.trainer is not None

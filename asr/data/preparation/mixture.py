@@ -1,0 +1,94 @@
+"""Several corpora as one: their training and dev sets joined, the test sets of each kept apart."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lhotse import SupervisionSegment
+from lhotse.utils import fastcopy
+
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
+from asr.data.preparation.saved_corpus import SavedCorpus
+
+NAME = re.compile(r"\w[\w.+-]{0,40}")  # of a corpus, in ids and names of test sets
+SEPARATOR = ":"  # in ids, after the name of the corpus
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A prepare function of several corpora, whose manifests are made, or found, as each alone has them.
+
+    Attributes:
+        corpora: folder of prepared data → the corpus there, by name.
+    """
+
+    corpora: Mapping[str, Callable[[Path], SavedCorpus]]
+
+    def __call__(self, output_dir: Path) -> Corpus:
+        """Return splits ``train``, ``dev``, and ``test-<name>`` of each corpus; ids begin with its name.
+
+        Raises:
+            ValueError: some corpora have audio, others features alone.
+        """
+        found = {name: load(output_dir.parent) for name, load in self.corpora.items()}
+        kinds = {name: corpus.splits["train"].kind for name, corpus in found.items()}
+        if len(set(kinds.values())) > 1:
+            raise ValueError(
+                "data.sources: corpora of audio and of features cannot be mixed, given "
+                + ", ".join(f"{name} with {kind}" for name, kind in kinds.items())
+            )
+        sources: dict[str, list[Source]] = defaultdict(list)
+        segments: dict[str, list[SupervisionSegment]] = defaultdict(list)
+        dropped, notes = [], []
+        for name, corpus in found.items():
+            for split in corpus.splits:
+                joined = _joined_split(split, name)
+                for manifests in _named_manifests(corpus, split, name):
+                    sources[joined] += manifests.sources().values()
+                    segments[joined] += manifests.supervisions
+            dropped += [
+                Dropped(_joined_split(item.split, name), _own(name, item.item), item.reason) for item in corpus.dropped
+            ]
+            notes += [f"{name}: {note}" for note in corpus.notes]
+        splits = {split: Manifests.of(sources[split], segments[split]) for split in sources}
+        return Corpus(splits, dropped, tuple(notes), sources=tuple(found))
+
+
+def corpus_of(item_id: str) -> str:
+    """Return the name of the corpus that an id of a mixture begins with."""
+    return item_id.partition(SEPARATOR)[0]
+
+
+def _own(name: str, item: str) -> str:
+    return f"{name}{SEPARATOR}{item}"
+
+
+def _joined_split(split: str, name: str) -> str:
+    for kind in ("train", "dev"):
+        if split.startswith(kind):
+            return kind
+    return f"test-{name}{split.removeprefix('test')}"
+
+
+def _named_manifests(corpus: SavedCorpus, split: str, name: str) -> Iterator[Manifests]:
+    """Yield the manifests of the chunks of a split, with ids that no other corpus of the mixture has."""
+    for chunk in corpus.chunks(split):
+        manifests = chunk.manifests()
+        segments = [
+            fastcopy(
+                segment,
+                id=_own(name, segment.id),
+                recording_id=_own(name, segment.recording_id),
+                speaker=None if segment.speaker is None else _own(name, segment.speaker),
+            )
+            for segment in manifests.supervisions
+        ]
+        sources = [
+            fastcopy(source, **{"id" if manifests.features is None else "recording_id": _own(name, source_id)})
+            for source_id, source in manifests.sources().items()
+        ]
+        yield Manifests.of(sources, segments)

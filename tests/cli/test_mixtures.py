@@ -1,0 +1,111 @@
+"""A mixture of corpora: trained by weights, resumed exactly, tested on the sets of each."""
+
+import csv
+import os
+import signal
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from asr.run_folder import DATA_RECORD
+from tests.cli.conftest import TINY, Workplace
+from tests.cli.test_resume import last, losses, same_weights, start, wait_for_update
+
+WORDS = (*TINY, "logger=csv", "data.batch.max_duration_s=10")
+
+
+@pytest.fixture(scope="module")
+def place(trained, tmp_path_factory):
+    """Return a workplace with prepared digits, and a table of some of their recordings."""
+    place = Workplace(tmp_path_factory.mktemp("mixture"))
+    (data,) = (trained.folder / "data" / "digits").glob("*/audio")
+    rows = ["audio\ttext\tsplit"]
+    for split, most in (("train", 6), ("dev", 2), ("test", 3)):
+        rows += [f"{file}\tone two\t{split}" for file in sorted(data.glob(f"{split}-*/*.flac"))[:most]]
+    (place.folder / "own.tsv").write_text("\n".join(rows) + "\n")
+    return place
+
+
+def sources(place, *weights):
+    small = "prepare: {num_train: 40, num_dev: 8, num_test: 8}"
+    own = f"name: own, recipe: custom/transformer_ctc, source: {place.folder}/own.tsv"
+    told = [f", weight: {weight}" for weight in weights] or ["", ""]
+    return f"data.sources=[{{{own}{told[0]}}}, {{recipe: digits/transformer_ctc, {small}{told[1]}}}]"
+
+
+def record(run_dir):
+    return (run_dir / DATA_RECORD).read_text()
+
+
+def shares(run_dir):
+    with (run_dir / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["name"].startswith("train/share/")]
+    return {row["name"].rpartition("/")[2]: float(row["value"]) for row in rows}
+
+
+def test_a_mixture_trains_by_weight_and_resumes_exactly_and_tests_each_corpus(place):
+    words = (*WORDS, sources(place, 3, 1))
+    printed = place.run("train", *words, "run_dir=whole")
+    assert "each epoch of the mixture hears own 7" in printed
+    run_dir = place.folder / "whole"
+    assert {path.name for path in (run_dir / "decode").glob("*.hyp.txt")} >= {"test-own.hyp.txt", "test-digits.hyp.txt"}
+    assert 0.6 < shares(run_dir)["own"] < 0.9
+    assert shares(run_dir)["own"] + shares(run_dir)["digits"] == pytest.approx(1)
+    saved = OmegaConf.load(run_dir / "config.yaml").data.sources
+    assert [entry.prepare._target_.rpartition(".")[2] for entry in saved] == ["prepare_custom", "prepare_digits"]
+
+    process = start(place.folder, *words, "run_dir=killed")
+    wait_for_update(place.folder / "killed", 8, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert "resuming from update" in place.run("train", "resume=killed")
+    assert same_weights(*(last(place.folder / name) for name in ("whole", "killed")))
+    assert losses(place.folder / "whole") == losses(place.folder / "killed")
+
+
+def test_weights_change_what_is_heard_and_not_the_data(place):
+    for name, weights in (("by_size", ()), ("heavy", (1, 9))):
+        place.run("train", *WORDS, sources(place, *weights), f"run_dir={name}", "decode_test=false")
+    by_size, heavy = place.folder / "by_size", place.folder / "heavy"
+    assert shares(heavy)["digits"] > shares(by_size)["digits"]
+    assert record(by_size) == record(heavy)
+    states = [last(folder)["state_dict"] for folder in (by_size, heavy)]
+    assert any(not torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("data.sources=3", ["data.sources must be a list of corpora", "given 3"]),
+        ("data.sources=[]", ["data.sources must be a list of corpora"]),
+        ("data.sources=[{recipe: fsdd}]", ["recipe=fsdd: there is no such recipe", "fsdd/transformer_ctc"]),
+        ("data.sources=[{recipe: ../x}]", ["data.sources.0.recipe must be the name of a recipe", "'../x'"]),
+        ("data.sources=[{recipie: x}]", ["data.sources.0 has no option recipie; allowed are recipe, name"]),
+        (
+            "data.sources=[{recipe: digits/transformer_ctc}, {recipe: digits/zipformer_ctc}]",
+            ["2 corpora are named digits; give each a name"],
+        ),
+        (
+            "data.sources=[{recipe: digits/transformer_ctc, weight: 1}, {recipe: fsdd/transformer_ctc}]",
+            ["give each corpus a weight, or none of them"],
+        ),
+        ("data.sources=[{recipe: digits/transformer_ctc, weight: 0}]", ["data.sources.0.weight must be a number from"]),
+        ("data.sources=[{recipe: digits/transformer_ctc, weight: -1}]", ["data.sources.0.weight", "-1"]),
+        ("data.sources=[{recipe: digits/transformer_ctc, name: a/b}]", ["data.sources.0.name must be a name", "'a/b'"]),
+        (
+            "data.sources=[{recipe: digits/transformer_ctc, name: x, prepare: {_target_: os.system}}]",
+            ["data.prepare._target_", "os.system"],
+        ),
+        ("data.sources=[{recipe: digits/transformer_ctc, prepare: {seeed: 1}}]", ["seeed"]),
+    ],
+)
+def test_wrong_sources_are_refused_before_anything_is_prepared(place, word, parts):
+    printed = place.run("train", *WORDS, word, "data.dir=not_made", code=2)
+    assert all(part in printed for part in parts), printed
+    assert not (place.folder / "not_made").exists()
+
+
+def test_a_source_beside_sources_is_refused(place):
+    printed = place.run("train", *WORDS, sources(place), "data.source=x", code=2)
+    assert "data.sources says of each corpus where it lies; leave data.source out" in printed
