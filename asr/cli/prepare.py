@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from asr.cli.app import run_app
+from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.parts import plain
 from asr.cli.builders.sources import complete_sources
+from asr.cli.config.words import override_key
 
 
 def main() -> None:
@@ -18,6 +21,7 @@ def main() -> None:
 def run(config: DictConfig) -> None:
     """Prepare what is missing and print the table."""
     complete_sources(config)
+    choose_by_corpus(config, {override_key(word) for word in HydraConfig.get().overrides.task})
     data_for_run(plain(config))
 
 

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.__main__ import RUN_DIR_VARIABLE
 from asr.cli.app import run_app
+from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.init import Source, start_from
@@ -140,6 +141,8 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     outline = dry_run(plain(config), resumed, new_folder=resumed is None and launched is None)
     # the folder of a stranger's run could say where data are written, and how much of them
     typed = {override_key(word) for word in job.overrides.task}
+    if resumed is None and choose_by_corpus(config, typed):
+        outline = dry_run(plain(config), None, new_folder=launched is None)
     may_prepare = resumed is None or config.allow_changes or "data.dir" in typed
     # it could name any place as its source too, which could take hours to read
     recorded = None if resumed is None or may_prepare or "data.source" in typed else recorded_data(resumed)

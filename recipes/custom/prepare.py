@@ -12,12 +12,16 @@ from asr.data.jobs import num_processes
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
 from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
 from asr.data.manifests.source_files import reads
+from asr.data.preparation.choices import chooses
 from asr.data.seeding import seed_for
 from asr.safe_io import named_path
+
+from .choose import choose_custom
 
 MIN_SPEAKERS = 5  # for each split that is made; fewer would be missed in training
 
 
+@chooses(choose_custom)
 @reads(manifest_files)
 def prepare_custom(
     output_dir: Path,

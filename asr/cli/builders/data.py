@@ -24,6 +24,7 @@ from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.data.preparation.mixture import Mixture
 from asr.data.preparation.prepare import corpus_alone, prepare
 from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.saved_corpus import SavedCorpus
 from asr.data.preparation.table import print_table
 from asr.run_folder import usable_folder
 from asr.subprocesses import is_first_process
@@ -125,6 +126,16 @@ def prepare_data(
     )
     corpus_name, make_corpus = _mixture(data, recorded) if data.get("sources") else _corpus(data, recorded)
     return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_jobs)
+
+
+def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
+    """Return the manifests of a run's corpus, made now or before; no option of text, features or tokenizer counts.
+
+    Raises:
+        ValueError: the corpus cannot be used.
+    """
+    corpus_name, make_corpus = _corpus(config["data"], None)
+    return corpus_alone(data_folder(config), corpus_name, make_corpus)
 
 
 def _corpus(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callable[[Path], Corpus]]:

@@ -1,0 +1,48 @@
+"""What a recipe chooses by its corpus, put into the config of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from asr.cli.builders.data import source_corpus
+from asr.cli.builders.parts import part, plain
+from asr.cli.errors import ConfigError
+from asr.console import PlainConsole
+from asr.data.preparation.choices import Advice, Budget, CorpusFacts
+from asr.nested import is_within
+from asr.subprocesses import is_first_process
+
+UPDATES, EPOCHS = "trainer.max_steps", "trainer.max_epochs"  # either says how long a run is
+
+
+def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
+    """Replace options by those that a recipe's prepare function chooses for the corpus; say each, and why.
+
+    Args:
+        config: of a new run, composed.
+        typed: keys that the command line names, which keep their values.
+
+    Returns:
+        Whether an option has changed.
+
+    Raises:
+        ValueError: the corpus cannot be used.
+    """
+    if not config.data.by_corpus or config.data.sources is not None:
+        return False
+    choose: Any = getattr(getattr(part(plain(config), "data.prepare"), "func", None), "choose", None)
+    if choose is None:
+        raise ConfigError("data.by_corpus: this recipe chooses nothing by its corpus; leave it out")
+    own = Budget(config.trainer.max_steps, config.data.batch.max_duration_s)
+    console, changed = PlainConsole(quiet=not is_first_process()), False
+    for choice in choose(CorpusFacts.of(source_corpus(plain(config))), own):
+        if isinstance(choice, Advice):
+            console.print(f"note: {choice.text}", soft_wrap=True)
+        elif not is_within(choice.key, typed) and not (choice.key == UPDATES and EPOCHS in typed):
+            OmegaConf.update(config, choice.key, choice.value)
+            console.print(f"chosen for this corpus: {choice.key}={choice.value:g}  ({choice.reason})", soft_wrap=True)
+            changed = True
+    return changed

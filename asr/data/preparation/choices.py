@@ -1,0 +1,89 @@
+"""Options that follow from what a corpus is: its hours, its speakers, the rate of its audio."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from asr.data.preparation.saved_corpus import SavedCorpus
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """What is known of a training set before any audio is decoded.
+
+    Attributes:
+        hours: of its utterances.
+        num_utterances: how many.
+        num_speakers: that are named; 0: none is.
+        rate_hz: the highest sampling rate of its audio; None: it has features alone.
+    """
+
+    hours: float
+    num_utterances: int
+    num_speakers: int
+    rate_hz: int | None
+
+    @classmethod
+    def of(cls, corpus: SavedCorpus) -> CorpusFacts:
+        """Return the facts of split ``train``."""
+        seconds, num_utterances, rate_hz, speakers = 0.0, 0, 0, set()
+        for chunk in corpus.chunks("train"):
+            for segment in map(json.loads, chunk.segments):
+                seconds += segment["duration"]
+                num_utterances += 1
+                speakers.add(segment.get("speaker"))
+            rate_hz = max(rate_hz, *(json.loads(line).get("sampling_rate", 0) for line in chunk.sources), 0)
+        has_audio = corpus.splits["train"].kind == "recordings"
+        return cls(seconds / 3600, num_utterances, len(speakers - {None}), rate_hz if has_audio else None)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value for an option that the user leaves open.
+
+    Attributes:
+        key: of the option.
+        value: for it.
+        reason: a few words, shown beside it.
+    """
+
+    key: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A sentence about a corpus that no option helps."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a recipe's config says of a run's length.
+
+    Attributes:
+        updates: how many.
+        batch_s: seconds of audio in the micro-batches of each.
+    """
+
+    updates: int
+    batch_s: float
+
+
+Choose = Callable[[CorpusFacts, Budget], Iterable[Choice | Advice]]
+Prepare = TypeVar("Prepare", bound=Callable[..., Any])
+
+
+def chooses(choose: Choose) -> Callable[[Prepare], Prepare]:
+    """Let a prepare function say what options suit its corpus; what the user types wins."""
+
+    def with_choices(prepare: Prepare) -> Prepare:
+        prepare.choose = choose  # type: ignore[attr-defined]
+        return prepare
+
+    return with_choices

@@ -1,0 +1,35 @@
+"""Which options suit recordings of one's own, by how much there is of them; README.md has them as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asr.data.preparation.choices import Advice, Budget, Choice, CorpusFacts
+
+NARROW_HZ = 8000  # of telephones
+SMALL_HOURS = 2.0  # up to here the recipe's own budget is enough
+LONGEST = 5.0  # times the audio of the recipe's own updates
+MOST_UPDATES = 30_000
+FEW_HOURS = 0.5
+FEW_SPEAKERS = 5
+
+
+def choose_custom(facts: CorpusFacts, own: Budget) -> Iterator[Choice | Advice]:
+    """Yield choices and advice for a corpus, from the budget that the recipe has for a small one."""
+    if facts.rate_hz is not None and facts.rate_hz <= NARROW_HZ:
+        yield Choice("data.sampling_rate_hz", NARROW_HZ, "no audio has more")
+    if facts.hours > SMALL_HOURS:
+        times = facts.hours / SMALL_HOURS
+        # longer updates first, which take less time per second of audio; then more of them
+        longer = min(LONGEST, times)
+        updates = min(MOST_UPDATES, 100 * round(own.updates * times / longer / 100))
+        reason = f"{facts.hours:.1f} hours of training audio"
+        yield Choice("data.batch.max_duration_s", round(own.batch_s * longer), reason)
+        yield Choice("trainer.max_steps", updates, reason)
+    if facts.hours < FEW_HOURS:
+        yield Advice(
+            f"{60 * facts.hours:.2g} minutes of training audio are few: most words are heard rarely or never. More "
+            "recordings help most; then init=RUN, a run on other speech"
+        )
+    if 0 < facts.num_speakers < FEW_SPEAKERS:
+        yield Advice(f"training has {facts.num_speakers} speakers: other voices will be understood far worse")

@@ -1,0 +1,83 @@
+"""What recipe custom chooses by the corpus, and that what is typed wins."""
+
+import numpy as np
+import pytest
+import soundfile
+from omegaconf import OmegaConf
+
+from asr.data.preparation.choices import Advice, Budget, Choice, CorpusFacts
+from asr.recipes.custom.choose import choose_custom
+from tests.cli.conftest import Workplace
+
+OWN = Budget(updates=3000, batch_s=20.0)
+MODEL = (
+    "encoder.num_layers=1",
+    "encoder.d_model=16",
+    "encoder.num_heads=2",
+    "encoder.d_feedforward=16",
+    "encoder.subsampling_channels=2",
+    "trainer.val_check_interval=2",
+    "data.transcripts_lm=0",
+    "logger=csv",
+    "torch_threads=1",
+)
+
+
+def chosen(hours, rate_hz=16_000, num_speakers=50):
+    found = list(choose_custom(CorpusFacts(hours, 100, num_speakers, rate_hz), OWN))
+    return {one.key: one.value for one in found if isinstance(one, Choice)}, [
+        one.text for one in found if isinstance(one, Advice)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hours", "options"),
+    [
+        (0.6, {}),
+        (2.0, {}),
+        (4.0, {"data.batch.max_duration_s": 40, "trainer.max_steps": 3000}),
+        (10.0, {"data.batch.max_duration_s": 100, "trainer.max_steps": 3000}),
+        (40.0, {"data.batch.max_duration_s": 100, "trainer.max_steps": 12_000}),
+        (5000.0, {"data.batch.max_duration_s": 100, "trainer.max_steps": 30_000}),
+    ],
+)
+def test_the_budget_follows_the_hours(hours, options):
+    assert chosen(hours) == (options, [])
+
+
+@pytest.mark.parametrize(("rate_hz", "rates"), [(8000, [8000]), (6000, [8000]), (11_025, []), (None, [])])
+def test_the_rate_follows_the_audio(rate_hz, rates):
+    assert list(chosen(1.0, rate_hz)[0].values()) == rates
+
+
+def test_few_minutes_and_few_speakers_are_said():
+    minutes, speakers = chosen(0.25, num_speakers=2)[1]
+    assert "15 minutes of training audio are few" in minutes
+    assert "2 speakers" in speakers
+    assert chosen(1.0, num_speakers=0)[1] == []
+
+
+@pytest.fixture
+def place(tmp_path):
+    rows = ["audio\ttext\tspeaker"]
+    for number in range(30):
+        soundfile.write(tmp_path / f"{number}.wav", np.random.default_rng(number).normal(size=8000) * 0.1, 8000)
+        rows.append(f"{number}.wav\tab ba\ts{number % 15}")
+    (tmp_path / "own.tsv").write_text("\n".join(rows) + "\n")
+    return Workplace(tmp_path)
+
+
+def test_choices_are_said_and_recorded_and_lose_against_what_is_typed(place):
+    words = ("recipe=custom/transformer_ctc", "data.source=own.tsv", "trainer.max_steps=2", *MODEL)
+    printed = place.run("train", *words, "run_dir=a")
+    assert "chosen for this corpus: data.sampling_rate_hz=8000  (no audio has more)" in printed
+    config = OmegaConf.load(place.folder / "a" / "config.yaml")
+    assert config.data.sampling_rate_hz == config.features.sampling_rate_hz == 8000
+    for option in ("data.sampling_rate_hz=16000", "data.by_corpus=false"):
+        assert "chosen for this corpus" not in place.run("prepare", *words[:2], option)
+    assert "chosen for this corpus" in place.run("prepare", *words[:2])
+
+
+def test_a_recipe_that_chooses_nothing_says_so(place):
+    printed = place.run("prepare", "recipe=digits/transformer_ctc", "data.by_corpus=true", code=2)
+    assert "data.by_corpus: this recipe chooses nothing by its corpus; leave it out" in printed
