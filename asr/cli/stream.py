@@ -130,7 +130,10 @@ class _Listener:
 
     def _hear(self, samples: NDArray[np.float32]) -> None:
         before, begin = self.stream.state, time.perf_counter()
-        partial = self.stream.accept(samples)
+        try:
+            partial = self.stream.accept(samples)
+        except ValueError as error:
+            raise ConfigError(f"audio: {error}; its text ends there") from None
         if self.stream.state is not before:
             self.seconds.append(time.perf_counter() - begin)
         self.heard_s += len(samples) / self.rate_hz

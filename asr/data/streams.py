@@ -17,6 +17,8 @@ from asr.data.manifests.decoding_limits import resampling_problem
 
 Samples = NDArray[np.float32]
 
+LARGEST = 1e12  # of a sample; the spectrum of larger ones is infinite in 32 bits
+
 
 class FeatureStream:
     """Turns samples into log-mel features as soon as all that a frame sees has arrived.
@@ -45,9 +47,22 @@ class FeatureStream:
         self.num_context = -(-max(before, 0) // self.shift)  # frames
         self.resampler = None if rate_hz == self.rate_hz else _ResampledStream(rate_hz, self.rate_hz)
         self.kept, self.num_done = np.zeros(0, dtype=np.float32), 0  # samples, of which the first belong to frames done
+        self.num_heard, self.heard_hz = 0, rate_hz  # samples as they came, and their rate
 
     def accept(self, samples: Samples) -> Samples:
-        """Return the features (T, F) that are new with samples (N,); perhaps none."""
+        """Return the features (T, F) that are new with samples (N,); perhaps none.
+
+        Raises:
+            ValueError: a sample is not finite, or so large that its features would not be; none of them is heard.
+        """
+        # one of them would be in every later chunk, through the encoder's state
+        if (wrong := np.flatnonzero(~(np.abs(samples) <= LARGEST))).size:
+            place = self.num_heard + int(wrong[0])
+            raise ValueError(
+                f"sample {place} ({place / self.heard_hz:.3f} s) is {samples[wrong[0]]}; samples must be finite, "
+                "usually in [-1, 1]"
+            )
+        self.num_heard += len(samples)
         resampled = samples if self.resampler is None else self.resampler.accept(samples)
         self.kept = np.concatenate((self.kept, resampled))
         return self._new((len(self.kept) - self.after) // self.shift + 1)

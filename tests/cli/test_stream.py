@@ -53,6 +53,7 @@ def test_standard_input_is_heard_to_its_end_though_half_a_sample_is_left(causal,
         (["audio=half.wav"], "audio: truncated audio: "),
         (["audio=odd.wav"], "impossible rate: resampling from 44101 to 16000 Hz"),
         (["audio=long.flac"], "audio: "),
+        (["audio=nan.wav"], "audio: sample 9000 (0.562 s) is nan; samples must be finite, usually in [-1, 1]; its text"),
         (["endpoint_s=1e308"], "endpoint_s must be at least 0.01 and at most 3600, given 1e+308"),
         (["packet_s=11"], "packet_s must be at least 0.01 and at most 10, given 11"),
         (["packet_s=1e-9"], "packet_s must be at least 0.01 and at most 10, given 1e-09"),
@@ -64,6 +65,8 @@ def test_standard_input_is_heard_to_its_end_though_half_a_sample_is_left(causal,
 def test_what_cannot_be_heard_is_said(small_run, causal, audio, tmp_path, words, said):
     (tmp_path / "text.wav").write_text("no audio")
     soundfile.write(tmp_path / "odd.wav", np.zeros(1000), 44_101)
+    broken = np.where(np.arange(16_000) == 9000, np.nan, 0)
+    soundfile.write(tmp_path / "nan.wav", broken, 16_000, subtype="FLOAT")
     soundfile.write(tmp_path / "half.wav", np.zeros(16_000), 16_000)
     os.truncate(tmp_path / "half.wav", 16_000)
     soundfile.write(tmp_path / "long.flac", np.zeros(16_000), 16_000)

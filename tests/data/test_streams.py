@@ -6,7 +6,7 @@ import soundfile
 from lhotse import Recording
 
 from asr.data.features import LogMel
-from asr.data.streams import FeatureStream
+from asr.data.streams import LARGEST, FeatureStream
 
 
 def whole(features: LogMel, samples: np.ndarray, rate_hz: int, folder) -> np.ndarray:
@@ -64,6 +64,27 @@ def test_very_short_audio_ends_well(num):
     stream = FeatureStream(LogMel(), 16_000)
     stream.accept(np.zeros(num, dtype=np.float32))
     assert len(stream.finish()) <= 3
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 1e30])
+def test_samples_that_are_not_finite_are_refused_and_leave_no_trace(rate_hz, wrong):
+    stream, undisturbed = FeatureStream(LogMel(), rate_hz), FeatureStream(LogMel(), rate_hz)
+    samples = np.random.default_rng(3).uniform(-0.5, 0.5, rate_hz).astype(np.float32)
+    broken = samples.copy()
+    broken[rate_hz // 4] = wrong
+    found = [stream.accept(samples)]
+    with pytest.raises(ValueError, match=rf"sample {5 * rate_hz // 4} \(1\.250 s\) is .*; samples must be"):
+        stream.accept(broken)
+    found += [stream.accept(samples), stream.finish()]
+    expected = [undisturbed.accept(samples), undisturbed.accept(samples), undisturbed.finish()]
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
+
+
+def test_the_largest_samples_that_are_heard_have_finite_features():
+    stream = FeatureStream(LogMel(), 16_000)
+    loudest = np.where(np.arange(16_000) % 2, LARGEST, -LARGEST).astype(np.float32)
+    assert np.isfinite(np.concatenate([stream.accept(loudest), stream.finish()])).all()
 
 
 def test_rates_that_cannot_be_resampled_are_refused():
