@@ -13,7 +13,7 @@ from lhotse.augmentation.resample import Resample as SincFilter
 from numpy.typing import NDArray
 
 from asr.data.features import LogMel
-from asr.data.manifests.decoding_limits import resampling_problem
+from asr.data.manifests.decoding_limits import rate_problem, resampling_problem
 
 Samples = NDArray[np.float32]
 
@@ -31,10 +31,12 @@ class FeatureStream:
         rate_hz: of the samples; other rates than that of the features are resampled.
 
     Raises:
-        ValueError: the rate cannot be resampled.
+        ValueError: audio of the rate is not read, or cannot be resampled.
     """
 
     def __init__(self, features: LogMel, rate_hz: int) -> None:
+        if problem := rate_problem(rate_hz):
+            raise ValueError(problem)
         self.extractor, self.num_features, self.rate_hz = (
             features.extractor,
             features.num_features,

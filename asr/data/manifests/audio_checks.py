@@ -14,7 +14,7 @@ from lhotse import Recording
 from lhotse.audio import set_current_audio_backend
 from lhotse.cut import Cut
 
-from asr.data.manifests.decoding_limits import RATES_HZ, before_transforms, impulse_responses
+from asr.data.manifests.decoding_limits import before_transforms, impulse_responses, rate_problem
 from asr.data.manifests.truncated_audio import TOLERATED_S, end_problem, header_problem
 from asr.errors import refuse_lack_of_resources
 
@@ -147,6 +147,5 @@ def _header_problem(file: soundfile.SoundFile, num_channels: int, recording: Rec
     # lhotse decodes the whole file for a cut of the whole recording, however long the manifest says that it is
     if file.frames > 2 * num_samples:
         return f"unexpected length: {file.frames} samples, the manifest has {num_samples}, in {file.name}"
-    if not RATES_HZ[0] <= file.samplerate <= RATES_HZ[1]:
-        return f"impossible rate: {file.samplerate} Hz, allowed are {RATES_HZ[0]} to {RATES_HZ[1]}, in {file.name}"
-    return None
+    problem = rate_problem(file.samplerate)
+    return f"{problem}, in {file.name}" if problem else None

@@ -99,8 +99,7 @@ def audio_files(
         try:
             recording = Recording.from_file(file, recording_id=name)
             problem = audio_problem(recording)
-            if not problem and recording.duration > MAX_RECORDING_S:
-                problem = f"longer than {MAX_RECORDING_S // 3600} hours; cut it into parts"
+            problem = problem or length_problem(recording)
             if not problem:
                 channels = recording.channel_ids if each_channel else recording.channel_ids[:1]
                 cuts = [cut for channel in channels for cut in _parts(recording, channel, max_s)]
@@ -113,6 +112,13 @@ def audio_files(
         else:
             read.append(AudioFile(file, cuts))
     return read, unreadable
+
+
+def length_problem(recording: Recording) -> str | None:
+    """Return why a recording that is read in parts would take too long, or None."""
+    if recording.duration <= MAX_RECORDING_S:
+        return None
+    return f"longer than {MAX_RECORDING_S // 3600} hours; cut it into parts"
 
 
 def _parts(recording: Recording, channel: int, max_s: float) -> Iterator[Cut]:

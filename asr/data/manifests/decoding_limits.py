@@ -53,8 +53,8 @@ def too_long(cut: Cut, target_rate_hz: int = 0) -> str | None:
     recording = cut.recording
     if not cut.duration <= MAX_DECODED_S:
         return f"longer than {MAX_DECODED_S} s; cut it into parts"
-    if not RATES_HZ[0] <= recording.sampling_rate <= RATES_HZ[1]:
-        return f"impossible rate: {recording.sampling_rate} Hz, allowed are {RATES_HZ[0]} to {RATES_HZ[1]}"
+    if problem := rate_problem(recording.sampling_rate):
+        return problem
     transforms = recording.transforms or []
     if len(transforms) > MAX_TRANSFORMS:
         return f"impossible transforms: {len(transforms)}, allowed are {MAX_TRANSFORMS}"
@@ -111,6 +111,13 @@ def _num_channels(cut: Cut) -> int:
     counts = [len(source.channels) for source in cut.recording.sources]
     counts += [len(t.rir_channels) for t in cut.recording.transforms or () if isinstance(t, ReverbWithImpulseResponse)]
     return max(1, len(cut.channel) if isinstance(cut.channel, list) else 1, *counts)
+
+
+def rate_problem(rate_hz: int) -> str | None:
+    """Return why audio of a rate is not read, or None."""
+    if RATES_HZ[0] <= rate_hz <= RATES_HZ[1]:
+        return None
+    return f"impossible rate: {rate_hz} Hz, allowed are {RATES_HZ[0]} to {RATES_HZ[1]}"
 
 
 def resampling_problem(source_hz: int, target_hz: int) -> str | None:
