@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def run(options: DictConfig) -> None:
-    """Print or write transcripts. Exits with 1 if some files could not be read, with 2 if none could."""
+    """Print or write transcripts. Exits with 1 if some files could not be read, with 2 if no file ever could."""
     patterns = [str(p) for p in options.audio] if isinstance(options.audio, ListConfig) else [str(options.audio)]
     given = options.output_format
     formats = [str(name) for name in given] if isinstance(given, ListConfig) else [str(given)]
@@ -46,23 +46,25 @@ def run(options: DictConfig) -> None:
         raise ConfigError("output and output_dir cannot be given together; keep one of them")
     output = None if options.output is None else new_file(options.output, ", or leave output out to print")
     files = find_audio(patterns)
+    num_before = 0
     if options.output_dir is None:
         _check_formats(formats, len(files))
         num_read, unreadable = _to_one_place(_transcriber(options), list(files), formats[0], output)
     else:
         targets = _targets(files, usable_folder(options.output_dir, "output_dir"), formats)
         todo = [file for file, paths in targets.items() if not all(path.exists() for path in paths.values())]
-        if len(todo) < len(files):
-            console.print(f"{len(files) - len(todo)} of {len(files)} files have their transcripts already")
+        num_before = len(files) - len(todo)
+        if num_before:
+            console.print(f"{num_before} of {len(files)} files have their transcripts already")
         if not todo:
             return
         num_read, unreadable = _to_folder(_transcriber(options), todo, targets)
         output = options.output_dir
     for path, reason in unreadable:
         console.print(f"could not read {path}: {reason}", soft_wrap=True)
-    if not num_read:
+    if not num_read and not num_before:
         raise ConfigError("audio: no file could be read; give files that hold audio")
-    if output is not None:
+    if output is not None and num_read:
         console.print(f"transcripts of {num_read} file{'s' * (num_read > 1)}: {output}", soft_wrap=True)
     if unreadable:
         raise SystemExit(1)

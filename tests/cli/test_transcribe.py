@@ -49,6 +49,18 @@ def test_a_folder_becomes_a_folder_and_what_is_done_is_skipped(small_run, folder
     assert written(folder / "out") == {**first, "deep/long.txt": "mine"}
 
 
+def test_a_file_that_cannot_be_read_is_told_again_and_is_no_fault_of_the_others(small_run, folder):
+    broken = folder / "audio" / "broken.flac"
+    broken.write_bytes((folder / "audio" / "short.flac").read_bytes()[:5000])
+    words = ("audio=audio", "output_dir=out", "output_format=txt")
+    assert transcribe(small_run, folder, *words, code=1).splitlines()[-1] == "transcripts of 3 files: out"
+    there, reason = transcribe(small_run, folder, *words, code=1).splitlines()
+    assert there == "3 of 4 files have their transcripts already"
+    assert reason.startswith("could not read audio/broken.flac: ")
+    alone = transcribe(small_run, folder, "audio=audio/broken.flac", "output_dir=out", code=2)
+    assert "audio: no file could be read; give files that hold audio" in alone
+
+
 def test_parts_have_the_times_of_the_whole(small_run, folder):
     long = json.loads(
         transcribe(small_run, folder, "audio=audio/deep/long.flac", "output_format=json").splitlines()[-1]
