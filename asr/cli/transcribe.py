@@ -14,7 +14,7 @@ from omegaconf import DictConfig, ListConfig
 from asr.cli.app import run_app
 from asr.cli.builders.restore import restore
 from asr.cli.builders.transcriber import transcriber_of
-from asr.cli.errors import ConfigError
+from asr.cli.errors import ConfigError, shortened
 from asr.cli.output_file import new_file, write_output
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import find_audio
@@ -23,11 +23,12 @@ from asr.inference.transcribe import Transcriber
 from asr.inference.transcripts.formats import FORMATS, OF_SEVERAL
 from asr.inference.transcripts.transcript import Transcript
 from asr.run_folder import usable_folder
-from asr.safe_io import write_new
+from asr.safe_io import check_inside, write_new
 
 GROUP = 100  # files that are transcribed before their transcripts are written
 
 Targets = dict[Path, dict[str, Path]]  # of each audio file, by format
+Failed = list[tuple[str, str]]  # path and reason
 
 console = PlainConsole(stderr=True)
 
@@ -46,27 +47,46 @@ def run(options: DictConfig) -> None:
         raise ConfigError("output and output_dir cannot be given together; keep one of them")
     output = None if options.output is None else new_file(options.output, ", or leave output out to print")
     files = find_audio(patterns)
-    num_before = 0
     if options.output_dir is None:
         _check_formats(formats, len(files))
-        num_read, unreadable = _to_one_place(_transcriber(options), list(files), formats[0], output)
+        num_read, failed = _to_one_place(_transcriber(options), list(files), formats[0], output)
+        _report(num_read, failed, output)
     else:
-        targets = _targets(files, usable_folder(options.output_dir, "output_dir"), formats)
-        todo = [file for file, paths in targets.items() if not all(path.exists() for path in paths.values())]
-        num_before = len(files) - len(todo)
-        if num_before:
-            console.print(f"{num_before} of {len(files)} files have their transcripts already")
-        if not todo:
-            return
-        num_read, unreadable = _to_folder(_transcriber(options), todo, targets)
-        output = options.output_dir
-    for path, reason in unreadable:
+        _transcribe_to_folder(options, files, formats)
+
+
+def _transcribe_to_folder(options: DictConfig, files: Mapping[Path, Path], formats: Sequence[str]) -> None:
+    """Write the transcripts that are not in ``output_dir`` yet."""
+    folder = usable_folder(options.output_dir, "output_dir")
+    targets = _targets(files, folder, formats)
+    todo, blocked = _missing(targets, folder)
+    num_before = len(files) - len(todo) - len(blocked)
+    if num_before:
+        console.print(f"{num_before} of {len(files)} files have their transcripts already")
+    num_read, failed = _to_folder(_transcriber(options), todo, targets, folder) if todo else (0, [])
+    for path, reason in blocked:
+        console.print_line(f"no transcript of {shortened(path)}: {reason}")
+    _report(num_read, failed, options.output_dir, num_before + len(blocked))
+    if blocked:
+        raise SystemExit(1)
+
+
+def _report(num_read: int, failed: Failed, output: object, num_others: int = 0) -> None:
+    """Say what was read, and exit if something was not.
+
+    Args:
+        num_read: number of files with new transcripts.
+        failed: that could not be read.
+        output: where the transcripts are; None: printed.
+        num_others: files that nobody has tried to read now.
+    """
+    for path, reason in failed:
         console.print(f"could not read {path}: {reason}", soft_wrap=True)
-    if not num_read and not num_before:
+    if not num_read and not num_others:
         raise ConfigError("audio: no file could be read; give files that hold audio")
     if output is not None and num_read:
         console.print(f"transcripts of {num_read} file{'s' * (num_read > 1)}: {output}", soft_wrap=True)
-    if unreadable:
+    if failed:
         raise SystemExit(1)
 
 
@@ -91,7 +111,7 @@ def _transcriber(options: DictConfig) -> Transcriber:
 
 def _to_one_place(
     transcriber: Transcriber, files: Sequence[Path], chosen: str, output: Path | None
-) -> tuple[int, list[tuple[str, str]]]:
+) -> tuple[int, Failed]:
     """Print transcripts, or write them to a file; return how many, and the files that could not be read."""
     transcripts, unreadable = transcriber(files)
     content = "".join(map(FORMATS[chosen], transcripts))
@@ -102,7 +122,42 @@ def _to_one_place(
     return len(transcripts), unreadable
 
 
-def _to_folder(transcriber: Transcriber, files: Sequence[Path], targets: Targets) -> tuple[int, list[tuple[str, str]]]:
+def _missing(targets: Targets, folder: Path) -> tuple[list[Path], list[tuple[Path, str]]]:
+    """Return the files whose transcripts are not all there, and (path, reason) for those that could not be written."""
+    todo, blocked = [], []
+    for file, paths in targets.items():
+        try:
+            there = [_is_there(path, folder) for path in paths.values()]
+            if not all(there):
+                todo.append(file)
+        except ValueError as error:
+            blocked.append((file, str(error)))
+        except OSError as error:  # above all a name that is too long with the ending of the format
+            what = f"{shortened(Path(error.filename))} cannot be written: {error.strerror}"
+            blocked.append((file, f"{what}; rename the recording, or name another output_dir"))
+    return todo, blocked
+
+
+def _is_there(path: Path, folder: Path) -> bool:
+    """Return whether a transcript is there, perhaps as a link to it: it is only left alone.
+
+    Raises:
+        ValueError: what is there is no file, or a transcript would be written outside of the folder.
+        OSError: no file can have that name.
+    """
+    check_inside(path.parent, folder)
+    if path.is_file():
+        return True
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    raise ValueError(
+        f"{shortened(path)} is there, and is no file but a folder or a link to nothing; rename or remove it"
+    )
+
+
+def _to_folder(transcriber: Transcriber, files: Sequence[Path], targets: Targets, folder: Path) -> tuple[int, Failed]:
     """Write the files of transcripts that are not there yet, a group of recordings after the other."""
     num_read, unreadable = 0, []
     for start in range(0, len(files), GROUP):
@@ -110,15 +165,17 @@ def _to_folder(transcriber: Transcriber, files: Sequence[Path], targets: Targets
             files[start : start + GROUP], f"files {start + 1}-{start + GROUP} of {len(files)}"
         )
         for transcript in transcripts:
-            _write_missing(transcript, targets[transcript.path])
+            _write_missing(transcript, targets[transcript.path], folder)
         num_read += len(transcripts)
         unreadable += failed
     return num_read, unreadable
 
 
-def _write_missing(transcript: Transcript, paths: Mapping[str, Path]) -> None:
+def _write_missing(transcript: Transcript, paths: Mapping[str, Path], folder: Path) -> None:
     for name, path in paths.items():
         try:
+            if _is_there(path, folder):
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):  # of the user, or of another process
                 write_new(path, FORMATS[name](transcript))
@@ -127,13 +184,15 @@ def _write_missing(transcript: Transcript, paths: Mapping[str, Path]) -> None:
                 f"output_dir: {path} could not be written: {error.strerror}; {remedy(error)}, and say the same again: "
                 "files that have their transcripts are skipped"
             ) from error
+        except ValueError as error:  # made while the recording was transcribed
+            raise RunFailed(f"output_dir: {error}, and say the same again") from error
 
 
 def _targets(files: Mapping[Path, Path], folder: Path, formats: Sequence[str]) -> Targets:
     """Return where the transcripts of each file go: below the folder as the audio lies below the place it was found in.
 
     Raises:
-        ConfigError: two files would have the same transcripts.
+        ConfigError: two files would have the same transcripts, or one would be the folder of another.
     """
     stems = {file: folder / file.relative_to(place).with_suffix("") for file, place in files.items()}
     for stem, number in Counter(stems.values()).items():
@@ -143,7 +202,15 @@ def _targets(files: Mapping[Path, Path], folder: Path, formats: Sequence[str]) -
                 f"output_dir: {same[0]} and {same[1]} would have one transcript, {stem}.{formats[0]}; transcribe them "
                 "to different folders, or rename one"
             )
-    return {file: {name: Path(f"{stem}.{name}") for name in formats} for file, stem in stems.items()}
+    targets = {file: {name: Path(f"{stem}.{name}") for name in formats} for file, stem in stems.items()}
+    owners = {path: file for file, paths in targets.items() for path in paths.values()}
+    for path, file in owners.items():
+        for parent in owners.keys() & set(path.parents):
+            raise ConfigError(
+                f"output_dir: {parent} would be the transcript of {owners[parent]}, and the folder of that of {file}; "
+                "transcribe them to different folders, or rename one"
+            )
+    return targets
 
 
 def _print(lines: str) -> None:
