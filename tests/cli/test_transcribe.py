@@ -153,6 +153,11 @@ def test_every_channel_is_heard_if_asked_for(small_run, folder):
     alone = transcribe(small_run, folder, "audio=audio/short.flac", "output_format=json")
     expected = json.loads(alone.splitlines()[-1])["text"]
     assert [one["text"] for one in both["segments"] if one["channel"] == 2] == [expected]
+    # a file may have any name, and hides no channel of another
+    shutil.copy(folder / "audio" / "short.flac", folder / "two.wav, channel 2")
+    words = ("audio=two.wav*", "output_format=json", "channels=each")
+    together = [json.loads(line) for line in transcribe(small_run, folder, *words).splitlines()[-2:]]
+    assert [one["text"] for one in together] == [both["text"], expected]
 
 
 @pytest.mark.parametrize(

@@ -122,15 +122,16 @@ def length_problem(recording: Recording) -> str | None:
 
 
 def _parts(recording: Recording, channel: int, max_s: float) -> Iterator[Cut]:
-    """Yield a channel of a recording, in parts if it is long."""
+    """Yield a channel of a recording, in parts if it is long; no two cuts of different files have one id."""
     whole = MonoCut(recording.id, 0.0, recording.duration, channel, recording=recording)
-    name = f"{recording.id}, channel {channel + 1}" if recording.num_channels > 1 else recording.id
+    # the id of a recording is its path, in which pathlib leaves no empty name
+    name = f"{recording.id}//channel {channel + 1}" if recording.num_channels > 1 else recording.id
     if recording.duration <= max_s:
         yield whole.with_id(name)
         return
     for start_s, end_s in parts_between_pauses(levels(Path(recording.sources[0].source), channel), max_s):
         part = whole.truncate(offset=start_s, duration=min(end_s, recording.duration) - start_s)
-        yield part.with_id(f"{name}, {start_s} s")
+        yield part.with_id(f"{name}//{start_s} s")
 
 
 def _why_not_utf8(name: str) -> str:

@@ -53,11 +53,24 @@ def test_long_files_are_cut_in_pauses_of_their_own_channel(folder):
     first, second = np.concatenate([tone, silence, silence]), np.concatenate([silence, silence, tone])
     soundfile.write(folder / "two.wav", np.stack([first, second], axis=1), rate_hz)
     (whole,), _ = audio_files([Path("two.wav")], 16_000, max_s=3.0)
-    assert [(cut.id, cut.channel, cut.start, cut.duration) for cut in whole.cuts] == [("two.wav, channel 1", 0, 0, 3)]
+    assert [(cut.id, cut.channel, cut.start, cut.duration) for cut in whole.cuts] == [("two.wav//channel 1", 0, 0, 3)]
     (parts,), _ = audio_files([Path("two.wav")], 16_000, max_s=2.0, each_channel=True)
     assert [cut.channel for cut in parts.cuts] == [0, 1]
     assert [cut.start for cut in parts.cuts] == pytest.approx([0, 1.85], abs=0.03)
     assert [cut.end for cut in parts.cuts] == pytest.approx([1.15, 3], abs=0.03)
+
+
+def test_no_path_is_the_id_of_a_part_of_another_file(folder):
+    rate_hz = 8000
+    soundfile.write(folder / "two.wav", np.ones((3 * rate_hz, 2)) * 0.1, rate_hz)
+    names = ["two.wav, channel 1", "two.wav, channel 2, 0.0 s", "two.wav"]
+    for name in names[:2]:
+        (folder / name).write_bytes((folder / "a.wav").read_bytes())
+    for max_s in (2.0, 5.0):
+        *others, several = audio_files([Path(name) for name in names], 16_000, max_s, each_channel=True)[0]
+        assert [cut.id for file in others for cut in file.cuts] == names[:2]
+        assert all(str(Path(cut.id)) != cut.id for cut in several.cuts)
+        assert len({cut.id for cut in several.cuts}) == len(several.cuts) >= 2
 
 
 def test_recordings_without_end_are_not_looked_through(folder, monkeypatch):
