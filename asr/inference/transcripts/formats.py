@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from asr.evaluation.word_files import ctm_lines, word_row
 from asr.inference.transcripts.subtitles import srt, vtt
-from asr.inference.transcripts.transcript import Segment, Transcript
+from asr.inference.transcripts.transcript import Transcript
 
 
 def _json(transcript: Transcript) -> str:
@@ -26,14 +26,9 @@ def _ctm(transcript: Transcript) -> str:
     return "".join(lines)
 
 
-def _line(transcript: Transcript, segment: Segment) -> str:
-    channel = f"{segment.channel}: " if transcript.has_several_channels else ""
-    return f"{channel}{segment.text}\n"
-
-
 FORMATS: dict[str, Callable[[Transcript], str]] = {
     "tsv": lambda whole: f"{whole.path}\t{whole.text}\n",
-    "txt": lambda whole: "".join(_line(whole, segment) for segment in whole.segments),
+    "txt": lambda whole: "".join(f"{whole.label(one)}{one.text}\n" for one in whole.segments),
     "json": _json,
     "ctm": _ctm,
     "srt": srt,

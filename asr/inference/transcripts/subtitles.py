@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asr.inference.transcripts.transcript import Segment, Transcript
 from asr.text.words import Word
@@ -20,6 +20,7 @@ SHORTEST_S = 0.2
 class Cue:
     """A text that is shown from one time to another, in seconds."""
 
+    channel: int
     start_s: float
     end_s: float
     text: str
@@ -28,41 +29,48 @@ class Cue:
 def cues_of(transcript: Transcript) -> list[Cue]:
     """Return what is shown when: lines end in pauses, or where they would become too long to read.
 
-    A segment whose words have no times is shown as a whole.
+    A segment whose words have no times is shown as a whole. Cues of a channel follow each other; those of several may
+    be shown at a time, one below the other, and each begins with its channel.
     """
-    found = sorted((cue for segment in transcript.segments for cue in _cues(segment)), key=lambda cue: cue.start_s)
-    starts = [*(cue.start_s for cue in found), float("inf")][1:]
-    # a cue without length would never be shown, and two at a time would hide each other
-    return [
-        Cue(cue.start_s, max(cue.start_s + 0.001, min(max(cue.end_s, cue.start_s + SHORTEST_S), following)), cue.text)
-        for cue, following in zip(found, starts, strict=True)
-    ]
+    cues = [cue for segment in transcript.segments for cue in _cues(segment, transcript.label(segment))]
+    found = [cue for channel in {cue.channel for cue in cues} for cue in _in_turn(cues, channel)]
+    return sorted(found, key=lambda cue: (cue.start_s, cue.channel))
 
 
-def _cues(segment: Segment) -> Iterator[Cue]:
+def _in_turn(cues: Sequence[Cue], channel: int) -> Iterator[Cue]:
+    """Yield the cues of a channel, each of which ends before the next begins."""
+    own = sorted((cue for cue in cues if cue.channel == channel), key=lambda cue: cue.start_s)
+    starts = [*(cue.start_s for cue in own), float("inf")][1:]
+    for cue, following in zip(own, starts, strict=True):
+        end_s = min(max(cue.end_s, cue.start_s + SHORTEST_S), following)
+        # without length it would never be shown
+        yield replace(cue, end_s=max(cue.start_s + 0.001, end_s))
+
+
+def _cues(segment: Segment, label: str) -> Iterator[Cue]:
     if not segment.words:
-        yield Cue(segment.start_s, segment.end_s, textwrap.fill(segment.text, LINE))
+        yield Cue(segment.channel, segment.start_s, segment.end_s, textwrap.fill(f"{label}{segment.text}", LINE))
         return
     shown: list[Word] = []
     for word in segment.words:
-        if shown and not _fits(shown, word):
-            yield _cue(shown)
+        if shown and not _fits(label, [*shown, word]):
+            yield _cue(segment.channel, label, shown)
             shown = []
         shown.append(word)
-    yield _cue(shown)
+    yield _cue(segment.channel, label, shown)
 
 
-def _fits(shown: Sequence[Word], word: Word) -> bool:
-    text = " ".join([*(one.text for one in shown), word.text])
-    lasts_s = word.end_s - shown[0].start_s
-    return len(_lines(text)) <= NUM_LINES and lasts_s <= LONGEST_S and word.start_s - shown[-1].end_s <= PAUSE_S
+def _fits(label: str, words: Sequence[Word]) -> bool:
+    lasts_s, pause_s = words[-1].end_s - words[0].start_s, words[-1].start_s - words[-2].end_s
+    return len(_lines(label, words)) <= NUM_LINES and lasts_s <= LONGEST_S and pause_s <= PAUSE_S
 
 
-def _cue(words: Sequence[Word]) -> Cue:
-    return Cue(words[0].start_s, words[-1].end_s, "\n".join(_lines(" ".join(word.text for word in words))))
+def _cue(channel: int, label: str, words: Sequence[Word]) -> Cue:
+    return Cue(channel, words[0].start_s, words[-1].end_s, "\n".join(_lines(label, words)))
 
 
-def _lines(text: str) -> list[str]:
+def _lines(label: str, words: Sequence[Word]) -> list[str]:
+    text = label + " ".join(word.text for word in words)
     return textwrap.wrap(text, LINE, break_long_words=False, break_on_hyphens=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from asr.evaluation.wer import Utterance
@@ -60,7 +61,11 @@ class Transcript:
         """All that was said."""
         return " ".join(segment.text for segment in self.segments)
 
-    @property
+    @cached_property
     def has_several_channels(self) -> bool:
         """Whether it must be said which channel a segment comes from."""
         return any(segment.channel > 1 for segment in self.segments)
+
+    def label(self, segment: Segment) -> str:
+        """Return what stands before the text of a segment where people read it: its channel, if there are several."""
+        return f"{segment.channel}: " if self.has_several_channels else ""

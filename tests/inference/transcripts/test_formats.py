@@ -68,6 +68,19 @@ def test_words_without_length_or_times_are_shown_too():
     assert FORMATS["vtt"](Transcript.of(Path("a"), [])) == "WEBVTT\n"
 
 
+@pytest.mark.parametrize("name", ["srt", "vtt"])
+def test_channels_that_speak_at_a_time_are_shown_at_a_time(name):
+    first, second = " ".join(["long"] * 30), "yes yes"
+    call = Transcript.of(Path("a.wav"), [spoken(first, 0.5), spoken(second, 0.5, channel=2), spoken("no", 2.0, 2)])
+    read = pysubs2.SSAFile.from_string(FORMATS[name](call), format_=name)
+    shown = [(line.start, line.end, line.plaintext.replace("\n", " ")) for line in read]
+    assert shown[1:3] == [(500, 1100, "2: yes yes"), (2000, 2300, "2: no")]
+    assert shown[0][:2] == (500, 5300)
+    assert all(text.startswith("1: long") for _, _, text in (shown[0], *shown[3:]))
+    assert " ".join(text.removeprefix("1: ") for _, _, text in (shown[0], *shown[3:])) == first
+    assert max(len(line) for cue in cues_of(call) for line in cue.text.splitlines()) <= LINE
+
+
 def test_channels_are_told_apart():
     call = Transcript.of(Path("a.wav"), [spoken("hello", 0.0), spoken("yes", 0.5, channel=2), spoken("good", 1.0)])
     assert FORMATS["txt"](call) == "1: hello\n2: yes\n1: good\n"
