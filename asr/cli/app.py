@@ -108,7 +108,7 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
             if config_name == "train":
                 check_effects(config, HydraConfig.get())
             check_scorers(config, HydraConfig.get().overrides.task)
-            return (task or _own_task(config_name))(config)
+            return (task or own_task(config_name))(config)
         except Exception as error:
             if full or not (isinstance(error, EXPLAINED) or is_out_of_memory(error)):
                 raise
@@ -143,7 +143,8 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
 
 
 @functools.cache  # the jobs of a sweep ask again
-def _own_task(command: str) -> Callable[[DictConfig], object]:
+def own_task(command: str) -> Callable[[DictConfig], object]:
+    """Return what a command does, whose libraries are imported for it."""
     with restored_handlers(), importing(command, clear=_links.close):
         own: Callable[[DictConfig], object] = importlib.import_module(f"asr.cli.{command}").run
     quieten()  # only now, because Lightning sets the levels of its loggers when it is imported

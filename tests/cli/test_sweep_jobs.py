@@ -116,4 +116,4 @@ def test_more_gpus_than_there_are_are_refused(two_gpus, count):
 
 
 def test_a_launcher_without_its_plugin_says_what_to_install():
-    assert PLUGINS["hydra/launcher/joblib"].endswith("pip install 'werdict[joblib]'")
+    assert PLUGINS["hydra/launcher/ray"].endswith("pip install 'werdict[ray]'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -135,6 +136,66 @@ def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp
     )
     assert list((sweep_dir / interrupted.name / "checkpoints").glob("update-*.ckpt"))
     assert [record.status for record in records(sweep_dir) if record.name == interrupted.name] == ["interrupted"]
+
+
+@pytest.fixture
+def two_jobs(small_run, tmp_path):
+    """A sweep that trains two jobs at a time, after an update of each, and its folder."""
+    words = (*LONG, f"data.dir={small_run.data_dir}", "sweep.name=s", "seed=1,2", "hydra/launcher=parallel")
+    process = small_run.programs.start("train", "-m", *words, cwd=tmp_path)
+    sweep_dir = tmp_path / "runs" / "s"
+    while len(found := records(sweep_dir)) < 2:
+        assert process.poll() is None, (tmp_path / "log.txt").read_text()
+        time.sleep(0.05)
+    for job in found:
+        wait_for_update(sweep_dir / job.name, 2, process)
+    return process, sweep_dir
+
+
+def members(group: int) -> list[str]:
+    """Return the command lines of the processes of a group, but for those that have ended."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, own = (place / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(own) == group and state != "Z":
+                found.append((place / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGTERM, TRY_AGAIN, "ended by SIGTERM; to resume: the same"),
+        (signal.SIGINT, 130, "interrupted; to resume: the same"),
+    ],
+)
+def test_jobs_at_a_time_are_all_told_of_a_signal_and_waited_for(two_jobs, tmp_path, number, code, said):
+    process, sweep_dir = two_jobs
+    found, line, printed = ended(process, tmp_path, number)
+    names = [record.name for record in records(sweep_dir)]
+    assert found == code, printed
+    assert line == (
+        f"asr-train: {said} command again, with sweep.name=s; finished jobs: none; not finished: {', '.join(names)}"
+    )
+    assert members(process.pid) == []
+    assert [record.status for record in records(sweep_dir)] == ["interrupted"] * 2
+    if number == signal.SIGTERM:
+        for name in names:
+            assert list((sweep_dir / name / "checkpoints").glob("update-*.ckpt"))
+
+
+@pytest.mark.slow
+def test_jobs_at_a_time_end_with_a_sweep_that_is_killed(two_jobs):
+    process, _ = two_jobs
+    assert len(members(process.pid)) >= 5, "the sweep, and for each job a process that waits and one that trains"
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=10)
+    deadline = time.monotonic() + 10
+    while left := members(process.pid):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
 
 
 def test_an_interrupted_sweep_says_how_it_is_resumed_and_is_no_job_of_another(small_run, tmp_path):

@@ -457,6 +457,11 @@ NONSENSE = {
         ["-m", "seed=1,2", "hydra/launcher=parallel", "hydra.launcher.n_jobs=0"],
         ["hydra.launcher.n_jobs must be a whole number of at least 1", "given 0"],
     ),
+    "no number of jobs at a time": (
+        "train",
+        ["-m", "seed=1,2", "hydra/launcher=parallel", "hydra.launcher.n_jobs=null"],
+        ["hydra.launcher.n_jobs must be a whole number of at least 1", "given None"],
+    ),
     "a truth as seconds": ("evaluate", ["run=RUN", "batch_duration_s=true"], ["batch_duration_s must be a finite"]),
     "text as workers": ("transcribe", ["run=RUN", "audio=x", "num_workers=x"], ["num_workers must be a whole", "'x'"]),
     "a mapping for a list": ("transcribe", ["run=RUN", "audio=[a]", "++audio={a:1}"], ["audio: it is a list, given a"]),

@@ -19,7 +19,7 @@ from asr.errors import TOO_MANY_FILES, remedy
 # configs that Hydra's plugins bring along
 PLUGINS = {
     f"hydra/launcher/{name}": f"hydra/launcher: the plugin for {name} is not installed: pip install 'werdict[{extra}]'"
-    for name, extra in (("joblib", "joblib"), ("submitit_slurm", "slurm"), ("submitit_local", "slurm"), ("ray", "ray"))
+    for name, extra in (("submitit_slurm", "slurm"), ("submitit_local", "slurm"), ("ray", "ray"))
 }
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

@@ -123,8 +123,8 @@ def _check_node(composed: Mapping[str, Any], typed: Collection[str]) -> None:
     size = composed["sweeper"].get("max_batch_size")
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise ConfigError(f"hydra.sweeper.max_batch_size must be a whole number of at least 1, or null, given {size!r}")
-    jobs = composed["launcher"].get("n_jobs")
-    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs == 0):
+    jobs = composed["launcher"].get("n_jobs", 1)
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs == 0:
         raise ConfigError(
             f"hydra.launcher.n_jobs must be a whole number of at least 1, or -1 for one on each core, given {jobs!r}"
         )

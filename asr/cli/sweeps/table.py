@@ -73,7 +73,7 @@ class SweepTable(Callback):
                 config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
         # what every sweeper of Hydra's, and ours, calls before it launches
         Sweeper.validate_batch_is_legal = check_jobs  # type: ignore[assignment,method-assign]
-        if config.hydra.launcher._target_.endswith(".BasicLauncher"):
+        if config.hydra.launcher._target_.endswith((".BasicLauncher", ".ParallelLauncher")):
             end_with(lambda: resume_line(Path(config.hydra.sweep.dir)))
 
             def interrupt(*_: object) -> None:
