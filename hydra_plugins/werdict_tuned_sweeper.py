@@ -26,6 +26,7 @@ from asr.evaluation.formatting import count, shortlist
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
 
+OF_JOBS = ("gpus_per_job", "target_wer")  # keys of all sweeps that each job reads in its own config
 SHOWN = 3  # trials of a system in the printed table, the best ones
 
 console = PlainConsole()
@@ -72,8 +73,7 @@ class TunedSweeper(Sweeper):
         chosen = {override_key(word) for system in tuned for word in (*system.overrides, *system.space)}
         self.common = _plain_overrides(arguments, {"seed", *chosen})
         _plain_overrides(self.search.tuning_overrides, {"seed", "decode_test", "sweep", *chosen})
-        if self.raw["target_wer"] is not None:
-            self.common.append(f"sweep.target_wer={self.raw['target_wer']}")
+        self.common += [f"sweep.{key}={self.raw[key]}" for key in OF_JOBS if self.raw[key] is not None]
         self.sweep_dir.mkdir(parents=True, exist_ok=True)
         done = []
         for study in range(1, studies + 1):

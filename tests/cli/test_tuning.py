@@ -223,10 +223,12 @@ def test_the_winners_of_several_studies_are_one_system(trained, tmp_path):
         (["sweep.tuning_overrides=['optimizer.lr=1']"], "optimizer.lr=1: this sweep chooses optimizer.lr"),
         (["sweep.tuning_overrides=['seed=1']"], "seed=1: this sweep chooses seed"),
         (["hydra/sweeper=basic"], "need their own sweeper"),
+        (["sweep.only=[adamw]", "sweep.gpus_per_job=1"], "must be null, or 1 to the 0 GPUs of this machine, given 1"),
     ],
 )
 def test_what_a_tuned_sweep_cannot_do_is_refused(words, message, tmp_path):
-    assert message in Workplace(tmp_path).run("train", "-m", "sweep=optimizers", *words, code=2)
+    without_gpus = {"CUDA_VISIBLE_DEVICES": ""}
+    assert message in Workplace(tmp_path).run("train", "-m", "sweep=optimizers", *words, code=2, **without_gpus)
 
 
 def test_a_second_stage_tunes_as_the_first_and_keeps_what_it_leaves_out(tmp_path):
