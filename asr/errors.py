@@ -32,8 +32,8 @@ PEER_SIGNS = (
     *("Connection was likely closed", "Connection reset by peer", "Broken pipe"),
 )
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
-LOST_PEER = 76  # exit code, larger than that of a process with a reason of its own
 DIVERGED = 77  # exit code of a run that its own settings have ended
+LOST_PEER = 78  # exit code, larger than that of a process with a reason of its own
 WORKER_KEYS = "data.workers.num_workers or .prefetch (num_workers when decoding); num_workers=0 needs no worker"
 
 
@@ -50,7 +50,7 @@ class PeerLost(RunFailed):
 
 
 class Diverged(RunFailed):
-    """Training cannot continue because losses or gradients are not finite."""
+    """Training cannot continue because losses, gradients or weights are not finite."""
 
 
 class OutOfMemory(RunFailed):

@@ -14,14 +14,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from asr.console import printable
-from asr.errors import LOST_PEER
+from asr.errors import DIVERGED, LOST_PEER
 from asr.signals import TRY_AGAIN, Terminated, listen
 from asr.subprocesses import die_with_parent
 from asr.training.checkpoint_files import how_to_resume
 
 POLL_S = 0.1
 GRACE_S = 20.0  # for the other processes to end too; many schedulers kill all of them 30 s after SIGTERM
-SAID = (1, 2)  # exit codes of processes that have printed why
+SAID = (1, 2, DIVERGED)  # exit codes of processes that have printed why
 
 
 def launch(

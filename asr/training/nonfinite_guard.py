@@ -53,7 +53,7 @@ class NonfiniteGuard:
             rank: of this process.
 
         Raises:
-            RunFailed: too many updates in a row were skipped.
+            Diverged: too many updates in a row were skipped.
         """
         seen, self.seen = self.seen, []
         # reading a tensor waits for the device: only if there is something to print

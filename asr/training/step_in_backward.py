@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from asr.errors import RunFailed
+from asr.errors import Diverged
 
 
 @runtime_checkable
@@ -60,12 +60,12 @@ class GradientsInBackward:
         """Return the norm of all gradients of the update, before they were scaled.
 
         Raises:
-            RunFailed: it is not finite.
+            Diverged: it is not finite.
         """
         norms, self.norms, self.scale = self.norms, [], None
         norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
         if not math.isfinite(norm):
-            raise RunFailed(
+            raise Diverged(
                 f"the gradients of update {update} are not finite, and with trainer.step_in_backward=true the weights "
                 "have changed before that was known; resume the run from its last checkpoint with "
                 "trainer.step_in_backward=false, which leaves out such updates, or lower optimizer.lr"

@@ -13,6 +13,7 @@ import pytest
 
 from asr.cli import launcher
 from asr.cli.launcher import _wait
+from asr.errors import DIVERGED, LOST_PEER
 from asr.signals import Terminated
 
 SAVED, KILLED, FAILED = "exit 75", "kill -TERM $$", "exit 3"
@@ -76,7 +77,9 @@ def test_a_process_that_was_killed_or_failed_is_named(ends: Ends, capsys, forwar
     assert "process 1 of 2 was killed by SIGTERM; the others were ended" in capsys.readouterr().err
     assert _wait(ends(FAILED, "exit 0"), forwarded, HERE) == 3
     assert "process 0 of 2 ended with exit code 3; the others were ended" in capsys.readouterr().err
-    assert _wait(ends("exit 76", "sleep 0.3; exit 1"), forwarded, HERE) == 1
+    assert _wait(ends(f"exit {LOST_PEER}", "sleep 0.3; exit 1"), forwarded, HERE) == 1
     assert capsys.readouterr().err == "", "that process has printed why"
-    assert _wait(ends("exit 76", "exit 0"), forwarded, HERE) == 76
+    assert _wait(ends(f"exit {LOST_PEER}", f"sleep 0.3; exit {DIVERGED}"), forwarded, HERE) == DIVERGED
+    assert capsys.readouterr().err == "", "that process has printed why"
+    assert _wait(ends(f"exit {LOST_PEER}", "exit 0"), forwarded, HERE) == LOST_PEER
     assert "process 0 of 2 lost its connection to the others" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import lightning.pytorch as pl
 import pytest
 
-from asr.errors import RunFailed
+from asr.errors import Diverged
 from asr.training import checkpoint_files
 from asr.training.callbacks import checkpoint_callback
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
@@ -44,7 +44,7 @@ class Diverges(pl.Callback):
 
 
 def test_a_model_that_has_diverged_is_not_saved_over_one_that_has_not(tmp_path):
-    with pytest.raises(RunFailed, match=r"has diverged: after update 6 its weights hold numbers that are not finite"):
+    with pytest.raises(Diverged, match=r"has diverged: after update 6 its weights hold numbers that are not finite"):
         run(tmp_path, 9, [Diverges()])
     assert names(tmp_path) == ["best.ckpt", "last.ckpt", "update-000003.ckpt"]
     assert newest_good_checkpoint(tmp_path).update == 3

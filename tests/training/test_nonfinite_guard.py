@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.loading.batch import Batch
-from asr.errors import RunFailed
+from asr.errors import Diverged
 from asr.training.nonfinite_guard import NonfiniteGuard
 from optim import Eve
 from tests.training.runs import same
@@ -116,7 +116,7 @@ def test_a_gradient_may_be_bad_though_the_loss_is_not(capsys):
 
 
 def test_many_skipped_updates_in_a_row_end_the_run():
-    with pytest.raises(RunFailed, match=r"50 updates in a row.*not finite.*update 49.*optimizer\.lr"):
+    with pytest.raises(Diverged, match=r"50 updates in a row.*not finite.*update 49.*optimizer\.lr"):
         train([bad_batch(float("inf"))] * 60)
 
 

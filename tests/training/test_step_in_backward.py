@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import optim
-from asr.errors import RunFailed
+from asr.errors import Diverged
 from asr.training.callbacks.cost import TrainingCost
 from tests.training import runs
 from tests.training.runs import run, same, state
@@ -81,7 +81,7 @@ def test_gradients_that_are_not_finite_end_the_run():
 
     module = tiny_module(partial(in_backward, FACTORIES["torch's AdamW"]))
     spoil(module)
-    with pytest.raises(RunFailed, match=r"gradients of update 0 are not finite, .*resume the run from its last"):
+    with pytest.raises(Diverged, match=r"gradients of update 0 are not finite, .*resume the run from its last"):
         tiny_trainer(2).fit(module, train_dataloaders=batches_loader([batch_of(60, 40)] * 2))
 
 

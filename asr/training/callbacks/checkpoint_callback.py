@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.nn.utils import get_total_norm
 
-from asr.errors import RunFailed
+from asr.errors import Diverged
 from asr.training.checkpoint_checks import count_at
 from asr.training.checkpoint_files import (
     duplicate,
@@ -100,14 +100,15 @@ class CheckpointCallback(Checkpoint):
             The file.
 
         Raises:
-            RunFailed: it cannot be written, or the model has diverged; earlier checkpoints are unchanged.
+            RunFailed: it cannot be written; earlier checkpoints are unchanged.
+            Diverged: the weights are not finite; earlier checkpoints are unchanged.
         """
         update = trainer.global_step
         path = update_file(self.folder, update)
         if update != self.saved_update:
             largest = get_total_norm(list(trainer.lightning_module.parameters()), norm_type=float("inf"))
             if not largest.isfinite():
-                raise RunFailed(
+                raise Diverged(
                     f"the model has diverged: after update {update} its weights hold numbers that are not finite; "
                     "lower optimizer.lr, or warm up longer, and start anew; earlier checkpoints are unchanged"
                 )
