@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sentencepiece import sentencepiece_model_pb2
 
+from asr.text.sentencepiece_limits import check_size
 from asr.text.subword import SubwordTokenizer
 from asr.text.vocabulary import BLANK_ID, SPECIAL_PIECES, UNKNOWN_ID
 
@@ -21,11 +22,12 @@ def icefall_tokenizer(model: bytes) -> tuple[SubwordTokenizer, list[int]]:
         model: a serialized sentencepiece model.
 
     Raises:
-        ValueError: it is no such model.
+        ValueError: it is no such model, or too large.
 
     Reference:
         icefall, egs/librispeech/ASR/local/train_bpe_model.py.
     """
+    check_size(model)
     try:
         spec = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     except Exception as error:  # protobuf's own, whose class depends on how it was built

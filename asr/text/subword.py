@@ -13,6 +13,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from asr.error_text import first_line
 from asr.text.normalize import collapse_spaces
+from asr.text.sentencepiece_limits import MAX_VOCAB_SIZE, check_size
 from asr.text.vocabulary import (
     BLANK_ID,
     NUM_SPECIAL,
@@ -26,7 +27,6 @@ from asr.text.vocabulary import (
 
 MIN_COVERAGE = 0.98  # sentencepiece's own limit
 MIN_VOCAB_SIZE = NUM_SPECIAL + 2  # a space and one character
-MAX_VOCAB_SIZE = 1_000_000
 MAX_PIECE = 100  # characters; sentencepiece makes at most 16 unless told otherwise
 PROBE_PIECES = 10_000  # how far the message about a vocabulary that is too small looks for the upper limit
 RESERVED = "\u2585"  # sentencepiece drops training lines that hold this character
@@ -48,11 +48,12 @@ class SubwordTokenizer:
         """Load a serialized sentencepiece model.
 
         Raises:
-            ValueError: it is no such model, its first pieces are not ``<blk>`` and ``<unk>``, or a piece is no text or
-                too long.
+            ValueError: it is no such model, its first pieces are not ``<blk>`` and ``<unk>``, there are too many, or a
+                piece is no text or too long.
         """
         if not model:
             raise ValueError("the sentencepiece model is empty")
+        check_size(model)
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:

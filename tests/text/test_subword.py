@@ -6,6 +6,8 @@ import pytest
 import sentencepiece
 
 from asr.text import subword
+from asr.text.icefall import icefall_tokenizer
+from asr.text.sentencepiece_limits import MAX_OTHER_BYTES, MAX_VOCAB_SIZE, check_size
 from asr.text.subword import SentencePieceTrainer, SubwordTokenizer
 from asr.text.tokenizer import tokenizer_from_state
 
@@ -189,6 +191,38 @@ def test_a_foreign_sentencepiece_model_is_refused(options, first_pieces):
     )
     with pytest.raises(ValueError, match=rf"starts with pieces {first_pieces}.*<blk>"):
         SubwordTokenizer(model.getvalue())
+
+
+EMPTY_PIECE = b"\x0a\x02\x0a\x00"  # field 1, two bytes long: its own field 1, of no byte
+# field 2, three bytes of length: options, of which none is known
+OTHER = b"\x12\x80\x80\x02" + b"\xc0\x3e\x00\x00" * 2**13
+
+
+@pytest.mark.parametrize("read", [SubwordTokenizer, icefall_tokenizer])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (EMPTY_PIECE * (MAX_VOCAB_SIZE + 1), "more than 1000000 pieces; give one with fewer"),
+        (OTHER * (MAX_OTHER_BYTES // len(OTHER) + 1), "more than 4194304 bytes beside its pieces"),
+        (b"\x0a\x7f\x0a", r"\d+ bytes are no sentencepiece model: byte \d+ begins no field of one"),
+        (b"\x0b", "begins no field of one"),
+        (b"\xff" * 20, "begins no field of one"),
+    ],
+    ids=["pieces", "options", "a field beyond the end", "a group", "a number without end"],
+)
+def test_a_model_that_would_fill_the_memory_is_refused_before_it_is_parsed(read, more, said):
+    with pytest.raises(ValueError, match=said):
+        read(own_model() + more)
+
+
+def test_every_field_of_a_model_is_stepped_over():
+    fixed = b"\x39" + bytes(8) + b"\x3d" + bytes(4) + b"\x40\xff\x01"
+    for end in range(len(fixed)):
+        if end in (0, 9, 14):
+            check_size(own_model() + fixed[:end])
+        else:
+            with pytest.raises(ValueError, match="begins no field"):
+                check_size(own_model() + fixed[:end])
 
 
 @pytest.mark.parametrize("keep", [0.2, 0.5, 0.9])
