@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asr.text.normalize import SURROGATE, collapse_spaces
+from asr.text.normalize import SURROGATE, collapse_spaces, holds_space
 from asr.text.vocabulary import (
     NUM_SPECIAL,
     SPACE_PIECE,
@@ -39,6 +39,11 @@ class CharacterTokenizer:
             raise ValueError(f"pieces {wrong[:5]!r} are not one character each")
         if halves := [piece for piece in characters if SURROGATE.match(piece)]:
             raise ValueError(f"pieces {halves[:5]!r} are halves of surrogate pairs, which are no characters")
+        if spaces := [piece for piece in characters if holds_space(piece)]:
+            raise ValueError(
+                f"pieces {spaces[:5]!r} are whitespace or control characters, which no normalized text has; a space is "
+                f"written {SPACE_PIECE} (U+2581)"
+            )
         if len(set(characters)) != len(characters):
             raise ValueError("a piece occurs twice; every character needs one id only")
         self._pieces = tuple(pieces)

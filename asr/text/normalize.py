@@ -29,6 +29,14 @@ def collapse_spaces(text: str) -> str:
     return _SPACES.sub(" ", text).strip(" ")
 
 
+def holds_space(piece: str) -> bool:
+    """Return whether a token holds whitespace or control characters, other than U+2581, which no normalized text has.
+
+    It could begin a line, or end a name, in the files that list tokens.
+    """
+    return _SPACES.search(piece.replace("\u2581", "")) is not None
+
+
 def is_one_line(id: str) -> bool:
     """Return whether an id can stand in the tables and files that are written, one line for each utterance."""
     return id.splitlines() == [id] and "\t" not in id

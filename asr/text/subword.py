@@ -12,7 +12,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from asr.error_text import first_line
-from asr.text.normalize import collapse_spaces
+from asr.text.normalize import collapse_spaces, holds_space
 from asr.text.sentencepiece_limits import MAX_VOCAB_SIZE, check_size
 from asr.text.vocabulary import (
     BLANK_ID,
@@ -49,7 +49,7 @@ class SubwordTokenizer:
 
         Raises:
             ValueError: it is no such model, its first pieces are not ``<blk>`` and ``<unk>``, there are too many, or a
-                piece is no text or too long.
+                piece is no text, too long, or holds whitespace or control characters.
         """
         if not model:
             raise ValueError("the sentencepiece model is empty")
@@ -83,6 +83,11 @@ class SubwordTokenizer:
             raise ValueError(
                 f"piece {token} of the sentencepiece model, {piece[:20]!r}, is {kind}; pieces are text of at most "
                 f"{MAX_PIECE} characters"
+            )
+        if holds_space(piece):
+            raise ValueError(
+                f"piece {token} of the sentencepiece model, {piece[:20]!r}, holds whitespace or control characters, "
+                f"which no normalized text has; a space is written {SPACE_PIECE} (U+2581)"
             )
         if token == UNKNOWN_ID:
             return UNKNOWN_SURFACE

@@ -104,6 +104,10 @@ PARTS = {
     "tokenizer with a tensor": (put("werdict/tokenizer/pieces", torch.ones(3)), "pieces is a Tensor"),
     "tokenizer of another kind": (put("werdict/tokenizer/kind", "x"), "kind 'x' is unknown"),
     "kind a list": (put("werdict/tokenizer/kind", []), "kind [] is unknown"),
+    "a piece that begins a line": (
+        put("werdict/tokenizer/pieces", ["<blk>", "<unk>", "\n"]),
+        r"pieces ['\n'] are whitespace or control characters",
+    ),
     "pieces null": (put("werdict/tokenizer/pieces", None), "its state holds no list 'pieces'"),
     "pieces of numbers": (put("werdict/tokenizer/pieces", ["<blk>", "<unk>", 3]), "are not one character each"),
     "half of a surrogate pair as a piece": (

@@ -155,6 +155,13 @@ REFUSED = {
         {"user_defined_symbols": ["x" * 101]},
         r"piece 2 .*'x{20}', is 101 characters long; .*at most 100",
     ),
+    "a line of its own": (
+        {"user_defined_symbols": ["x 0\n<blk> 7"]},
+        r"piece 2 .*'x 0\\n<blk> 7', holds whitespace or control characters",
+    ),
+    "an end of a line of Unicode": ({"user_defined_symbols": ["a\u2028b"]}, r"'a\\u2028b', holds whitespace"),
+    "an escape sequence": ({"user_defined_symbols": ["\x1b]0;title\x07"]}, "holds whitespace or control characters"),
+    "a space": ({"user_defined_symbols": ["a b"]}, "'a b', holds whitespace .*a space is written ▁"),
     "bytes": ({"byte_fallback": True, "vocab_size": 300}, "piece 2 .*'<0x00>', is a byte; pieces are text"),
     "rules": ({"normalization_rule_name": "nmt_nfkc"}, "rewrites characters.*normalization_rule_name=identity"),
     "rules of decoding": (
