@@ -124,6 +124,20 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def write_more(path: Path) -> None:
+    """Append to a file until the system refuses, or until as much is written as libraries buffer.
+
+    Torch (2.13) and onnx (1.19) write in C++, and do not say why that failed; the system does.
+
+    Raises:
+        OSError: nothing can be written, and why.
+    """
+    with path.open("ab", buffering=0) as file:
+        for _ in range(64):
+            file.write(bytes(2**16))
+        os.fsync(file.fileno())
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from asr.cli.app import run_app
 from asr.cli.builders.parts import build_decoder, part
 from asr.cli.builders.restore import TextSide, prepared_data, recognizer_of, restore_text
 from asr.cli.errors import ConfigError
-from asr.cli.output_file import new_file
+from asr.cli.output_file import new_file, output_folder
 from asr.console import PlainConsole
 from asr.data.features import Features, read_features
 from asr.data.resampling import at_rate
@@ -28,7 +29,7 @@ from asr.export.readme import Described, readme, weights_page
 from asr.export.write import check_packages, write_onnx_files, write_torchscript
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
-from asr.safe_io import new_folder
+from asr.safe_io import write_new
 from asr.training.weights import check_kind, choose_weights
 
 console = PlainConsole()
@@ -52,9 +53,9 @@ def run(options: DictConfig) -> None:
     checkpoint = choose_weights(text.checkpoint, options.weights, options.average_since)
     recognizer, features = recognizer_of(checkpoint), part(checkpoint.config, "features")
     console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
-    with new_folder(output) as folder:
+    with output_folder(output, "export again") as folder:
         pieces = text.tokenizer.pieces
-        _write(folder / "tokens.txt", "".join(f"{piece} {number}\n" for number, piece in enumerate(pieces)))
+        write_new(folder / "tokens.txt", "".join(f"{piece} {number}\n" for number, piece in enumerate(pieces)))
         in_run = checkpoint.path.parent.name == "checkpoints"
         title = f"{(checkpoint.path.parents[1] if in_run else checkpoint.path).name}, update {checkpoint.update}"
         numbers = features.sampling_rate_hz, features.num_features, features.frame_shift_s * 1e3
@@ -65,7 +66,7 @@ def run(options: DictConfig) -> None:
             line = write_safetensors(checkpoint.weights, folder / "model.safetensors")
             console.print_line(line)
             parts = {name: checkpoint.config[name] for name in ("encoder", "head", "features")}
-            _write(folder / "config.json", json.dumps(parts, indent=2) + "\n")
+            write_new(folder / "config.json", json.dumps(parts, indent=2) + "\n")
             page = weights_page(Described(title, *numbers, None), line)
         else:
             model_type = options.model_type or _model_type(checkpoint.config)
@@ -76,17 +77,13 @@ def run(options: DictConfig) -> None:
                 lines.append(line)
             described = Described(title, *numbers, _example(text, features, recognizer, model_type, folder))
             page = readme(described, export, options.format, bool(options.quantize), lines)
-        _write(folder / "README.md", page)
+        write_new(folder / "README.md", page)
     console.print(f"exported: {output}", soft_wrap=True)
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
     """Return what the run's own decoder searches."""
     return "transducer" if build_decoder(config).needs is Transduces else "ctc"
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _graphs(options: DictConfig, export: Export, recognizer: Recognizer, folder: Path) -> Iterator[str]:
@@ -108,8 +105,10 @@ def _example(text: TextSide, features: Features, recognizer: Recognizer, model_t
         return None
     (folder / "test_wavs").mkdir()
     wav = folder / "test_wavs" / "0.wav"
-    soundfile.write(wav, np.clip(audio, -1, 1), features.sampling_rate_hz, "PCM_16")
-    _write(folder / "test_wavs" / "trans.txt", f"0.wav {cut.supervisions[0].text}\n")
+    content = io.BytesIO()
+    soundfile.write(content, np.clip(audio, -1, 1), features.sampling_rate_hz, "PCM_16", format="WAV")
+    write_new(wav, content.getvalue())
+    write_new(folder / "test_wavs" / "trans.txt", f"0.wav {cut.supervisions[0].text}\n")
     frames = torch.from_numpy(read_features(features, cut))
     # as sherpa-onnx searches: at most one token in a frame
     search: Any = TransducerGreedy(max_symbols=1) if model_type == "transducer" else CtcGreedy()

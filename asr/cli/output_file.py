@@ -1,15 +1,15 @@
-"""The file that ``output=`` names: checked before any work, written whole or not at all, never overwritten."""
+"""The file or folder that ``output=`` names: checked before any work, written whole or not, never overwritten."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from asr.cli.errors import ConfigError, shortened
 from asr.errors import RunFailed, remedy
-from asr.safe_io import named_path, write_new
+from asr.safe_io import named_path, new_folder, write_new
 
 
 def new_file(output: object, otherwise: str = "", what: str = "file") -> Path:
@@ -56,7 +56,35 @@ def write_output(path: Path, content: bytes | Iterable[bytes], again: str) -> No
     except FileExistsError:
         raise ConfigError(f"output: {str(path)!r} was created by another program; name another file") from None
     except OSError as error:
-        raise RunFailed(
-            f"output: {shortened(path)} could not be written: {error.strerror}; no part of it was left; "
-            f"{remedy(error)}, or name a file elsewhere, and {again}"
-        ) from error
+        raise _unwritten(path, error, "file", again) from error
+
+
+@contextlib.contextmanager
+def output_folder(path: Path, again: str) -> Iterator[Path]:
+    """Yield a temporary folder, which becomes the folder to write at the end of the block, or is removed if that fails.
+
+    Args:
+        path: of the folder.
+        again: what to do if the disk is full.
+
+    Raises:
+        ConfigError: another program has created the folder.
+        RunFailed: it, or a file in it, cannot be written; other errors of the block pass unchanged.
+    """
+    folder = path.parent
+    try:
+        with new_folder(path) as folder:
+            yield folder
+    except FileExistsError:
+        raise ConfigError(f"output: {str(path)!r} was created by another program; name another folder") from None
+    except OSError as error:
+        if error.filename is None or not Path(str(error.filename)).is_relative_to(folder):
+            raise
+        raise _unwritten(path, error, "folder", again) from error
+
+
+def _unwritten(path: Path, error: OSError, what: str, again: str) -> RunFailed:
+    return RunFailed(
+        f"output: {shortened(path)} could not be written: {error.strerror}; no part of it was left; {remedy(error)}, "
+        f"or name a {what} elsewhere, and {again}"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,19 +15,25 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor
 
 from asr.export.graph import Call, Graph
+from asr.safe_io import naming, write_more, write_new
 
 OPSET = 17  # that of LayerNorm; runtimes on small devices lag behind
 
 
 def write_onnx(graph: Graph, path: Path) -> None:
-    """Write a graph."""
+    """Write a graph.
+
+    Raises:
+        OSError: it cannot be written; names the file.
+    """
+    content = io.BytesIO()  # torch would write the file itself, and not say why it cannot
     with torch.no_grad(), warnings.catch_warnings():
         # see `traced`
         warnings.simplefilter("ignore")
         torch.onnx.export(
             graph.module,
             graph.example,
-            path,
+            content,
             input_names=list(graph.inputs),
             output_names=list(graph.outputs),
             dynamic_axes={name: dict(axes) for name, axes in graph.axes.items()},
@@ -34,18 +41,31 @@ def write_onnx(graph: Graph, path: Path) -> None:
             # torch.export takes six times as long, and writes as many guards for sizes as operations
             dynamo=False,
         )
-    model = onnx.load(path)
+    model = onnx.load_from_string(content.getvalue())
     for key, value in graph.metadata.items():
         model.metadata_props.add(key=key, value=str(value))
-    onnx.save(model, path)
+    write_new(path, model.SerializeToString())
 
 
 def write_int8(source: Path, path: Path) -> None:
-    """Write a graph anew with the weights of matrix products in eight bits; activations are quantized as it runs."""
+    """Write a graph anew with the weights of matrix products in eight bits; activations are quantized as it runs.
+
+    Raises:
+        OSError: it cannot be written; names the file.
+    """
     # it advises a pre-processing that only helps where shapes are fixed
     logging.disable(logging.WARNING)
     try:
-        quantize_dynamic(source, path, ["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
+        with naming(path):
+            quantize_dynamic(source, path, ["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
+    except OSError:
+        raise
+    except Exception:
+        # it reads a copy with shapes that onnx has written, perhaps a part of one
+        for copy in path.parent.glob("*-inferred.onnx"):
+            with naming(path):
+                write_more(copy)
+        raise
     finally:
         logging.disable(logging.NOTSET)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+
+import torch
 
 from asr.errors import RunFailed
 from asr.export.graph import Export, Graph, torchscript_call, traced
 from asr.export.verify import check_close, check_equal
 from asr.features.normalize import GlobalNorm
+from asr.safe_io import write_new
 
 PACKAGES = {"onnx": ("onnx", "onnxruntime"), "torch": (), "safetensors": ("safetensors",)}
 DIFFERS = "log-probabilities differ from PyTorch's by at most"
@@ -34,9 +38,12 @@ def write_torchscript(export: Export, norm: GlobalNorm, folder: Path) -> Iterato
 
     Raises:
         RunFailed: they do not give what the recognizer gives.
+        OSError: a file cannot be written; names it.
     """
     for graph in export.graphs:
-        traced(graph).save(folder / f"{graph.name}.pt")
+        content = io.BytesIO()  # torch would write the file itself, and abort the program if the disk is full
+        torch.jit.save(traced(graph), content)
+        write_new(folder / f"{graph.name}.pt", content.getvalue())
     difference = check_equal(export, torchscript_call(folder, export.graphs), norm)
     yield _line([folder / f"{graph.name}.pt" for graph in export.graphs], f"{DIFFERS} {difference:.1e}")
 
@@ -46,6 +53,7 @@ def write_onnx_files(export: Export, norm: GlobalNorm, folder: Path, quantize: b
 
     Raises:
         RunFailed: they do not give what the recognizer gives.
+        OSError: a file cannot be written; names it.
     """
     # here, because the packages are an extra
     from asr.export.onnx_files import onnx_call, write_int8, write_onnx

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from asr.errors import RunFailed, remedy
-from asr.safe_io import TEMPORARY, replace_by, sync
+from asr.safe_io import TEMPORARY, replace_by, sync, write_more
 
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 
@@ -48,19 +47,11 @@ def write(state: Any, path: Path) -> None:
             torch.save(state, temporary)
         except RuntimeError:
             # torch (2.13) reports a full disk as "PytorchStreamWriter failed"; the system says why
-            _write_more(temporary)
+            write_more(temporary)
             raise
         sync(temporary)
 
     replace_by(path, save)
-
-
-def _write_more(path: Path) -> None:
-    """Append to a file until the system refuses, or until as much is written as torch buffers."""
-    with path.open("ab", buffering=0) as file:
-        for _ in range(64):
-            file.write(bytes(2**16))
-        os.fsync(file.fileno())
 
 
 def point_link(link: Path, target: Path) -> None:

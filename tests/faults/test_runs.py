@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import errno
 import json
@@ -26,27 +25,9 @@ from asr.training.checkpoint_files import duplicate, explaining_failed_writes, u
 from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.run_summary import Stopwatch, write_summary
 from tests.faults import spoken_corpus
+from tests.faults.conftest import fill
 from tests.faults.spoken_corpus import write_corpus
 from tests.small_runs import TINY
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """Return a folder with room for a megabyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.getuid() != 0 or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("a file system can be mounted by root alone")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(folder: Path) -> None:
-    """Leave no room on a small disk."""
-    with contextlib.suppress(OSError), (folder / "filling").open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
