@@ -34,8 +34,15 @@ def printable(text: str) -> str:
     return text.translate(ESCAPES).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def one_line(text: str) -> str:
+    """Return text as ``printable`` does, and ends of lines as escapes too: no stranger's text begins a line."""
+    return printable(text.replace("\n", "\\n"))
+
+
 class PlainConsole(Console):
     """A console on which ``[red]``, ``:smile:`` and escape sequences are text like any other.
+
+    A string is printed as one line: ends of lines in it are escapes.
 
     Args:
         stderr: print to standard error.
@@ -46,9 +53,13 @@ class PlainConsole(Console):
     def __init__(self, *, stderr: bool = False, quiet: bool = False, **options: Any) -> None:
         super().__init__(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False, **options)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print strings, each without an end of a line in it, and what rich draws."""
+        super().print(*(one_line(part) if isinstance(part, str) else part for part in objects), **options)
+
     def print_line(self, text: str) -> None:
-        """Print text in one line, however long; ends of lines in it are escapes: no stranger's text forges a line."""
-        self.print(text.replace("\n", "\\n"), soft_wrap=True)
+        """Print text in one line, however long."""
+        self.print(text, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
         """Raise an error if nobody reads standard output any more; rich would exit without a message.
@@ -72,7 +83,7 @@ class PlainConsole(Console):
 
 def bar_title(text: str) -> str:
     """Return text as the description of a progress bar, which rich reads as markup whatever the console does."""
-    return escape(printable(text))
+    return escape(one_line(text))
 
 
 def track(items: Iterable[T] | Sequence[T], description: str, **options: Any) -> Iterable[T]:

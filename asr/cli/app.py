@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -47,7 +47,7 @@ from asr.cli.config.words import (
     typed_places,
 )
 from asr.cli.errors import ConfigError
-from asr.console import printable
+from asr.console import one_line
 from asr.error_text import caused_by_memory, first_line, is_out_of_memory
 from asr.errors import DIVERGED, LOST_PEER, Diverged, PeerLost, RunFailed, silence_freed_workers
 from asr.safe_io import named_path
@@ -114,8 +114,8 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
                 raise
             if isinstance(error, PeerLost) and RUN_DIR_VARIABLE in os.environ:
                 raise SystemExit(LOST_PEER) from None  # the launcher says which process was the first to end
-            message, code = _told(error, config_name)
-            _leave(config_name, f"{message}\n({FULL_ERROR}=1 shows where this comes from.)", code)
+            lines, code = _told(error, config_name)
+            _leave(config_name, (*lines, f"({FULL_ERROR}=1 shows where this comes from.)"), code)
         finally:
             os.environ[FULL_ERROR] = "1"
 
@@ -193,8 +193,13 @@ def _check_environment() -> None:
     raise ConfigError(f"the variable {TOLERANCE} must be a number of seconds, given {given!r}; correct or unset it")
 
 
-def _told(error: Exception, config_name: str) -> tuple[str, int]:
-    """Return what an error says, and the exit code."""
+def _told(error: Exception, config_name: str) -> tuple[tuple[str, ...], int]:
+    """Return the lines that tell of an error, its notes after the first, and the exit code."""
+    message, code = _message(error, config_name)
+    return (message, *getattr(error, "__notes__", ())), code
+
+
+def _message(error: Exception, config_name: str) -> tuple[str, int]:
     # if memory runs out, Hydra reports a class that cannot be found, and OmegaConf adds a key to MemoryError
     if isinstance(error, HydraException | MemoryError) and caused_by_memory(error):
         return f"out of memory while the config was composed; {MORE_MEMORY}", 1
@@ -212,13 +217,15 @@ def _told(error: Exception, config_name: str) -> tuple[str, int]:
     return str(error), 1 if isinstance(error, RunFailed | ModuleNotFoundError) else 2
 
 
-def _leave(config_name: str, message: str, code: int = 2) -> NoReturn:
+def _leave(config_name: str, told: str | Sequence[str], code: int = 2) -> NoReturn:
+    """Print a line, or several, and exit; ends of lines in one are escapes, because it may be of a stranger's file."""
     # standard error may be closed, or a pipe that nobody reads any more
     with contextlib.suppress(OSError):
         # the beginning of a word of thousands of characters says enough
+        message = "\n".join(map(one_line, [told] if isinstance(told, str) else told))
         message = re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:200]}…{word[0][-50:]}", message)
         shown = message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}… ({len(message)} characters)"
-        print(f"asr-{config_name}: {printable(shown)}", file=sys.stderr, flush=True)
+        print(f"asr-{config_name}: {shown}", file=sys.stderr, flush=True)
     raise SystemExit(code)
 
 
@@ -277,7 +284,7 @@ def _external_recipes(argv: list[str]) -> Iterator[None]:
     if not path.is_dir():
         raise ConfigError(f"recipes_dir: there is no folder {str(path)!r}")
     if is_first_process():
-        print(f"recipes_dir: runs the Python code in {printable(str(path))}; name only what you trust", flush=True)
+        print(f"recipes_dir: runs the Python code in {one_line(str(path))}; name only what you trust", flush=True)
     asr.recipes.__path__.append(str(path))
     with _links:
         folder = _links.enter_context(tempfile.TemporaryDirectory())

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from asr.console import printable
+from asr.console import one_line
 from asr.errors import DIVERGED, LOST_PEER
 from asr.signals import TRY_AGAIN, Terminated, listen
 from asr.subprocesses import die_with_parent
@@ -135,4 +135,4 @@ def _end(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Collection[int], r
 
 
 def _say(what: str, run_dir: Path) -> None:
-    print(printable(f"asr-train: {what}; {how_to_resume(run_dir)}"), file=sys.stderr)
+    print(one_line(f"asr-train: {what}; {how_to_resume(run_dir)}"), file=sys.stderr)

@@ -237,7 +237,8 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
     module = build_resumed_module(config, plan.data, plan.prepared, checkpoint)
     if checkpoint is None and plan.source is not None:
         console.print_line(start_from(plan.source, module, config, run_dir))
-    console.print("\n".join(start_lines(module.recognizer, config, run_dir, checkpoint)), soft_wrap=True)
+    for line in start_lines(module.recognizer, config, run_dir, checkpoint):
+        console.print_line(line)
     loggers = build_loggers(config, run_dir) if is_first_process() else []
     for logger in loggers:
         if hasattr(logger, "resume"):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from asr.console import PlainConsole, printable
+from asr.console import PlainConsole, one_line
 from asr.data.loading.data_module import DataModule
 from asr.decoding.hypothesis import Decoder
 from asr.evaluation.confidence import Interval, bootstrap_interval
@@ -84,7 +84,7 @@ def _table(results: Mapping[str, Evaluated], unit: Unit) -> Table:
     for name, (found, interval, _) in results.items():
         ends = "" if interval.method == "none" else f"[{percent(interval.low)}, {percent(interval.high)}]"
         rates = [percent(found.wer), ends.replace("[", r"\["), *([percent(found.cer)] if is_word else [])]
-        table.add_row(Text(printable(name)), *rates, str(found.words.num_reference), str(found.num_utterances))
+        table.add_row(Text(one_line(name)), *rates, str(found.words.num_reference), str(found.num_utterances))
     return table
 
 
@@ -102,7 +102,7 @@ def _report(
     result = score(normalization(decoded.results), unit)
     interval, factor = bootstrap_interval(result), decoded.real_time_factor
     write_report(folder, name, result, interval, notes)
-    console.print(Text.assemble((printable(name), "bold"), "  ", headline(result, interval)), soft_wrap=True)
+    console.print(Text.assemble((one_line(name), "bold"), "  ", headline(result, interval)), soft_wrap=True)
     speed = [] if factor is None else [f"decoded {decoded.audio_s:.0f} s of audio, real-time factor {factor:.2g}"]
     for note in (*notes, *speed):
         console.print_line(f"{name}  note: {note}")

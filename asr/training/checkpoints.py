@@ -144,5 +144,8 @@ def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
         except ValueError as error:
             rejected.append(str(error))
     if rejected:
-        raise ValueError("\n  ".join(["every checkpoint of the run is damaged:", *rejected]))
+        damaged = ValueError("every checkpoint of the run is damaged:")
+        for problem in rejected:
+            damaged.add_note(f"  {problem}")
+        raise damaged
     return None

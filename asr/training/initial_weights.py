@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from asr.console import one_line
 from asr.safe_io import write_whole
 
 TAKEN, NEW, LEFT = "taken", "new", "left"
@@ -79,8 +80,13 @@ def summary(decided: Sequence[Fate]) -> str:
 
 def write_fates(path: Path, decided: Iterable[Fate]) -> None:
     """Write a table with a line for each tensor: its name, shape, fate, and the reason."""
-    lines = (f"{fate.name}\t{list(fate.shape)}\t{fate.fate}\t{fate.reason}\n" for fate in decided)
+    lines = (f"{_in_a_cell(fate.name)}\t{list(fate.shape)}\t{fate.fate}\t{fate.reason}\n" for fate in decided)
     write_whole(path, "tensor\tshape\tfate\treason\n" + "".join(lines))
+
+
+def _in_a_cell(name: str) -> str:
+    """Return the name that a file gives a tensor, without what would begin a line or a column."""
+    return one_line(name).replace("\t", "\\t")
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:

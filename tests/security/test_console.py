@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 
 import pytest
+from hydra.errors import HydraException
 from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
+from yaml import YAMLError
 
 from asr.cli import transcribe
-from asr.console import PlainConsole, printable
+from asr.cli.app import run_app
+from asr.console import PlainConsole, one_line, printable
+from asr.errors import RunFailed
 from asr.evaluation import formatting
 
 # what is given, what is shown
@@ -38,9 +42,11 @@ SHOWN = {
 @pytest.mark.parametrize(("given", "shown"), SHOWN.values(), ids=SHOWN.keys())
 def test_what_reorders_or_hides_is_shown_as_an_escape(given, shown):
     assert printable(given) == shown
+    in_a_line = shown.replace("\n", "\\n")
+    assert one_line(given) == in_a_line
     file = io.StringIO()
     PlainConsole(file=file, width=200).print(given, soft_wrap=True)
-    assert file.getvalue().expandtabs() == f"{shown}\n".expandtabs()
+    assert file.getvalue().expandtabs() == f"{in_a_line}\n".expandtabs()
 
 
 @pytest.mark.parametrize("wrap", [Text, lambda text: Group(Text(text)), lambda text: Panel(Text(text))])
@@ -67,3 +73,20 @@ def test_transcripts_are_what_files_are_called_but_on_a_terminal(monkeypatch, is
 def test_a_strangers_end_of_line_begins_no_line(capsys):
     PlainConsole(width=20).print_line("note: evil\nproblem: fake \x1b[31m")
     assert capsys.readouterr().out == "note: evil\\nproblem: fake \\x1b[31m\n"
+
+
+@pytest.mark.parametrize("error", [ValueError, RunFailed, OSError, HydraException, YAMLError])
+def test_a_strangers_end_of_line_begins_no_line_of_an_error(monkeypatch, capsys, error):
+    def fails(config):
+        failed = error("evil\nasr-train: fake")
+        failed.add_note("  a line of our own, of evil\nfake")
+        raise failed
+
+    monkeypatch.setattr("sys.argv", ["asr-train"])
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    with pytest.raises(SystemExit):
+        run_app("train", fails)
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first.startswith("asr-train: evil")
+    assert second == "  a line of our own, of evil\\nfake"
+    assert third == "(HYDRA_FULL_ERROR=1 shows where this comes from.)"

@@ -42,6 +42,11 @@ def test_tensors_of_the_same_name_and_shape_are_taken(tmp_path):
     ]
 
 
+def test_a_strangers_name_of_a_tensor_begins_neither_line_nor_column(tmp_path):
+    write_fates(tmp_path / "init.tsv", [Fate("a\nb\t[1]\x1b[31m", (3,), "left")])
+    assert (tmp_path / "init.tsv").read_text().splitlines()[1:] == ["a\\nb\\t[1]\\x1b[31m\t[3]\tleft\t"]
+
+
 def test_integers_are_not_taken_for_weights():
     own = {"a": torch.zeros(2)}
     assert fates(own, {"a": torch.zeros(2, dtype=torch.int64)}, ())[0].fate == "new"

@@ -284,8 +284,7 @@ def refuse_changes(found: list[str], anyway: bool) -> None:
         ConfigError: something has changed, without ``allow_changes=true``.
     """
     if found and not anyway:
-        raise ConfigError(
-            "resume: the config or the data have changed since the run was started:\n  "
-            + "\n  ".join(found)
-            + "\nUndo the changes, or accept them with allow_changes=true."
-        )
+        refused = ConfigError("resume: the config or the data have changed since the run was started:")
+        for line in (*(f"  {change}" for change in found), "Undo the changes, or accept them with allow_changes=true."):
+            refused.add_note(line)
+        raise refused

@@ -21,7 +21,7 @@ from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.jobs import asked_for, begun, best_dev_wer, check_sweep_name, is_finished, swept_free_keys
 from asr.cli.sweeps.records import RECORDS, JobRecord, records
-from asr.console import PlainConsole, printable
+from asr.console import PlainConsole, one_line
 from asr.errors import RunFailed
 from asr.evaluation.comparison.speed import Target
 from asr.evaluation.formatting import percent
@@ -66,7 +66,7 @@ class SweepTable(Callback):
                 check_vocab_size(config, config.hydra.overrides.task)
             swept = swept_free_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {})
         except (ValueError, RunFailed) as error:
-            print(f"asr-train: {printable(str(error))}", file=sys.stderr)
+            print(f"asr-train: {one_line(str(error))}", file=sys.stderr)
             raise SystemExit(1 if isinstance(error, RunFailed) else 2) from None
         if swept:
             with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
