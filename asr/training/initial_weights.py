@@ -98,7 +98,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         try:
             names = re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
         frozen = [parameter for name, parameter in model.named_parameters() if names.search(name)]
         if not frozen:

@@ -85,6 +85,8 @@ def test_what_is_frozen_stays_and_a_resumed_run_needs_no_source(small_run, tmp_p
         (["init.freeze=[nothing]"], "init.freeze: 'nothing' is found in no name of a parameter"),
         (["init.freeze=nothing"], "init.freeze must be a list of regular expressions, given 'nothing'"),
         (["init.freeze=['(']"], "init.freeze: '(' is no regular expression"),
+        (["init.freeze=['a{99999999999}']"], "init.freeze: 'a{99999999999}' is no regular expression"),
+        (["init.freeze=['(([a-z_.0-9])+)+!']"], "a pattern takes longer than 3 s on all names; simplify it"),
         (["init.weights=best"], "init.weights must be one of raw, average, ema, given 'best'"),
         (["init.keep_tokenizer=1"], "init.keep_tokenizer must be true or false, given 1"),
         (["init.keep_tokenizer=true", "init.path=null"], "there is no source to keep the tokenizer of; give init=PATH"),

@@ -62,6 +62,8 @@ def test_what_is_frozen_needs_no_gradient():
     ("patterns", "said"),
     [
         (["("], r"'\(' is no regular expression"),
+        (["a{99999999999}"], r"'a\{99999999999\}' is no regular expression: the repetition number is too large"),
+        (["(" * 5000], r"'\(+' is no regular expression: maximum recursion depth exceeded"),
         (["nothing"], "'nothing' is found in no name of a parameter; names are a.weight to b.bias"),
         (["a", "b"], "leave no parameter to train"),
     ],
