@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from asr.error_text import is_out_of_memory
 from asr.models.encoders.zipformer.convert import Converted, convert
+from asr.safe_io import check_regular_file
 from asr.training.checkpoint_checks import check_contents, damage, why_unreadable
 
 FIRST_FRONT_END, FIRST_PROJECTION = "encoder_embed.conv.0.weight", "encoder_embed.out.weight"
@@ -19,8 +21,9 @@ def icefall_state(path: Path) -> Mapping[str, Tensor]:
     """Return the tensors of a model, saved alone or under ``model``, by their names.
 
     Raises:
-        ValueError: the file is damaged, holds more than tensors and plain data, or no Zipformer.
+        ValueError: there is no such file; it is damaged, holds more than tensors and plain data, or no Zipformer.
     """
+    check_regular_file(path, sys.maxsize)
     try:
         if problem := damage(path):
             raise ValueError(f"it is damaged, or no model: {problem}")

@@ -1,6 +1,7 @@
 """Runs that start from the weights of another one."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -75,7 +76,9 @@ def test_what_is_frozen_stays_and_a_resumed_run_needs_no_source(small_run, tmp_p
     ("words", "said"),
     [
         (["init=nowhere"], "init: 'nowhere' is neither a checkpoint nor a run folder"),
-        (["init=nowhere.pt"], "init: nowhere.pt: it cannot be read"),
+        (["init=nowhere.pt"], "init: nowhere.pt: there is no file nowhere.pt"),
+        (["init='~/nowhere.pt'"], f"there is no file {Path.home()}/nowhere.pt"),
+        (["init='~nobody-of-this-name/a.pt'"], "no user is called 'nobody-of-this-name'"),
         (
             ["encoder.d_model=24"],
             "is another one: 5 of 20 tensors fit; encoder.subsampling.project.weight is [24, 40] here",

@@ -13,6 +13,7 @@ from asr.cli.builders.parts import outline_recognizer, part
 from asr.cli.errors import ConfigError
 from asr.data.features import Features
 from asr.nested import at
+from asr.safe_io import named_path
 from asr.subprocesses import is_first_process
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoint_files import update_files
@@ -103,7 +104,7 @@ def read_source(
         return None
     if path.endswith(ICEFALL):
         _check_features(path, features, *ICEFALL_FEATURES)
-        return Source(path, _icefall_weights(Path(path), own), None)
+        return Source(path, _icefall_weights(named_path(path), own), None)
     checkpoint = load_checkpoint(_file(path))
     try:
         checkpoint = choose_weights(checkpoint, config["init"]["weights"])

@@ -183,7 +183,7 @@ def test_its_tokenizer_cuts_text_alike(exported, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["model=none.pt"], "model: none.pt: it cannot be read"),
+        (["model=none.pt"], "model: none.pt: there is no file none.pt"),
         (["model=text.pt"], "model: text.pt: it cannot be read"),
         (["model=numbered.pt"], "holds more than tensors and their names"),
         (["model=other.pt"], "holds no Zipformer"),
