@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import asr.recipes
 from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, RUN_DIR_VARIABLE, advice_at_start, ended_code, importing
-from asr.cli.config.effects import check_effects, check_scorers
+from asr.cli.config.effects import check_effects, check_no_sweep, check_scorers
 from asr.cli.config.explanations import config_folder, explain, explain_os_error, explain_yaml
 from asr.cli.config.flags import check_shown, typed_overrides
 from asr.cli.config.help import command_help
@@ -107,6 +107,8 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
             check_options(config_name, config)
             if config_name == "train":
                 check_effects(config, HydraConfig.get())
+            else:
+                check_no_sweep(config_name, HydraConfig.get())
             check_scorers(config, HydraConfig.get().overrides.task)
             return (task or own_task(config_name))(config)
         except Exception as error:

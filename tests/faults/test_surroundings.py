@@ -194,6 +194,21 @@ REFUSED = {
         (*TINY, "trainer=slurm"),
         "trainer.num_nodes must be given, the number of machines",
     ),
+    "a sweep of preparations": (
+        "prepare",
+        (*TINY, "sweep=optimizers"),
+        "sweep=optimizers: this is for sweeps of asr-train",
+    ),
+    "a sweep's name": (
+        "prepare",
+        (*TINY, "sweep.name=x"),
+        "sweep.name=x: this is for sweeps of asr-train; asr-prepare runs",
+    ),
+    "a sweeper of a command without sweeps": (
+        "evaluate",
+        ("hydra/sweeper=tuned",),
+        "hydra/sweeper=tuned: this is for sweeps of asr-train; asr-evaluate runs once",
+    ),
     "measuring in a sweep": (
         "train",
         ("-m", "seed=1,2", *TINY, "find_batch_size=true"),
@@ -229,7 +244,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("command", "words", "said"), REFUSED.values(), ids=REFUSED)
 def test_what_would_have_no_effect_is_refused(small_run, tmp_path, command, words, said):
-    place = f"run_dir={tmp_path / 'run'}" if command == "train" else f"run={small_run.run_dir}"
+    place = f"run_dir={tmp_path / 'run'}" if command in ("train", "prepare") else f"run={small_run.run_dir}"
     ended = small_run.run(command, *words, *([] if "-m" in words else [place]))
     assert (ended.code, said in ended.last_line) == (2, True), ended.printed
 

@@ -33,9 +33,8 @@ def check_effects(config: DictConfig, node: Any) -> None:
         ConfigError: names the option and what it belongs to.
     """
     if node.mode != RunMode.MULTIRUN and JOB_VARIABLE not in os.environ:
-        for word in (*node.overrides.task, *node.overrides.hydra):
-            if is_within(override_key(word), SWEEP_KEYS):
-                raise ConfigError(f"{word}: this is for sweeps, and does nothing without -m: asr-train -m {word} …")
+        for word in _typed(node, SWEEP_KEYS):
+            raise ConfigError(f"{word}: this is for sweeps, and does nothing without -m: asr-train -m {word} …")
         check_vocab_size(config, node.overrides.task)
     if config.resume is not None:
         check_measuring(config, "resume=RUN")
@@ -44,6 +43,24 @@ def check_effects(config: DictConfig, node: Any) -> None:
         if config[key]:
             raise ConfigError(f"{key}=true is for resuming a run, and does nothing without resume=RUN; leave it out")
     _check_rates(config, node)
+
+
+def check_no_sweep(command: str, node: Any) -> None:
+    """Refuse typed options of sweeps for a command that has none.
+
+    Args:
+        command: such as ``prepare``, whose config is that of ``train``; the key ``sweep`` of ``compare`` is its own.
+        node: Hydra's own.
+
+    Raises:
+        ConfigError: names the first.
+    """
+    for word in _typed(node, [key for key in SWEEP_KEYS if key != "sweep" or command == "prepare"]):
+        raise ConfigError(f"{word}: this is for sweeps of asr-train; asr-{command} runs once: leave it out")
+
+
+def _typed(node: Any, keys: Sequence[str]) -> list[str]:
+    return [word for word in (*node.overrides.task, *node.overrides.hydra) if is_within(override_key(word), keys)]
 
 
 def check_measuring(config: DictConfig, beside: str) -> None:
