@@ -19,7 +19,9 @@ from rich.table import Table
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.records import records
+from asr.cli.sweeps.table import composed_job
 from asr.cli.sweeps.tuning import SEEDS_APART, Search, Settings, Trial, TunedSystem, shares, systems
+from asr.cli.sweeps.tuning_checks import UNTUNED, check_compared, extreme_settings, system_names, try_parts
 from asr.console import PlainConsole
 from asr.errors import DIVERGED, RunFailed
 from asr.evaluation.formatting import count, shortlist
@@ -70,10 +72,12 @@ class TunedSweeper(Sweeper):
         studies, seeds = self.search.studies, self.search.seeds
         tuned = systems(self.search, self.search.tuning_seed)
         self.num_trials = shares(tuned, self.search.trials)
+        check_compared(self.search.compared, system_names(tuned, self.search.with_defaults))
         chosen = {override_key(word) for system in tuned for word in (*system.overrides, *system.space)}
         self.common = _plain_overrides(arguments, {"seed", *chosen})
         _plain_overrides(self.search.tuning_overrides, {"seed", "decode_test", "sweep", *chosen})
         self.common += [f"sweep.{key}={self.raw[key]}" for key in OF_JOBS if self.raw[key] is not None]
+        self._check_settings(tuned)
         self.sweep_dir.mkdir(parents=True, exist_ok=True)
         done = []
         for study in range(1, studies + 1):
@@ -83,6 +87,18 @@ class TunedSweeper(Sweeper):
             report(done, self.sweep_dir)
             own = seeds if studies == 1 else [seeds[study - 1]]
             self._launch("seeds", [words for seed in own for words in self._compared(found, study, seed)])
+
+    def _check_settings(self, found: Sequence[TunedSystem]) -> None:
+        """Refuse choices, and ends of ranges, that no run can have: later they would stop the sweep."""
+        for last in dict.fromkeys((tuple(self.search.tuning_overrides), ())):
+            for one in found:
+                untuned: list[Settings] = [{}] if self.search.with_defaults and one.is_usual else []
+                for settings in (*extreme_settings(one), *untuned):
+                    try:
+                        try_parts(composed_job(self, self._with_common(one.words(settings), last)))
+                    except ValueError as error:
+                        shown = f"{one.name} with {_shown(settings)}" if settings else f"{UNTUNED}{one.optimizer}"
+                        raise ConfigError(f"the sweep would try {shown}, which is refused: {error}") from error
 
     def _tuned(self, seed: int) -> list[TunedSystem]:
         """Return the systems with their trials."""
@@ -104,12 +120,9 @@ class TunedSweeper(Sweeper):
             one.name: [*one.words(one.best.settings), *self._told(one.name, study, list(one.space))] for one in found
         }
         if self.search.with_defaults:
-            untuned = {f"untuned {one.optimizer}": one for one in found if one.is_usual}
+            untuned = {f"{UNTUNED}{one.optimizer}": one for one in found if one.is_usual}
             jobs |= {name: [*one.overrides, *self._told(name, study, [])] for name, one in untuned.items()}
         compared = list(jobs) if self.search.compared is None else self.search.compared
-        unknown = [name for name in compared if name not in jobs]
-        if unknown:
-            raise ConfigError(f"sweep.compared: no system is called {unknown[0]!r}; there are {', '.join(jobs)}")
         return [[*jobs[name], f"seed={seed}"] for name in compared]
 
     def _told(self, name: str, study: int, keys: Sequence[str]) -> list[str]:
@@ -138,14 +151,17 @@ class TunedSweeper(Sweeper):
 
     def _launch(self, what: str, jobs: Sequence[list[str]], last: Sequence[str] = ()) -> list[float]:
         """Print what is next, run jobs, and return what ``run_job`` does for each."""
-        # of two overrides of one key, Hydra takes the last
-        self.batch = [[*words, *self.common, *last, f"sweep.name={self.sweep_name}"] for words in jobs]
+        self.batch = [self._with_common(words, last) for words in jobs]
         console.print(f"{self.prefix}{what}: {count(len(jobs), 'job')}")
         assert self.launcher is not None
         self.validate_batch_is_legal(self.batch)
         results = self.launcher.launch(self.batch, initial_job_idx=self.num_jobs)
         self.num_jobs += len(self.batch)
         return [float(result.return_value) for result in results]
+
+    def _with_common(self, words: Sequence[str], last: Sequence[str]) -> list[str]:
+        # of two overrides of one key, Hydra takes the last
+        return [*words, *self.common, *last, f"sweep.name={self.sweep_name}"]
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:

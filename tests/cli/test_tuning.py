@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.records import records
 from asr.cli.sweeps.tuning import Choice, Range, Search, Trial, TunedSystem, shares, systems
+from asr.cli.sweeps.tuning_checks import extreme_settings, system_names
 from asr.errors import DIVERGED
 from hydra_plugins.werdict_tuned_sweeper import report
 from tests.cli.conftest import Workplace
@@ -157,6 +158,9 @@ def test_a_system_that_never_learned_is_said_to_have_failed(wers, learned, tmp_p
         ({"seeds": [1, 1]}, "every seed once"),
         ({"seeds": [0, 1]}, "sweep.seeds: 0 is a seed of the trials"),
         ({"studies": 2, "seeds": [1, 1000]}, "sweep.seeds: 1000 is a seed of the trials"),
+        ({"seeds": [-1]}, "sweep.seeds.0: Input should be greater than or equal to 0, given -1"),
+        ({"seeds": [1, 2**63]}, "sweep.seeds.1: Input should be less than 9223372036854775808"),
+        ({"compared": []}, "sweep.compared: List should have at least 1 item"),
         ({"seeds": 3}, "sweep.seeds: Input should be a valid list, given 3"),
         ({"trials": 1.5}, "sweep.trials: Input should be a valid integer"),
         ({"max_extra_trials": None}, "sweep.max_extra_trials: Input should be a valid integer"),
@@ -240,12 +244,38 @@ def test_a_trial_that_diverges_is_a_failed_one_and_not_the_end_of_the_sweep(smal
         (["sweep.tuning_overrides=['optimizer.lr=1']"], "optimizer.lr=1: this sweep chooses optimizer.lr"),
         (["sweep.tuning_overrides=['seed=1']"], "seed=1: this sweep chooses seed"),
         (["hydra/sweeper=basic"], "need their own sweeper"),
+        (
+            ["sweep.only=[adamw]", "sweep.compared=[adamw,untuned adamv]"],
+            "sweep.compared: no system is called 'untuned adamv'; there are adamw, untuned adamw",
+        ),
+        (
+            ["sweep.only=[eve]", "sweep.schedule_modes=[usual]", "++sweep.choices.encoder.dropout=[0.1,2]"],
+            "dropout=2, which is refused: encoder: dropout must be in [0, 1), given 2.0",
+        ),
+        (
+            ["sweep.only=[adamw]", "sweep.schedule_modes=[usual]", "sweep.tuning_overrides=['encoder.dropout=7']"],
+            "which is refused: encoder: dropout must be in [0, 1), given 7.0",
+        ),
         (["sweep.only=[adamw]", "sweep.gpus_per_job=1"], "must be null, or 1 to the 0 GPUs of this machine, given 1"),
     ],
 )
 def test_what_a_tuned_sweep_cannot_do_is_refused(words, message, tmp_path):
     without_gpus = {"CUDA_VISIBLE_DEVICES": ""}
     assert message in Workplace(tmp_path).run("train", "-m", "sweep=optimizers", *words, code=2, **without_gpus)
+    # the number of GPUs is that of the machine of a job
+    assert ("gpus" in words[-1]) == (tmp_path / "runs").exists()
+
+
+def test_every_choice_and_both_ends_of_every_range_are_looked_at_first():
+    search = Search.read({**SWEEP, "choices": {"a.b": [1, 2, 3], "a.c": [True, False]}, "schedule_modes": ["usual"]})
+    for system in systems(search, 0):
+        found = [*extreme_settings(system)]
+        for key, one in system.space.items():
+            values = [settings[key] for settings in found]
+            expected = one.values if isinstance(one, Choice) else [one.at(0), one.at(1)]
+            assert all(value in values for value in expected), key
+    assert system_names(systems(search, 0), True) == ["adamw", "eve", "untuned adamw", "untuned eve"]
+    assert system_names(systems(search, 0), False) == ["adamw", "eve"]
 
 
 def test_a_second_stage_tunes_as_the_first_and_keeps_what_it_leaves_out(tmp_path):

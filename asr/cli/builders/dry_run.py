@@ -35,6 +35,7 @@ from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
+from asr.models.recognizer import Recognizer
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.training.evaluation_point import HasEvaluationPoint
@@ -103,11 +104,40 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
         data.perturb.find_files()
     scoring_unit(config)
     transcripts_lm(config)
-    refuse_huge_numbers(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
-    with no_more_than_this_machine_holds(on_cpu):
-        recognizer = outline_recognizer(config, 8, data.features.num_features)
+    recognizer = outline(config, data, on_cpu)
     source = read_source(config, data.features, recognizer.state_dict(), resumed)
+    _warn_of_decay(try_updates(config, recognizer, on_cpu), config)
+    return Outline(trainer, callbacks, data, recognizer.encoder, source)
+
+
+def outline(config: Mapping[str, Any], data: DataParts, on_cpu: bool) -> Recognizer:
+    """Build the recognizer with a small vocabulary, on the meta device.
+
+    Args:
+        config: of a run.
+        data: its parts of the data side.
+        on_cpu: whether it is trained in the memory of this machine.
+
+    Raises:
+        ConfigError: a part is refused.
+    """
+    refuse_huge_numbers(config)
+    with no_more_than_this_machine_holds(on_cpu):
+        return outline_recognizer(config, 8, data.features.num_features)
+
+
+def try_updates(config: Mapping[str, Any], recognizer: Recognizer, on_cpu: bool) -> Optimizer:
+    """Build what updates the weights, and try it on small parameters.
+
+    Args:
+        config: of a run.
+        recognizer: an outline of its own.
+        on_cpu: whether the run trains on a CPU.
+
+    Raises:
+        ConfigError: a part is refused.
+    """
     slow = f"parameter_rules, init.freeze: a pattern takes longer than {MAX_CPU_S} s on all names; simplify it"
     with bounded(slow):
         updates = build_update_parts(config)
@@ -119,8 +149,7 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
     tried = updates.schedule_factory(updates.optimizer_factory(small_parameters(recognizer.named_parameters())))
     try_schedule(tried, max_steps if isinstance(max_steps, int) else None)
-    _warn_of_decay(optimizer, config)
-    return Outline(trainer, callbacks, data, recognizer.encoder, source)
+    return optimizer
 
 
 def _check_processes(trainer: Trainer) -> None:

@@ -118,12 +118,27 @@ def check_jobs(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
     Raises:
         ConfigError: names the key, what was given and what is allowed.
     """
+    for words in batch:
+        composed_job(sweeper, words)
+
+
+def composed_job(sweeper: Sweeper, words: Sequence[str]) -> DictConfig:
+    """Return the config of a job, without Hydra's own node.
+
+    Args:
+        sweeper: of the sweep.
+        words: overrides of the job.
+
+    Raises:
+        ConfigError: names the key, what was given and what is allowed.
+    """
     assert sweeper.hydra_context is not None
     assert sweeper.config is not None
-    for words in batch:
-        config = sweeper.hydra_context.config_loader.load_sweep_config(sweeper.config, list(words))
-        check_options("train", OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
-        check_measuring(config, "-m, which starts runs")
+    config = sweeper.hydra_context.config_loader.load_sweep_config(sweeper.config, list(words))
+    config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    check_options("train", config)
+    check_measuring(config, "-m, which starts runs")
+    return config
 
 
 def _target_of(folder: Path) -> object:

@@ -191,8 +191,8 @@ class Search(_Strict):
     tuning_seed: Annotated[int, Field(ge=0, le=2**31)]
     tuning_overrides: list[str]
     studies: Amount
-    compared: list[str] | None
-    seeds: Annotated[list[int], Field(min_length=1, max_length=MOST)]
+    compared: Annotated[list[str], Field(min_length=1)] | None
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=MOST)]
     with_defaults: bool
     widths: _Widths
     search: list[str] | None
