@@ -33,7 +33,7 @@ def write_onnx(graph: Graph, path: Path) -> None:
         torch.onnx.export(
             graph.module,
             graph.example,
-            content,
+            content,  # type: ignore[arg-type]  # annotated as a path; the exporter of TorchScript takes files too
             input_names=list(graph.inputs),
             output_names=list(graph.outputs),
             dynamic_axes={name: dict(axes) for name, axes in graph.axes.items()},
