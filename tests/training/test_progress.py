@@ -1,12 +1,13 @@
 """What a run says on the terminal."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from asr.training.callbacks.progress import describe_groups
+from asr.training.callbacks.progress import TrainingProgress, describe_groups, describe_time
 from optim import AdamW, Cain, WarmupCosine, grouped, step_in_backward
 from tests.small_runs import TINY
 
@@ -43,3 +44,29 @@ def test_a_run_says_which_optimizer_has_which_part(small_run, tmp_path):
         "  AdamW: 16 tensors, 536 parameters, lr 0.0015",
         "  Muon: 6 tensors, 2,212 parameters, lr 0.0015",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.2, "0 s"), (45, "45 s"), (100, "2 min"), (5300, "88 min"), (12_600, "3.5 h")]
+)
+def test_a_time_is_told_in_the_unit_that_fits(seconds, told):
+    assert describe_time(seconds) == told
+
+
+def test_a_log_says_how_much_time_is_left(monkeypatch, capsys):
+    progress = TrainingProgress()
+    now = iter([100.0, 150.0, 200.0])
+    monkeypatch.setattr("asr.training.callbacks.progress.time.monotonic", lambda: next(now))
+    trainer = SimpleNamespace(
+        global_step=10, max_steps=40, is_global_zero=True, callback_metrics={}, sanity_checking=False
+    )
+    trainer.optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)]
+    progress.on_train_start(trainer, None)
+    trainer.global_step = 20  # ten updates in 50 s
+    progress.on_validation_end(trainer, None)
+    trainer.global_step = 40
+    progress.on_validation_end(trainer, None)
+    middle, end = capsys.readouterr().out.splitlines()
+    assert middle.startswith("update 20/40")
+    assert middle.endswith("  2 min left")
+    assert "left" not in end

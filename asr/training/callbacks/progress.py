@@ -29,10 +29,12 @@ class TrainingProgress(pl.Callback):
         self.bar: Progress | None = None
         self.task: Any = None
         self.last_report = 0.0
+        self.begun = (0, 0.0)  # update and time when this process began to train
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Name the parameter groups, and open the bar."""
         self.last_report = time.monotonic()
+        self.begun = trainer.global_step, self.last_report
         groups = describe_groups(trainer.optimizers[0])
         for line in groups if trainer.is_global_zero and len(groups) > 1 else ():
             self.console.print(f"  {line}", soft_wrap=True)
@@ -83,7 +85,12 @@ class TrainingProgress(pl.Callback):
 
     def _line(self, trainer: pl.Trainer) -> None:
         self.last_report = time.monotonic()
-        self.console.print(f"update {trainer.global_step}/{trainer.max_steps}  {self._numbers(trainer)}")
+        line = f"update {trainer.global_step}/{trainer.max_steps}  {self._numbers(trainer)}"
+        first_update, start = self.begun
+        if first_update < trainer.global_step < trainer.max_steps:
+            pace_s = (self.last_report - start) / (trainer.global_step - first_update)
+            line += f"  {describe_time(pace_s * (trainer.max_steps - trainer.global_step))} left"
+        self.console.print(line)
 
     def _numbers(self, trainer: pl.Trainer) -> str:
         metrics = trainer.callback_metrics  # the newest value of each
@@ -96,6 +103,13 @@ class TrainingProgress(pl.Callback):
         if "train/audio_s_per_s" in metrics:
             parts.append(f"{float(metrics['train/audio_s_per_s']):.0f} audio s/s")
         return "  ".join(parts)
+
+
+def describe_time(seconds: float) -> str:
+    """Return a duration in the unit that fits it: 45 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def describe_groups(optimizer: Optimizer) -> list[str]:
