@@ -76,6 +76,9 @@ def test_choices_are_said_and_recorded_and_lose_against_what_is_typed(place):
     for option in ("data.sampling_rate_hz=16000", "data.by_corpus=false"):
         assert "chosen for this corpus" not in place.run("prepare", *words[:2], option)
     assert "chosen for this corpus" in place.run("prepare", *words[:2])
+    # weights to start from know one rate
+    start = place.run("train", *words, "run_dir=b", "data.sampling_rate_hz=16000") and place.folder / "b"
+    assert "chosen for this corpus" not in place.run("train", *words, "run_dir=c", f"init={start}")
 
 
 def test_a_recipe_that_chooses_nothing_says_so(place):

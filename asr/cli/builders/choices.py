@@ -37,11 +37,14 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
     if choose is None:
         raise ConfigError("data.by_corpus: this recipe chooses nothing by its corpus; leave it out")
     own = Budget(config.trainer.max_steps, config.data.batch.max_duration_s)
+    kept = [*typed, *([UPDATES] if EPOCHS in typed else [])]
+    if config.init.path is not None:
+        kept.append("data.sampling_rate_hz")  # the weights know one rate
     console, changed = PlainConsole(quiet=not is_first_process()), False
     for choice in choose(CorpusFacts.of(source_corpus(plain(config))), own):
         if isinstance(choice, Advice):
             console.print(f"note: {choice.text}", soft_wrap=True)
-        elif not is_within(choice.key, typed) and not (choice.key == UPDATES and EPOCHS in typed):
+        elif not is_within(choice.key, kept):
             OmegaConf.update(config, choice.key, choice.value)
             console.print(f"chosen for this corpus: {choice.key}={choice.value:g}  ({choice.reason})", soft_wrap=True)
             changed = True
