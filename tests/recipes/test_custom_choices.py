@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 import soundfile
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from asr.cli.builders.choices import choose_by_corpus
 from asr.data.preparation.choices import Advice, Budget, Choice, CorpusFacts
+from asr.nested import flatten
 from asr.recipes.custom.choose import choose_custom
 from tests.cli.conftest import Workplace
+from tests.configs import CONFIGS
 
 OWN = Budget(updates=3000, batch_s=20.0)
 MODEL = (
@@ -79,6 +83,22 @@ def test_choices_are_said_and_recorded_and_lose_against_what_is_typed(place):
     # weights to start from know one rate
     start = place.run("train", *words, "run_dir=b", "data.sampling_rate_hz=16000") and place.folder / "b"
     assert "chosen for this corpus" not in place.run("train", *words, "run_dir=c", f"init={start}")
+
+
+@pytest.mark.parametrize(
+    ("word", "num_chosen"), [("seed=1", 2), ("data.batch.max_duration_s=9", 0), ("trainer.max_steps=7", 0)]
+)
+def test_who_types_one_part_of_the_budget_types_all_of_it(place, monkeypatch, word, num_chosen):
+    monkeypatch.setattr("asr.recipes.custom.choose.SMALL_HOURS", 0.001)
+    monkeypatch.chdir(place.folder)
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        words = ["recipe=custom/transformer_ctc", "data.source=own.tsv", "data.sampling_rate_hz=8000", word]
+        config = compose("train", overrides=words)
+    before = OmegaConf.to_container(config)
+    choose_by_corpus(config, [one.partition("=")[0] for one in words])
+    after = OmegaConf.to_container(config)
+    changed = flatten(before).items() ^ flatten(after).items()
+    assert len({key for key, _ in changed}) == num_chosen
 
 
 def test_a_recipe_that_chooses_nothing_says_so(place):

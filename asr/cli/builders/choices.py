@@ -15,7 +15,7 @@ from asr.data.preparation.choices import Advice, Budget, CorpusFacts
 from asr.nested import is_within
 from asr.subprocesses import is_first_process
 
-UPDATES, EPOCHS = "trainer.max_steps", "trainer.max_epochs"  # either says how long a run is
+BUDGET = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s")
 
 
 def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
@@ -37,7 +37,8 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
     if choose is None:
         raise ConfigError("data.by_corpus: this recipe chooses nothing by its corpus; leave it out")
     own = Budget(config.trainer.max_steps, config.data.batch.max_duration_s)
-    kept = [*typed, *([UPDATES] if EPOCHS in typed else [])]
+    # one of them alone would hear the corpus too rarely, or too often
+    kept = [*typed, *(BUDGET if any(is_within(key, typed) for key in BUDGET) else ())]
     if config.init.path is not None:
         kept.append("data.sampling_rate_hz")  # the weights know one rate
     console, changed = PlainConsole(quiet=not is_first_process()), False
