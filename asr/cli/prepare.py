@@ -9,6 +9,7 @@ from asr.cli.app import run_app
 from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.parts import plain
+from asr.cli.builders.scoring import transcripts_lm
 from asr.cli.builders.sources import complete_sources
 from asr.cli.config.words import override_key
 
@@ -21,7 +22,9 @@ def main() -> None:
 def run(config: DictConfig) -> None:
     """Prepare what is missing and print the table."""
     complete_sources(config)
-    choose_by_corpus(config, {override_key(word) for word in HydraConfig.get().overrides.task})
+    if config.data.by_corpus:
+        choose_by_corpus(config, {override_key(word) for word in HydraConfig.get().overrides.task})
+    transcripts_lm(plain(config))  # checked as asr-train does
     data_for_run(plain(config))
 
 

@@ -141,7 +141,7 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     outline = dry_run(plain(config), resumed, new_folder=resumed is None and launched is None)
     # the folder of a stranger's run could say where data are written, and how much of them
     typed = {override_key(word) for word in job.overrides.task}
-    if resumed is None and choose_by_corpus(config, typed):
+    if resumed is None and config.data.by_corpus and choose_by_corpus(config, typed):
         outline = dry_run(plain(config), None, new_folder=launched is None)
     may_prepare = resumed is None or config.allow_changes or "data.dir" in typed
     # it could name any place as its source too, which could take hours to read

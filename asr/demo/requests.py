@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from email.message import Message
 from http import HTTPStatus
 from io import BufferedIOBase
@@ -23,6 +24,7 @@ LOCAL = re.compile(r"(127\.0\.0\.1|localhost)(:\d{1,5})?", re.ASCII | re.IGNOREC
 CONTENT_TYPE = "application/octet-stream"  # which a page of another origin cannot send unasked
 MAX_NAME = 200  # characters
 BLOCK = 2**16  # bytes
+PATIENCE_S, SLOWEST_BYTES_PER_S = 10.0, 500_000  # of an upload, whose place others wait for
 
 
 def refuse_foreign(headers: Message) -> None:
@@ -77,12 +79,13 @@ def copy(source: BufferedIOBase, target: IO[bytes], num_bytes: int) -> None:
     """Copy what follows a request.
 
     Raises:
-        ConnectionError: the client has gone before its end.
+        ConnectionError: the client has gone before its end, or is so slow that others would wait for it.
     """
+    deadline = time.monotonic() + PATIENCE_S + num_bytes / SLOWEST_BYTES_PER_S
     while num_bytes:
-        block = source.read(min(BLOCK, num_bytes))
-        if not block:
-            raise ConnectionAbortedError("the client has gone")
+        block = source.read1(min(BLOCK, num_bytes))
+        if not block or time.monotonic() > deadline:
+            raise ConnectionAbortedError("the client has gone, or is too slow")
         target.write(block)
         num_bytes -= len(block)
 

@@ -83,7 +83,7 @@ def _table(results: Mapping[str, Evaluated], unit: Unit) -> Table:
         table.add_column(column, justify="left" if column == "set" else "right")
     for name, (found, interval, _) in results.items():
         ends = "" if interval.method == "none" else f"[{percent(interval.low)}, {percent(interval.high)}]"
-        rates = [percent(found.wer), ends.replace("[", r"\["), *([percent(found.cer)] if is_word else [])]
+        rates: list[str | Text] = [percent(found.wer), Text(ends), *([percent(found.cer)] if is_word else [])]
         table.add_row(Text(one_line(name)), *rates, str(found.words.num_reference), str(found.num_utterances))
     return table
 

@@ -127,11 +127,14 @@ def _folder(source: str | None, work: Path) -> Path:
 
 
 def _from_index(index: Path) -> list[Digit]:
-    rows = csv.DictReader(read_lines(index), delimiter="\t")
+    rows = csv.DictReader(read_lines(index), delimiter="\t", quoting=csv.QUOTE_NONE)
     missing = [name for name in INDEX_COLUMNS if name not in (rows.fieldnames or ())]
     if missing:
         raise ValueError(f"{index}: the header lacks {', '.join(missing)}; needed are {', '.join(INDEX_COLUMNS)}")
-    return [_indexed(index, number, row) for number, row in enumerate(rows, start=2)]
+    try:
+        return [_indexed(index, number, row) for number, row in enumerate(rows, start=2)]
+    except csv.Error as error:
+        raise ValueError(f"{index}, line {rows.line_num}: {error}") from error
 
 
 def _indexed(index: Path, line: int, row: Mapping[str, str]) -> Digit:

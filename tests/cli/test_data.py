@@ -47,7 +47,7 @@ def test_an_encoder_with_another_front_end_uses_the_prepared_data_of_the_first(t
 
 
 def test_preparing_alone_says_what_is_too_short_for_the_encoder_of_the_recipe(tmp_path, capsys):
-    prepare.run(composed(*words(tmp_path), "encoder=zipformer_xs"))
+    prepare.run(composed(*words(tmp_path), "encoder=zipformer_xs", "data.by_corpus=false"))
     assert "too short with this encoder: 1;" in capsys.readouterr().out
 
 

@@ -95,9 +95,20 @@ def test_weights_change_what_is_heard_and_not_the_data(place):
         ("data.sources=[{recipe: digits/transformer_ctc, name: a/b}]", ["data.sources.0.name must be a name", "'a/b'"]),
         (
             "data.sources=[{recipe: digits/transformer_ctc, name: x, prepare: {_target_: os.system}}]",
-            ["data.prepare._target_", "os.system"],
+            ["data.sources.0.prepare._target_", "os.system"],
         ),
-        ("data.sources=[{recipe: digits/transformer_ctc, prepare: {seeed: 1}}]", ["seeed"]),
+        (
+            "data.sources=[{recipe: digits/transformer_ctc, prepare: {seeed: 1}}]",
+            ["data.sources.0.prepare.seeed: prepare_digits has no such option"],
+        ),
+        (
+            "data.sources=[{recipe: digits/transformer_ctc, prepare: {output_dir: x}}]",
+            ["data.sources.0.prepare must be options", "without output_dir and source"],
+        ),
+        (
+            "data.sources=[{recipe: custom/transformer_ctc, source: nowhere.tsv}]",
+            ["data.sources.0.source: there is no file or folder 'nowhere.tsv'"],
+        ),
     ],
 )
 def test_wrong_sources_are_refused_before_anything_is_prepared(place, word, parts):
@@ -109,3 +120,26 @@ def test_wrong_sources_are_refused_before_anything_is_prepared(place, word, part
 def test_a_source_beside_sources_is_refused(place):
     printed = place.run("train", *WORDS, sources(place), "data.source=x", code=2)
     assert "data.sources says of each corpus where it lies; leave data.source out" in printed
+
+
+@pytest.mark.parametrize(
+    ("of_test", "of_train", "names", "message"),
+    [
+        ("test-b", "train", ("a", "a-b"), "a and a-b would both have a test set 'test-a-b'; give one of them another"),
+        ("train", "test", ("a", "b"), "is in training of b and in the test set of a; leave it out of one of them"),
+    ],
+    ids=["one name for two sets", "held out by one and trained on by the other"],
+)
+def test_corpora_that_spoil_each_other_are_refused(place, of_test, of_train, names, message):
+    """The second corpus has the same recordings as the first, in other splits."""
+    splits = {"test": of_test, "train": of_train}
+    rows = [row.rpartition("\t") for row in (place.folder / "own.tsv").read_text().splitlines()]
+    other = [f"{row}\t{splits.get(split, split)}" for row, _, split in rows]
+    (place.folder / "other.tsv").write_text("\n".join(other) + "\n")
+    tables = ("other.tsv", "own.tsv") if of_train == "train" else ("own.tsv", "other.tsv")
+    entries = ", ".join(
+        f"{{recipe: custom/transformer_ctc, name: {name}, source: {table}}}"
+        for name, table in zip(names, tables, strict=True)
+    )
+    words = ("recipe=digits/transformer_ctc", "tokenizer=char", f"data.sources=[{entries}]")
+    assert message in place.run("prepare", *words, code=2)

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 from io import BytesIO
 
 import numpy as np
@@ -11,6 +12,7 @@ import soundfile
 from asr.demo import live
 from asr.demo.errors import Refused
 from asr.demo.live import MAX_STREAMS, LiveStreams
+from asr.demo.requests import copy
 from asr.demo.server import PAGE
 from tests.demo.conftest import BINARY, MAX_S
 
@@ -219,6 +221,16 @@ def test_a_client_that_goes_in_the_middle_leaves_nothing(demo):
         with socket.create_connection(("127.0.0.1", demo.port)) as connection:
             connection.sendall(head.encode() + bytes(10_000))
     assert demo.post("/transcribe", recording(0.5)).status in (200, 503)
+
+
+def test_an_upload_that_is_too_slow_makes_room_for_others(monkeypatch):
+    monkeypatch.setattr("asr.demo.requests.PATIENCE_S", 0.05)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, theirs.makefile("rb") as source:
+        ours.sendall(b"x")
+        threading.Timer(0.3, ours.sendall, [b"y"]).start()
+        with pytest.raises(ConnectionAbortedError, match="too slow"):
+            copy(source, BytesIO(), 3)
 
 
 def test_live_streams_are_bounded_in_number_and_length(demo):

@@ -101,6 +101,13 @@ def test_who_types_one_part_of_the_budget_types_all_of_it(place, monkeypatch, wo
     assert len({key for key, _ in changed}) == num_chosen
 
 
+def test_what_is_neither_true_nor_false_is_refused(place):
+    printed = place.run(
+        "prepare", "recipe=custom/transformer_ctc", "data.source=own.tsv", "data.by_corpus=maybe", code=2
+    )
+    assert "data.by_corpus must be true or false, given 'maybe'" in printed
+
+
 def test_a_recipe_that_chooses_nothing_says_so(place):
     printed = place.run("prepare", "recipe=digits/transformer_ctc", "data.by_corpus=true", code=2)
     assert "data.by_corpus: this recipe chooses nothing by its corpus; leave it out" in printed

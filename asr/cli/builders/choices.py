@@ -22,7 +22,7 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
     """Replace options by those that a recipe's prepare function chooses for the corpus; say each, and why.
 
     Args:
-        config: of a new run, composed.
+        config: of a new run with ``data.by_corpus``, composed.
         typed: keys that the command line names, which keep their values.
 
     Returns:
@@ -31,7 +31,11 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
     Raises:
         ValueError: the corpus cannot be used.
     """
-    if not config.data.by_corpus or config.data.sources is not None:
+    if not isinstance(config.data.by_corpus, bool):
+        raise ConfigError(f"data.by_corpus must be true or false, given {config.data.by_corpus!r}")
+    if config.data.sources is not None:
+        if "data.by_corpus" in typed:
+            raise ConfigError("data.by_corpus: nothing is chosen for a mixture of corpora; leave it out")
         return False
     choose: Any = getattr(getattr(part(plain(config), "data.prepare"), "func", None), "choose", None)
     if choose is None:

@@ -151,7 +151,14 @@ def _corpus(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callabl
 
 def _mixture(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a mixture and its prepare function; weights change neither."""
-    made = {entry["name"]: _corpus(entry, recorded) for entry in data["sources"]}
+    made = {}
+    for number, entry in enumerate(data["sources"]):
+        try:
+            made[entry["name"]] = _corpus(entry, recorded)
+        except ValueError as error:
+            raise ConfigError(
+                re.sub(r"\bdata\.(source|prepare)\b", rf"data.sources.{number}.\1", str(error))
+            ) from error
     corpora = {
         name: partial(corpus_alone, corpus_name=corpus_name, make_corpus=make)
         for name, (corpus_name, make) in made.items()

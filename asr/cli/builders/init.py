@@ -148,9 +148,10 @@ def _check_features(source: str, own: Features, num_features: int, sampling_rate
     ours = own.num_features, own.sampling_rate_hz, own.frame_shift_s
     for name, here, there in zip(named, ours, (num_features, sampling_rate_hz, frame_shift_s), strict=True):
         if here != there:
+            how = f", as by data.sampling_rate_hz={there}" if name == "sampling_rate_hz" else ""
             raise ConfigError(
                 f"init: {source} was trained on features with {name} {there}, and here it is {here}; choose features "
-                "like those of the model"
+                f"like those of the model{how}"
             )
 
 

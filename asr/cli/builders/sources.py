@@ -79,8 +79,11 @@ def _check(entry: Mapping[str, Any], key: str) -> None:
     if not isinstance(source, str | None):
         raise ConfigError(f"{key}.source must be a path, or null, given {source!r}")
     options = entry.get("prepare")
-    if not isinstance(options, Mapping | None):
-        raise ConfigError(f"{key}.prepare must be options of the recipe's prepare function, given {options!r}")
+    if not isinstance(options, Mapping | None) or {"output_dir", "source"} & set(options or ()):
+        raise ConfigError(
+            f"{key}.prepare must be options of the recipe's prepare function, without output_dir and source, given "
+            f"{options!r}"
+        )
 
 
 def mixing_of(sources: Sequence[Mapping[str, Any]] | None, prepared: PreparedData) -> Mixing | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lhotse import SupervisionSegment
+from lhotse import Features, SupervisionSegment
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
@@ -32,7 +32,8 @@ class Mixture:
         """Return splits ``train``, ``dev``, and ``test-<name>`` of each corpus; ids begin with its name.
 
         Raises:
-            ValueError: some corpora have audio, others features alone.
+            ValueError: some corpora have audio, others features alone; two test sets would have one name; or what one
+                corpus trains on is in the dev or test set of another.
         """
         found = {name: load(output_dir.parent) for name, load in self.corpora.items()}
         kinds = {name: corpus.splits["train"].kind for name, corpus in found.items()}
@@ -44,9 +45,15 @@ class Mixture:
         sources: dict[str, list[Source]] = defaultdict(list)
         segments: dict[str, list[SupervisionSegment]] = defaultdict(list)
         dropped, notes = [], []
+        tests: dict[str, str] = {}  # name of the corpus, by that of the test set
         for name, corpus in found.items():
             for split in corpus.splits:
                 joined = _joined_split(split, name)
+                if joined.startswith("test") and tests.setdefault(joined, name) != name:
+                    raise ValueError(
+                        f"data.sources: {tests[joined]} and {name} would both have a test set {joined!r}; give one of "
+                        "them another name:"
+                    )
                 for manifests in _named_manifests(corpus, split, name):
                     sources[joined] += manifests.sources().values()
                     segments[joined] += manifests.supervisions
@@ -54,6 +61,7 @@ class Mixture:
                 Dropped(_joined_split(item.split, name), _own(name, item.item), item.reason) for item in corpus.dropped
             ]
             notes += [f"{name}: {note}" for note in corpus.notes]
+        _refuse_leaks(sources)
         splits = {split: Manifests.of(sources[split], segments[split]) for split in sources}
         return Corpus(splits, dropped, tuple(notes), sources=tuple(found))
 
@@ -72,6 +80,29 @@ def _joined_split(split: str, name: str) -> str:
         if split.startswith(kind):
             return kind
     return f"test-{name}{split.removeprefix('test')}"
+
+
+def _refuse_leaks(sources: Mapping[str, Sequence[Source]]) -> None:
+    """Refuse files that one corpus trains on and another holds out; each corpus has been checked in itself."""
+    trained = {place: corpus for corpus, place in _places(sources["train"])}
+    for split, held_out in sources.items():
+        for corpus, place in () if split == "train" else _places(held_out):
+            if (other := trained.get(place, corpus)) != corpus:
+                kind = "dev" if split == "dev" else "test"
+                raise ValueError(
+                    f"data.sources: {place} is in training of {other} and in the {kind} set of {corpus}; leave it out "
+                    "of one of them"
+                )
+
+
+def _places(sources: Iterable[Source]) -> Iterator[tuple[str, str]]:
+    """Yield the corpus of each file of audio, or of features, and where it lies."""
+    for source in sources:
+        if isinstance(source, Features):
+            yield corpus_of(str(source.recording_id)), f"{source.storage_path}/{source.storage_key}"
+        else:
+            for part in source.sources:
+                yield corpus_of(source.id), str(part.source)
 
 
 def _named_manifests(corpus: SavedCorpus, split: str, name: str) -> Iterator[Manifests]:
