@@ -55,6 +55,19 @@ def end_with(advice: Callable[[], str]) -> None:
     listen(end)
 
 
+def end_if_asked(error: Exception) -> None:
+    """Raise what has asked for an end and led to an error: libraries fail while they clear away after it.
+
+    OmegaConf restores flags of a config that is half made; Python 3.11 makes a RuntimeError of whatever interrupts the
+    making of a class.
+    """
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, Terminated | KeyboardInterrupt):
+            raise behind from None
+        behind = behind.__cause__ or behind.__context__
+
+
 def end_by_default() -> None:
     """Let a signal end this process as if nobody listened."""
     if threading.current_thread() is threading.main_thread():

@@ -51,7 +51,7 @@ from asr.console import one_line
 from asr.error_text import caused_by_memory, first_line, is_out_of_memory
 from asr.errors import DIVERGED, LOST_PEER, Diverged, PeerLost, RunFailed, silence_freed_workers
 from asr.safe_io import named_path
-from asr.signals import Terminated, end_with, restored_handlers
+from asr.signals import Terminated, end_if_asked, end_with, restored_handlers
 from asr.subprocesses import is_first_process
 
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are
@@ -112,6 +112,7 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
             check_scorers(config, HydraConfig.get().overrides.task)
             return (task or own_task(config_name))(config)
         except Exception as error:
+            end_if_asked(error)
             if full or not (isinstance(error, EXPLAINED) or is_out_of_memory(error)):
                 raise
             if isinstance(error, PeerLost) and RUN_DIR_VARIABLE in os.environ:
@@ -122,7 +123,11 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
             os.environ[FULL_ERROR] = "1"
 
     try:
-        _compose_and_run(config_name, guarded)
+        try:
+            _compose_and_run(config_name, guarded)
+        except Exception as error:
+            end_if_asked(error)
+            raise
     except RecursionError:
         if full:
             raise
@@ -178,13 +183,7 @@ def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> 
         mode = check_hydra(primary, folder, words, may_sweep)
         check_shown(primary, folder, sys.argv, words)
         with _known_mode(mode):
-            try:
-                hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
-            except RuntimeError as error:
-                # Python 3.11 raises it if what makes a class is interrupted
-                if isinstance(error.__cause__, KeyboardInterrupt):
-                    raise error.__cause__ from None
-                raise
+            hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(task)()
 
 
 def _check_environment() -> None:

@@ -91,14 +91,12 @@ def _counted(text: Any) -> dict[Path, int]:
 def _sentences(files: Mapping[Path, int], text: TextSide, transcripts: bool) -> Iterator[str]:
     """Yield the lines of files and the transcripts of the run, normalized, if they hold words."""
     for file, num_lines in files.items():
-        number = 1
         try:
             for line in track(read_lines(file), f"reading {file.name}", total=num_lines, transient=True):
                 if normalized := text.normalize(line):
                     yield normalized
-                number += 1
         except ValueError as error:
-            raise ConfigError(f"text: {file}, line {number}: {error}") from error
+            raise ConfigError(f"text: {error}") from error
     if transcripts:
         prepared = prepared_data(text.checkpoint, "train", "give their text as text=FILE, and transcripts=false")
         for name in prepared.names("train"):

@@ -23,7 +23,7 @@ from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.init import Source, start_from
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
-from asr.cli.builders.resume import accepted_changes, build_resumed_module
+from asr.cli.builders.resume import accepted_changes, build_resumed_module, changes_explain_errors
 from asr.cli.builders.scoring import transcripts_lm
 from asr.cli.builders.sources import complete_sources, mixing_of
 from asr.cli.builders.trainer import build_trainer, set_budget
@@ -146,7 +146,10 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     may_prepare = resumed is None or config.allow_changes or "data.dir" in typed
     # it could name any place as its source too, which could take hours to read
     recorded = None if resumed is None or may_prepare or "data.source" in typed else recorded_data(resumed)
-    prepared = data_for_run(plain(config), outline.data, outline.encoder, launched is not None, may_prepare, recorded)
+    with changes_explain_errors(resumed, plain(config), may_prepare):
+        prepared = data_for_run(
+            plain(config), outline.data, outline.encoder, launched is not None, may_prepare, recorded
+        )
     check_monitors(outline.callbacks, prepared.names("dev"))
     reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
     data_module = DataModule(*reading, mixing_of(config.data.sources, prepared))

@@ -26,7 +26,7 @@ def check_group(optimizer: Optimizer, transforms: Sequence[Transform], group: Gr
     owner = type(optimizer).__name__
     check_names(group.keys() - set(GROUP_KEYS), optimizer.defaults, f"{owner}'s parameter group")
     # a transform may allow other values of lr than the engine, such as Adafactor's None
-    allowed: dict[str, Domain] = {"lr": "[0, inf)", "maximize": SWITCH}
+    allowed: dict[str, Domain] = {"lr": "[0, 1e30]", "maximize": SWITCH}  # beyond it products overflow float32
     for transform in transforms:
         allowed |= {transform.prefix + key: domain for key, domain in transform.allowed.items()}
     check_options(group, allowed)

@@ -138,6 +138,8 @@ def _from_index(index: Path) -> list[Digit]:
 
 
 def _indexed(index: Path, line: int, row: Mapping[str, str]) -> Digit:
+    if row["text"] not in DIGITS:
+        raise ValueError(f"{index}, line {line}: text must be one of {', '.join(DIGITS)}, given {row['text']!r}")
     try:
         return Digit(
             id=row["id"],
@@ -149,4 +151,7 @@ def _indexed(index: Path, line: int, row: Mapping[str, str]) -> Digit:
             end=int(row["end"]),
         )
     except (ValueError, IndexError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index}, line {line}: {row} does not describe a recording: {error}") from error
+        raise ValueError(
+            f"{index}, line {line}: {row} does not describe a recording ({error}); it needs an id that ends with "
+            "_NUMBER, a file, and start and end in samples"
+        ) from error

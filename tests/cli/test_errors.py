@@ -58,6 +58,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("optimiser=adamw", ["optimiser", "Did you mean 'optimizer'?"]),
         ("optimizer=adamm", ["optimizer=adamm", "Did you mean 'adamw'?", "eve"]),
         ("optimizer.lr=inf", ["optimizer.lr", "inf", "finite number"]),
+        ("optimizer.lr=1e31", ["lr must be", "in [0, 1e30]", "1e+31"]),
         ("optimizer.lr=nan", ["optimizer.lr", "nan", "finite number"]),
         ("optimizer.betas=[0.9]", ["optimizer.betas", "a list of 2 values", "[0.9]"]),
         ("optimizer.betas=0.9", ["optimizer.betas", "a list of 2 values", "0.9"]),

@@ -59,6 +59,8 @@ def test_a_mixture_trains_by_weight_and_resumes_exactly_and_tests_each_corpus(pl
     wait_for_update(place.folder / "killed", 8, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    refused = place.run("train", "resume=killed", "data.sources=null", code=2)
+    assert "have changed since the run was started" in refused and "data.sources" in refused, refused
     assert "resuming from update" in place.run("train", "resume=killed")
     assert same_weights(*(last(place.folder / name) for name in ("whole", "killed")))
     assert losses(place.folder / "whole") == losses(place.folder / "killed")

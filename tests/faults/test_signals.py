@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from asr.cli.sweeps.records import records
-from asr.signals import TRY_AGAIN
+from asr.signals import TRY_AGAIN, Terminated, end_if_asked
 from tests.cli.test_resume import wait_for_update
 from tests.faults.test_interrupts import start, wait_for_cpu
 from tests.programs import Started
@@ -91,6 +91,20 @@ def test_a_terminal_that_is_closed_in_training_leaves_a_checkpoint(small_run, tm
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == TRY_AGAIN
     assert list((tmp_path / "run" / "checkpoints").glob("update-*.ckpt"))
+
+
+@pytest.mark.parametrize("asked", [Terminated(signal.SIGHUP, str), KeyboardInterrupt()], ids=["SIGHUP", "Ctrl-C"])
+def test_an_error_of_a_library_that_clears_away_hides_no_signal(asked):
+    try:
+        try:
+            raise asked
+        finally:
+            raise TypeError("half made")
+    except TypeError as error:
+        with pytest.raises(type(asked)) as raised:
+            end_if_asked(error)
+        assert raised.value is asked
+    end_if_asked(ValueError("nobody has asked"))
 
 
 def test_a_signal_that_is_ignored_at_start_up_stays_ignored(tmp_path):

@@ -164,7 +164,7 @@ def test_notes_say_whose_voices_are_tested_and_what_is_missing(wavs, tmp_path, h
     ("change", "message"),
     [
         (("id\tspeaker", "name\tspeaker"), "header lacks id"),
-        (("\tfour\t", "\tfor\t"), "line .*: .* does not describe a recording"),
+        (("\tfour\t", "\tfor\t"), "line .*: text must be one of zero, .*, given 'for'"),
         (("\t4_theo_7\t", "\t4theo7\t"), "line .* does not describe a recording"),
         (("george.flac\t0\t", "george.flac\tzero\t"), "line 2.* does not describe a recording"),
         (("\t4_theo_7\t", "\t4_theo_6\t"), "4_theo_6 is there twice"),

@@ -115,13 +115,14 @@ def test_what_the_source_lacks_is_said(full, tmp_path, subsets, message):
         ("3-4-0000 ONE", "line 1: '3-4-0000 ONE' is no transcript; expected 1-2-NUMBER TEXT"),
         ("../../etc/passwd ONE", "line 1.* is no transcript"),
         ("1-2-0000 " + "A" * 30_000, "line 1: the transcript has 30000 characters"),
+        ("1-2-0000 ONE\n1-2-0001 CAF\udce9", "1-2.trans.txt, line 2: not UTF-8 text: byte 0xe9 at character 13"),
     ],
 )
 def test_malformed_transcripts_are_refused_with_their_line(tmp_path, line, message):
     chapter = tmp_path / "LibriSpeech" / "train-clean-5" / "1" / "2"
     chapter.mkdir(parents=True)
     (tmp_path / "dev-clean-2").mkdir()
-    (chapter / "1-2.trans.txt").write_text(line)
+    (chapter / "1-2.trans.txt").write_text(line, errors="surrogateescape")
     with pytest.raises(ValueError, match=message):
         prepare_librispeech(tmp_path / "out", source=str(tmp_path), subsets="mini")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -83,6 +84,23 @@ def _targets(node: Any) -> Iterator[str]:
     elif isinstance(node, list | tuple):
         for value in node:
             yield from _targets(value)
+
+
+@contextlib.contextmanager
+def changes_explain_errors(folder: Path | None, config: Mapping[str, Any], anyway: bool) -> Iterator[None]:
+    """Refuse changes of a resumed run where they are why something fails, such as data that were never prepared.
+
+    Args:
+        folder: of the run; None: a new run.
+        config: of now.
+        anyway: the user accepts changes, so that the error itself is what counts.
+    """
+    try:
+        yield
+    except ValueError:
+        if folder is not None:
+            refuse_changes(unaccepted(changes(saved_config(folder), config), folder), anyway)
+        raise
 
 
 def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, folder: Path) -> list[str]:

@@ -33,7 +33,7 @@ from asr.data.manifests.manifest_fields import (
     SUPERVISION_OPTIONAL,
     check_fields,
 )
-from asr.data.manifests.source_files import read_lines, refuse_unspeakable
+from asr.data.manifests.source_files import decoded_lines, refuse_unspeakable
 from asr.errors import refuse_lack_of_resources
 
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
@@ -151,7 +151,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the place in the file, for messages, and the object of each line."""
     number = 1
     try:
-        for line in track(read_lines(path), f"reading {path.name}", transient=True):
+        for line in track(decoded_lines(path), f"reading {path.name}", transient=True):
             # null in a line is an empty line
             if line.strip() and (data := _object(line)) is not None:
                 yield f"{path}, line {number}", data

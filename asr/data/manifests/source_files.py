@@ -92,8 +92,20 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the lines of a text file with their ends, decompressed if its name ends with .gz.
 
     Raises:
-        ValueError: it is no regular file, it or a line is too large when decompressed, or a line has another encoding.
+        ValueError: names the file and the line; it is no regular file, it or a line is too large when decompressed, or
+            a line has another encoding.
     """
+    number = 0
+    try:
+        for line in decoded_lines(path, encoding):
+            yield line
+            number += 1
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number + 1}: {error}") from error
+
+
+def decoded_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield as ``read_lines``; an error names neither file nor line, for callers that know more of the place."""
     check_regular_file(path, MAX_MANIFEST_BYTES)
     opener: Any = gzip.open if path.name.endswith(".gz") else open
     # a strict decoder fails a buffer ahead of the line that is read, so that the message would name the wrong line

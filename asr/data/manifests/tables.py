@@ -58,7 +58,7 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
         ValueError: the table is malformed; the message names the file and the line.
     """
     # str.splitlines would split at U+2028 too, which a transcript may hold
-    lines = csv.reader(_text_lines(path), delimiter="\t", quoting=csv.QUOTE_NONE)
+    lines = csv.reader(read_lines(path, "utf-8-sig"), delimiter="\t", quoting=csv.QUOTE_NONE)
     try:
         columns, notes = _columns(path, next(lines, []))
         found = _distinct(path, _rows(path, lines, columns))
@@ -72,16 +72,6 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
     aliases = sorted({row.split or "" for row in rows} & SPLIT_ALIASES.keys())
     notes += [f"split {alias!r} was read as {SPLIT_ALIASES[alias]!r}" for alias in aliases]
     return [_with_split(path, row) for row in rows], notes
-
-
-def _text_lines(path: Path) -> Iterator[str]:
-    number = 0
-    try:
-        for line in read_lines(path, "utf-8-sig"):
-            yield line
-            number += 1
-    except ValueError as error:
-        raise ValueError(f"{path}, line {number + 1}: {error}") from error
 
 
 def _columns(path: Path, header: list[str]) -> tuple[list[str], list[str]]:
