@@ -19,10 +19,11 @@ from asr.cli.builders.restore import TextSide, prepared_data, recognizer_of, res
 from asr.cli.errors import ConfigError
 from asr.cli.output_file import new_file, output_folder
 from asr.console import PlainConsole
-from asr.data.features import Features, read_features
+from asr.data.features import Features, cause, read_features
 from asr.data.resampling import at_rate
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.errors import refuse_lack_of_resources
 from asr.export.choose import export_of
 from asr.export.graph import Export
 from asr.export.readme import Described, readme, weights_page
@@ -98,10 +99,13 @@ def _example(text: TextSide, features: Features, recognizer: Recognizer, model_t
         return None
     try:
         prepared = prepared_data(text.checkpoint, "test", "no recording is exported")
-        cut = next(iter(prepared.cuts(prepared.names("test")[0])))
+        cut = next((cut for name in prepared.names("test") for cut in prepared.cuts(name)), None)
+        if cut is None:
+            raise ValueError("the data of this run have no test set: no recording is exported")
         audio = at_rate(cut, features.sampling_rate_hz).load_audio()[0]
-    except (ValueError, IndexError, StopIteration) as error:
-        console.print(f"note: {error}", soft_wrap=True)
+    except Exception as error:  # a decoder may raise anything on a file that has changed
+        refuse_lack_of_resources(error, "a recording of the test set")
+        console.print_line(f"note: {error if isinstance(error, ValueError) else cause(error)}")
         return None
     (folder / "test_wavs").mkdir()
     wav = folder / "test_wavs" / "0.wav"

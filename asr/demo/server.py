@@ -106,7 +106,11 @@ class DemoServer(socketserver.ThreadingMixIn, HTTPServer):
         if not self.connections.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self.connections.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer the requests of a connection."""

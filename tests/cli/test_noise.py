@@ -48,8 +48,8 @@ def test_noise_is_repeatable_and_a_run_is_resumed_with_the_same_files_alone(plac
         ((), ["augment.audio.noise: folder must name recordings of noise", "augment.audio.noise=null"]),
         (("augment.audio.noise.folder=nowhere",), ["augment.audio.noise.folder=nowhere: ", "nowhere"]),
         (
-            ("augment.audio.noise=null", "augment.audio.room.decay_s=[1]"),
-            ["augment.audio.room.decay_s must be a list of 2 values"],
+            ("augment.audio.noise=null", "augment.audio.room.rt60_s=[1]"),
+            ["augment.audio.room.rt60_s must be a list of 2 values"],
         ),
     ],
 )

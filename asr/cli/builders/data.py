@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -149,16 +150,24 @@ def _corpus(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callabl
     return fingerprint({"prepare": options, "source": describe_source(source, source_files)}), make_corpus
 
 
+@contextlib.contextmanager
+def _naming_entry(number: int) -> Iterator[None]:
+    """Let errors of a corpus name its place in ``data.sources``."""
+    try:
+        yield
+    except ValueError as error:
+        key = f"data.sources.{number}"
+        named, count = re.subn(r"\bdata\.(source|prepare)\b", rf"{key}.\1", str(error))
+        raise ConfigError(named if count else f"{key}: {error}") from error
+
+
 def _mixture(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a mixture and its prepare function; weights change neither."""
     made = {}
     for number, entry in enumerate(data["sources"]):
-        try:
-            made[entry["name"]] = _corpus(entry, recorded)
-        except ValueError as error:
-            raise ConfigError(
-                re.sub(r"\bdata\.(source|prepare)\b", rf"data.sources.{number}.\1", str(error))
-            ) from error
+        with _naming_entry(number):
+            corpus_name, make_corpus = _corpus(entry, recorded)
+        made[entry["name"]] = corpus_name, _naming_entry(number)(make_corpus)
     corpora = {
         name: partial(corpus_alone, corpus_name=corpus_name, make_corpus=make)
         for name, (corpus_name, make) in made.items()

@@ -50,7 +50,7 @@ class Acoustics:
         room: adds reverberation.
         noise: adds recordings of noise.
         babble: adds other utterances of the corpus.
-        telephone: leaves the band of a telephone.
+        telephone: keeps only the band of a telephone.
         volume: makes louder or softer.
     """
 
@@ -63,7 +63,7 @@ class Acoustics:
         telephone: Telephone | None = None,
         volume: Volume | None = None,
     ) -> None:
-        self.speed, self.noise, self.babble = speed, noise, babble
+        self.speed, self.babble = speed, babble
         self.others = (room, noise, babble, telephone, volume)
 
     def __call__(self, cut: Cut, rng: random.Random) -> Cut:
@@ -135,8 +135,8 @@ class Reverberate:
         probability: share of the utterances.
         folder: recorded impulse responses, one drawn for each utterance; null: made up, as white noise that decays
             exponentially after the direct sound.
-        decay_s: shortest and longest time in which what is made up decays by 60 dB.
-        direct_db: least and most energy of the direct sound in that of the rest, in dB.
+        rt60_s: shortest and longest reverberation time of what is made up: it decays by 60 dB in that time.
+        drr_db: lowest and highest direct-to-reverberant ratio of what is made up, in dB.
 
     Reference:
         Badeau 2018, "Unified Stochastic Reverberation Modeling", EUSIPCO, section I, for exponentially decaying noise.
@@ -147,13 +147,13 @@ class Reverberate:
         self,
         probability: float = 0.5,
         folder: str | None = None,
-        decay_s: tuple[float, float] = (0.1, 0.6),
-        direct_db: tuple[float, float] = (0.0, 10.0),
+        rt60_s: tuple[float, float] = (0.1, 0.6),
+        drr_db: tuple[float, float] = (0.0, 10.0),
     ) -> None:
         self.probability = _probability(probability)
         self.folder, self.files = folder, _Files("augment.audio.room.folder")
-        self.decay_s = _range("decay_s", decay_s, 0.01, MAX_DECAY_S)
-        self.direct_db = _range("direct_db", direct_db, -MAX_DB, MAX_DB)
+        self.rt60_s = _range("rt60_s", rt60_s, 0.01, MAX_DECAY_S)
+        self.drr_db = _range("drr_db", drr_db, -MAX_DB, MAX_DB)
 
     def find_files(self) -> list[tuple[str, int]]:
         """Return names and sizes of the impulse responses, found and checked."""
@@ -166,10 +166,10 @@ class Reverberate:
         return _at_level_of(samples, wet)
 
     def _made_up(self, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
-        decay_s = rng.uniform(*self.decay_s)
-        times = np.arange(1, round(decay_s * rate_hz) + 1) / rate_hz
-        tail = rng.standard_normal(len(times)) * 10 ** (-3 * times / decay_s)
-        tail *= 10 ** (-rng.uniform(*self.direct_db) / 20) / np.sqrt((tail**2).sum())
+        rt60_s = rng.uniform(*self.rt60_s)
+        times = np.arange(1, round(rt60_s * rate_hz) + 1) / rate_hz
+        tail = rng.standard_normal(len(times)) * 10 ** (-3 * times / rt60_s)
+        tail *= 10 ** (-rng.uniform(*self.drr_db) / 20) / np.sqrt((tail**2).sum())
         return np.concatenate([[1.0], tail])
 
     def _recorded(self, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
@@ -183,7 +183,7 @@ class AddNoise:
     Args:
         probability: share of the utterances.
         folder: recordings of noise, each drawn equally often, at any rate; the first channel is used.
-        snr_db: least and most energy of the speech in that of the noise, in dB, both over the whole utterance.
+        snr_db: lowest and highest signal-to-noise ratio over the whole utterance, in dB.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class AddBabble:
     Args:
         probability: share of the utterances.
         num_talkers: fewest and most of them.
-        snr_db: least and most energy of the speech in that of all others together, in dB.
+        snr_db: lowest and highest ratio of the speech to all others together, in dB.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class AddBabble:
 
 
 class Telephone:
-    """Leaves the band from 300 to 3400 Hz, as telephones do.
+    """Keeps only the band from 300 to 3400 Hz, as telephones do.
 
     Args:
         probability: share of the utterances.
@@ -248,7 +248,7 @@ class Telephone:
         self.probability = _probability(probability)
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
-        """Return (N,) filtered samples (Butterworth, fourth order)."""
+        """Return (N,) filtered samples (Butterworth band-pass, 24 dB per octave on each side)."""
         low, high = TELEPHONE_HZ
         return sosfilt(butter(4, (low, min(high, 0.45 * rate_hz)), "bandpass", fs=rate_hz, output="sos"), samples)
 

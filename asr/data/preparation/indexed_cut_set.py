@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ class IndexedCutSet(Sequence[Cut]):
         self.offsets, self.durations = index["offsets"], index["durations"]
         self._check_index(self.lines.stat().st_size)
         self._file: BinaryIO | None = None
+        self._opened_by = 0  # process id
 
     def _check_index(self, size: int) -> None:
         ordered = self.offsets.ndim == 1 and (np.diff(self.offsets) > 0).all()
@@ -80,8 +82,9 @@ class IndexedCutSet(Sequence[Cut]):
             self._parse(number)
 
     def _parse(self, number: int) -> dict[str, Any]:
-        if self._file is None:
-            self._file = self.lines.open("rb")
+        # a forked worker would share the position of a file that its parent has opened
+        if self._file is None or self._opened_by != os.getpid():
+            self._file, self._opened_by = self.lines.open("rb"), os.getpid()
         self._file.seek(self.offsets[number])
         # the message has the offset, because a negative number counts from the end
         where = f"{self.lines}, byte {self.offsets[number]}"
@@ -92,7 +95,7 @@ class IndexedCutSet(Sequence[Cut]):
         return data
 
     def __getstate__(self) -> dict[str, Any]:
-        # copies and worker processes must not share a file position
+        # nor do copies share a position
         return {**vars(self), "_file": None}
 
     def __len__(self) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from lhotse import Features, SupervisionSegment
 from lhotse.utils import fastcopy
@@ -14,6 +16,7 @@ from lhotse.utils import fastcopy
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
 from asr.data.preparation.saved_corpus import SavedCorpus
 
+Item = TypeVar("Item")
 NAME = re.compile(r"\w[\w.+-]{0,40}")  # of a corpus, in ids and names of test sets
 SEPARATOR = ":"  # in ids, after the name of the corpus
 
@@ -42,8 +45,8 @@ class Mixture:
                 "data.sources: corpora of audio and of features cannot be mixed, given "
                 + ", ".join(f"{name} with {kind}" for name, kind in kinds.items())
             )
-        sources: dict[str, list[Source]] = defaultdict(list)
-        segments: dict[str, list[SupervisionSegment]] = defaultdict(list)
+        sources: dict[str, dict[str, Source]] = defaultdict(dict)
+        segments: dict[str, dict[str, SupervisionSegment]] = defaultdict(dict)
         dropped, notes = [], []
         tests: dict[str, str] = {}  # name of the corpus, by that of the test set
         for name, corpus in found.items():
@@ -55,14 +58,14 @@ class Mixture:
                         "them another name:"
                     )
                 for manifests in _named_manifests(corpus, split, name):
-                    sources[joined] += manifests.sources().values()
-                    segments[joined] += manifests.supervisions
+                    _join(sources[joined], manifests.sources(), joined)
+                    _join(segments[joined], {segment.id: segment for segment in manifests.supervisions}, joined)
             dropped += [
                 Dropped(_joined_split(item.split, name), _own(name, item.item), item.reason) for item in corpus.dropped
             ]
             notes += [f"{name}: {note}" for note in corpus.notes]
-        _refuse_leaks(sources)
-        splits = {split: Manifests.of(sources[split], segments[split]) for split in sources}
+        _refuse_leaks({split: items.values() for split, items in sources.items()})
+        splits = {split: Manifests.of(items.values(), segments[split].values()) for split, items in sources.items()}
         return Corpus(splits, dropped, tuple(notes), sources=tuple(found))
 
 
@@ -82,7 +85,20 @@ def _joined_split(split: str, name: str) -> str:
     return f"test-{name}{split.removeprefix('test')}"
 
 
-def _refuse_leaks(sources: Mapping[str, Sequence[Source]]) -> None:
+def _join(found: dict[str, Item], more: Mapping[str, Item], split: str) -> None:
+    """Add items to those of a split; two dev sets of one corpus may share some.
+
+    Raises:
+        ValueError: one id stands for two different items.
+    """
+    for item_id, item in more.items():
+        if found.setdefault(item_id, item) != item:
+            raise ValueError(
+                f"data.sources: {item_id} occurs twice in {split}, and differs; give one of them another id"
+            )
+
+
+def _refuse_leaks(sources: Mapping[str, Collection[Source]]) -> None:
     """Refuse files that one corpus trains on and another holds out; each corpus has been checked in itself."""
     trained = {place: corpus for corpus, place in _places(sources["train"])}
     for split, held_out in sources.items():
@@ -96,13 +112,13 @@ def _refuse_leaks(sources: Mapping[str, Sequence[Source]]) -> None:
 
 
 def _places(sources: Iterable[Source]) -> Iterator[tuple[str, str]]:
-    """Yield the corpus of each file of audio, or of features, and where it lies."""
+    """Yield the corpus of each file of audio, or of features, and where it lies, links followed."""
     for source in sources:
         if isinstance(source, Features):
-            yield corpus_of(str(source.recording_id)), f"{source.storage_path}/{source.storage_key}"
+            yield corpus_of(str(source.recording_id)), f"{os.path.realpath(source.storage_path)}/{source.storage_key}"
         else:
             for part in source.sources:
-                yield corpus_of(source.id), str(part.source)
+                yield corpus_of(source.id), os.path.realpath(part.source)
 
 
 def _named_manifests(corpus: SavedCorpus, split: str, name: str) -> Iterator[Manifests]:

@@ -13,6 +13,7 @@ from asr.data.loading.acoustics import Acoustics, AddBabble, AddNoise, Reverbera
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.data.loading.perturb import SpeedPerturb
+from asr.data.preparation.indexed_cut_set import IndexedCutSet
 from asr.text.character import CharacterTokenizer
 
 RATE_HZ = 8000
@@ -93,7 +94,7 @@ def test_noise_of_any_length_and_rate_is_drawn_from_all_files(noise):
 def test_what_is_made_up_of_a_room_decays_by_60_db_in_the_time_given():
     click = np.zeros(2 * RATE_HZ, dtype=np.float32)
     click[100] = 1.0
-    room = Reverberate(1.0, decay_s=(0.5, 0.5), direct_db=(0.0, 0.0))
+    room = Reverberate(1.0, rt60_s=(0.5, 0.5), drr_db=(0.0, 0.0))
     wet = room(click, RATE_HZ, np.random.default_rng(5))
     assert np.abs(wet).argmax() == 100
     assert not wet[:99].any() or np.abs(wet[:99]).max() < 1e-6
@@ -161,6 +162,22 @@ def test_features_depend_on_the_seed_alone_and_not_on_workers(noise, cuts, num_w
     assert alone[0].shape != other[0].shape or not torch.equal(alone[0], other[0])
 
 
+def test_workers_that_share_a_file_of_cuts_hear_the_same_babble(cuts, tmp_path):
+    """Workers are forked anew for each epoch, from a process that has the file open by then."""
+    IndexedCutSet.write(tmp_path / "cuts", cuts * 50)
+    indexed = IndexedCutSet(tmp_path / "cuts")
+
+    def features(workers):
+        acoustics = Acoustics(babble=AddBabble(1.0)).of_corpus(indexed)
+        dataset = SpeechDataset(LogMel(20, RATE_HZ), CharacterTokenizer(["<blk>", "<unk>", "a"]), acoustics)
+        plan = ((number, CutSet.from_cuts([indexed[number]])) for number in range(40))
+        return [batch.features for batch in load_batches(dataset, plan, Workers(workers))]
+
+    alone = features(0)
+    for _ in range(2):
+        assert all(torch.equal(a, b) for a, b in zip(alone, features(2), strict=True))
+
+
 def test_a_cut_with_effects_is_no_part_of_a_manifest(cuts):
     changed = Acoustics(volume=Volume(1.0))(cuts[0], random.Random(0))
     (transform,) = changed.recording.transforms
@@ -174,7 +191,7 @@ def test_a_cut_with_effects_is_no_part_of_a_manifest(cuts):
         (lambda: AddNoise(), r"folder must name recordings of noise.*augment\.audio\.noise=null"),
         (lambda: AddNoise(1.5, "x"), r"probability must be in \[0, 1\], given 1.5"),
         (lambda: AddNoise(0.5, "x", (20.0, 0.0)), "snr_db must be two numbers, the smaller one first"),
-        (lambda: Reverberate(decay_s=(0.0, 1.0)), r"decay_s must be .* in \[0.01, 5\]"),
+        (lambda: Reverberate(rt60_s=(0.0, 1.0)), r"rt60_s must be .* in \[0.01, 5\]"),
         (lambda: AddBabble(num_talkers=(0, 3)), r"num_talkers must be .* in \[1, 20\]"),
         (lambda: Volume(gain_db=(-200.0, 0.0)), "gain_db must be"),
     ],
