@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,6 +68,8 @@ def run(options: DictConfig) -> None:
 
 
 def _why_not(text: AlignedText) -> str:
+    if math.isnan(text.log_prob):
+        return "the scores of the model are not finite"
     return f"{text.duration_s:.2f} s are too short for its text: the encoder leaves fewer frames than it has tokens"
 
 

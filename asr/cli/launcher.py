@@ -30,8 +30,8 @@ def launch(
     """Run a command in one process per device, and wait for all.
 
     Signals that ask for an end are forwarded. When a process fails, the others are killed after some seconds: they
-    would wait for it forever. So are those that go on after SIGTERM and the end of one; while none has ended, they may
-    be validating or writing a checkpoint, and are waited for, up to a second SIGTERM that comes some seconds later.
+    would wait for it forever. So are those still running after SIGTERM and the end of one. While none has ended, they
+    may be validating or writing a checkpoint, and are waited for, up to a second SIGTERM that comes some seconds later.
 
     Args:
         command: such as ``train``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import socketserver
 import threading
 from collections.abc import Callable
@@ -27,7 +28,7 @@ HOST = "127.0.0.1"  # other addresses would need an encrypted connection: browse
 MAX_CONNECTIONS = 32
 MAX_UPLOADS = 2  # in memory at a time
 MAX_PACKET_BYTES = 2**21
-WAIT_S = 30  # for what a client sends next
+WAIT_S = 30.0  # for what a client sends next, and for the whole head of a request
 DRAINED_S, DRAINED_BYTES = 1.0, 2**28
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 SELF = ("script-src", "style-src", "connect-src", "img-src")
@@ -132,6 +133,20 @@ class Handler(BaseHTTPRequestHandler):
     timeout = WAIT_S
     server: DemoServer
 
+    def handle_one_request(self) -> None:
+        """Answer the next request of the connection, which is shut if its head takes too long, byte by byte."""
+        self.head_timer = threading.Timer(self.timeout, self._hang_up)
+        self.head_timer.daemon = True
+        self.head_timer.start()
+        try:
+            super().handle_one_request()
+        finally:
+            self.head_timer.cancel()
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def do_GET(self) -> None:
         """Answer with a file of the page, or what the page says about the model."""
         self._answer(self._page)
@@ -154,6 +169,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.demo
 
     def _answer(self, answer: Callable[[str, dict[str, str]], tuple[str, bytes]]) -> None:
+        self.head_timer.cancel()
         try:
             refuse_foreign(self.headers)
             self._send(HTTPStatus.OK, *answer(*address_of(self.path)))

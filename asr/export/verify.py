@@ -30,11 +30,17 @@ def check_equal(export: Export, call: Call, norm: GlobalNorm) -> float:
     Raises:
         RunFailed: it is more than rounding explains, or another number of frames comes out.
     """
-    absolute = relative = 0.0
+    largest = []
     for found, expected in _trials(export, call, norm):
+        if not expected.isfinite().all():
+            raise RunFailed(
+                "the log-probabilities of the recognizer itself are not finite: its weights are too large or damaged; "
+                "choose another checkpoint"
+            )
         difference = (found - expected).abs().amax(dim=-1)
         scale = expected.abs().amax(dim=-1).clamp(min=1.0)
-        absolute, relative = max(absolute, float(difference.max())), max(relative, float((difference / scale).max()))
+        largest.append(torch.stack([difference.max(), (difference / scale).max()]))
+    absolute, relative = torch.stack(largest).amax(dim=0).tolist()  # NaN if any is
     if not relative <= LARGEST_DIFFERENCE:
         raise RunFailed(
             f"log-probabilities of the export differ from the recognizer's by {absolute:.1e}, {relative:.1e} of the "

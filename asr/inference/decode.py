@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from asr.data.features import Features
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
-from asr.decoding.hypothesis import Decoder
+from asr.decoding.hypothesis import Decoder, Hypothesis
+from asr.errors import RunFailed
 from asr.evaluation.wer import Utterance
 from asr.inference.batches import Processed, process
 from asr.inference.word_times import emissions_of, words_of
@@ -30,10 +33,14 @@ def decode(
         tokenizer: tokens → text.
         batch: of utterances.
         features: how those of the batch were made; with them words are found in time, too.
+
+    Raises:
+        RunFailed: scores are not finite.
     """
     with torch.inference_mode():
         encodings, num_frames = recognizer(batch.features, batch.num_frames)
         found = [best for best, *_ in decoder(recognizer.head, encodings, num_frames)]
+        _refuse_unscored(batch.ids, encodings, num_frames, found)
         words: list[tuple[Word, ...]] = [()] * len(batch)
         if features is not None:
             emissions = emissions_of(recognizer.head, encodings, num_frames, found)
@@ -41,6 +48,18 @@ def decode(
     texts = (tokenizer.decode(best.tokens) for best in found)
     rows = zip(batch.ids, batch.texts, texts, batch.speakers, words, strict=True)
     return [Utterance(*row) for row in rows]
+
+
+def _refuse_unscored(ids: Sequence[str], encodings: Tensor, num_frames: Tensor, found: Sequence[Hypothesis]) -> None:
+    """Refuse texts that were chosen by scores that are not finite."""
+    is_padding = torch.arange(encodings.shape[1], device=encodings.device) >= num_frames[:, None]
+    are_finite = (encodings.isfinite().all(dim=-1) | is_padding).all(dim=-1).tolist()
+    for name, is_finite, best in zip(ids, are_finite, found, strict=True):
+        if not (is_finite and math.isfinite(best.score)):
+            raise RunFailed(
+                f"{name}: the scores of the model are not finite: its weights are too large or damaged; choose another "
+                "checkpoint"
+            )
 
 
 def decode_all(

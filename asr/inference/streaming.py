@@ -91,7 +91,7 @@ class StreamingRecognizer:
             The text since the last endpoint; final if enough silence has followed it.
 
         Raises:
-            ValueError: a sample is not finite; none of these is heard, and the stream can go on.
+            ValueError: a sample is not finite; none of these is heard, and the stream can continue.
         """
         self.waiting = np.concatenate((self.waiting, self.features.accept(samples)))
         while len(self.waiting) >= self.encoder.num_features:

@@ -69,12 +69,6 @@ class Draw:
         # of 24 bits, so that the largest number is below 1 in float32
         return self.bits(count).bitwise_right_shift_(8).bitwise_and_(0xFFFFFF).float().add_(0.5).mul_(UNIT_OF_24_BITS)
 
-    def rademacher(self, count: int) -> Tensor:
-        """Return (N, count) float32, −1 or 1."""
-        places = torch.arange(32, dtype=torch.int32, device=self.keys.device)
-        signs = self.bits((count + 31) // 32).unsqueeze(-1) >> places
-        return signs.bitwise_and_(1).flatten(1)[:, :count].float().mul_(2).sub_(1)
-
     def normal(self, count: int) -> Tensor:
         """Return (N, count) float32 of the normal distribution, cut off at 4.9.
 

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from io import BytesIO
 
 import numpy as np
@@ -13,7 +14,7 @@ from asr.demo import live
 from asr.demo.errors import Refused
 from asr.demo.live import MAX_STREAMS, LiveStreams
 from asr.demo.requests import copy
-from asr.demo.server import PAGE
+from asr.demo.server import PAGE, DemoServer, Handler
 from tests.demo.conftest import BINARY, MAX_S
 
 GIGABYTES = 2 * 10**9
@@ -231,6 +232,24 @@ def test_an_upload_that_is_too_slow_makes_room_for_others(monkeypatch):
         threading.Timer(0.3, ours.sendall, [b"y"]).start()
         with pytest.raises(ConnectionAbortedError, match="too slow"):
             copy(source, BytesIO(), 3)
+
+
+def test_a_head_that_comes_byte_by_byte_makes_room_for_others(monkeypatch):
+    server = DemoServer(0)
+    monkeypatch.setattr(Handler, "timeout", 0.5)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with socket.create_connection(server.server_address, timeout=30) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nX: ")
+        for _ in range(100):
+            time.sleep(0.1)
+            try:
+                connection.sendall(b"y")
+            except OSError:
+                break
+        else:
+            pytest.fail("the connection is still open")
+    server.shutdown()
+    server.server_close()
 
 
 def test_live_streams_are_bounded_in_number_and_length(demo):

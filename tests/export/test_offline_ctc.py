@@ -30,6 +30,14 @@ def test_every_encoder_gives_what_it_gives_in_pytorch(case, tmp_path):
     assert not made.training
 
 
+@pytest.mark.parametrize("weight", [3e38, float("nan")])
+def test_scores_that_are_not_finite_are_no_export(weight, tmp_path):
+    made = recognizer(CASES[2].make, lambda width: CtcHead(width, VOCAB))
+    torch.nn.init.constant_(made.head.project.weight, weight)
+    with pytest.raises(RunFailed, match="of the recognizer itself are not finite"):
+        list(write_torchscript(export_of(made, "ctc", streaming=False), made.normalize, tmp_path))
+
+
 def test_what_was_checked_is_what_onnxruntime_gives(tmp_path):
     from asr.export.onnx_files import onnx_session
 
@@ -89,6 +97,9 @@ def test_graphs_that_give_something_else_are_refused():
     assert check_equal(export, call, made.normalize) == pytest.approx(1e-7, rel=10)
     noise = 1e-3
     with pytest.raises(RunFailed, match=r"differ from the recognizer's by 1\.0e-03"):
+        check_equal(export, call, made.normalize)
+    noise = float("nan")
+    with pytest.raises(RunFailed, match="differ from the recognizer's by nan"):
         check_equal(export, call, made.normalize)
     wrong = "scores"
     with pytest.raises(RunFailed, match="in eight bits the probabilities of tokens change by"):

@@ -176,7 +176,7 @@ def check_in_backward(trainer: Trainer) -> None:
     for given, what, instead in impossible:
         if given:
             raise ConfigError(
-                f"trainer.step_in_backward=true cannot work in a training that {what}: parameters step before all "
+                f"trainer.step_in_backward=true cannot work in a run that {what}: parameters step before all "
                 f"gradients are known; add trainer.{instead}"
             )
 

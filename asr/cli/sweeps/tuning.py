@@ -292,7 +292,7 @@ def shares(found: Sequence[TunedSystem], total: int) -> list[int]:
     """
     counts = [sum(one.optimizer == other.optimizer for other in found) for one in found]
     for system, count in zip(found, counts, strict=True):
-        if total % count or total < count:
+        if total % count:
             raise ConfigError(
                 f"sweep.trials: {system.optimizer} has {count} schedules, which do not divide {total} trials; "
                 f"give a multiple of {count}"

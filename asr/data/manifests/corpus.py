@@ -7,12 +7,14 @@ A prepare function is called as ``prepare_x(output_dir, source=..., **options) -
 from __future__ import annotations
 
 import csv
+import functools
 import io
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
@@ -74,6 +76,23 @@ class Manifests:
         return {recording.id: recording for recording in self.recordings}
 
 
+def files_of(source: Source) -> tuple[str, ...]:
+    """Return where the files of a recording, or of features, lie, links followed."""
+    if isinstance(source, Features):
+        return (f"{_followed(source.storage_path)}/{source.storage_key}",)
+    return tuple(_followed(str(part.source)) for part in source.sources)
+
+
+def _followed(path: str) -> str:
+    folder, name = os.path.split(path)
+    # folders are few, and files rarely links
+    place = os.path.join(_real_folder(folder), name)
+    return os.path.realpath(place) if os.path.islink(place) else place
+
+
+_real_folder = functools.lru_cache(maxsize=1000)(os.path.realpath)
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Manifests by split.
@@ -96,4 +115,22 @@ class Corpus:
                 raise ValueError(
                     f"split {name[:150]!r}: the name of a split starts with one of train, dev, test and has neither "
                     "slashes nor more than 100 characters after it"
+                )
+        _refuse_leaks(self.splits)
+
+
+def _refuse_leaks(splits: Mapping[str, Manifests]) -> None:
+    """Refuse the same part of a recording in splits of different kinds, under different ids."""
+    known: dict[tuple[Any, ...], tuple[str, str]] = {}
+    for split, manifests in splits.items():
+        kind = SPLIT.fullmatch(split)[1]  # type: ignore[index]
+        files = {name: files_of(source) for name, source in manifests.sources().items()}
+        for segment in manifests.supervisions:
+            span = round(segment.start, 2), round(segment.end, 2)
+            where = files.get(segment.recording_id, ())
+            other, its_kind = known.setdefault((where, str(segment.channel), *span), (segment.id, kind))
+            if where and its_kind != kind:
+                raise ValueError(
+                    f"utterances {other!r} of {its_kind} and {segment.id!r} of {split} are the same {span[0]:g} to "
+                    f"{span[1]:g} s of {where[0]}: what is trained on would be tested on; remove one of them"
                 )

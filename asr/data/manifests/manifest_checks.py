@@ -45,7 +45,8 @@ def segment_problem(segment: SupervisionSegment, source: Source | None) -> str |
         return f"impossible segment: start {segment.start} s, duration {segment.duration} s"
     first_s = source.start if isinstance(source, Features) else 0.0
     last_s = first_s + source.duration
-    if segment.start < first_s - TOLERATED_SEGMENT_S or segment.end > last_s + TOLERATED_SEGMENT_S:
+    inside = first_s - TOLERATED_SEGMENT_S <= segment.start and first_s < segment.end <= last_s + TOLERATED_SEGMENT_S
+    if not inside:
         return f"outside its recording: {segment.start} to {segment.end} s of {source.duration} s"
     channels = segment.channel if isinstance(segment.channel, list) else [segment.channel]
     # lhotse makes cuts of channel 0 from features without channels

@@ -20,6 +20,7 @@ SAMPLE_COUNT = re.compile(rb"^sample_count -i (\d{1,15})\s*$", re.MULTILINE)
 SPHERE_HEADER_BYTES = 1024
 # of Ogg: RFC 3533, section 6; the last byte of a page's header is the number of its segments, whose sizes follow
 OGG_MARK, OGG_HEADER_BYTES, MAX_OGG_PAGE_BYTES = b"OggS\0", 27, 65_307
+OGG_FLAGS, OGG_IS_LAST = 5, 4  # place in the header, and the flag of the last page of a stream
 
 
 def header_problem(file: soundfile.SoundFile) -> str | None:
@@ -49,22 +50,27 @@ def end_problem(file: soundfile.SoundFile) -> str | None:
     """Return why the end of a file cannot be read, or None."""
     if not file.seekable():
         return f"unreadable audio: {file.subtype} cannot be read in parts; convert it to WAV or FLAC: {file.name}"
-    if file.format == "OGG" and _ends_in_page(file.name):
-        return f"truncated audio: it ends within a page of Ogg, in {file.name}"
+    if file.format == "OGG" and (problem := _ogg_end_problem(file.name)):
+        return problem
     file.seek(file.frames - 1)
     if len(file.read(1)) == 0:
         return f"truncated audio: the last of {file.frames} samples cannot be read from {file.name}"
     return None
 
 
-def _ends_in_page(path: str) -> bool:
-    """Return whether the last page of an Ogg file has fewer bytes than its header says: its length is in no header."""
+def _ogg_end_problem(path: str) -> str | None:
+    """Return what the last page of an Ogg file says of a part that is missing, or None: its length is in no header."""
     with open(path, "rb") as content:
         content.seek(max(0, content.seek(0, 2) - MAX_OGG_PAGE_BYTES))
         end = content.read()
     page = end[end.rfind(OGG_MARK) :]
-    if len(page) < OGG_HEADER_BYTES:
-        return True
-    num_segments = page[OGG_HEADER_BYTES - 1]
+    num_segments = page[OGG_HEADER_BYTES - 1] if len(page) >= OGG_HEADER_BYTES else 256
     sizes = page[OGG_HEADER_BYTES : OGG_HEADER_BYTES + num_segments]
-    return len(sizes) < num_segments or len(page) < OGG_HEADER_BYTES + num_segments + sum(sizes)
+    if len(sizes) < num_segments or len(page) < OGG_HEADER_BYTES + num_segments + sum(sizes):
+        return f"truncated audio: it ends within a page of Ogg, in {path}"
+    if not page[OGG_FLAGS] & OGG_IS_LAST:
+        return (
+            f"truncated audio: no page of Ogg is marked as the last, in {path}; if it is whole, rewrite it (ffmpeg -i "
+            "… -c copy …)"
+        )
+    return None

@@ -17,7 +17,7 @@ class CorpusFacts:
     Attributes:
         hours: of its utterances.
         num_utterances: how many.
-        num_speakers: that are named; 0: none is.
+        num_speakers: different names of speakers; 0: no utterance names its own.
         rate_hz: the highest sampling rate of its audio; None: it has features alone.
     """
 

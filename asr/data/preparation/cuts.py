@@ -59,7 +59,10 @@ def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
     for segment in manifests.supervisions:
         segments[segment.recording_id].append(segment)
     for name, source in manifests.sources().items():
+        first_s = 0.0 if isinstance(source, Recording) else source.start
         for segment in segments[name]:
+            if segment.start < first_s:  # by rounding
+                segment = segment.trim(segment.end, first_s)
             if isinstance(source, Recording) and _is_plain(source, segment):
                 yield _trimmed(source, segment)
                 continue

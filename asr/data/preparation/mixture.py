@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import TypeVar
 from lhotse import Features, SupervisionSegment
 from lhotse.utils import fastcopy
 
-from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source, files_of
 from asr.data.preparation.saved_corpus import SavedCorpus
 
 Item = TypeVar("Item")
@@ -112,13 +111,11 @@ def _refuse_leaks(sources: Mapping[str, Collection[Source]]) -> None:
 
 
 def _places(sources: Iterable[Source]) -> Iterator[tuple[str, str]]:
-    """Yield the corpus of each file of audio, or of features, and where it lies, links followed."""
+    """Yield the corpus of each file of audio, or of features, and where it lies."""
     for source in sources:
-        if isinstance(source, Features):
-            yield corpus_of(str(source.recording_id)), f"{os.path.realpath(source.storage_path)}/{source.storage_key}"
-        else:
-            for part in source.sources:
-                yield corpus_of(source.id), os.path.realpath(part.source)
+        corpus = corpus_of(str(source.recording_id if isinstance(source, Features) else source.id))
+        for place in files_of(source):
+            yield corpus, place
 
 
 def _named_manifests(corpus: SavedCorpus, split: str, name: str) -> Iterator[Manifests]:

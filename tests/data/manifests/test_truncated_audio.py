@@ -55,6 +55,15 @@ def test_ogg_that_ends_within_the_header_of_a_page_is_cut_short(tmp_path, num_by
     assert problem(path) == f"truncated audio: it ends within a page of Ogg, in {path}"
 
 
+def test_ogg_that_ends_with_a_page_that_is_not_the_last_is_cut_short(tmp_path):
+    """As a recorder leaves it that is killed: it writes whole pages."""
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, np.tile(NOISE, 20), RATE_HZ)
+    content = path.read_bytes()
+    path.write_bytes(content[: content.rindex(b"OggS\0")])
+    assert problem(path).startswith(f"truncated audio: no page of Ogg is marked as the last, in {path}; if it is whole")
+
+
 def test_a_header_of_rf64_that_claims_a_terabyte_is_refused(tmp_path):
     path = tmp_path / "a.rf64"
     soundfile.write(path, NOISE, RATE_HZ, format="RF64")

@@ -26,6 +26,15 @@ def test_audio_is_looked_at_once_however_many_cuts_lie_in_it(tmp_path, monkeypat
     assert looked_at == ["talk"]
 
 
+@pytest.mark.parametrize("start", [-1e-9, -0.0009])
+def test_a_segment_that_begins_before_its_recording_by_rounding_begins_with_it(tmp_path, start):
+    recording, segment = utterance(tmp_path, "a")
+    segment.start, segment.duration = start, 0.5
+    (cut,) = supervised_cuts(manifests((recording, segment)))
+    assert (cut.start, cut.end) == (0.0, pytest.approx(0.5 + start, abs=1e-4))
+    assert cut.load_audio().shape[1] > 0
+
+
 def test_transcripts_are_normalized_and_the_rest_of_a_supervision_is_kept(tmp_path):
     recording, segment = utterance(tmp_path, "a", text="  Hello,\tWORLD ")
     segment.speaker, segment.language, segment.custom = "anna", "en", {"accent": "x"}

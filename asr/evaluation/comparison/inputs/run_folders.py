@@ -67,7 +67,7 @@ def read_runs(
     Args:
         folders: of runs.
         free: tells of each config which keys do not change the result.
-        failed_folders: of runs that failed by themselves; others without a summary go on, or may be resumed.
+        failed_folders: of runs that failed by themselves; others without a summary still run, or may be resumed.
     """
     read: list[_Files] = []
     failed: list[_Start] = []

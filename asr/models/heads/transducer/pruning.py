@@ -43,7 +43,7 @@ def band_starts(passing: Tensor, num_frames: Tensor, num_tokens: Tensor, num_kep
     """Return the first of the R places that are kept in each frame: those that paths pass most probably.
 
     It starts at 0, ends at the last R places, never falls, and rises by at most R - 1 from frame to frame, so that a
-    path may always go on.
+    path may always continue.
 
     Args:
         passing: (B, T, S) probability that a path passes.
