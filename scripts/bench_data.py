@@ -65,7 +65,7 @@ def waiting(config: dict[str, Any], data_module: DataModule, prepared: PreparedD
     waited, start = 0.0, time.monotonic()
     for _ in range(NUM_UPDATES):
         asked = time.monotonic()
-        batch = next(batches)
+        batch = next(batches).to("cpu")
         waited += time.monotonic() - asked
         generator = torch.Generator().manual_seed(batch.seed)
         losses = recognizer.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
