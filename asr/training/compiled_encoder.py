@@ -74,7 +74,7 @@ class CompiledEncoder(pl.Callback):
         assert isinstance(encoder, LayeredEncoder)
         compile_layers(encoder)
         try:
-            with torch.random.fork_rng():
+            with torch.random.fork_rng([pl_module.device] if pl_module.device.type == "cuda" else []):
                 for example in EXAMPLES:
                     _differentiate(trainer, encoder, torch.zeros(*example, num_features, device=pl_module.device))
         except Exception as error:  # each of the compilers has errors of its own
