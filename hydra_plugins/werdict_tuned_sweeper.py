@@ -28,7 +28,7 @@ from asr.evaluation.formatting import count, shortlist
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
 
-OF_JOBS = ("gpus_per_job", "target_wer")  # keys of all sweeps that each job reads in its own config
+OF_JOBS = ("gpus_per_job", "jobs_per_gpu", "target_wer")  # keys of all sweeps that each job reads in its own config
 SHOWN = 3  # trials of a system in the printed table, the best ones
 
 console = PlainConsole()

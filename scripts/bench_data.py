@@ -55,36 +55,51 @@ def endless(dataset: Any, order: Any, data_module: DataModule) -> Iterator[Any]:
         yield from load_batches(dataset, order.epoch(epoch), data_module.workers)
 
 
-def waiting(config: dict[str, Any], data_module: DataModule, prepared: PreparedData, perturb: Any) -> None:
-    """Print which share of the time of training steps goes into waiting for batches."""
+def waiting(
+    config: dict[str, Any],
+    data_module: DataModule,
+    prepared: PreparedData,
+    perturb: Any,
+    device: str = "cpu",
+    num_updates: int = NUM_UPDATES,
+) -> tuple[float, float]:
+    """Return the seconds that training steps wait for batches, and those that they take in all."""
     torch.set_num_threads(num_threads(config["torch_threads"], config["data"]["workers"]["num_workers"]))
-    recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
+    recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std).to(device)
     optimizer = build_update_parts(config).optimizer_factory(recognizer.named_parameters())
     batches = endless(*data_module.training_data(prepared.cuts("train"), 1, perturb), data_module)
     next(batches)  # starting the workers is not waiting
     waited, start = 0.0, time.monotonic()
-    for _ in range(NUM_UPDATES):
+    for _ in range(num_updates):
+        if device != "cpu":
+            torch.cuda.synchronize()  # what the device still does is no waiting for batches
         asked = time.monotonic()
         batch = next(batches)
         waited += time.monotonic() - asked
+        batch = batch.to(device)
         generator = torch.Generator().manual_seed(batch.seed)
         losses = recognizer.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
         optimizer.zero_grad()
         (losses.total.sum() / batch.num_tokens.sum()).backward()
         optimizer.step()
-    total = time.monotonic() - start
-    print(f"training: waited {waited:.2f} s of {total:.1f} s for batches: {100 * waited / total:.1f} %")
+    return waited, time.monotonic() - start
+
+
+def composed(overrides: list[str]) -> dict[str, Any]:
+    """Return the config of asr-train with overrides."""
+    quieten()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return plain(compose("train", overrides=overrides))
 
 
 def main(overrides: list[str]) -> None:
     """Run both measurements on the data of a composed config."""
-    quieten()
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = plain(compose("train", overrides=overrides))
+    config = composed(overrides)
     prepared, parts = data_for_run(config), build_data_parts(config)
     data_module = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
     loader_alone(data_module, prepared, parts.perturb)
-    waiting(config, data_module, prepared, parts.perturb)
+    waited, total = waiting(config, data_module, prepared, parts.perturb)
+    print(f"training: waited {waited:.2f} s of {total:.1f} s for batches: {100 * waited / total:.1f} %")
 
 
 if __name__ == "__main__":

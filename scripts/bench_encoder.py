@@ -27,6 +27,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from asr.cli.builders.targets import locate
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "encoder"
@@ -52,21 +53,31 @@ class Seconds:
 
 def preset(name: str) -> dict[str, Any]:
     """Return the options of an encoder of configs/encoder."""
+    return {key: value for key, value in _composed(name).items() if key != "_target_"}
+
+
+def _composed(name: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         options = OmegaConf.to_container(compose(name))
     assert isinstance(options, dict)
-    return {str(key): value for key, value in options.items() if key != "_target_"}
+    return {str(key): value for key, value in options.items()}
+
+
+def build_ours(encoder: str) -> nn.Module:
+    """Return an encoder of configs/encoder; a Zipformer is late in training."""
+    torch.manual_seed(0)
+    ours: nn.Module = locate(_composed(encoder)["_target_"], "encoder")(NUM_FEATURES, **preset(encoder))
+    if isinstance(ours, ZipformerEncoder):
+        ours.set_batch_count(LATE * ours.ref_duration_s)
+    return ours
 
 
 def build(name: str, encoder: str, package: Path, eager: bool) -> nn.Module:
     """Return ours or theirs, in training mode, late in training."""
-    torch.manual_seed(0)
-    options = preset(encoder)
     if name == "ours":
-        ours = ZipformerEncoder(NUM_FEATURES, **options).train()
-        ours.set_batch_count(LATE * ours.ref_duration_s)
-        return ours
-    theirs = Reference(load(package, compiled=not eager), options, causal=False).train()
+        return build_ours(encoder).train()
+    torch.manual_seed(0)
+    theirs = Reference(load(package, compiled=not eager), preset(encoder), causal=False).train()
     theirs.set_time(LATE)
     return theirs
 

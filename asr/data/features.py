@@ -17,6 +17,9 @@ from asr.data.manifests.numpy_files import check_npy
 from asr.data.resampling import at_rate
 from asr.error_text import text_of
 from asr.errors import refuse_lack_of_resources
+from asr.features.log_mel import LogMelOptions
+
+LARGEST = 1e12  # of a sample; the spectrum of larger ones is infinite in 32 bits
 
 
 class Features(Protocol):
@@ -25,6 +28,7 @@ class Features(Protocol):
     num_features: int
     frame_shift_s: float
     precomputed: bool  # read from disk in training
+    on_device: bool  # loaders bring audio; the device of the recognizer makes features of it
     from_audio: bool
     sampling_rate_hz: int  # of audio when features are made from it; 0 if they are not
 
@@ -49,6 +53,23 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
     return matrix
 
 
+def read_audio(features: LogMel, cut: Cut) -> np.ndarray:
+    """Return samples (N,) float32 of which finite features can be made.
+
+    Raises:
+        ValueError: they cannot be read, or are too large or too few.
+        OutOfMemory: memory ran out.
+    """
+    try:
+        samples = features.audio(cut)
+    except Exception as error:  # a decoder may raise anything on a broken file
+        refuse_lack_of_resources(error, cut.id)
+        raise ValueError(cause(error)) from error
+    if not (np.abs(samples) <= LARGEST).all():
+        raise ValueError("features would not be finite; the audio holds NaN, infinity or samples above 1e12")
+    return samples
+
+
 def cause(error: BaseException) -> str:
     """Return the first error of a chain."""
     # lhotse wraps a decoder's error several times, and the outer messages do not repeat its text
@@ -65,6 +86,8 @@ class LogMel:
         sampling_rate_hz: rate of the audio; other rates are resampled to it.
         frame_shift_ms: distance between frames, from 2.5 (above 48 kHz: 5) to 25.
         precomputed: compute once when preparing and read from disk, instead of computing when a cut is read.
+        on_device: load audio when training and decoding, and compute on the device of the recognizer, in batches;
+            the same features within 1e-4. Preparing and streaming compute per cut.
     """
 
     from_audio = True
@@ -75,7 +98,10 @@ class LogMel:
         sampling_rate_hz: int = 16_000,
         frame_shift_ms: float = 10.0,
         precomputed: bool = False,
+        on_device: bool = False,
     ) -> None:
+        if precomputed and on_device:
+            raise ValueError("precomputed features are read from disk; choose precomputed=true or on_device=true")
         if not 4 <= num_mels <= 256:
             raise ValueError(f"num_mels must be in [4, 256], given {num_mels}")
         if not 4_000 <= sampling_rate_hz <= 192_000:
@@ -87,7 +113,8 @@ class LogMel:
                 f"frame_shift_ms must be in [{shortest}, 25] at {sampling_rate_hz} Hz, given {frame_shift_ms}"
             )
         self.num_features, self.sampling_rate_hz, self.precomputed = num_mels, sampling_rate_hz, precomputed
-        self.frame_shift_s = frame_shift_ms / 1000
+        self.on_device, self.frame_shift_s = on_device, frame_shift_ms / 1000
+        self.options = LogMelOptions(num_mels, sampling_rate_hz, self.frame_shift_s)
         self.extractor = Fbank(
             FbankConfig(sampling_rate=sampling_rate_hz, num_mel_bins=num_mels, frame_shift=self.frame_shift_s)
         )
@@ -97,14 +124,18 @@ class LogMel:
         if self.precomputed and cut.has_features:
             check_npy(os.path.join(cut.features.storage_path, cut.features.storage_key))
             return cut.load_features()
-        audio = at_rate(cut, self.sampling_rate_hz).load_audio()[0]
+        return self.extractor.extract(self.audio(cut), self.sampling_rate_hz)
+
+    def audio(self, cut: Cut) -> np.ndarray:
+        """Return samples (N,) float32 of the cut's first channel, at the rate of the features."""
+        audio: np.ndarray = at_rate(cut, self.sampling_rate_hz).load_audio()[0]
         # lhotse 1.33 mirrors half a window at each end; shorter audio ends in a RuntimeError of setStorage
         window_s = self.extractor.config.frame_length
         if len(audio) < window_s / 2 * self.sampling_rate_hz:
             raise ValueError(
                 f"too short: {len(audio)} samples at {self.sampling_rate_hz} Hz; features need {window_s / 2 * 1000} ms"
             )
-        return self.extractor.extract(audio, self.sampling_rate_hz)
+        return audio
 
 
 class PrecomputedFeatures:
@@ -116,6 +147,7 @@ class PrecomputedFeatures:
     """
 
     precomputed = True
+    on_device = False
     from_audio = False
     sampling_rate_hz = 0
 

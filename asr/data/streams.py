@@ -12,12 +12,10 @@ import torch
 from lhotse.augmentation.resample import Resample as SincFilter
 from numpy.typing import NDArray
 
-from asr.data.features import LogMel
+from asr.data.features import LARGEST, LogMel
 from asr.data.manifests.decoding_limits import rate_problem, resampling_problem
 
 Samples = NDArray[np.float32]
-
-LARGEST = 1e12  # of a sample; the spectrum of larger ones is infinite in 32 bits
 
 
 class FeatureStream:

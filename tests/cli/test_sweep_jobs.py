@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -51,6 +52,13 @@ def test_one_value_that_does_not_change_the_training_does_not_change_the_name():
     assert swept_free_keys(["torch_threads=1", "logger=csv", "optimizer=eve,adamw"], {}) == []
     names = {job_name(["seed=1", f"torch_threads={n}"], {**CONFIG, "torch_threads": n}) for n in (1, 2)}
     assert len(names) == 1
+
+
+def test_jobs_from_before_the_encoder_could_be_compiled_are_found():
+    older = {"devices": 1}
+    compiled, plain = ({**CONFIG, "trainer": {**older, "compile": value}} for value in (True, False))
+    assert job_name(["seed=1"], plain) == job_name(["seed=1"], {**CONFIG, "trainer": older})
+    assert job_name(["seed=1"], plain) != job_name(["seed=1"], compiled)
 
 
 def test_long_overrides_whose_names_begin_alike_are_different_jobs():
@@ -107,6 +115,37 @@ def test_a_job_may_have_all_gpus_or_share_them(two_gpus):
     assert _visible(2) == "3,GPU-a/b"
     with claimed_gpus(None) as shared:
         assert shared[VARIABLE] == "3,GPU-a/b"
+
+
+def test_jobs_may_share_gpus_and_go_where_the_fewest_are(two_gpus):
+    got: list[str] = []
+
+    def visible(**options) -> None:
+        with claimed_gpus(**options) as environment:
+            got.append(environment[VARIABLE])
+
+    with contextlib.ExitStack() as held:
+        found = [held.enter_context(claimed_gpus(None, jobs_per_gpu=2))[VARIABLE] for _ in range(4)]
+        assert found == ["3", "GPU-a/b", "3", "GPU-a/b"]
+        waiting = [
+            threading.Thread(target=visible, kwargs=options)
+            for options in ({"count": 1, "jobs_per_gpu": 2}, {"count": 1})
+        ]
+        for thread in waiting:
+            thread.start()
+        waiting[0].join(0.7)
+        assert not got, "a fifth job, or one that wants a GPU alone, waits"
+    for thread in waiting:
+        thread.join(5)
+    assert len(got) == 2
+    with claimed_gpus(2, jobs_per_gpu=3) as both:
+        assert both[VARIABLE] == "3,GPU-a/b"
+
+
+@pytest.mark.parametrize("shared", [0, -1, True, "2", 65])
+def test_impossible_numbers_of_jobs_on_a_gpu_are_refused(two_gpus, shared):
+    with pytest.raises(ConfigError, match="jobs_per_gpu must be null, or 1 to 64"), claimed_gpus(1, shared):
+        pass
 
 
 @pytest.mark.parametrize("count", [0, 3, True, "1"])

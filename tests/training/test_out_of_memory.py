@@ -109,7 +109,7 @@ def test_other_errors_stay_what_they_are():
 class Fails:
     """Features, or an extractor, for which there is no memory."""
 
-    precomputed, sampling_rate_hz = False, 8000
+    precomputed, on_device, sampling_rate_hz = False, False, 8000
 
     def __call__(self, *_):
         try:

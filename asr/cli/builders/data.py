@@ -122,7 +122,8 @@ def prepare_data(
     trainer = parts.tokenizer_trainer
     spec_name = fingerprint(
         {key: data[key] for key in ("text", "limits")}
-        | {"features": config["features"], "layout": LAYOUT}
+        | {"features": {name: value for name, value in config["features"].items() if name != "on_device"}}
+        | {"layout": LAYOUT}
         | {"tokenizer": trainer.tokenizer.state() if isinstance(trainer, KeptTokenizer) else config["tokenizer"]}
     )
     corpus_name, make_corpus = _mixture(data, recorded) if data.get("sources") else _corpus(data, recorded)

@@ -38,6 +38,7 @@ from asr.data.loading.acoustics import Acoustics
 from asr.models.recognizer import Recognizer
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
+from asr.training.compiled_encoder import check_compilable, check_compiler
 from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.initial_weights import freeze
 from asr.training.processes import is_started_as_rank
@@ -106,6 +107,8 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     transcripts_lm(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline(config, data, on_cpu)
+    if config["trainer"].get("compile", False):
+        _check_compilable(recognizer.encoder, on_cpu)
     source = read_source(config, data.features, recognizer.state_dict(), resumed)
     _warn_of_decay(try_updates(config, recognizer, on_cpu), config)
     return Outline(trainer, callbacks, data, recognizer.encoder, source)
@@ -173,6 +176,14 @@ def _freeze(recognizer: nn.Module, patterns: Sequence[str]) -> None:
         freeze(recognizer, patterns)
     except ValueError as error:
         raise ConfigError(f"init.freeze: {error}") from error
+
+
+def _check_compilable(encoder: nn.Module, on_cpu: bool) -> None:
+    try:
+        check_compilable(encoder)
+        check_compiler(on_cpu)
+    except ValueError as error:
+        raise ConfigError(f"trainer.{error}") from error
 
 
 def _check_health(config: Mapping[str, Any]) -> None:

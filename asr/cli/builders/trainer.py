@@ -16,6 +16,7 @@ from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
 from asr.subprocesses import is_first_process
+from asr.training.compiled_encoder import CompiledEncoder
 
 MOST_UPDATES = 2**63 - 1  # the largest count of Lightning and torch
 MOST_MICRO_BATCHES = 10_000  # of an update
@@ -70,9 +71,12 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         _check_count(node["max_epochs"], "trainer.max_epochs", MOST_EPOCHS)
     if node.get("check_val_every_n_epoch") is not None:
         raise ConfigError("trainer.check_val_every_n_epoch must be null: validations are counted in updates")
+    for name in ("step_in_backward", "compile"):
+        if not isinstance(node.get(name, False), bool):
+            raise ConfigError(f"trainer.{name} must be true or false, given {node[name]!r}")
     in_backward = node.pop("step_in_backward", False)
-    if not isinstance(in_backward, bool):
-        raise ConfigError(f"trainer.step_in_backward must be true or false, given {in_backward!r}")
+    if node.pop("compile", False):
+        callbacks = [*callbacks, CompiledEncoder()]
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
     if node.get("accelerator") not in ACCELERATORS:

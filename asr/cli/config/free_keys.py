@@ -28,6 +28,8 @@ def free_in_comparison(config: Mapping[str, Any]) -> list[str]:
     """
     free = [key for key in FREE if key not in DECISIVE]
     callbacks = config.get("callbacks")
+    if not at(config, "trainer", "compile"):  # older runs lack it
+        free.append("trainer.compile")
     # both are lacking in older runs
     is_raw = config.get("weights", "raw") == "raw"
     if is_raw:

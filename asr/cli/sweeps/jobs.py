@@ -74,6 +74,8 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
     texts = (re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in parts)
     label = "_".join(texts)[:LONGEST_LABEL]
     trained = {key: value for key, value in flatten(config).items() if not _is_free(key)}
+    if not trained.get("trainer.compile"):
+        trained.pop("trainer.compile", None)  # sweeps that are older than this key find their jobs
     # the label may be cut, and options that do not change the training are in the words alone
     digest = hashlib.sha256(json.dumps([trained, words], sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{label or 'default'}-{digest}"
@@ -185,7 +187,7 @@ def _run_to_end(
     code = None
     try:
         with _output(sweep_dir / RECORDS / f"{name}.log" if to_file else None) as output:
-            code = _run(command, words, config.get("sweep", {}).get("gpus_per_job"), output)
+            code = _run(command, words, config.get("sweep", {}), output)
     finally:
         status = "interrupted" if code in (None, TRY_AGAIN) else "failed"
         if not code and is_finished(folder):
@@ -194,8 +196,8 @@ def _run_to_end(
     print(f"{name}: {status}" + (f" with exit code {code}" if code else ""), flush=True)
 
 
-def _run(command: str, words: Sequence[str], num_gpus: int | None, output: IO[str] | None) -> int:
-    with claimed_gpus(num_gpus) as environment:
+def _run(command: str, words: Sequence[str], sweep: Mapping[str, Any], output: IO[str] | None) -> int:
+    with claimed_gpus(sweep.get("gpus_per_job"), sweep.get("jobs_per_gpu")) as environment:
         process = subprocess.Popen(
             [sys.executable, "-m", "asr.cli", command, *words],
             env={**environment, JOB_VARIABLE: "1"},

@@ -1,6 +1,6 @@
 """Cuts → a batch.
 
-B utterances, T frames, F mel bins, U tokens.
+B utterances, N samples, T frames, F mel bins, U tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, get_worker_info
 
-from asr.data.features import Features, cause, read_features
+from asr.data.features import Features, LogMel, cause, read_audio, read_features
+from asr.data.loading.audio_batch import AudioBatch
 from asr.data.loading.batch import Batch
 from asr.data.manifests.audio_checks import refuse_changed
 from asr.data.manifests.decoding_limits import too_long
@@ -31,7 +32,8 @@ Perturb = Callable[[Cut, random.Random], Cut]
 class SpeechDataset(Dataset):
     """Reads the cuts of a micro-batch; the result depends on the cuts and the seed alone.
 
-    A cut that cannot be read is skipped and named in ``Batch.skipped``; if none can be read, the batch is empty.
+    A cut that cannot be read is skipped and named in ``Batch.skipped``; if none can be read, the batch is empty. With
+    features that are computed on the device, a batch holds audio until it is moved there, by ``to``.
 
     Args:
         features: cut → features.
@@ -50,7 +52,7 @@ class SpeechDataset(Dataset):
         for cut in cuts:
             try:
                 with one_thread():
-                    read.append((cut, self._features(cut, seed)))
+                    read.append((cut, self._read(cut, seed)))
             except Exception as error:  # a decoder may raise anything on a broken file
                 if caused_by_memory(error) and get_worker_info() is not None:
                     raise WorkerLost(f"out of memory while reading {cut.id}") from error
@@ -58,9 +60,22 @@ class SpeechDataset(Dataset):
                     raise WorkerLost(f"Too many open files for {cut.id} to be read") from error
                 refuse_lack_of_resources(error, cut.id)
                 skipped.append((cut.id, cause(error)))
+        if self.features.on_device and read:
+            return self._audio_batch(read, seed, tuple(skipped))
         return _collate(read, self.tokenizer, seed, tuple(skipped))
 
-    def _features(self, cut: Cut, seed: int) -> Tensor:
+    def _audio_batch(
+        self, read: Sequence[tuple[Cut, Tensor]], seed: int, skipped: tuple[tuple[str, str], ...]
+    ) -> AudioBatch:
+        assert isinstance(self.features, LogMel)
+        options = self.features.options
+        # without features yet, but with their lengths
+        lengths = [(cut, torch.empty(options.num_frames(len(samples)), 0)) for cut, samples in read]
+        audio = [torch.from_numpy(options.mirrored(samples.numpy())) for _, samples in read]
+        batch = _collate(lengths, self.tokenizer, seed, skipped)
+        return AudioBatch(**vars(batch), audio=_padded(audio), options=options)
+
+    def _read(self, cut: Cut, seed: int) -> Tensor:
         reads_audio = cut.has_recording and not self.features.precomputed
         rate_hz = self.features.sampling_rate_hz
         if reads_audio:
@@ -71,6 +86,9 @@ class SpeechDataset(Dataset):
             # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
             cut = cut.resample(rate_hz) if reads_audio and rate_hz else cut
             cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
+        if self.features.on_device:
+            assert isinstance(self.features, LogMel)
+            return torch.from_numpy(read_audio(self.features, cut))
         return torch.from_numpy(read_features(self.features, cut))
 
 

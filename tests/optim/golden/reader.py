@@ -159,7 +159,7 @@ class Trajectory:
         return max(
             _relative_difference(got, wanted[f"{self.name}/{self.kind}/{step}/{name}{suffix}"])
             for name, param in params.items()
-            for suffix, got in probes(param.detach().numpy()).items()
+            for suffix, got in probes(param.detach().cpu().numpy()).items()
         )
 
 

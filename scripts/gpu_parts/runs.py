@@ -1,0 +1,91 @@
+"""Runs of asr-train that parts of the report start, and what they leave."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from soak import SMALL, log_end
+
+from gpu_parts.setting import Setting
+
+TRAINERS = {"cuda": ("trainer=gpu",), "cpu": ("trainer=cpu",)}
+# six updates of a model of a few thousand weights
+TINY = (
+    *(word for word in SMALL if not word.startswith(("data.prepare", "trainer."))),
+    "data.prepare.num_train=24",
+    "data.prepare.num_dev=4",
+    "data.prepare.num_test=4",
+    "data.workers.num_workers=0",
+    "encoder.d_model=16",
+    "encoder.num_heads=2",
+    "encoder.d_feedforward=16",
+)
+
+
+class RunEnded(RuntimeError):
+    """A run ended with another exit code than 0; the message holds its last lines."""
+
+
+def train(folder: Path, *words: str, launcher: Sequence[str] = ()) -> float:
+    """Run asr-train, its output appended to log.txt; return its seconds.
+
+    Args:
+        folder: to run it in.
+        words: its command line.
+        launcher: command that starts it, such as torchrun; none: Python.
+
+    Raises:
+        RunEnded: it failed.
+    """
+    begin = time.monotonic()
+    with (folder / "log.txt").open("ab") as log:
+        command = [*(launcher or (sys.executable,)), "-m", "asr.cli.train", *words, "logger=csv"]
+        code = subprocess.run(command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL).returncode
+    if code:
+        raise RunEnded(f"exit code {code}: {log_end(folder)}")
+    return time.monotonic() - begin
+
+
+def trainer_words(setting: Setting) -> tuple[str, ...]:
+    """Return the overrides that choose the device."""
+    return TRAINERS[setting.device]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a finished run says about itself.
+
+    Attributes:
+        wer: of its test set, a fraction.
+        minutes: of its updates and validations.
+        audio_s_per_s: seconds of audio in an update for each second of it.
+        optimizer_share: of the time of updates; None: unknown.
+    """
+
+    wer: float
+    minutes: float
+    audio_s_per_s: float
+    optimizer_share: float | None
+
+
+def ended(run_dir: Path) -> Ended:
+    """Read ``report/summary.json`` and ``metrics.csv`` of a run."""
+    summary: dict[str, Any] = json.loads((run_dir / "report" / "summary.json").read_text(encoding="utf-8"))
+    lines = [line.split(",") for line in (run_dir / "metrics.csv").read_text(encoding="utf-8").splitlines()]
+    audio = [float(line[2]) for line in lines if len(line) > 2 and line[1] == "train/audio_s"]
+    cost, (test, *_) = summary["cost"], summary["test"].values()
+    per_update = cost["seconds_per_update"] or float("nan")
+    return Ended(
+        wer=float(test["wer"]),
+        minutes=float(cost["training_seconds"]) / 60,
+        audio_s_per_s=statistics.fmean(audio) / per_update if audio else float("nan"),
+        optimizer_share=cost["optimizer_share"],
+    )

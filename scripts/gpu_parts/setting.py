@@ -1,0 +1,95 @@
+"""What a part of the report is given, and the rows that it yields."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+INSTALL = {
+    "heavyball": "pip install '.[bench]'",
+    "pytorch_optimizer": "pip install '.[bench]'",
+    "pytest": "pip install '.[dev]'",
+    "hypothesis": "pip install '.[dev]'",
+    "espeakng_loader": "pip install '.[tts]'",
+    "torchaudio": "pip install '.[torchaudio]'",
+    "zipformer": "pip install --no-deps 'zipformer==0.1.3'",
+}
+MINUTES = 7.0  # of a part, after which nothing new is begun in it
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a part runs, and how much of it.
+
+    Attributes:
+        device: ``cuda`` or ``cpu``.
+        small: whether to show only that everything works.
+        work: an empty folder.
+        data: folder with archives of corpora, or None.
+    """
+
+    device: str
+    small: bool
+    work: Path
+    data: Path | None = None
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device != "cpu"
+
+    def is_late(self) -> bool:
+        """Return whether nothing new should begin."""
+        return time.monotonic() - self.begun > 60 * MINUTES
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the report.
+
+    Attributes:
+        check: what was looked at.
+        value: what was found.
+        goal: what it should be; empty: nothing is asked.
+        met: whether it is; None: nothing is asked, or it was not measured.
+    """
+
+    check: str
+    value: str
+    goal: str = ""
+    met: bool | None = None
+
+
+def at_most(check: str, value: float, limit: float, unit: str = "") -> Row:
+    """Return a row of a number that must not be larger than a limit."""
+    return Row(check, f"{value:.3g}{unit}", f"at most {limit:.3g}{unit}", value <= limit)
+
+
+def holds(check: str, fact: bool, value: str = "", goal: str = "yes") -> Row:
+    """Return a row of what must be true."""
+    return Row(check, value or ("yes" if fact else "no"), goal, fact)
+
+
+def left_out(check: str, why: str) -> Row:
+    """Return a row of what was not measured."""
+    return Row(check, f"not measured: {why}")
+
+
+def until_error(check: str, rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield rows, and a missed one in place of an error: what comes after it is still measured."""
+    try:
+        yield from rows
+    except Exception as error:  # of kernels and compilers, which have errors of their own
+        said = (str(error).strip().splitlines() or [""])[0][:200]
+        yield Row(check, f"{type(error).__name__}: {said}", "no error", met=False)
+
+
+def lacking(package: str) -> str:
+    """Return how to install a package that is not installed; empty if it is."""
+    if importlib.util.find_spec(package) is not None:
+        return ""
+    return f"{package} is not installed: {INSTALL[package]}"

@@ -1,0 +1,118 @@
+"""Whole runs to their published WER: minutes, audio seconds per second, shares of the loader and of the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench_data import composed, waiting
+
+from asr.cli.builders.data import data_for_run
+from asr.cli.builders.parts import build_data_parts
+from asr.data.loading.data_module import DataModule
+from gpu_parts.runs import TINY, Ended, RunEnded, ended, train, trainer_words
+from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, until_error
+
+MOST_WAITING = 0.05  # of the time of updates
+WORKERS = (4, 12)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A recipe, and the test WER in % that its RESULTS.md gives as the upper end of an interval.
+
+    With ``archive`` it is read from the folder of data; without one it is spoken on the spot.
+    """
+
+    recipe: str
+    published: float
+    archive: str = ""
+
+
+CORPORA = [
+    Corpus("digits/transformer_ctc", 3.43),
+    Corpus("fsdd/transformer_ctc", 1.73, "fsdd_flac.tar"),
+    Corpus("an4/transformer_ctc", 29.39, "an4_feats.tar"),
+    Corpus("phrases/transformer_ctc", 25.39),
+]
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """Yield how long updates wait for data, a run of each corpus, and runs that share a device."""
+    why, corpora = lacking("espeakng_loader"), CORPORA[:1] if setting.small else CORPORA
+    if why:
+        yield left_out("digits and phrases, which are spoken on the spot", why)
+        corpora = [corpus for corpus in corpora if corpus.archive]
+    else:
+        yield from until_error("waiting for the loader", _loading(setting))
+    for corpus in corpora:
+        for precision in ("bf16-mixed",) if setting.small else ("bf16-mixed", "16-mixed"):
+            yield _run(setting, corpus, precision)
+    if not why:
+        yield from until_error("seeds on one device", _shared(setting))
+
+
+def _words(setting: Setting, corpus: Corpus) -> tuple[str, ...]:
+    source = () if not corpus.archive else (f"data.source={setting.data}/{corpus.archive}",)
+    size = (*TINY, "trainer.max_steps=4", "trainer.val_check_interval=2") if setting.small else ()
+    return (f"recipe={corpus.recipe}", *source, *trainer_words(setting), *size)
+
+
+def _run(setting: Setting, corpus: Corpus, precision: str) -> Row:
+    check = f"{corpus.recipe}, {precision}"
+    if corpus.archive and not (setting.data and (setting.data / corpus.archive).is_file()):
+        return left_out(check, f"--data names no folder with {corpus.archive}")
+    if setting.is_late():
+        return left_out(check, "the time of the part was used up")
+    name = f"{corpus.recipe.replace('/', '-')}-{precision}"
+    try:
+        train(setting.work, *_words(setting, corpus), f"trainer.precision={precision}", f"run_dir={name}")
+    except RunEnded as error:
+        return Row(check, str(error)[-300:], "a result", met=False)
+    found = ended(setting.work / name)
+    if setting.small:
+        return Row(check, _text(found))
+    return Row(check, _text(found), f"at most {corpus.published:g} % WER", 100 * found.wer <= corpus.published)
+
+
+def _text(found: Ended) -> str:
+    share = "" if found.optimizer_share is None else f", optimizer {found.optimizer_share:.1%}"
+    return f"WER {found.wer:.2%}, {found.minutes:.2f} minutes, {found.audio_s_per_s:,.0f} audio s/s{share}"
+
+
+def _loading(setting: Setting) -> Iterator[Row]:
+    """Yield the share of the time in which updates wait for the loader."""
+    data = ("data.dir=" + str(Path(setting.work, "data", "digits")),)
+    words = [*_words(setting, CORPORA[0]), *data]
+    for num_workers in (1,) if setting.small else WORKERS:
+        for features in ("log_mel", "log_mel_on_device"):
+            config = composed([*words, f"features={features}", f"data.workers.num_workers={num_workers}"])
+            prepared, parts = data_for_run(config, quiet=True), build_data_parts(config)
+            data_module = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+            num = 3 if setting.small else 100
+            waited, total = waiting(config, data_module, prepared, parts.perturb, setting.device, num)
+            check = f"share of the time that updates wait for {num_workers} workers, features={features}"
+            if setting.on_gpu and features == "log_mel_on_device":
+                yield at_most(check, waited / total, MOST_WAITING)
+            else:
+                yield Row(check, f"{waited / total:.3g}")
+
+
+def _shared(setting: Setting) -> Iterator[Row]:
+    """Yield what it takes to train seeds one after another, and at a time on one GPU."""
+    seeds = "1,2" if setting.small else "1,2,3"
+    common = ("-m", *_words(setting, CORPORA[0]), f"seed={seeds}", "decode_test=false")
+    num = len(seeds.split(","))
+    shared = (f"sweep.jobs_per_gpu={num}",) if setting.on_gpu else ()
+    together = ("hydra/launcher=parallel", f"hydra.launcher.n_jobs={num}", *shared)
+    seconds = {}
+    for name, words in (("one after another", tuple[str, ...]()), ("at a time", together)):
+        check = f"{num} seeds {name}"
+        if setting.is_late():
+            yield left_out(check, "the time of the part was used up")
+            return
+        seconds[name] = train(setting.work, *common, *words, f"sweep.name={name.replace(' ', '-')}")
+        yield Row(check, f"{seconds[name]:.1f} s")
+    before, after = seconds.values()
+    yield Row(f"{num} seeds at a time on one device", f"{before / after:.2f} times as fast")

@@ -1,0 +1,108 @@
+"""Everything that only a GPU can show, in one command; each part is a process of its own.
+
+    python scripts/gpu_report.py --out DIR [--parts correct,optimizers] [--data FOLDER] [--small --device cpu] [--again]
+
+Writes ``DIR/<part>.json``, row by row, and ``DIR/report.md``. A part that is complete for this commit, device and size
+is kept, unless --again is given; the others are run. Nothing is downloaded: corpora are spoken on the spot, or read
+from archives in --data. Exits with 1 if a goal is missed or a part does not end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(1, str(ROOT))  # for the arrays of the tests
+
+import torch  # noqa: E402
+from command_line import listed  # noqa: E402
+from gpu_parts.results import PartFile, circumstances, write_report  # noqa: E402
+from gpu_parts.setting import Setting  # noqa: E402
+
+PARTS = ("correct", "optimizers", "encoders", "training", "exactness", "distributed")
+MOST_SECONDS = 600  # of a part; it begins nothing new after seven minutes
+
+
+def key_of(setting_words: argparse.Namespace, about: dict[str, object]) -> dict[str, object]:
+    """Return what a part must have in common with one that was done before to be kept."""
+    return {name: about[name] for name in ("commit", "device", "torch")} | {"small": setting_words.small}
+
+
+def run_alone(options: argparse.Namespace) -> None:
+    """Run one part in this process."""
+    part, about = options.alone, circumstances(options.device)
+    module, file = importlib.import_module(f"gpu_parts.{part}"), PartFile(options.out, part)
+    with tempfile.TemporaryDirectory(prefix=f"gpu-{part}-", ignore_cleanup_errors=True) as work:
+        setting = Setting(options.device, options.small, Path(work), options.data)
+        for row in file.write(key_of(options, about), about, module.rows(setting)):
+            mark = {True: "ok", False: "NO", None: "  "}[row.met]
+            print(f"{mark} {row.check}: {row.value}{f' (goal: {row.goal})' if row.goal else ''}", flush=True)
+
+
+def run_part(part: str, options: argparse.Namespace, key: dict[str, object]) -> None:
+    """Run one part in a process of its own, and record it if it does not end well."""
+    print(f"== {part}", flush=True)
+    file = PartFile(options.out, part)
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    words = [word for word in sys.argv[1:] if word != "--again"]
+    command = [sys.executable, __file__, *words, "--alone", part]
+    try:
+        code = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, timeout=MOST_SECONDS).returncode
+        said = f"with exit code {code}; its last lines are on the terminal" if code else ""
+    except subprocess.TimeoutExpired:
+        said = f"after {MOST_SECONDS} s, which is the most"
+    if said:
+        file.add_failure(key, said)
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
+    parser.add_argument("--parts", default=",".join(PARTS), help="with commas (default: %(default)s)")
+    parser.add_argument("--data", type=Path, help="folder with fsdd_flac.tar and an4_feats.tar")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--small", action="store_true", help="show only that everything works, in minutes on a CPU")
+    parser.add_argument("--again", action="store_true", help="run parts that are complete, too")
+    parser.add_argument("--alone", choices=PARTS, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    chosen = listed(parser, options.parts, PARTS)
+    options.parts = [part for part in PARTS if part in chosen]
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch finds no GPU here; to see that everything works: --small --device cpu")
+    if options.device == "cpu" and not options.small:
+        parser.error("--device cpu: on a CPU there is only the small form; add --small")
+    if options.data is not None and not options.data.is_dir():
+        parser.error(f"--data: {options.data} is no folder")
+    options.out, options.data = options.out.resolve(), options.data and options.data.resolve()
+    return options
+
+
+def main() -> int:
+    """Run what is not done, and write the report."""
+    options = parsed()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.alone:
+        run_alone(options)
+        return 0
+    key = key_of(options, circumstances(options.device))
+    for part in options.parts:
+        if PartFile(options.out, part).is_done(key) and not options.again:
+            print(f"== {part}: complete for {key['commit']}; --again runs it anew")
+            continue
+        run_part(part, options, key)
+        write_report(options.out, PARTS)
+    missed = write_report(options.out, PARTS)
+    print(f"{options.out / 'report.md'}: " + (f"{len(missed)} goals missed" if missed else "every goal was met"))
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+import torch
+from lhotse import Fbank, FbankConfig
+
+from asr.features.log_mel import LogMelFilterbank, LogMelOptions
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def audio(num_samples: int, seed: int = 0) -> np.ndarray:
+    """Noise whose level changes a thousandfold, with an offset."""
+    rng = np.random.default_rng(seed)
+    level = 10 ** (3 * np.sin(np.arange(num_samples) / 3000) - 3)
+    return (level * rng.normal(size=num_samples) * 0.1 + 0.01).astype(np.float32)
+
+
+def of_lhotse(options: LogMelOptions, samples: np.ndarray) -> np.ndarray:
+    config = FbankConfig(
+        sampling_rate=options.sampling_rate_hz, num_mel_bins=options.num_mels, frame_shift=options.frame_shift_s
+    )
+    return Fbank(config).extract(samples, options.sampling_rate_hz)
+
+
+def batch(options: LogMelOptions, utterances: list[np.ndarray], padding: float, device: str = "cpu") -> torch.Tensor:
+    mirrored = [torch.from_numpy(options.mirrored(samples)) for samples in utterances]
+    longest = max(map(len, mirrored))
+    padded = torch.stack([torch.nn.functional.pad(x, (0, longest - len(x)), value=padding) for x in mirrored])
+    num_frames = torch.tensor([options.num_frames(len(samples)) for samples in utterances])
+    return LogMelFilterbank(options).to(device)(padded.to(device), num_frames.to(device)).cpu()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rate_hz", [4_000, 8_000, 11_025, 16_000, 44_100, 192_000])
+@pytest.mark.parametrize(("num_mels", "shift_s"), [(80, 0.01), (23, 0.0125), (256, 0.005), (80, 0.025)])
+def test_features_are_those_of_lhotse(rate_hz, num_mels, shift_s, device):
+    options = LogMelOptions(num_mels, rate_hz, shift_s)
+    # the shortest that lhotse takes, ends within and between frames, a part of a second
+    for num_samples in (
+        -(-options.window // 2),
+        options.window,
+        3 * options.shift + 7,
+        rate_hz // 2,
+        rate_hz // 2 + 37,
+    ):
+        samples = audio(num_samples)
+        expected = of_lhotse(options, samples)
+        found = batch(options, [samples], 0.0, device)[0].numpy()
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+def test_silence_has_the_least_log_mel():
+    options = LogMelOptions(80, 16_000, 0.01)
+    silence = np.zeros(16_000, dtype=np.float32)
+    np.testing.assert_array_equal(batch(options, [silence], 0.0)[0], of_lhotse(options, silence))
+
+
+def test_padding_never_enters_a_window_and_is_zero_in_features():
+    options = LogMelOptions(20, 8_000, 0.01)
+    utterances = [audio(num, seed=num) for num in (4_000, 801, 799, 100)]
+    features = batch(options, utterances, padding=1e6)
+    for matrix, samples in zip(features, utterances, strict=True):
+        length = options.num_frames(len(samples))
+        np.testing.assert_allclose(matrix[:length], of_lhotse(options, samples), rtol=0, atol=1e-5)
+        assert not matrix[length:].any()
+
+
+def test_features_have_32_bits_under_autocast():
+    options = LogMelOptions(20, 8_000, 0.01)
+    plain = batch(options, [audio(4_000)], 0.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(batch(options, [audio(4_000)], 0.0), plain)

@@ -1,0 +1,123 @@
+"""The report of what only a GPU shows: its small form on a CPU, and how it keeps, resumes and explains."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+REPORT = ROOT / "scripts" / "gpu_report.py"
+
+
+def run(*words: str, code: int = 0) -> str:
+    """Run the script with one thread; return what it printed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(REPORT), *words], env=environment, text=True, capture_output=True, timeout=1800
+    )
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def setting(script, tmp_path):
+    """Return what makes the setting of a small report on a CPU."""
+    return script("gpu_parts.setting").Setting("cpu", True, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["correct", "optimizers", "encoders", "training", "exactness", "distributed"])
+def test_each_part_meets_its_goals_in_small_on_a_cpu(tmp_path, part):
+    printed = run("--out", str(tmp_path), "--small", "--device", "cpu", "--parts", part)
+    found = json.loads((tmp_path / f"{part}.json").read_text())
+    assert found["complete"], printed
+    assert found["rows"]
+    assert "every goal was met" in printed
+    assert f"## {part}" in (tmp_path / "report.md").read_text()
+
+
+def test_a_part_that_is_complete_is_kept_and_others_are_begun_anew(script, tmp_path):
+    results, setting = script("gpu_parts.results"), script("gpu_parts.setting")
+    key, rows = {"commit": "a", "small": True}, [setting.Row("one", "1"), setting.at_most("two", 3.0, 2.0, " ms")]
+    file = results.PartFile(tmp_path, "correct")
+    assert not file.is_done(key)
+    written = file.write(key, {"device": "CPU"}, iter(rows))
+    next(written)
+    assert not file.is_done(key), "it has more rows"
+    assert [row["check"] for row in file.read()["rows"]] == ["one"]
+    assert list(written) == rows[1:]
+    assert file.is_done(key)
+    assert not file.is_done({**key, "commit": "b"})
+    assert results.write_report(tmp_path, ["correct", "encoders"]) == ["correct: two"]
+    assert "| two | 3 ms | at most 2 ms | NO |" in (tmp_path / "report.md").read_text()
+
+
+def test_a_part_that_ends_early_is_a_missed_goal_and_keeps_its_rows(script, tmp_path):
+    results, setting = script("gpu_parts.results"), script("gpu_parts.setting")
+    file = results.PartFile(tmp_path, "encoders")
+    file.add_failure({}, "with exit code -9")
+    assert results.write_report(tmp_path, ["encoders"]) == ["encoders: the part ended"]
+    next(file.write({}, {}, iter([setting.Row("one", "1")])))
+    file.add_failure({}, "after 600 s")
+    assert [row["check"] for row in file.read()["rows"]] == ["one", "the part ended"]
+    assert not file.is_done({})
+
+
+def test_a_missing_package_is_named_with_what_installs_it(script, monkeypatch):
+    setting = script("gpu_parts.setting")
+    assert setting.lacking("pytest") == ""
+    monkeypatch.setattr(setting.importlib.util, "find_spec", lambda name: None)
+    assert setting.lacking("heavyball") == "heavyball is not installed: pip install '.[bench]'"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--parts", "corect"), "no corect; there are correct, optimizers"),
+        (("--device", "cpu"), "on a CPU there is only the small form; add --small"),
+        (("--data", "nowhere", "--small", "--device", "cpu"), "--data: nowhere is no folder"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(tmp_path, words, said):
+    assert said in run("--out", str(tmp_path / "out"), *words, code=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_processes_make_the_weights_of_one(script, setting):
+    ranks = script("gpu_parts.ranks")
+    weights = ranks.trained("cpu", rank=0, world_size=1)
+    again = ranks.trained("cpu", rank=0, world_size=1)
+    assert all((again[name] == value).all() for name, value in weights.items())
+
+
+def test_models_on_a_device_are_compared_with_those_of_a_cpu(script, setting):
+    correct = script("gpu_parts.correct")
+    for rows in (correct.losses(setting), correct.streams(setting)):
+        assert all(row.met for row in rows)
+
+
+def test_a_difference_is_noticed(script):
+    import torch
+
+    correct = script("gpu_parts.correct")
+    ours = [torch.tensor([1.0, 2.0]), torch.tensor([0.0])]
+    assert correct._distance(ours, ours) == 0
+    assert correct._distance(ours, [torch.tensor([1.0, 2.5]), torch.tensor([0.0])]) == pytest.approx(0.2)
+
+
+def test_an_error_is_a_missed_goal_and_what_comes_before_it_stays(script):
+    setting = script("gpu_parts.setting")
+
+    def rows():
+        yield setting.Row("one", "1")
+        raise RuntimeError("CUDA error: misaligned address\nand more")
+
+    first, second = setting.until_error("two", rows())
+    assert first.check == "one"
+    assert (second.check, second.met) == ("two", False)
+    assert second.value == "RuntimeError: CUDA error: misaligned address"
