@@ -23,7 +23,7 @@ from asr.errors import TOO_MANY_FILES, RunFailed
 NAME = re.compile(r"(/.*\.tar):([0-9]{1,15})\+([0-9]{1,10})(?:#([0-9a-f]{8}))?", re.DOTALL)
 MAX_MEMBER_BYTES = 2**29  # the most samples that are decoded, as float64, have fewer
 MAX_OPEN = 16  # shards that a process keeps open
-REMEDY = "restore the file as it was, and run the same command again"
+REMEDY = "restore the file as it was, then run the same command again; a run can be resumed"
 
 
 class UnusableShard(RunFailed):

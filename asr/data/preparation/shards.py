@@ -29,6 +29,7 @@ from asr.data.features import cause
 from asr.data.jobs import run_jobs
 from asr.data.manifests.audio_checks import BYTES
 from asr.data.manifests.plain_items import to_line, to_plain
+from asr.data.manifests.shar_folders import INDEX
 from asr.data.manifests.shard_members import ShardMember, forget
 from asr.data.preparation.file_digests import describe_file, refuse_changed
 from asr.data.preparation.parts import Part, SplitParts, cut_of, unreadable
@@ -40,7 +41,6 @@ from asr.plain_data import read_json
 from asr.safe_io import TEMPORARY, naming, refuse_links_outside, sync, write_whole
 
 LAYOUT = 1
-INDEX = "index"
 MAX_INDEX_BYTES, MAX_INDEX_VALUES = 2**26, 10**6
 BLOCK_BYTES = 512  # of tar
 
