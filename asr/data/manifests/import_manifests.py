@@ -187,9 +187,7 @@ def _split_of(path: Path, notes: list[str]) -> str:
 def _split_named(path: Path, name: str, notes: list[str], where: str = "folders of shards are called ") -> str:
     split = SPLIT_ALIASES.get(name, name)
     if split != "train" and not split.startswith(("dev", "test")):
-        raise ValueError(
-            f"{path}: there is no split {split!r}; {where}train, or a name that begins with dev or test"
-        )
+        raise ValueError(f"{path}: there is no split {split!r}; {where}train, or a name that begins with dev or test")
     note = f"split {name!r} was read as {split!r}"
     if split != name and note not in notes:
         notes.append(note)

@@ -6,6 +6,7 @@ tar says, which may be a command.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import tarfile
@@ -75,7 +76,7 @@ def find_shards(folder: Path) -> list[Shard]:
             "tar files is read"
         )
     counted = sorted(int(number) for number in cuts if number.isdecimal())
-    for before, after in zip(counted, counted[1:], strict=False):
+    for before, after in itertools.pairwise(counted):
         if after != before + 1:
             raise ValueError(f"{folder}: shard {before + 1} is missing, between {before} and {after}: restore it")
     return [Shard(cuts[number], tars[number]) for number in sorted(cuts)]
@@ -139,8 +140,8 @@ def _cuts(shard: Shard) -> Iterator[tuple[str, dict[str, Any], Recording | None]
             name, recording = found
             if name != data["id"]:
                 raise ValueError(
-                    f"{shard.tar} holds audio of {name[:80]!r} where {shard.cuts.name} has the cut {data['id'][:80]!r}; "
-                    "the two files are of different shards"
+                    f"{shard.tar} holds audio of {name[:80]!r} where {shard.cuts.name} has the cut "
+                    f"{data['id'][:80]!r}; the two files are of different shards"
                 )
             # cuts of one recording have audio of their own here
             yield where, data, None if recording is None else replace(recording, id=data["id"])
@@ -192,7 +193,10 @@ def _audio(path: Path, file: BinaryIO) -> Iterator[tuple[str, Recording | None]]
         if manifest.size > MAX_MANIFEST_BYTES or not 0 < content.size <= MAX_MEMBER_BYTES:
             raise ValueError(f"{where}: audio of {content.size} bytes with a manifest of {manifest.size} is refused")
         file.seek(manifest.offset_data)
-        yield name, _recording(where, file.read(manifest.size), ShardMember(str(path), content.offset_data, content.size))
+        yield (
+            name,
+            _recording(where, file.read(manifest.size), ShardMember(str(path), content.offset_data, content.size)),
+        )
 
 
 def _recording(where: str, manifest: bytes, member: ShardMember) -> Recording:

@@ -66,9 +66,7 @@ class ShardStorage:
         }
 
 
-def write_shards(
-    splits: Mapping[str, SplitParts], storage: ShardStorage, num_jobs: int
-) -> dict[str, SplitParts]:
+def write_shards(splits: Mapping[str, SplitParts], storage: ShardStorage, num_jobs: int) -> dict[str, SplitParts]:
     """Write the audio of all splits, or find what an earlier call has written, with a line of progress for each.
 
     Returns:
@@ -216,8 +214,8 @@ def _found(files: Mapping[str, Path], made_of: str) -> dict[str, Any] | None:
     if not isinstance(index, dict) or index.get("made_of") != made_of:
         if there:
             raise ValueError(
-                f"data.storage.dir: {there[0]} is of other data, or of other options of text or limits; give a new "
-                "folder, or remove this one if nothing needs it"
+                f"data.storage.dir: {there[0]} is of other data (of another folder, too), or of other options of "
+                "text or limits; give a new folder, or remove this one if nothing needs it"
             )
         return None
     try:
@@ -246,7 +244,8 @@ def _are_members(index: Mapping[str, Any]) -> bool:
 def member_name(cut_id: str) -> str:
     """Return the name of a cut in a tar, which lhotse compares with its id: the id, unless that is no plain name."""
     path = PurePosixPath(f"{cut_id}.x")
-    is_plain = str(path.parent / path.stem) == cut_id and not path.is_absolute() and ".." not in path.parts
+    is_inside = not path.is_absolute() and ".." not in path.parts and "\0" not in cut_id
+    is_plain = is_inside and str(path.parent / path.stem) == cut_id
     return cut_id if is_plain and len(cut_id) < 200 else hashlib.sha256(cut_id.encode()).hexdigest()[:32]
 
 
