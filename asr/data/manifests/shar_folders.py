@@ -168,7 +168,7 @@ def _refuse_other_audio(where: str, recording: Any) -> None:
     sources = recording.get("sources") if isinstance(recording, dict) else None
     for source in sources if isinstance(sources, list) else [sources]:
         kind = source.get("type") if isinstance(source, dict) else None
-        if kind != "shar" or source.get("source"):
+        if not isinstance(source, dict) or kind != "shar" or source.get("source"):
             raise ValueError(
                 f"{where}: audio of type {str(kind)[:40]!r} is refused, because reading it could run a command or "
                 "fetch something; in a Shar folder all audio is of type 'shar', without a source"
