@@ -86,6 +86,9 @@ def refuse_lack_of_resources(error: BaseException, place: str) -> None:
         RunFailed: this process lacks memory, or may open no more files; the same data can be read later.
     """
     if isinstance(error, RunFailed):
+        # lhotse (1.33) raises what it has caught once more, with the values of all arguments after its text
+        while isinstance(inner := error.__cause__ or error.__context__, RunFailed):
+            error = inner
         raise error
     if lacks_files(error):
         raise RunFailed(

@@ -13,6 +13,7 @@ from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, output
 from asr.cli.builders.restore import Restored, prepared_data, restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
+from asr.data.manifests.shard_members import ShardMember
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
 from asr.evaluation.normalization import Normalization
@@ -81,7 +82,7 @@ def _audio(sets: Mapping[str, Any]) -> set[tuple[str, float]]:
     """Return the files of all utterances, and where in them these begin."""
     cuts = [cut for of_set in sets.values() for cut in of_set]
     return {
-        (os.path.realpath(source), cut.start)
+        (_place(source), cut.start)
         for cut in cuts
         for source in (
             [one.source for one in cut.recording.sources]
@@ -89,6 +90,12 @@ def _audio(sets: Mapping[str, Any]) -> set[tuple[str, float]]:
             else [f"{cut.features.storage_path}/{cut.features.storage_key}"]
         )
     }
+
+
+def _place(source: str) -> str:
+    # with or without a checksum
+    member = ShardMember.find(source)
+    return os.path.realpath(source) if member is None else f"{os.path.realpath(member.tar)}:{member.offset}"
 
 
 if __name__ == "__main__":

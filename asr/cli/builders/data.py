@@ -14,6 +14,7 @@ import torch
 from asr.cli.builders.init import kept_tokenizer
 from asr.cli.builders.parts import DataParts, build_data_parts, build_encoder, part
 from asr.cli.builders.sources import describe_mixing, mixing_of
+from asr.cli.builders.storage import shard_storage
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.jobs import num_processes
@@ -118,13 +119,15 @@ def prepare_data(
     if not re.fullmatch(r"\w[\w.+-]*", str(data.get("corpus"))):
         raise ConfigError(f"data.corpus must be a name of letters, digits and . _ + -, given {data.get('corpus')!r}")
     folder = data_folder(config)
-    spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer)
+    shards = shard_storage(data.get("storage"), parts.features)
+    spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer, shards)
     trainer = parts.tokenizer_trainer
     spec_name = fingerprint(
         {key: data[key] for key in ("text", "limits")}
         | {"features": {name: value for name, value in config["features"].items() if name != "on_device"}}
         | {"layout": LAYOUT}
         | {"tokenizer": trainer.tokenizer.state() if isinstance(trainer, KeptTokenizer) else config["tokenizer"]}
+        | ({} if shards is None else {"shards": [str(shards.folder), shards.audio]})
     )
     corpus_name, make_corpus = _mixture(data, recorded) if data.get("sources") else _corpus(data, recorded)
     return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_jobs)

@@ -87,6 +87,7 @@ def prepared_data(checkpoint: LoadedCheckpoint, kind: str, instead: str) -> Prep
         raise ConfigError(f"the data of this run is no longer at {shortened(folder)}; {instead}")
     try:
         prepared = PreparedData.load(folder)
+        prepared.check_shards()
         for name in prepared.names(kind):
             prepared.cuts(name).check()
     except ValueError as error:

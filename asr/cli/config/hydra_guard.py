@@ -37,7 +37,7 @@ TARGETS = (
 # logging of the standard library builds anything that "()" or "class" names, and opens files
 LOGGING = ("job_logging", "hydra_logging")
 # keys of all commands that say where files go; numbers go where the node logger says
-DESTINATIONS = ("run_dir", "resume", "data.dir", "sweep.name", "output_dir", "output", "out")
+DESTINATIONS = ("run_dir", "resume", "data.dir", "data.storage.dir", "sweep.name", "output_dir", "output", "out")
 # where Hydra would write its own files, over those of the user's; runs and sweeps have folders that we make
 PLACES: dict[str, str | None] = {"run.dir": ".", "output_subdir": None}
 SWEEP_PLACES: dict[str, str | None] = {"sweep.dir": "runs/${sweep.name}", "sweep.subdir": "."}
@@ -175,8 +175,7 @@ def _destinations(composed: Mapping[str, Any]) -> dict[str, Any]:
     """Return where a command writes, and where it sends numbers."""
     config = composed["config"]
     values = {key: config.get(key) for key in ("logger", *DESTINATIONS) if "." not in key}
-    inner = (key.split(".") for key in DESTINATIONS if "." in key)
-    return values | {f"{group}.{key}": (config.get(group) or {}).get(key) for group, key in inner}
+    return values | {key: at(config, *key.split(".")) for key in DESTINATIONS if "." in key}
 
 
 def _refuse_changes(own: Mapping[str, Any], composed: Mapping[str, Any], prefix: str, chosen: Sequence[str]) -> None:

@@ -77,8 +77,9 @@ def flags_first(argv: list[str]) -> None:
 
 
 def long_words(argv: list[str]) -> None:
-    """Replace ``init=PATH`` by ``init.path=PATH``; a mapping of options stays."""
-    argv[1:] = [re.sub(r"^(\+{0,2}init)=(?!\s*\{)", r"\1.path=", word) for word in argv[1:]]
+    """Replace ``init=PATH`` by ``init.path=PATH``, and ``data.storage`` likewise; a mapping of options stays."""
+    for key, option in (("init", "path"), (r"data\.storage", "kind")):
+        argv[1:] = [re.sub(rf"^(\+{{0,2}}{key})=(?!\s*\{{)", rf"\1.{option}=", word) for word in argv[1:]]
 
 
 def name_sweep(argv: list[str]) -> None:

@@ -15,14 +15,15 @@ from lhotse.audio import set_current_audio_backend
 from lhotse.cut import Cut
 
 from asr.data.manifests.decoding_limits import before_transforms, impulse_responses, rate_problem
-from asr.data.manifests.truncated_audio import TOLERATED_S, end_problem, header_problem
+from asr.data.manifests.shard_members import FilesAndShards, ShardMember
+from asr.data.manifests.truncated_audio import TOLERATED_S, AudioContent, end_problem, header_problem
 from asr.errors import refuse_lack_of_resources
 
 # lhotse 1.33 tries several backends; some start programs, for *.sph a shell with the file name in its command, so
 # that a name could be a command. libsndfile reads in this process. The environment tells processes started later.
 READER = "LibsndfileBackend"
 os.environ["LHOTSE_AUDIO_BACKEND"] = READER
-set_current_audio_backend(READER)
+set_current_audio_backend(FilesAndShards())
 
 BYTES = "audio_bytes"  # custom field of prepared cuts: the size of their audio files when they were checked
 
@@ -68,7 +69,10 @@ def audio_problem(recording: Recording) -> str | None:
 
 
 def remember_size(cut: Cut) -> None:
-    """Store the size of a cut's audio files in it, so that a change is noticed without decoding them."""
+    """Store the size of a cut's audio files in it, or checksums, so that a change is noticed without decoding them."""
+    for source in cut.recording.sources:
+        if member := ShardMember.find(source.source):
+            source.source = str(member.checked())
     cut.custom = {**(cut.custom or {}), BYTES: _num_bytes(cut.recording)}
 
 
@@ -77,6 +81,7 @@ def refuse_changed(cut: Cut) -> None:
 
     Raises:
         ValueError: it is missing, no regular file, or does not fit its manifest.
+        UnusableShard: it is in a shard that is missing or has changed.
     """
     problem = _problem(cut.recording, read_end=False)
     if problem is None:
@@ -88,13 +93,20 @@ def refuse_changed(cut: Cut) -> None:
 
 
 def _num_bytes(recording: Recording) -> int:
-    return sum(os.stat(source.source).st_size for source in recording.sources)
+    members = ((ShardMember.find(source.source), source.source) for source in recording.sources)
+    return sum(member.num_bytes if member else os.stat(path).st_size for member, path in members)
 
 
 def _problem(recording: Recording, read_end: bool) -> str | None:
     for one in (recording, *impulse_responses(recording)):
         for source in one.sources:
-            if problem := _file_problem(Path(source.source), len(source.channels), one, read_end):
+            member = ShardMember.find(source.source)
+            if member is not None and member.crc32 is not None and not read_end:
+                member.read()  # the same bytes as when its header was checked
+                continue
+            content = AudioContent(str(source.source), None if member is None else member.read())
+            problem = _file_problem(Path(source.source)) if member is None else None
+            if problem := problem or _content_problem(content, len(source.channels), one, read_end):
                 return problem
     return None
 
@@ -112,7 +124,7 @@ def _archive_in(path: Path) -> Path | None:
     return next((folder for folder in (path, *path.parents) if folder.name.endswith(".tar")), None)
 
 
-def _file_problem(path: Path, num_channels: int, recording: Recording, read_end: bool) -> str | None:
+def _file_problem(path: Path) -> str | None:
     if problem := archive_problem(path):
         return problem
     try:
@@ -121,31 +133,36 @@ def _file_problem(path: Path, num_channels: int, recording: Recording, read_end:
         return f"missing audio: {path}"
     if not stat.S_ISREG(status.st_mode):
         return f"unreadable audio: {path} is not a regular file"
-    if status.st_size == 0:
-        return f"empty audio: {path}"
+    return f"empty audio: {path}" if status.st_size == 0 else None
+
+
+def _content_problem(content: AudioContent, num_channels: int, recording: Recording, read_end: bool) -> str | None:
     try:
-        with soundfile.SoundFile(path) as file:
-            return _header_problem(file, num_channels, recording) or (end_problem(file) if read_end else None)
+        with content.sound() as file:
+            problem = _header_problem(file, content, num_channels, recording)
+            return problem or (end_problem(file, content) if read_end else None)
     except Exception as error:  # a decoder may raise anything: for *.raw it is a TypeError
-        refuse_lack_of_resources(error, str(path))
+        refuse_lack_of_resources(error, content.name)
         return f"unreadable audio: {error}"
 
 
-def _header_problem(file: soundfile.SoundFile, num_channels: int, recording: Recording) -> str | None:
+def _header_problem(
+    file: soundfile.SoundFile, content: AudioContent, num_channels: int, recording: Recording
+) -> str | None:
     if file.frames == 0:
-        return f"empty audio: {file.name}"
+        return f"empty audio: {content.name}"
     if file.channels != num_channels:
-        return f"unexpected channels: {file.channels}, the manifest has {num_channels}, in {file.name}"
-    if problem := header_problem(file):
+        return f"unexpected channels: {file.channels}, the manifest has {num_channels}, in {content.name}"
+    if problem := header_problem(file, content):
         return problem
     rate_hz, duration_s = before_transforms(recording)
     if file.samplerate != rate_hz:
-        return f"unexpected rate: {file.samplerate} Hz, the manifest has {rate_hz}, in {file.name}"
+        return f"unexpected rate: {file.samplerate} Hz, the manifest has {rate_hz}, in {content.name}"
     num_samples = round(duration_s * rate_hz)
     if file.frames < num_samples - TOLERATED_S * file.samplerate:
-        return f"truncated audio: {file.frames} of {num_samples} samples in {file.name}"
+        return f"truncated audio: {file.frames} of {num_samples} samples in {content.name}"
     # lhotse decodes the whole file for a cut of the whole recording, however long the manifest says that it is
     if file.frames > 2 * num_samples:
-        return f"unexpected length: {file.frames} samples, the manifest has {num_samples}, in {file.name}"
+        return f"unexpected length: {file.frames} samples, the manifest has {num_samples}, in {content.name}"
     problem = rate_problem(file.samplerate)
-    return f"{problem}, in {file.name}" if problem else None
+    return f"{problem}, in {content.name}" if problem else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.manifests.manifest_checks import segment_problem
 from asr.data.manifests.recordings import open_recordings
+from asr.data.manifests.shar_folders import find_shards, read_shards, refuse_incomplete
 from asr.data.manifests.source_files import refuse_special
 from asr.data.manifests.tables import SPLIT_ALIASES, read_table
 from asr.safe_io import naming
@@ -40,7 +42,7 @@ class ImportedManifests:
 
 
 def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1) -> ImportedManifests:
-    """Read a TSV, a manifest of cuts, or a folder of supervisions with recordings or features, or of cuts.
+    """Read a TSV, a manifest of cuts, or a folder of supervisions with recordings or features, of cuts, or of shards.
 
     In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` without audio, belongs to
     ``supervisions_train.jsonl.gz``; the split follows the first ``_`` or ``-``. Only lhotse's jsonl is read, because
@@ -56,7 +58,9 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     """
     refuse_special(path, option)
     imported = ImportedManifests()
-    if path.is_dir():
+    if path.is_dir() and (places := _shar_folders(path)):
+        _read_shar(path, places, imported)
+    elif path.is_dir():
         _read_folder(path, imported)
     elif path.name.endswith(SUFFIXES):
         _read_cuts(path, _split_of(path, imported.notes), imported)
@@ -131,15 +135,41 @@ def _read_folder(folder: Path, imported: ImportedManifests) -> None:
         )
 
 
+def _shar_folders(folder: Path) -> list[Path]:
+    """Return the folder if shards lie in it, or the folders in it with shards, one for each split."""
+    if find_shards(folder):
+        return [folder]
+    if _manifests_in(folder):
+        return []
+    below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [path for path in below if find_shards(path)]
+
+
+def _read_shar(folder: Path, places: Sequence[Path], imported: ImportedManifests) -> None:
+    refuse_incomplete(folder)
+    for place in places:
+        split = UNSPLIT if place == folder else _split_named(place, place.name, imported.notes)
+        if split in imported.splits:
+            raise ValueError(f"{folder}: {place.name} and another folder are both of split {split!r}; keep one")
+        imported.splits[split], dropped, notes = read_shards(find_shards(place), split)
+        imported.dropped += dropped
+        imported.notes += [note for note in notes if note not in imported.notes]
+
+
 def manifest_files(folder: Path) -> list[Path]:
     """Return the files of a folder that `import_manifests` reads."""
+    shards = [shard for place in _shar_folders(folder) for shard in find_shards(place)]
+    return [path for shard in shards for path in (shard.cuts, shard.tar)] or _manifests_in(folder)
+
+
+def _manifests_in(folder: Path) -> list[Path]:
     return [file for file in sorted(folder.iterdir()) if file.name.startswith(KINDS) and file.name.endswith(SUFFIXES)]
 
 
 def _manifest_files(folder: Path, kind: str, notes: list[str]) -> dict[str, Path]:
     """Return the manifests of a kind by split."""
     found: dict[str, Path] = {}
-    for file in manifest_files(folder):
+    for file in _manifests_in(folder):
         if file.name.startswith(kind):
             split = _split_of(file, notes)
             if split in found:
@@ -151,16 +181,15 @@ def _manifest_files(folder: Path, kind: str, notes: list[str]) -> dict[str, Path
 def _split_of(path: Path, notes: list[str]) -> str:
     """Return the split in a manifest's name: dev-clean of cuts_dev-clean.jsonl.gz."""
     written = re.split(r"[_-]", path.name.split(".")[0], maxsplit=1)[1:]
-    if not written:
-        return UNSPLIT
-    split = SPLIT_ALIASES.get(written[0], written[0])
+    return _split_named(path, written[0], notes, "after the first '_' or '-' stands ") if written else UNSPLIT
+
+
+def _split_named(path: Path, name: str, notes: list[str], where: str = "folders of shards are called ") -> str:
+    split = SPLIT_ALIASES.get(name, name)
     if split != "train" and not split.startswith(("dev", "test")):
-        raise ValueError(
-            f"{path}: there is no split {split!r}; after the first '_' or '-' stands train, or a name that begins "
-            "with dev or test"
-        )
-    note = f"split {written[0]!r} was read as {split!r}"
-    if split != written[0] and note not in notes:
+        raise ValueError(f"{path}: there is no split {split!r}; {where}train, or a name that begins with dev or test")
+    note = f"split {name!r} was read as {split!r}"
+    if split != name and note not in notes:
         notes.append(note)
     return split
 

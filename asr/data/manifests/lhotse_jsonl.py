@@ -48,7 +48,7 @@ def read_recordings(path: Path) -> RecordingSet:
     Raises:
         ValueError: a line is malformed, repeats an id, or names audio that is no file.
     """
-    return RecordingSet.from_recordings(_items(path, _recording).values())
+    return RecordingSet.from_recordings(_items(path, parse_recording).values())
 
 
 def read_features(path: Path) -> FeatureSet:
@@ -66,7 +66,7 @@ def read_supervisions(path: Path) -> SupervisionSet:
     Raises:
         ValueError: a line is malformed, or repeats an id.
     """
-    return SupervisionSet.from_segments(_items(path, _supervision).values())
+    return SupervisionSet.from_segments(_items(path, parse_supervision).values())
 
 
 def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
@@ -84,7 +84,7 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
     supervisions: dict[str, SupervisionSegment] = {}
     dropped = []
     last: tuple[Any, Recording] | None = None
-    for where, data in _lines(path):
+    for where, data in objects(path):
         kind = data.get("type")
         if kind not in READABLE_CUTS:
             raise ValueError(
@@ -101,12 +101,12 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
             raise ValueError(f"{where}: the cut has {given} supervisions; at most {MAX_SUPERVISIONS} are read")
         # most cuts of a recording follow each other; parsing each again would take most of the time
         if last is None or last[0] != data["recording"]:
-            last = data["recording"], _recording(where, data["recording"])
-            _add(recordings, last[1], where, may_repeat=True)
+            last = data["recording"], parse_recording(where, data["recording"])
+            add_item(recordings, last[1], where, may_repeat=True)
         recording = last[1]
         for supervision in data["supervisions"]:
-            segment = _supervision(where, supervision).with_offset(data["start"])
-            _add(supervisions, replace(segment, recording_id=recording.id), where, may_repeat=True)
+            segment = parse_supervision(where, supervision).with_offset(data["start"])
+            add_item(supervisions, replace(segment, recording_id=recording.id), where, may_repeat=True)
     found = RecordingSet.from_recordings(recordings.values()), SupervisionSet.from_segments(supervisions.values())
     return Manifests(*found), dropped
 
@@ -123,9 +123,9 @@ def parse_manifests(kind: str, sources: Iterable[str], segments: Iterable[str], 
     Raises:
         ValueError: a line is malformed, or repeats an id.
     """
-    parse: Callable[[str, Any], Any] = _recording if kind == "recordings" else _features
+    parse: Callable[[str, Any], Any] = parse_recording if kind == "recordings" else _features
     found = _parsed(f"{where}, {kind}", sources, parse)
-    return Manifests.of(found.values(), _parsed(f"{where}, supervisions", segments, _supervision).values())
+    return Manifests.of(found.values(), _parsed(f"{where}, supervisions", segments, parse_supervision).values())
 
 
 def _parsed(where: str, lines: Iterable[str], parse: Callable[[str, Any], Item]) -> dict[str, Item]:
@@ -136,18 +136,18 @@ def _parsed(where: str, lines: Iterable[str], parse: Callable[[str, Any], Item])
             data = _object(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{place}: {error}") from error
-        _add(found, parse(place, data), place, may_repeat=False)
+        add_item(found, parse(place, data), place, may_repeat=False)
     return found
 
 
 def _items(path: Path, parse: Callable[[str, Any], Item]) -> dict[str, Item]:
     found: dict[str, Item] = {}
-    for where, data in _lines(path):
-        _add(found, parse(where, data), where, may_repeat=False)
+    for where, data in objects(path):
+        add_item(found, parse(where, data), where, may_repeat=False)
     return found
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the place in the file, for messages, and the object of each line."""
     number = 1
     try:
@@ -180,7 +180,12 @@ def _refuse_halves(line: str, data: Any) -> None:
             raise ValueError(f"it holds {half!r}, half of a surrogate pair, which is no character") from error
 
 
-def _recording(where: str, data: Any) -> Recording:
+def parse_recording(where: str, data: Any) -> Recording:
+    """Return a recording of plain data.
+
+    Raises:
+        ValueError: it is malformed, or names audio that is no file.
+    """
     fields = check_fields(where, data, RECORDING, RECORDING_OPTIONAL)
     _refuse_many(where, fields)
     if fields["sampling_rate"] <= 0:
@@ -224,7 +229,12 @@ def _features(where: str, data: Any) -> Features:
     return features
 
 
-def _supervision(where: str, data: Any) -> SupervisionSegment:
+def parse_supervision(where: str, data: Any) -> SupervisionSegment:
+    """Return a supervision of plain data.
+
+    Raises:
+        ValueError: it is malformed.
+    """
     fields = check_fields(where, data, SUPERVISION, SUPERVISION_OPTIONAL)
     refuse_unspeakable(where, fields.get("text", ""))
     channels = fields.get("channel")
@@ -237,7 +247,12 @@ def _supervision(where: str, data: Any) -> SupervisionSegment:
     return SupervisionSegment(**fields | {"speaker": fields.get("speaker", "").strip() or None})
 
 
-def _add(found: dict[str, Item], item: Item, where: str, may_repeat: bool) -> None:
+def add_item(found: dict[str, Item], item: Item, where: str, may_repeat: bool) -> None:
+    """Add an item by its id.
+
+    Raises:
+        ValueError: another item has this id, or, unless it may repeat, the same.
+    """
     name = str(item.recording_id) if isinstance(item, Features) else item.id
     known = found.setdefault(name, item)
     if known is not item and not (may_repeat and known == item):

@@ -19,6 +19,7 @@ from asr.console import PlainConsole, track
 from asr.data.features import Features, LogMel, cause, read_features
 from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, write_dropped
+from asr.data.manifests.shard_members import ShardMember
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.feature_checks import refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
@@ -27,6 +28,7 @@ from asr.data.preparation.moments import moments
 from asr.data.preparation.parts import SplitParts, cut_of
 from asr.data.preparation.prepared import DROPPED, PreparedData
 from asr.data.preparation.saved_corpus import SavedCorpus, first_source
+from asr.data.preparation.shards import ShardStorage, write_shards
 from asr.data.preparation.stages import CheckChunk, check_corpus, ctc_lengths, store_features
 from asr.errors import RunFailed
 from asr.text.normalize import TextNormalizer
@@ -47,12 +49,14 @@ class PrepareSpec:
         limits: which cuts are used.
         features: cut → features.
         tokenizer_trainer: transcripts → tokenizer.
+        shards: where audio is stored; None: where the corpus has it.
     """
 
     text: TextNormalizer
     limits: Limits
     features: Features
     tokenizer_trainer: Any
+    shards: ShardStorage | None = None
 
 
 def build_prepared(folder: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int = 1) -> None:
@@ -109,15 +113,21 @@ def _fill(work: Path, folder: Path, parts: Path, corpus: SavedCorpus, spec: Prep
         places = parts / FEATURES, folder / FEATURES
         splits = {name: store_features(split, spec.features, *places, num_jobs) for name, split in splits.items()}
         _refuse_emptied(corpus, splits)
+    if spec.shards is not None:
+        splits = write_shards(splits, spec.shards, num_jobs)
+        _refuse_emptied(corpus, splits)
     dropped = _all_dropped(corpus, splits)
     write_dropped(work / DROPPED, dropped)
-    counts = {}
+    counts: dict[str, dict[str, float]] = {}
+    tars: set[str] = set()
     for name, split in splits.items():
-        counts[name] = _write_cuts(work / f"cuts_{name}", split)
+        counts[name] = _write_cuts(work / f"cuts_{name}", split, tars)
         counts[name]["num_dropped"] = sum(item.split == name for item in dropped)
         lengths = ctc_lengths(split, tokenizer, spec.features.frame_shift_s, num_jobs)
         lengths.save(work / f"ctc_lengths_{name}.npz")
-    PreparedData(work, tokenizer, mean, std, counts, corpus.notes, _sizes(corpus, splits["train"])).save()
+    sizes = _sizes(corpus, splits["train"])
+    shards = {tar: os.stat(tar).st_size for tar in sorted(tars)}
+    PreparedData(work, tokenizer, mean, std, counts, corpus.notes, sizes, shards).save()
 
 
 def _sizes(corpus: SavedCorpus, train: SplitParts) -> dict[str, int]:
@@ -171,14 +181,16 @@ def _statistics(split: SplitParts, features: Features, num_jobs: int) -> tuple[t
     return tuple(np.round(mean, 6).tolist()), tuple(np.round(std, 6).tolist())
 
 
-def _write_cuts(path: Path, split: SplitParts) -> dict[str, float]:
-    """Write the cuts of a split, and return its counts."""
+def _write_cuts(path: Path, split: SplitParts, tars: set[str]) -> dict[str, float]:
+    """Write the cuts of a split, return its counts, and add the shards that hold its audio."""
     seconds, speakers = array("d"), set()
 
     def lines() -> Iterator[tuple[bytes, float]]:
         for line, data in split.lines():
             seconds.append(data["duration"])
             speakers.add(data["supervisions"][0].get("speaker"))
+            sources = data["recording"]["sources"] if data.get("recording") else ()
+            tars.update(member.tar for source in sources if (member := ShardMember.find(source["source"])))
             yield line, data["duration"]
 
     IndexedCutSet.write_lines(path, lines())

@@ -44,7 +44,8 @@ def prepare(
         num_jobs: processes that check audio and compute features; changes nothing in the data.
 
     Raises:
-        ValueError: the corpus cannot be used; data are missing and may not be prepared; a link leads out of ``root``.
+        ValueError: the corpus cannot be used; data are missing and may not be prepared; a link leads out of ``root``;
+            a shard of audio is missing, or has another size.
     """
     corpus_folder = root.resolve() / corpus_name
     folder = corpus_folder / spec_name
@@ -63,7 +64,9 @@ def prepare(
             if found is None:
                 with _open_corpus(corpus_folder, make_corpus) as corpus:
                     build_prepared(folder, corpus, spec, num_jobs)
-    return found or PreparedData.load(folder)
+    prepared = found or PreparedData.load(folder)
+    prepared.check_shards()
+    return prepared
 
 
 def corpus_alone(root: Path, corpus_name: str, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +45,7 @@ class PreparedData:
         splits: by name: num_utterances, hours, num_speakers, num_dropped.
         notes: sentences to show with all results.
         corpora: number of training cuts of each corpus of a mixture, in the order of the cuts; empty for one corpus.
+        shards: size in bytes of each tar that holds audio.
         masked: numbers of the cuts that are not used, by split.
         too_short: the same cuts, with reasons.
     """
@@ -55,6 +57,7 @@ class PreparedData:
     splits: dict[str, dict[str, float]]
     notes: tuple[str, ...]
     corpora: dict[str, int] = field(default_factory=dict)
+    shards: dict[str, int] = field(default_factory=dict)
     masked: dict[str, list[int]] = field(default_factory=dict)
     too_short: tuple[Dropped, ...] = ()
 
@@ -122,6 +125,23 @@ class PreparedData:
         corpora = _without(self.corpora, masked.get("train", [])) if self.corpora else {}
         return replace(self, splits=splits, corpora=corpora, masked=masked, too_short=tuple(items))
 
+    def check_shards(self) -> None:
+        """Compare the sizes of shards with those when the data were prepared; their content is checked when it is read.
+
+        Raises:
+            ValueError: one is missing, or has another size.
+        """
+        for path, num_bytes in self.shards.items():
+            try:
+                there = f"has {size} bytes" if (size := os.stat(path).st_size) != num_bytes else ""
+            except OSError as error:
+                there = f"cannot be read ({error.strerror})"
+            if there:
+                raise ValueError(
+                    f"the shard {path} {there}; it had {num_bytes} when the data were prepared. Restore it; or to have "
+                    f"it written again, remove it, remove {self.folder}, and prepare the data again"
+                )
+
     def record(self, run_dir: Path) -> None:
         """Write to a run's folder which data it reads."""
         write_whole(run_dir / DATA_RECORD, self.fingerprint)
@@ -140,6 +160,7 @@ class PreparedData:
             "splits": self.splits,
             "notes": self.notes,
             "corpora": self.corpora,
+            "shards": self.shards,
             "files": {path.name: describe_file(path) for path in _files(self.folder, self.splits)},
         }
         index["sha256"] = _digest(index)
@@ -212,7 +233,16 @@ def _checked(index: Any) -> dict[str, Any]:
         raise ValueError(f"'tokenizer' of {INDEX}: {error or type(error).__name__}") from error
     splits = {name: _counts(name, split) for name, split in index["splits"].items()}
     found = {"tokenizer": tokenizer, "mean": mean, "std": std, "splits": splits, "notes": tuple(notes)}
-    return found | {"corpora": _corpora(index.get("corpora", {}), splits)}
+    return found | {"corpora": _corpora(index.get("corpora", {}), splits), "shards": _shards(index.get("shards", {}))}
+
+
+def _shards(sizes: Any) -> dict[str, int]:
+    if not isinstance(sizes, Mapping) or not all(
+        isinstance(path, str) and os.path.isabs(path) and "\0" not in path and type(size) is int
+        for path, size in sizes.items()
+    ):
+        raise ValueError(f"'shards' of {INDEX} is {str(sizes)[:60]!r}, not a size for each absolute path")
+    return dict(sizes)
 
 
 def _corpora(sizes: Any, splits: Mapping[str, Mapping[str, float]]) -> dict[str, int]:

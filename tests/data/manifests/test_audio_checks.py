@@ -108,7 +108,7 @@ def test_no_name_of_a_file_is_ever_run(tmp_path, monkeypatch, ending):
 def test_a_reader_chosen_before_is_replaced():
     set_current_audio_backend("default")
     importlib.reload(audio_checks)
-    assert type(get_current_audio_backend()).__name__ == "LibsndfileBackend"
+    assert type(get_current_audio_backend()).__name__ == "FilesAndShards"
 
 
 def test_processes_that_never_import_the_checks_read_with_libsndfile_too():

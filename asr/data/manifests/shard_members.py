@@ -1,0 +1,165 @@
+"""Audio within a tar shard: named as a part of that file, found and read at once, and decoded from memory."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import re
+import stat
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+import numpy as np
+import soundfile
+from lhotse.audio.backend import LibsndfileBackend
+from lhotse.utils import compute_num_samples
+
+from asr.data.manifests.decoding_limits import MAX_DECODED_SAMPLES
+from asr.errors import TOO_MANY_FILES, RunFailed
+
+# as in Kaldi's tables, a place follows the path: byte, number of bytes, checksum
+NAME = re.compile(r"(/.*\.tar):([0-9]{1,15})\+([0-9]{1,10})(?:#([0-9a-f]{8}))?", re.DOTALL)
+MAX_MEMBER_BYTES = 2**29  # the most samples that are decoded, as float64, have fewer
+MAX_OPEN = 16  # shards that a process keeps open
+REMEDY = "restore the file as it was, then run the same command again; a run can be resumed"
+
+
+class UnusableShard(RunFailed):
+    """A shard is missing, or has changed: it holds hundreds of utterances, which are not left out one by one."""
+
+
+@dataclass(frozen=True)
+class ShardMember:
+    """The place of encoded audio in an uncompressed tar.
+
+    Attributes:
+        tar: absolute path.
+        offset: of its first byte.
+        num_bytes: how many there are.
+        crc32: of these bytes; None before they were read for the first time.
+    """
+
+    tar: str
+    offset: int
+    num_bytes: int
+    crc32: int | None = None
+
+    @classmethod
+    def find(cls, source: object) -> ShardMember | None:
+        """Return the member that an audio source names; None if it names a whole file."""
+        found = NAME.fullmatch(source) if isinstance(source, str) else None
+        if found is None:
+            return None
+        tar, offset, num_bytes, crc32 = found.groups()
+        return cls(tar, int(offset), int(num_bytes), None if crc32 is None else int(crc32, 16))
+
+    def __str__(self) -> str:
+        checksum = "" if self.crc32 is None else f"#{self.crc32:08x}"
+        return f"{self.tar}:{self.offset}+{self.num_bytes}{checksum}"
+
+    def checked(self) -> ShardMember:
+        """Return the member with the checksum of what it holds now.
+
+        Raises:
+            UnusableShard: it cannot be read.
+        """
+        return self if self.crc32 is not None else replace(self, crc32=zlib.crc32(self.read()))
+
+    def read(self) -> bytes:
+        """Return its content.
+
+        Raises:
+            UnusableShard: the shard is missing, is no regular file, or has other bytes in this place.
+            OSError: too many files are open.
+        """
+        return _read(self)
+
+
+@functools.lru_cache(maxsize=1)  # what was checked is decoded next
+def _read(member: ShardMember) -> bytes:
+    if not 0 < member.num_bytes <= MAX_MEMBER_BYTES:
+        raise UnusableShard(f"{member}: audio of {member.num_bytes} bytes; at most {MAX_MEMBER_BYTES} are read")
+    try:
+        descriptor = _tars.descriptor(member.tar)
+        there = os.fstat(descriptor).st_size
+        content = b""
+        # before memory is asked for
+        if member.offset + member.num_bytes <= there:
+            while len(content) < member.num_bytes:
+                more = os.pread(descriptor, member.num_bytes - len(content), member.offset + len(content))
+                if not more:
+                    break
+                content += more
+    except OSError as error:
+        if error.errno in TOO_MANY_FILES:
+            raise
+        raise UnusableShard(f"the shard {member.tar} cannot be read: {error.strerror}; {REMEDY}") from error
+    if len(content) != member.num_bytes:
+        raise UnusableShard(
+            f"the shard {member.tar} has {there} bytes, its audio at byte {member.offset} takes {member.num_bytes}: "
+            f"it was cut short; {REMEDY}"
+        )
+    if member.crc32 not in (None, zlib.crc32(content)):
+        raise UnusableShard(
+            f"the shard {member.tar} has changed since the data were prepared: the checksum of the audio at byte "
+            f"{member.offset} differs; {REMEDY}"
+        )
+    return content
+
+
+class _OpenTars:
+    """Shards that stay open, the last used: opening one takes a round trip on a network disk."""
+
+    def __init__(self) -> None:
+        self.found: OrderedDict[str, int] = OrderedDict()
+
+    def descriptor(self, path: str) -> int:
+        """Return an open file that has no position of its own, so that processes may share it."""
+        if path in self.found:
+            self.found.move_to_end(path)
+            return self.found[path]
+        # a pipe without a writer would be waited for; files do not know the flag
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise UnusableShard(f"the shard {path} is not a regular file; {REMEDY}")
+        self.found[path] = descriptor
+        if len(self.found) > MAX_OPEN:
+            os.close(self.found.popitem(last=False)[1])
+        return descriptor
+
+    def forget(self, path: str) -> None:
+        """Close a shard that is written anew."""
+        if path in self.found:
+            os.close(self.found.pop(path))
+        _read.cache_clear()
+
+
+_tars = _OpenTars()
+forget = _tars.forget
+
+
+class FilesAndShards(LibsndfileBackend):
+    """lhotse's reader of audio by libsndfile, also of members of shards."""
+
+    def read_audio(
+        self,
+        path_or_fd: object,
+        offset: float = 0.0,
+        duration: float | None = None,
+        force_opus_sampling_rate: int | None = None,
+    ) -> tuple[np.ndarray, int]:
+        """Return samples (channels, N) float32, and their rate in Hz."""
+        member = ShardMember.find(path_or_fd)
+        if member is None:
+            return super().read_audio(path_or_fd, offset, duration, force_opus_sampling_rate)
+        with soundfile.SoundFile(io.BytesIO(member.read())) as file:
+            num_samples = file.frames if duration is None else compute_num_samples(duration, file.samplerate)
+            # a stranger's header may claim years of silence
+            if num_samples * file.channels > MAX_DECODED_SAMPLES:
+                raise ValueError(f"{member}: more than {MAX_DECODED_SAMPLES} samples in all channels")
+            if offset > 0:
+                file.seek(compute_num_samples(offset, file.samplerate))
+            return file.read(num_samples, dtype="float32", always_2d=True).T, file.samplerate

@@ -1,0 +1,278 @@
+"""Prepared audio as tar shards that lhotse reads too (its Shar format), one for each part of a split.
+
+<folder>/<split>/cuts.000000.jsonl.gz         cuts without audio
+<folder>/<split>/recording.000000.tar         audio and a manifest of each, in the same order
+<folder>/index/<split>.000000.json            where in the tar the audio of each cut lies, and digests of both files
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from lhotse import AudioSource, Recording
+from lhotse.cut import Cut, MonoCut
+from lhotse.utils import fastcopy
+
+from asr.data.features import cause
+from asr.data.jobs import run_jobs
+from asr.data.manifests.audio_checks import BYTES
+from asr.data.manifests.plain_items import to_line, to_plain
+from asr.data.manifests.shar_folders import INDEX
+from asr.data.manifests.shard_members import ShardMember, forget
+from asr.data.preparation.file_digests import describe_file, refuse_changed
+from asr.data.preparation.parts import Part, SplitParts, cut_of, unreadable
+from asr.data.preparation.progress import track_hours
+from asr.data.preparation.saved_corpus import GZIP_LEVEL
+from asr.data.preparation.shard_audio import encoded, refuse_rate
+from asr.errors import refuse_lack_of_resources
+from asr.plain_data import read_json
+from asr.safe_io import TEMPORARY, naming, refuse_links_outside, sync, write_whole
+
+LAYOUT = 1
+MAX_INDEX_BYTES, MAX_INDEX_VALUES = 2**26, 10**6
+BLOCK_BYTES = 512  # of tar
+
+
+@dataclass(frozen=True)
+class ShardStorage:
+    """Where shards are written, and how.
+
+    Attributes:
+        folder: of all splits, absolute.
+        audio: see `encoded`.
+    """
+
+    folder: Path
+    audio: str = "flac"
+
+    def files(self, split: str, number: int) -> dict[str, Path]:
+        """Return the cuts, the tar and the index of a shard."""
+        return {
+            "cuts": self.folder / split / f"cuts.{number:06d}.jsonl.gz",
+            "tar": self.folder / split / f"recording.{number:06d}.tar",
+            "index": self.folder / INDEX / f"{split}.{number:06d}.json",
+        }
+
+
+def write_shards(splits: Mapping[str, SplitParts], storage: ShardStorage, num_jobs: int) -> dict[str, SplitParts]:
+    """Write the audio of all splits, or find what an earlier call has written, with a line of progress for each.
+
+    Returns:
+        The same splits, with cuts that name the places of their audio in the shards.
+
+    Raises:
+        ValueError: the folder holds something else, or a shard of other data.
+    """
+    with _locked(storage.folder):
+        _refuse_others(storage, splits)
+        for folder in (*splits, INDEX):
+            (storage.folder / folder).mkdir(exist_ok=True)
+        return {name: _write_split(split, storage, num_jobs) for name, split in splits.items()}
+
+
+def _write_split(split: SplitParts, storage: ShardStorage, num_jobs: int) -> SplitParts:
+    done = run_jobs(WriteShard(split, storage), split.parts, min(num_jobs, len(split.parts)))
+    total_s = sum(part.duration_s for part in split.parts)
+    parts = list(track_hours(done, total_s, f"writing shards of {split.name}"))
+    return SplitParts(split.name, parts, split.dropped)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Make the folder if it does not exist, and let one process at a time write to it."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"data.storage.dir: {folder} is not a folder; give a new or an empty one")
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # some network disks lock no folders; there, who prepares twice at once finds the shards of the other
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_others(storage: ShardStorage, splits: Mapping[str, SplitParts]) -> None:
+    """Refuse a folder with anything in it that these splits do not write: nothing there is overwritten."""
+    refuse_links_outside(storage.folder)
+    own = {path for name, split in splits.items() for part in split.parts for path in _files(storage, part).values()}
+    folders = {storage.folder / name for name in (*splits, INDEX)}
+    for parent, below, names in os.walk(storage.folder):
+        for path in (Path(parent, name) for name in (*below, *names)):
+            if path not in folders and path.with_name(path.name.removesuffix(TEMPORARY)) not in own:
+                raise ValueError(
+                    f"data.storage.dir: {storage.folder} holds {str(path.relative_to(storage.folder))!r}, which these "
+                    "data do not; give a new or an empty folder, or that of an interrupted call with the same options"
+                )
+
+
+def _files(storage: ShardStorage, part: Part) -> dict[str, Path]:
+    return storage.files(part.split, int(part.path.stem.rpartition("-")[2]))
+
+
+@dataclass(frozen=True)
+class WriteShard:
+    """Writes the shard of a part, or finds that an earlier call has.
+
+    Attributes:
+        split: that the part is of.
+        storage: where to, and how.
+    """
+
+    split: SplitParts
+    storage: ShardStorage
+
+    def __call__(self, part: Part) -> Part:
+        """Return the part with audio in the shard."""
+        files = _files(self.storage, part)
+        lines = [line for line, _ in self.split.lines_of(part)]
+        made_of = hashlib.sha256(b"".join([f"{LAYOUT} {self.storage.audio}\n".encode(), *lines])).hexdigest()
+        index = _found(files, made_of)
+        if index is None:
+            index = self._write(files, made_of, lines)
+        left_out = dict(index["dropped"])
+        kept = [cut for line in lines if (cut := cut_of(line, str(part.path))).id not in left_out]
+        stored = [
+            in_shard(cut, rate_hz, num_samples, ShardMember(str(files["tar"]), *place))
+            for cut, (rate_hz, num_samples, *place) in zip(kept, index["members"], strict=True)
+        ]
+        dropped = [unreadable(part.split, name, why) for name, why in left_out.items()]
+        path = part.path.with_name(part.path.name.replace("checked-", "sharded-", 1))
+        return Part.write(path, part.split, made_of, stored, dropped, part.duration_s)
+
+    def _write(self, files: Mapping[str, Path], made_of: str, lines: Collection[bytes]) -> dict[str, Any]:
+        temporary = {kind: files[kind].with_name(files[kind].name + TEMPORARY) for kind in ("tar", "cuts")}
+        try:
+            index = {"made_of": made_of, **self._fill(temporary, files["tar"], lines)}
+            for kind, path in temporary.items():
+                sync(path)
+                index[kind] = describe_file(path)
+            # the index first: a file without one is nobody's, and not overwritten
+            write_whole(files["index"], json.dumps(index))
+            for kind, path in temporary.items():
+                os.replace(path, files[kind])
+        finally:
+            # after a full disk the next attempt needs the room
+            for path in temporary.values():
+                path.unlink(missing_ok=True)
+        forget(str(files["tar"]))
+        return index
+
+    def _fill(self, temporary: Mapping[str, Path], place: Path, lines: Collection[bytes]) -> dict[str, Any]:
+        """Write tar and cuts; return where the audio of each cut is, and which cuts have none."""
+        members: list[list[int]] = []
+        dropped: list[tuple[str, str]] = []
+        with (
+            naming(place),
+            temporary["tar"].open("wb") as file,
+            temporary["cuts"].open("wb") as packed,
+            tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
+            # neither name nor time, so that the same cuts are the same bytes
+            gzip.GzipFile("", "wb", GZIP_LEVEL, packed, mtime=0) as cuts,
+        ):
+            for line in lines:
+                cut = cut_of(line, str(place))
+                refuse_rate(cut, self.storage.audio)
+                try:
+                    samples = cut.load_audio()[0]
+                    content, ending = encoded(cut, samples, self.storage.audio)
+                except Exception as error:  # a decoder may raise anything on a broken file
+                    refuse_lack_of_resources(error, cut.id)
+                    dropped.append((cut.id, cause(error)))
+                    continue
+                rate_hz, num_samples = cut.sampling_rate, len(samples)
+                name = member_name(cut.id)
+                placeholder = _placeholder(cut, name, rate_hz, num_samples)
+                offset = _add(tar, name + ending, content)
+                _add(tar, f"{name}.json", f"{json.dumps(to_plain(placeholder.recording))}\n".encode())
+                cuts.write(to_line(placeholder).encode())
+                members.append([rate_hz, num_samples, offset, len(content), zlib.crc32(content)])
+        return {"members": members, "dropped": dropped}
+
+
+def _found(files: Mapping[str, Path], made_of: str) -> dict[str, Any] | None:
+    """Return the index of a shard that is there and whole; None if it is not there.
+
+    Raises:
+        ValueError: another shard has its name, or its files have changed.
+    """
+    there = [files[kind] for kind in ("tar", "cuts") if os.path.lexists(files[kind])]
+    index = read_json(files["index"], MAX_INDEX_BYTES, MAX_INDEX_VALUES) if files["index"].is_file() else {}
+    if not isinstance(index, dict) or index.get("made_of") != made_of:
+        if there:
+            raise ValueError(
+                f"data.storage.dir: {there[0]} is of other data (of another folder, too), or of other options of "
+                "text or limits; give a new folder, or remove this one if nothing needs it"
+            )
+        return None
+    try:
+        for kind in ("tar", "cuts"):
+            if files[kind] in there:
+                refuse_changed(files[kind], index.get(kind), files["index"].name)
+    except ValueError as error:
+        raise ValueError(
+            f"data.storage.dir: {error} ({files['tar'].parent}); restore it, or remove it to have it written again"
+        ) from error
+    return index if len(there) == 2 and _are_members(index) else None
+
+
+def _are_members(index: Mapping[str, Any]) -> bool:
+    members, dropped = index.get("members"), index.get("dropped")
+    if not isinstance(members, list) or not isinstance(dropped, list):
+        return False
+    are_numbers = all(
+        isinstance(one, list) and len(one) == 5 and all(type(n) is int and n >= 0 for n in one) for one in members
+    )
+    return are_numbers and all(
+        isinstance(one, list) and len(one) == 2 and all(isinstance(text, str) for text in one) for one in dropped
+    )
+
+
+def member_name(cut_id: str) -> str:
+    """Return the name of a cut in a tar, which lhotse compares with its id: the id, unless that is no plain name."""
+    path = PurePosixPath(f"{cut_id}.x")
+    is_inside = not path.is_absolute() and ".." not in path.parts and "\0" not in cut_id
+    is_plain = is_inside and str(path.parent / path.stem) == cut_id
+    return cut_id if is_plain and len(cut_id) < 200 else hashlib.sha256(cut_id.encode()).hexdigest()[:32]
+
+
+def in_shard(cut: Cut, rate_hz: int, num_samples: int, member: ShardMember) -> Cut:
+    """Return a cut whose audio is a member of a shard; nothing else changes for who reads it."""
+    stored = _of_own_recording(cut, cut.id, rate_hz, num_samples, AudioSource("file", [0], str(member)))
+    return fastcopy(stored, custom={**(cut.custom or {}), BYTES: member.num_bytes})
+
+
+def _placeholder(cut: Cut, name: str, rate_hz: int, num_samples: int) -> MonoCut:
+    """Return the cut as lhotse's Shar holds it."""
+    stored = _of_own_recording(cut, name, rate_hz, num_samples, AudioSource("shar", [0], ""))
+    custom = {key: value for key, value in (cut.custom or {}).items() if key != BYTES}
+    return fastcopy(stored, id=name, custom=custom or None)
+
+
+def _of_own_recording(cut: Cut, recording_id: str, rate_hz: int, num_samples: int, source: AudioSource) -> MonoCut:
+    recording = Recording(recording_id, [source], rate_hz, num_samples, cut.duration, channel_ids=[0])
+    own = [fastcopy(segment, recording_id=recording_id, channel=0) for segment in cut.supervisions]
+    return MonoCut(cut.id, 0.0, cut.duration, 0, own, recording=recording, custom=cut.custom)
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> int:
+    """Add a file to a tar, and return the offset of its content."""
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+    # tarfile keeps every header
+    tar.members.clear()  # type: ignore[attr-defined]
+    return int(tar.offset) - -(-len(content) // BLOCK_BYTES) * BLOCK_BYTES

@@ -1,0 +1,327 @@
+"""Audio of prepared data in shards: the same features as from files, in a folder that lhotse reads too."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import CutSet, Recording, SupervisionSegment
+from lhotse.qa import validate
+from lhotse.shar import SharWriter
+
+from asr.data.features import LogMel, read_features
+from asr.data.loading.perturb import SpeedPerturb
+from asr.data.manifests.import_manifests import import_manifests, manifest_files
+from asr.data.manifests.shard_members import forget
+from asr.data.preparation import shards as shards_module
+from asr.data.preparation.fingerprint import describe_source
+from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.shards import ShardStorage, member_name
+from asr.errors import RunFailed
+from tests.data.corpora import SPEC, Killed, Pair, Recipe, contents, dropped, ids, noise, run, utterance
+
+
+def in_shards(folder: Path, audio: str = "flac"):
+    return replace(SPEC, shards=ShardStorage(folder, audio))
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_UTTERANCES", 2)
+
+
+def features(prepared: PreparedData, split: str = "train", rate_hz: int = 8000, perturb: bool = False) -> list:
+    log_mel, found = LogMel(20, rate_hz), []
+    for cut in prepared.cuts(split):
+        found.append(read_features(log_mel, SpeedPerturb((0.9,))(cut, random.Random(0)) if perturb else cut))
+    return found
+
+
+def test_features_from_shards_are_those_from_files_to_the_last_digit(tmp_path):
+    files = run(tmp_path / "a", Recipe())
+    shards = run(tmp_path / "b", Recipe(), in_shards(tmp_path / "shards"))
+    assert (files.mean, files.std, files.tokenizer.state()) == (shards.mean, shards.std, shards.tokenizer.state())
+    for split in ("train", "dev", "test-x"):
+        assert ids(files, split) == ids(shards, split)
+        assert (files.cuts(split).durations == shards.cuts(split).durations).all()
+        for options in ({}, {"rate_hz": 16_000}, {"perturb": True}):
+            pairs = zip(features(files, split, **options), features(shards, split, **options), strict=True)
+            assert all(np.array_equal(first, second) for first, second in pairs)
+    assert [path.name for path in sorted((tmp_path / "shards" / "train").iterdir())] == [
+        *("cuts.000000.jsonl.gz", "cuts.000001.jsonl.gz"),
+        *("recording.000000.tar", "recording.000001.tar"),
+    ]
+
+
+def test_parts_of_a_recording_are_stored_alone_with_the_same_features(tmp_path):
+    def cut_up(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        recording, _ = utterance(folder, "long", duration_s=5.0, rate_hz=22_050)
+        starts = (0.1, 1.23457, 3.3)
+        splits["train"] = [
+            (recording, SupervisionSegment(f"part-{start}", "long", start, 1.2345, text="ab")) for start in starts
+        ]
+
+    files = run(tmp_path / "a", Recipe(cut_up))
+    shards = run(tmp_path / "b", Recipe(cut_up), in_shards(tmp_path / "shards"))
+    pairs = list(zip(features(files), features(shards), strict=True))
+    assert len(pairs) == 3
+    assert all(np.array_equal(first, second) for first, second in pairs)
+    assert [cut.start for cut in shards.cuts("train")] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("subtype", "audio"), [("PCM_24", "flac"), ("FLOAT", "original"), ("PCM_U8", "flac")])
+def test_lossless_audio_of_other_depths_stays_as_it_is(tmp_path, subtype, audio):
+    def rewrite(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        for recording, _ in splits["train"]:
+            soundfile.write(recording.sources[0].source, noise(1.0), 8000, subtype=subtype)
+
+    files = run(tmp_path / "a", Recipe(rewrite))
+    shards = run(tmp_path / "b", Recipe(rewrite), in_shards(tmp_path / "shards", audio))
+    for first, second in zip(files.cuts("train"), shards.cuts("train"), strict=True):
+        assert np.array_equal(first.load_audio(), second.load_audio())
+
+
+def test_audio_that_has_no_whole_samples_is_rounded_to_sixteen_bits(tmp_path):
+    def rewrite(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        for recording, _ in splits["train"]:
+            soundfile.write(recording.sources[0].source, noise(1.0) * 10, 8000, subtype="FLOAT")
+
+    files = run(tmp_path / "a", Recipe(rewrite))
+    shards = run(tmp_path / "b", Recipe(rewrite), in_shards(tmp_path / "shards"))
+    heard, stored = (next(iter(prepared.cuts("train"))).load_audio() for prepared in (files, shards))
+    assert np.abs(heard).max() > 1
+    assert 0 < np.abs(np.clip(heard, -1, 1 - 2**-15) - stored).max() <= 2**-16
+
+
+def test_opus_keeps_the_length_and_most_of_the_sound(tmp_path):
+    def rewrite(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(8000) / 8000)
+        for recording, _ in splits["train"]:
+            soundfile.write(recording.sources[0].source, tone, 8000)
+
+    files = run(tmp_path / "a", Recipe(rewrite))
+    shards = run(tmp_path / "b", Recipe(rewrite), in_shards(tmp_path / "shards", "opus"))
+    heard, stored = (next(iter(prepared.cuts("train"))).load_audio() for prepared in (files, shards))
+    assert heard.shape == stored.shape
+    assert np.corrcoef(heard[0], stored[0])[0, 1] > 0.98
+    tars = [sum(file.stat().st_size for file in (tmp_path / "shards" / "train").glob("*.tar")), 3 * 16_000]
+    assert tars[0] < tars[1]
+
+
+def test_opus_refuses_a_rate_that_it_does_not_have(tmp_path):
+    def rewrite(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits["dev"] = [utterance(folder, "odd", rate_hz=11_025)]
+
+    with pytest.raises(ValueError, match=r"audio=opus stores 8000, .* Hz, and odd has 11025 Hz; choose"):
+        run(tmp_path / "a", Recipe(rewrite), in_shards(tmp_path / "shards", "opus"))
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_lhotse_reads_the_folder(tmp_path):
+    prepared = run(tmp_path / "a", Recipe(), in_shards(tmp_path / "shards"))
+    for split in ("train", "dev", "test-x"):
+        found = CutSet.from_shar(in_dir=tmp_path / "shards" / split).to_eager()
+        validate(found)
+        for first, second in zip(prepared.cuts(split), found, strict=True):
+            assert (first.id, first.duration) == (second.id, second.duration)
+            assert [s.text for s in first.supervisions] == [s.text for s in second.supervisions]
+            assert np.array_equal(first.load_audio(), second.load_audio())
+
+
+def test_the_folder_is_a_corpus_of_its_own_with_the_same_splits(tmp_path):
+    prepared = run(tmp_path / "a", Recipe(), in_shards(tmp_path / "shards"))
+    imported = import_manifests(tmp_path / "shards")
+    assert sorted(imported.splits) == ["dev", "test-x", "train"]
+    assert [segment.id for segment in imported.splits["train"].supervisions] == ids(prepared, "train")
+
+
+@pytest.mark.parametrize("shard_size", [2, None])
+@pytest.mark.parametrize("audio", ["flac", "wav", "original"])
+def test_shards_of_lhotse_are_read_as_they_are(tmp_path, shard_size, audio):
+    pairs = [utterance(tmp_path, f"long-{number}", duration_s=2.0, rate_hz=16_000) for number in range(3)]
+    cuts = [
+        recording.to_cut().truncate(offset=offset, duration=1.0).with_id(f"{recording.id}/{offset}")
+        for recording, _ in pairs
+        for offset in (0.25, 0.75)
+    ]
+    for cut in cuts:
+        cut.supervisions = [SupervisionSegment(f"s-{cut.id}", cut.recording_id, 0.0, 1.0, text="ab", speaker="x")]
+    with SharWriter(tmp_path, {"recording": audio}, shard_size=shard_size) as writer:
+        for cut in cuts:
+            writer.write(cut)
+    imported = import_manifests(tmp_path)
+    prepared = run(tmp_path / "data", lambda folder: corpus_of(imported))
+    found = list(prepared.cuts("train"))
+    assert [cut.supervisions[0].speaker for cut in found] == ["x"] * 6
+    for cut, again in zip(cuts, found, strict=True):
+        assert np.abs(cut.load_audio() - again.load_audio()).max() <= 2**-15
+    assert set(prepared.shards) == {str(path) for path in tmp_path.glob("recording*.tar")}
+
+
+def corpus_of(imported):
+    (whole,) = imported.splits.values()
+    recipe = Recipe()
+
+    def change(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits["train"] = list(zip(whole.recordings, whole.supervisions, strict=True))
+
+    recipe.change = change
+    (folder := Path(whole.recordings[0].sources[0].source.partition(":")[0]).parent / "held").mkdir()
+    return recipe(folder)
+
+
+def test_a_changed_tar_changes_the_name_of_what_is_prepared_and_a_read_one_does_not(tmp_path):
+    run(tmp_path / "a", Recipe(), in_shards(tmp_path / "shards"))
+    before = describe_source(str(tmp_path / "shards"), manifest_files)
+    tar = tmp_path / "shards" / "train" / "recording.000001.tar"
+    tar.read_bytes()
+    assert describe_source(str(tmp_path / "shards"), manifest_files) == before
+    os.utime(tar, (1, 1))
+    assert describe_source(str(tmp_path / "shards"), manifest_files) != before
+
+
+def test_shards_are_written_once_for_any_number_of_preparations_with_the_same_text(tmp_path):
+    spec = in_shards(tmp_path / "shards")
+    first = run(tmp_path / "a", Recipe(), spec)
+    written = contents(tmp_path / "shards")
+    again = run(tmp_path / "a", Recipe(), replace(spec, features=LogMel(30, 8000)), spec_name="other")
+    assert contents(tmp_path / "shards") == written
+    assert ids(first, "train") == ids(again, "train")
+
+
+def test_an_interrupted_call_is_continued_and_writes_the_same_bytes(tmp_path, monkeypatch):
+    whole, parted = (in_shards(tmp_path / name) for name in ("whole", "parted"))
+    run(tmp_path / "a", Recipe(), whole)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "b", Recipe(), replace(parted, tokenizer_trainer=Killed()))
+    assert not (tmp_path / "parted").exists()
+
+    left = iter(range(2))
+    encoded = shards_module.encoded
+
+    def interrupted(*arguments):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return encoded(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shards_module, "encoded", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "b", Recipe(), parted)
+    assert not list(tmp_path.rglob("*.tmp"))
+    kept = contents(tmp_path / "parted")
+    assert {path.name for path in kept} >= {"recording.000000.tar"}
+    prepared = run(tmp_path / "b", Recipe(), parted)
+    now = contents(tmp_path / "parted")
+    assert all(now[path] == content for path, content in kept.items())
+    assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
+    tars = [sorted((tmp_path / name).rglob("*.tar")) for name in ("whole", "parted")]
+    assert [tar.read_bytes() for tar in tars[0]] == [tar.read_bytes() for tar in tars[1]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["precious.txt", "train/cuts.jsonl.gz", "train/recording.000007.tar", "index/x", "other/recording.000000.tar"],
+)
+def test_a_folder_with_anything_else_in_it_is_refused_and_stays_as_it_was(tmp_path, name):
+    path = tmp_path / "shards" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(ValueError, match=r"data\.storage\.dir: .* which these data do not; give a new or an empty"):
+        run(tmp_path / "a", Recipe(), in_shards(tmp_path / "shards"))
+    assert [file for file in (tmp_path / "shards").rglob("*") if file.is_file()] == [path]
+    assert path.read_text() == "mine"
+
+
+def test_shards_of_other_data_are_not_overwritten(tmp_path):
+    run(tmp_path / "a", Recipe(), in_shards(tmp_path / "shards"))
+    written = contents(tmp_path / "shards")
+
+    with pytest.raises(ValueError, match=r"recording\.000000\.tar is of other data \(of another folder, too\), or of"):
+        run(tmp_path / "b", Recipe(), in_shards(tmp_path / "shards"))
+    assert contents(tmp_path / "shards") == written
+
+
+def test_a_tar_without_a_record_is_nobodys_and_stays(tmp_path):
+    tar = tmp_path / "shards" / "train" / "recording.000000.tar"
+    tar.parent.mkdir(parents=True)
+    tar.write_text("mine")
+    with pytest.raises(ValueError, match=r"recording\.000000\.tar is of other data"):
+        run(tmp_path / "a", Recipe(), in_shards(tmp_path / "shards"))
+    assert tar.read_text() == "mine"
+
+
+def test_a_shard_that_was_removed_is_written_again_and_one_that_has_changed_is_not(tmp_path):
+    spec = in_shards(tmp_path / "shards")
+    run(tmp_path / "a", Recipe(), spec)
+    first, second = sorted((tmp_path / "shards" / "train").glob("*.tar"))
+    whole = second.read_bytes()
+    second.unlink()
+    run(tmp_path / "a", Recipe(), spec, spec_name="other")
+    assert second.read_bytes() == whole
+    first.write_bytes(first.read_bytes().replace(b"train-0", b"train-9"))
+    with pytest.raises(ValueError, match=r"recording\.000000\.tar is not as it was written: .* restore it, or remove"):
+        run(tmp_path / "a", Recipe(), spec, spec_name="third")
+    assert second.read_bytes() == whole
+
+
+def test_prepared_data_say_which_shard_is_not_as_it_was(tmp_path):
+    spec = in_shards(tmp_path / "shards")
+    prepared = run(tmp_path / "a", Recipe(), spec)
+    tar = tmp_path / "shards" / "dev" / "recording.000000.tar"
+    whole = tar.read_bytes()
+    for harm, message in (
+        (lambda: tar.write_bytes(whole[:-512]), f"{tar} has {len(whole) - 512} bytes; it had {len(whole)} when"),
+        (tar.unlink, f"{tar} cannot be read .*; it had {len(whole)} when"),
+    ):
+        harm()
+        with pytest.raises(ValueError, match=message):
+            run(tmp_path / "a", Recipe(), spec)
+    tar.write_bytes(whole)
+    assert ids(run(tmp_path / "a", Recipe(), spec), "dev") == ids(prepared, "dev")
+    tar.write_bytes(bytes(len(whole)))
+    forget(str(tar))
+    with pytest.raises(RunFailed, match=r"dev/recording\.000000\.tar has changed since .*; a run can be resumed$"):
+        features(prepared, "dev")
+
+
+def test_audio_that_cannot_be_decoded_is_dropped_and_named(tmp_path):
+    def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        path = folder / "broken.flac"
+        soundfile.write(path, noise(1.0), 8000)
+        content = bytearray(path.read_bytes())
+        content[2000:6000] = bytes(4000)  # the header and the end are good
+        recording = Recording.from_file(path, recording_id="broken")
+        path.write_bytes(content)
+        splits["dev"].append((recording, SupervisionSegment("broken", "broken", 0, 1.0, text="ab")))
+
+    prepared = run(tmp_path / "a", Recipe(spoil), in_shards(tmp_path / "shards"))
+    assert ids(prepared, "dev") == ["dev-0", "dev-1"]
+    assert dropped(prepared)["dev", "broken"].startswith("unreadable audio: ")
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.c", "ä b", "x.flac"])
+def test_plain_ids_are_names_in_a_tar(name):
+    assert member_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["/a", "../a", "a/../b", "a//b", "a/", "x" * 300, "a\0b"])
+def test_ids_that_are_no_plain_names_are_replaced_in_a_tar(name):
+    assert member_name(name).isalnum()
+    assert member_name(name) != member_name(name + "1")
+
+
+def test_ids_that_are_paths_are_kept_for_training_and_for_who_reads_the_folder(tmp_path):
+    def rename(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        recording, segment = splits["train"][0]
+        splits["train"][0] = (replace(recording, id="../a"), replace(segment, id="../a", recording_id="../a"))
+
+    prepared = run(tmp_path / "a", Recipe(rename), in_shards(tmp_path / "shards"))
+    assert ids(prepared, "train")[0] == "../a"
+    assert import_manifests(tmp_path / "shards").splits["train"].supervisions[0].id == "../a"
+    assert len(list(CutSet.from_shar(in_dir=tmp_path / "shards" / "train"))) == 3
