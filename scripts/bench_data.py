@@ -1,6 +1,10 @@
 """How fast batches are read, alone and while training: audio seconds per CPU second, and the trainer's waiting.
 
     python scripts/bench_data.py [OVERRIDE …]        the overrides of asr-train, such as recipe=fsdd/transformer_ctc
+    python scripts/bench_data.py [OVERRIDE …] --versus OVERRIDE …
+
+With --versus: epochs of the loader alone with the first overrides, and with the others beside them, in turns, such as
+of files and of shards: --versus data.storage.kind=shar data.storage.dir=DIR.
 
 Alone: one epoch through the loader with its workers, nothing else running; three times, the median. While training: how
 much of the time the trainer waits for the next batch, over 100 updates.
@@ -27,6 +31,7 @@ from asr.data.loading.loader import load_batches
 from asr.data.preparation.prepared import PreparedData
 
 NUM_REPEATS = 3
+NUM_PAIRS = 7
 NUM_UPDATES = 100
 
 
@@ -36,17 +41,31 @@ def cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def loader_alone(data_module: DataModule, prepared: PreparedData, perturb: Any) -> None:
-    """Print audio seconds per CPU second of whole epochs."""
+def loader_alone(data_module: DataModule, prepared: PreparedData, perturb: Any, epoch: int) -> float:
+    """Print, and return, audio seconds per CPU second of a whole epoch."""
     dataset, order = data_module.training_data(prepared.cuts("train"), 1, perturb)
-    rates = []
-    for epoch in range(NUM_REPEATS):
-        start_cpu, start = cpu_seconds(), time.monotonic()
-        audio_s = sum(batch.audio_s for batch in load_batches(dataset, order.epoch(epoch), data_module.workers))
-        cpu, wall = cpu_seconds() - start_cpu, time.monotonic() - start
-        rates.append(audio_s / cpu)
-        print(f"loader alone: {audio_s:.0f} s of audio in {cpu:.1f} CPU s, {wall:.1f} s: {rates[-1]:.0f} per CPU s")
-    print(f"loader alone, median of {NUM_REPEATS}: {statistics.median(rates):.0f} audio seconds per CPU second")
+    start_cpu, start = cpu_seconds(), time.monotonic()
+    audio_s = sum(batch.audio_s for batch in load_batches(dataset, order.epoch(epoch), data_module.workers))
+    cpu, wall = cpu_seconds() - start_cpu, time.monotonic() - start
+    print(f"loader alone: {audio_s:.0f} s of audio in {cpu:.1f} CPU s, {wall:.1f} s: {audio_s / cpu:.0f} per CPU s")
+    return audio_s / cpu
+
+
+def versus(first: list[str], more: list[str]) -> None:
+    """Print how the loader alone compares with more overrides, from epochs in turns."""
+    readers = []
+    for overrides in (first, [*first, *more]):
+        config = composed(overrides)
+        prepared, parts = data_for_run(config), build_data_parts(config)
+        data_module = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+        readers.append((data_module, prepared, parts.perturb))
+    pairs = [[loader_alone(*reader, epoch) for reader in readers] for epoch in range(NUM_PAIRS)]
+    ratios = sorted(other / base for base, other in pairs)
+    base, other = (statistics.median(rates) for rates in zip(*pairs, strict=True))
+    print(
+        f"{' '.join(more)}: {other:.0f} audio seconds per CPU second, {base:.0f} without: "
+        f"{statistics.median(ratios):.2f} × ({ratios[0]:.2f} to {ratios[-1]:.2f}, {NUM_PAIRS} pairs)"
+    )
 
 
 def endless(dataset: Any, order: Any, data_module: DataModule) -> Iterator[Any]:
@@ -93,11 +112,16 @@ def composed(overrides: list[str]) -> dict[str, Any]:
 
 
 def main(overrides: list[str]) -> None:
-    """Run both measurements on the data of a composed config."""
+    """Run both measurements on the data of a composed config, or compare two."""
+    if "--versus" in overrides:
+        place = overrides.index("--versus")
+        versus(overrides[:place], overrides[place + 1 :])
+        return
     config = composed(overrides)
     prepared, parts = data_for_run(config), build_data_parts(config)
     data_module = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
-    loader_alone(data_module, prepared, parts.perturb)
+    rates = [loader_alone(data_module, prepared, parts.perturb, epoch) for epoch in range(NUM_REPEATS)]
+    print(f"loader alone, median of {NUM_REPEATS}: {statistics.median(rates):.0f} audio seconds per CPU second")
     waited, total = waiting(config, data_module, prepared, parts.perturb)
     print(f"training: waited {waited:.2f} s of {total:.1f} s for batches: {100 * waited / total:.1f} %")
 
