@@ -23,6 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # shells start background jobs so; commands that are tested would ignore a Ctrl-C too, as they should
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+SET_BY_COMMANDS = ("PYTHONSAFEPATH", "HYDRA_FULL_ERROR")  # for their children
 DATA = Path(os.environ.get("WERDICT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
@@ -30,6 +31,7 @@ DATA = Path(os.environ.get("WERDICT_DATA", Path(__file__).parents[2] / "shared" 
 def _as_it_was(request) -> Iterator[None]:
     """Undo what a command changes in its process, which is the next test's too; end what a test has left at work."""
     threads, folder, words = _torch_threads(), os.getcwd(), [*sys.argv]
+    variables = {name: os.environ.get(name) for name in SET_BY_COMMANDS}
     recipes = [*asr.recipes.__path__]
     yield
     if "programs" in request.fixturenames:
@@ -37,6 +39,9 @@ def _as_it_was(request) -> Iterator[None]:
     os.chdir(folder)
     sys.argv[:] = words
     asr.recipes.__path__[:] = recipes
+    for name, value in variables.items():
+        os.environ.pop(name, None)
+        os.environ.update({name: value} if value is not None else {})
     if threads and threads != _torch_threads():
         sys.modules["torch"].set_num_threads(threads)
 

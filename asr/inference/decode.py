@@ -22,6 +22,10 @@ from asr.text.tokenizer import Tokenizer
 from asr.text.words import Word
 
 
+class UnscoredText(RunFailed):
+    """A text was chosen by scores that are not finite."""
+
+
 def decode(
     recognizer: Recognizer, decoder: Decoder, tokenizer: Tokenizer, batch: Batch, features: Features | None = None
 ) -> list[Utterance]:
@@ -35,7 +39,7 @@ def decode(
         features: how those of the batch were made; with them words are found in time, too.
 
     Raises:
-        RunFailed: scores are not finite.
+        UnscoredText: scores are not finite.
     """
     with torch.inference_mode():
         encodings, num_frames = recognizer(batch.features, batch.num_frames)
@@ -56,7 +60,7 @@ def _refuse_unscored(ids: Sequence[str], encodings: Tensor, num_frames: Tensor, 
     are_finite = (encodings.isfinite().all(dim=-1) | is_padding).all(dim=-1).tolist()
     for name, is_finite, best in zip(ids, are_finite, found, strict=True):
         if not (is_finite and math.isfinite(best.score)):
-            raise RunFailed(
+            raise UnscoredText(
                 f"{name}: the scores of the model are not finite: its weights are too large or damaged; choose another "
                 "checkpoint"
             )

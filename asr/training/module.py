@@ -19,20 +19,20 @@ from torch.optim.lr_scheduler import LRScheduler
 from asr.data.loading.batch import Batch
 from asr.data.seeding import seed_for
 from asr.decoding.hypothesis import Decoder
-from asr.errors import RunFailed
-from asr.evaluation.wer import Score, Unit, Utterance, score
-from asr.inference.decode import decode
+from asr.errors import Diverged
+from asr.evaluation.wer import Score, Unit, score
+from asr.inference.decode import UnscoredText, decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
-from asr.training.processes import gather
 from asr.training.resuming.changed_updates import ChangedUpdates
 from asr.training.resuming.resume_checks import check_resumable
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
 from asr.training.stopping import keep_patience
 from asr.training.unreadable import UnreadableCuts
 from asr.training.update_sums import NominalAudio, UpdateSums
+from asr.training.validation_texts import ValidationTexts
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
@@ -83,13 +83,12 @@ class TrainingModule(pl.LightningModule):
         self.recognizer, self.tokenizer, self.decoder = recognizer, tokenizer, decoder
         self.optimizer_factory, self.schedule_factory = optimizer_factory, schedule_factory
         self.dev_names, self.max_duration_s, self.extra_state = dev_names, max_duration_s, extra_state
-        self.hypotheses: dict[str, list[Utterance]] = {}
+        self.validation_texts = ValidationTexts()
         self.scores: dict[str, Score] = {}
         self.unit: Unit = unit
         self.sums = self._no_sums()
         self.guard, self.nominal_audio = NonfiniteGuard(), NominalAudio()
         self.unreadable = UnreadableCuts(max_unreadable)
-        self.num_unread: dict[str, int] = {}  # in the current validation, by development set
         self.current_batch: Batch | None = None  # named when memory runs out
         self.in_backward: GradientsInBackward | None = None
         self.changed_updates: ChangedUpdates | None = None  # since the checkpoint that the run continues from
@@ -230,15 +229,22 @@ class TrainingModule(pl.LightningModule):
         go_to_training_point(self.trainer.optimizers)
 
     def validation_step(self, batch: Batch, batch_index: int, dataloader_idx: int = 0) -> None:
-        """Decode a batch."""
+        """Decode a batch.
+
+        Raises:
+            Diverged: the scores of the model are not finite.
+        """
         name = self.dev_names[dataloader_idx]  # which Lightning does not pass if there is only one loader
         self.unreadable.see(batch)
-        self.num_unread[name] = self.num_unread.get(name, 0) + len(batch.skipped)
-        if len(batch) == 0:
-            return
         self.current_batch = batch
-        found = decode(self.recognizer, self.decoder, self.tokenizer, batch)
-        self.hypotheses.setdefault(name, []).extend(found)
+        try:
+            found = decode(self.recognizer, self.decoder, self.tokenizer, batch) if len(batch) else []
+        except UnscoredText as error:
+            raise Diverged(
+                f"the model has diverged: in the validation of update {self.trainer.global_step} its scores are not "
+                "finite; lower optimizer.lr, or warm up longer, and start anew; earlier checkpoints are unchanged"
+            ) from error
+        self.validation_texts.add(name, batch, found)
 
     def on_validation_epoch_end(self) -> None:
         """Log the error rates of each development set, and their mean WER, which selects the best checkpoint.
@@ -246,16 +252,8 @@ class TrainingModule(pl.LightningModule):
         Raises:
             RunFailed: no utterance of a development set could be read.
         """
-        # hypotheses, not rates: a mean of the ranks' rates would not be the rate of the set
-        ranks = gather((self.hypotheses, self.num_unread))
-        found = {name: [u for hypotheses, _ in ranks for u in hypotheses.get(name, [])] for name in self.dev_names}
-        for name, utterances in found.items():
-            num_unread = sum(unread.get(name, 0) for _, unread in ranks)
-            if num_unread and not utterances:
-                raise RunFailed(
-                    f"none of the {num_unread} utterances of {name} could be read, so that no checkpoint can be chosen "
-                    "by it; put their audio back and resume the run, or prepare the data again"
-                )
+        # texts, not rates: a mean of the ranks' rates would not be the rate of the set
+        found = self.validation_texts.of_all_ranks(self.dev_names)
         self.scores = {name: score(utterances, self.unit) for name, utterances in found.items()}
         for name, result in self.scores.items():
             self.log_dict({f"val/{name}/wer": result.wer, f"val/{name}/cer": result.cer})
@@ -263,8 +261,8 @@ class TrainingModule(pl.LightningModule):
         self.log("val/wer", sum(result.wer for result in self.scores.values()) / len(self.scores))
 
     def on_validation_epoch_start(self) -> None:
-        """Drop the hypotheses of the last validation."""
-        self.hypotheses, self.num_unread = {}, {}
+        """Drop the texts of the last validation."""
+        self.validation_texts = ValidationTexts()
         if isinstance(self.trainer.model, DistributedDataParallel):
             # DDP (torch 2.13) sends buffers to all ranks at the first forward after training, and would wait forever
             # for a rank without a batch of its own; the buffers of training have no effect on decoding

@@ -118,10 +118,10 @@ def test_weights_change_what_is_heard_and_not_the_data(place):
         ),
     ],
 )
-def test_wrong_sources_are_refused_before_anything_is_prepared(place, word, parts):
-    printed = place.run("train", *WORDS, word, "data.dir=not_made", code=2)
-    assert all(part in printed for part in parts), printed
-    assert not (place.folder / "not_made").exists()
+def test_wrong_sources_are_refused_before_anything_is_prepared(programs, tmp_path, word, parts):
+    ended = programs.run("train", *WORDS, word, cwd=tmp_path)
+    assert (ended.code, [part for part in parts if part not in ended.printed]) == (2, []), ended.printed
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
 def test_a_source_beside_sources_is_refused(place):

@@ -43,9 +43,24 @@ class Diverges(pl.Callback):
             next(pl_module.parameters()).data.fill_(float("inf"))
 
 
-def test_a_model_that_has_diverged_is_not_saved_over_one_that_has_not(tmp_path):
-    with pytest.raises(Diverged, match=r"has diverged: after update 6 its weights hold numbers that are not finite"):
-        run(tmp_path, 9, [Diverges()])
+class SavesBeforeValidation(pl.Callback):
+    """Saves as a signal at the start of a validation does."""
+
+    def on_validation_start(self, trainer, pl_module):
+        next(one for one in trainer.callbacks if isinstance(one, CheckpointCallback)).save(trainer, True)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "said"),
+    [
+        ([], "in the validation of update 6 its scores are not finite"),
+        ([SavesBeforeValidation()], "after update 6 its weights hold numbers that are not finite"),
+    ],
+    ids=["found by validation", "found while saving"],
+)
+def test_a_model_that_has_diverged_is_not_saved_over_one_that_has_not(tmp_path, callbacks, said):
+    with pytest.raises(Diverged, match=f"has diverged: {said}"):
+        run(tmp_path, 9, [Diverges(), *callbacks])
     assert names(tmp_path) == ["best.ckpt", "last.ckpt", "update-000003.ckpt"]
     assert newest_good_checkpoint(tmp_path).update == 3
 

@@ -119,4 +119,4 @@ def test_what_a_checkpoint_decodes_is_what_validation_saw(tmp_path):
     other = tiny_module()
     other.recognizer.load_state_dict(load_checkpoint(tmp_path / "checkpoints" / "last.ckpt").weights)
     found = decode(other.recognizer.eval(), other.decoder, other.tokenizer, batch)
-    assert found == module.hypotheses["dev"][:1]
+    assert found == module.validation_texts.utterances["dev"][:1]
