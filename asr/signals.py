@@ -61,11 +61,13 @@ def end_if_asked(error: Exception) -> None:
     OmegaConf restores flags of a config that is half made; Python 3.11 makes a RuntimeError of whatever interrupts the
     making of a class.
     """
-    behind: BaseException | None = error
-    while behind is not None:
-        if isinstance(behind, Terminated | KeyboardInterrupt):
-            raise behind from None
-        behind = behind.__cause__ or behind.__context__
+    cause: BaseException | None = error
+    seen: list[BaseException] = []
+    while cause is not None and cause not in seen:  # errors may be causes of each other
+        if isinstance(cause, Terminated | KeyboardInterrupt):
+            raise cause from None
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
 
 
 def end_by_default() -> None:

@@ -105,6 +105,9 @@ def test_an_error_of_a_library_that_clears_away_hides_no_signal(asked):
             end_if_asked(error)
         assert raised.value is asked
     end_if_asked(ValueError("nobody has asked"))
+    one, other = ValueError("caused by the other"), ValueError("caused by the one")
+    one.__cause__, other.__cause__ = other, one
+    end_if_asked(one)
 
 
 def test_a_signal_that_is_ignored_at_start_up_stays_ignored(tmp_path):
