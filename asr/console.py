@@ -57,7 +57,7 @@ class PlainConsole(Console):
         """Print strings, each without an end of a line in it, and what rich draws."""
         super().print(*(one_line(part) if isinstance(part, str) else part for part in objects), **options)
 
-    def print_line(self, text: str) -> None:
+    def print_line(self, text: str | Text) -> None:
         """Print text in one line, however long."""
         self.print(text, soft_wrap=True)
 

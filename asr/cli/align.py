@@ -44,7 +44,7 @@ def run(options: DictConfig) -> None:
     sets, notes = evaluation_sets(options.manifest, options.name, restored)
     checkpoint = restored.checkpoint
     output = output_folder(options, checkpoint, "align")
-    console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
+    console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
     num_failed = 0
     for name, cuts in sets.items():
         found = align_all(restored.recognizer, restored.data_module, cuts, name)
@@ -62,7 +62,7 @@ def run(options: DictConfig) -> None:
         num_failed += len(failed)
     for note in notes:
         console.print_line(f"note: {note}")
-    console.print(f"times of words: {output}", soft_wrap=True)
+    console.print_line(f"times of words: {output}")
     if num_failed:
         raise RunFailed(f"{num_failed} utterances could not be aligned; the others are in {output}")
 

@@ -240,6 +240,8 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", message=".*when using `ckpt_path`.*")  # a callback that was taken out since
     # every process logs the same numbers: they were gathered before
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
+    # its advice is for scripts of its own; trainer=slurm is ours
+    warnings.filterwarnings("ignore", message="The `srun` command is available")
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_INIT_TIMEOUT", "30")  # seconds; an unreachable server is reported before training
 

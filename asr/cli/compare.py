@@ -172,7 +172,7 @@ def _track(
     group = node.get("group") or (sweep.name if sweep else None)
     upload = log_comparison(comparison, files, output, group=group, **given)
     if upload:
-        console.print(f"upload this comparison: {upload}", soft_wrap=True)
+        console.print_line(f"upload this comparison: {upload}")
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ def run(options: DictConfig) -> None:
     num_parameters = sum(parameter.numel() for parameter in recognizer.parameters())
     console.print(f"{num_parameters:,} parameters, {tokenizer.vocab_size} tokens")
     if left:
-        console.print(f"left out, {len(left)} tensors that nothing here reads: {', '.join(left[:3])} …", soft_wrap=True)
-    console.print(f"checkpoint: {output}", soft_wrap=True)
+        console.print_line(f"left out, {len(left)} tensors that nothing here reads: {', '.join(left[:3])} …")
+    console.print_line(f"checkpoint: {output}")
 
 
 def _tokenizer(path: Path) -> tuple[SubwordTokenizer, list[int]]:

@@ -53,7 +53,7 @@ def run(options: DictConfig) -> None:
     text = restore_text(options.run)
     checkpoint = choose_weights(text.checkpoint, options.weights, options.average_since)
     recognizer, features = recognizer_of(checkpoint), part(checkpoint.config, "features")
-    console.print(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}", soft_wrap=True)
+    console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
     with output_folder(output, "export again") as folder:
         pieces = text.tokenizer.pieces
         write_new(folder / "tokens.txt", "".join(f"{piece} {number}\n" for number, piece in enumerate(pieces)))
@@ -79,7 +79,7 @@ def run(options: DictConfig) -> None:
             described = Described(title, *numbers, _example(text, features, recognizer, model_type, folder))
             page = readme(described, export, options.format, bool(options.quantize), lines)
         write_new(folder / "README.md", page)
-    console.print(f"exported: {output}", soft_wrap=True)
+    console.print_line(f"exported: {output}")
 
 
 def _model_type(config: Mapping[str, Any]) -> str:

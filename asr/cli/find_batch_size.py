@@ -56,12 +56,12 @@ def find_batch_size(
 
     # DDP keeps a second copy of the gradients in its buckets
     copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad) if world_size > 1 else 0
-    console.print("measuring updates on the largest micro-batch of every duration bucket", soft_wrap=True)
+    console.print_line("measuring updates on the largest micro-batch of every duration bucket")
     text_lengths = prepared.ctc_lengths("train").num_ctc_frames
     found = search_batch_size(module, dataset, order, text_lengths, make_trainer, copies)
     console.print(_table(found))
     for line in _conclusion(found, data_module.batch.max_duration_s):
-        console.print(line, soft_wrap=True)
+        console.print_line(line)
 
 
 def _table(found: BatchSizeSearch) -> Table:

@@ -67,7 +67,7 @@ def run(options: DictConfig) -> None:
             soft_wrap=True,
         )
     console.print("n-grams: " + ", ".join(f"{count} of {n}" for n, count in enumerate(model.counts, 1)))
-    console.print(f"language model: {output}", soft_wrap=True)
+    console.print_line(f"language model: {output}")
 
 
 def _counted(text: Any) -> dict[Path, int]:

@@ -282,9 +282,9 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         for logger in loggers:
             upload = logger.close(exit_code) if hasattr(logger, "close") else None
             if upload:
-                console.print(f"upload this run: {upload}", soft_wrap=True)
+                console.print_line(f"upload this run: {upload}")
     if early:
-        console.print(early, soft_wrap=True)
+        console.print_line(early)
 
 
 if __name__ == "__main__":

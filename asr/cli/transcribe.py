@@ -81,11 +81,11 @@ def _report(num_read: int, failed: Failed, output: object, num_others: int = 0) 
         num_others: files that nobody has tried to read now.
     """
     for path, reason in failed:
-        console.print(f"could not read {path}: {reason}", soft_wrap=True)
+        console.print_line(f"could not read {path}: {reason}")
     if not num_read and not num_others:
         raise ConfigError("audio: no file could be read; give files that hold audio")
     if output is not None and num_read:
-        console.print(f"transcripts of {num_read} file{'s' * (num_read > 1)}: {output}", soft_wrap=True)
+        console.print_line(f"transcripts of {num_read} file{'s' * (num_read > 1)}: {output}")
     if failed:
         raise SystemExit(1)
 

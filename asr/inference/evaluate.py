@@ -102,7 +102,7 @@ def _report(
     result = score(normalization(decoded.results), unit)
     interval, factor = bootstrap_interval(result), decoded.real_time_factor
     write_report(folder, name, result, interval, notes)
-    console.print(Text.assemble((one_line(name), "bold"), "  ", headline(result, interval)), soft_wrap=True)
+    console.print_line(Text.assemble((one_line(name), "bold"), "  ", headline(result, interval)))
     speed = [] if factor is None else [f"decoded {decoded.audio_s:.0f} s of audio, real-time factor {factor:.2g}"]
     for note in (*notes, *speed):
         console.print_line(f"{name}  note: {note}")

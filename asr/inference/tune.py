@@ -112,9 +112,9 @@ def tell(trials: Sequence[Trial], sets: Sequence[str], folder: Path) -> str:
     text = "".join("\t".join(line) + "\n" for line in ([*names, "wer", "cer"], *lines))
     write_new(folder / TRIED, text)
     chosen = " ".join(f"decoder.{name}={value:g}" for name, value in best.weights.items())
-    console.print(f"chosen: {chosen}", soft_wrap=True)
+    console.print_line(f"chosen: {chosen}")
     for name, value in best.weights.items():
         if value == max(trial.weights[name] for trial in trials):
-            console.print(f"{name}={value:g} is the largest that was tried: larger ones may be better", soft_wrap=True)
+            console.print_line(f"{name}={value:g} is the largest that was tried: larger ones may be better")
     reached = f"the {best.score.rate_name} was {percent(best.score.wer)} %"
     return f"weights chosen on {', '.join(sets)}, where {reached}: {chosen}"

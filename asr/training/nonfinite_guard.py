@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from asr.training.checkpoint_checks import count_at
 
 MAX_CONSECUTIVE_SKIPS = 50
 
-_print = partial(PlainConsole().print, soft_wrap=True)
+_print = PlainConsole().print_line
 
 
 class SkippedUpdate(Exception):

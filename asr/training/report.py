@@ -195,4 +195,4 @@ def _print_places(run_dir: Path, checkpoint: Path, training: Mapping[str, float]
         f"hypotheses:  {run_dir / 'decode' if decoded else 'none, no test set was decoded'}",
         f"checkpoint:  {checkpoint}",
     ):
-        console.print(line, soft_wrap=True)
+        console.print_line(line)

@@ -51,7 +51,7 @@ class UnreadableCuts:
         for cut, reason in batch.skipped:
             if cut not in self.named:
                 self.named[cut] = reason
-                console.print(f"left out {cut}: {reason} ({len(self.named)} so far)", soft_wrap=True)
+                console.print_line(f"left out {cut}: {reason} ({len(self.named)} so far)")
 
     def end_update(self, epoch: int, num_unreadable: int, num_read: int) -> None:
         """Count the utterances of an update on all ranks.

@@ -48,9 +48,9 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
     console, changed = PlainConsole(quiet=not is_first_process()), False
     for choice in choose(CorpusFacts.of(source_corpus(plain(config))), own):
         if isinstance(choice, Advice):
-            console.print(f"note: {choice.text}", soft_wrap=True)
+            console.print_line(f"note: {choice.text}")
         elif not is_within(choice.key, kept):
             OmegaConf.update(config, choice.key, choice.value)
-            console.print(f"chosen for this corpus: {choice.key}={choice.value:g}  ({choice.reason})", soft_wrap=True)
+            console.print_line(f"chosen for this corpus: {choice.key}={choice.value:g}  ({choice.reason})")
             changed = True
     return changed

@@ -75,7 +75,7 @@ def data_for_run(
         print_table(prepared, PlainConsole())
         if mixing := mixing_of(config["data"].get("sources"), prepared):
             line = describe_mixing(mixing, prepared.cuts("train").durations)
-            PlainConsole().print(line, soft_wrap=True)
+            PlainConsole().print_line(line)
     return prepared
 
 

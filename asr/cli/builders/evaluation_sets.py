@@ -63,7 +63,7 @@ def _read(path: Path, name: object, restored: Restored, option: str) -> tuple[st
     """Return the name of the set of a manifest, its cuts, and notes; what was left out is printed."""
     cuts, dropped, notes = evaluation_cuts(path, restored.text, restored.data_module.features, option)
     for item in dropped[:NUM_LEFT_OUT]:
-        console.print(f"left out {item.item}: {item.reason}", soft_wrap=True)
+        console.print_line(f"left out {item.item}: {item.reason}")
     if len(dropped) > NUM_LEFT_OUT:
         console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
     of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"

@@ -99,7 +99,7 @@ def _existing(folder: Path, spec: PrepareSpec, quiet: bool = False) -> PreparedD
         _refuse_other(prepared, spec)
     except ValueError as error:
         if not quiet:
-            console.print(f"{error}; preparing again", soft_wrap=True)
+            console.print_line(f"{error}; preparing again")
         return None
     return prepared
 
@@ -140,7 +140,7 @@ def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
             return saved
         # whatever is wrong with a damaged index
         except Exception as error:
-            console.print(f"the manifests in {folder} cannot be used: {error}; making them again", soft_wrap=True)
+            console.print_line(f"the manifests in {folder} cannot be used: {error}; making them again")
     corpus = make_corpus(folder)
     _refuse_unusable(corpus)
     return SavedCorpus.save(folder, corpus)

@@ -32,11 +32,11 @@ def print_table(prepared: PreparedData, console: PlainConsole) -> None:
     for (name, kind), count in sorted(Counter((name, why.partition(":")[0]) for name, why in reasons).items()):
         console.print(f"dropped from {name}: {count} × {kind}")
     if dropped_before:
-        console.print(f"each of them: {prepared.folder / DROPPED}", soft_wrap=True)
+        console.print_line(f"each of them: {prepared.folder / DROPPED}")
     if prepared.too_short:
         named = ", ".join(item.item for item in prepared.too_short[:NUM_NAMED])
         more = f" and {len(prepared.too_short) - NUM_NAMED} more" if len(prepared.too_short) > NUM_NAMED else ""
-        console.print(f"too short with this encoder: {named}{more}; a run lists each in {TOO_SHORT}", soft_wrap=True)
+        console.print_line(f"too short with this encoder: {named}{more}; a run lists each in {TOO_SHORT}")
     for note in prepared.notes:
         console.print(f"note: {note}")
-    console.print(f"prepared data: {prepared.folder}", soft_wrap=True)
+    console.print_line(f"prepared data: {prepared.folder}")

@@ -37,7 +37,7 @@ class TrainingProgress(pl.Callback):
         self.begun = trainer.global_step, self.last_report
         groups = describe_groups(trainer.optimizers[0])
         for line in groups if trainer.is_global_zero and len(groups) > 1 else ():
-            self.console.print(f"  {line}", soft_wrap=True)
+            self.console.print_line(f"  {line}")
         if not trainer.is_global_zero or not self.console.is_terminal:  # a log file would hold every frame of the bar
             return
         self.bar = Progress(

@@ -170,7 +170,7 @@ class StallWarning(pl.Callback):
     def _warn(self, topic: str, finding: str, text: str) -> None:
         """Print a warning if its finding is new; an empty finding means that all is well."""
         if finding and self.state.found.get(topic) != finding:
-            self.console.print(text, soft_wrap=True)
+            self.console.print_line(text)
         self.state.found[topic] = finding
 
     def state_dict(self) -> dict[str, Any]:
