@@ -10,26 +10,20 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, Self
 
 import numpy as np
-from lhotse import Recording
 from lhotse.augmentation import AudioTransform
-from lhotse.cut import Cut, MonoCut
+from lhotse.cut import Cut
 from lhotse.utils import fastcopy
 from scipy.signal import butter, fftconvolve, sosfilt
 
+from asr.data.loading.audio_folder import AudioFolder, part_of
 from asr.data.loading.perturb import SpeedPerturb
-from asr.data.manifests.audio_checks import archive_problem, audio_problem
-from asr.data.manifests.audio_files import find_audio
-from asr.data.manifests.decoding_limits import too_long
 from asr.data.resampling import at_rate
-from asr.errors import refuse_lack_of_resources
 
 MAX_DECAY_S = 5.0  # of the largest churches
 MAX_DB = 100.0
-SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
 TELEPHONE_HZ = (300.0, 3400.0)  # ITU-T G.712 passes it nearly unchanged
 
 
@@ -151,7 +145,7 @@ class Reverberate:
         drr_db: tuple[float, float] = (0.0, 10.0),
     ) -> None:
         self.probability = _probability(probability)
-        self.folder, self.files = folder, _Files("augment.audio.room.folder")
+        self.folder, self.files = folder, AudioFolder("augment.audio.room.folder")
         self.rt60_s = _range("rt60_s", rt60_s, 0.01, MAX_DECAY_S)
         self.drr_db = _range("drr_db", drr_db, -MAX_DB, MAX_DB)
 
@@ -195,7 +189,7 @@ class AddNoise:
                 "folder must name recordings of noise, as in augment.audio.noise.folder=PATH; or leave noise out with "
                 "augment.audio.noise=null"
             )
-        self.folder, self.files = folder, _Files("augment.audio.noise.folder")
+        self.folder, self.files = folder, AudioFolder("augment.audio.noise.folder")
         self.snr_db = _range("snr_db", snr_db, -MAX_DB, MAX_DB)
 
     def find_files(self) -> list[tuple[str, int]]:
@@ -233,7 +227,7 @@ class AddBabble:
         babble = np.zeros(len(samples))
         for _ in range(rng.integers(self.num_talkers[0], self.num_talkers[1] + 1)):
             cut = self.cuts[int(rng.integers(len(self.cuts)))]
-            babble += _repeated(_at_level_of(np.ones(1), at_rate(cut, rate_hz).load_audio()[0]), len(samples), rng)
+            babble += part_of(_at_level_of(np.ones(1), at_rate(cut, rate_hz).load_audio()[0]), len(samples), rng)
         return mix(samples, babble, rng.uniform(*self.snr_db))
 
 
@@ -278,58 +272,6 @@ def _at_level_of(reference: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """Return samples with the root mean square of a reference; silence as it is."""
     level = np.sqrt(np.mean(np.square(samples, dtype=np.float64)))
     return samples if level == 0 else samples * (np.sqrt(np.mean(np.square(reference, dtype=np.float64))) / level)
-
-
-def _repeated(samples: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a part of given size from any place of samples; fewer of them begin again after their end."""
-    if len(samples) >= size:
-        start = int(rng.integers(len(samples) - size + 1))
-        return samples[start : start + size]
-    return np.resize(np.roll(samples, -int(rng.integers(len(samples)))), size)
-
-
-class _Files:
-    """Recordings in a folder, found and checked once.
-
-    Args:
-        key: in the config, for errors.
-    """
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.recordings: list[Recording] = []
-
-    def find(self, folder: str) -> list[tuple[str, int]]:
-        """Return names and sizes of the recordings of a folder and of those in it; every one of them must be usable."""
-        try:
-            files = sorted(find_audio([folder]))
-        except ValueError as error:
-            raise ValueError(f"{self.key}={folder}: {error}") from error
-        if not self.recordings:
-            for file in files:
-                if problem := archive_problem(file) or self._problem(file):
-                    raise ValueError(f"{self.key}: {file}: {problem}; mend or remove it")
-        return [(file.name, file.stat().st_size) for file in files]
-
-    def _problem(self, file: Path) -> str | None:
-        try:
-            recording = Recording.from_file(file, recording_id=str(file))
-        except Exception as error:  # a decoder may raise anything on a file that is no audio
-            refuse_lack_of_resources(error, str(file))
-            return f"{type(error).__name__}: {error}"
-        self.recordings.append(recording)
-        return audio_problem(recording) or (None if recording.num_samples > 1 else "no samples")
-
-    def read(self, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
-        """Return ``size`` samples of the first channel from any place of any recording; None: one from its start."""
-        recording = self.recordings[int(rng.integers(len(self.recordings)))]
-        cut: Cut = MonoCut("noise", 0.0, recording.duration, recording.channel_ids[0], recording=recording)
-        if size is not None and (part_s := size / rate_hz + SPARE_S) < recording.duration:
-            cut = cut.truncate(offset=round(rng.uniform(0, recording.duration - part_s), 3), duration=part_s)
-        if problem := too_long(cut, rate_hz):
-            raise ValueError(f"{self.key}: {recording.id}: {problem}")
-        samples: np.ndarray = at_rate(cut, rate_hz).load_audio()[0]
-        return samples if size is None else _repeated(samples, size, rng)
 
 
 def _probability(probability: float) -> float:

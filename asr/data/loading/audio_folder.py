@@ -1,0 +1,69 @@
+"""A folder of recordings that augmentation draws from: noise, impulse responses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from lhotse import Recording
+from lhotse.cut import Cut, MonoCut
+
+from asr.data.manifests.audio_checks import archive_problem, audio_problem
+from asr.data.manifests.audio_files import find_audio
+from asr.data.manifests.decoding_limits import too_long
+from asr.data.resampling import at_rate
+from asr.errors import refuse_lack_of_resources
+
+SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
+
+
+class AudioFolder:
+    """Recordings in a folder, found and checked once.
+
+    Args:
+        key: in the config, for errors.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.recordings: list[Recording] = []
+
+    def find(self, folder: str) -> list[tuple[str, int]]:
+        """Return names and sizes of the recordings of a folder and of those in it; every one of them must be usable."""
+        try:
+            files = sorted(find_audio([folder]))
+        except ValueError as error:
+            raise ValueError(f"{self.key}={folder}: {error}") from error
+        if not self.recordings:
+            for file in files:
+                if problem := archive_problem(file) or self._problem(file):
+                    raise ValueError(f"{self.key}: {file}: {problem}; mend or remove it")
+        return [(file.name, file.stat().st_size) for file in files]
+
+    def _problem(self, file: Path) -> str | None:
+        try:
+            recording = Recording.from_file(file, recording_id=str(file))
+        except Exception as error:  # a decoder may raise anything on a file that is no audio
+            refuse_lack_of_resources(error, str(file))
+            return f"{type(error).__name__}: {error}"
+        self.recordings.append(recording)
+        return audio_problem(recording) or (None if recording.num_samples > 1 else "no samples")
+
+    def read(self, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
+        """Return ``size`` samples of the first channel from any place of any recording; None: one from its start."""
+        recording = self.recordings[int(rng.integers(len(self.recordings)))]
+        cut: Cut = MonoCut("noise", 0.0, recording.duration, recording.channel_ids[0], recording=recording)
+        if size is not None and (part_s := size / rate_hz + SPARE_S) < recording.duration:
+            cut = cut.truncate(offset=round(rng.uniform(0, recording.duration - part_s), 3), duration=part_s)
+        if problem := too_long(cut, rate_hz):
+            raise ValueError(f"{self.key}: {recording.id}: {problem}")
+        samples: np.ndarray = at_rate(cut, rate_hz).load_audio()[0]
+        return samples if size is None else part_of(samples, size, rng)
+
+
+def part_of(samples: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Return a part of given size from any place of samples; fewer of them begin again after their end."""
+    if len(samples) >= size:
+        start = int(rng.integers(len(samples) - size + 1))
+        return samples[start : start + size]
+    return np.resize(np.roll(samples, -int(rng.integers(len(samples)))), size)
