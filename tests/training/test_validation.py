@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -70,7 +71,7 @@ def test_a_set_of_which_nothing_can_be_read_is_refused(capsys):
 
 
 def test_a_process_without_a_share_of_a_set_adds_nothing(monkeypatch):
-    monkeypatch.setattr("asr.training.module.gather", lambda own: [own, ({}, {})])
+    monkeypatch.setattr("asr.training.validation_texts.gather", lambda own: [own, ({}, Counter())])
     assert validate(hears("abc"), [spoken("abc")], [spoken("b")])["val/wer"] == 0.5
     with pytest.raises(RunFailed, match="none of the 1 utterances of a could be read"):
         validate(hears("abc"), [unread("lost")], [spoken("b")])
