@@ -27,7 +27,7 @@ from asr.decoding.scorers.ngram import NGramScorer
 from asr.decoding.scorers.weighted_sum import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.inference.word_times import STEP_FRAMES, aligned, words_of
+from asr.inference.word_times import aligned, words_of
 from asr.language_models.kneser_ney import estimate, laid_out
 from asr.language_models.ngrams import SPECIAL
 from asr.models.heads.ctc import CtcHead
@@ -36,7 +36,8 @@ from asr.models.heads.transducer.head import TransducerHead
 from asr.models.heads.transducer.lattice import PathLosses
 
 D_MODEL, VOCAB_SIZE = 512, 500
-FRAME_S = 0.04
+SUBSAMPLING_FACTOR = 4
+FRAME_S = SUBSAMPLING_FACTOR * 0.01
 DECODERS: dict[str, Callable[[], Decoder]] = {
     "ctc_greedy": CtcGreedy,
     "transducer_greedy": TransducerGreedy,
@@ -98,8 +99,8 @@ def alignment_of(size: int, num_frames: int, num_tokens: int) -> Callable[[], No
     """Return what aligns random texts by CTC, and finds their words in seconds beside pauses."""
     torch.manual_seed(0)
     log_probs, lengths = peaky_posteriors(size, num_frames), torch.full((size,), num_frames)
-    tokens, num_frames_of_features = torch.randint(2, VOCAB_SIZE, (size, num_tokens)), STEP_FRAMES * lengths
-    features = torch.randn(size, STEP_FRAMES * num_frames, 80)
+    tokens, num_frames_of_features = torch.randint(2, VOCAB_SIZE, (size, num_tokens)), SUBSAMPLING_FACTOR * lengths
+    features = torch.randn(size, SUBSAMPLING_FACTOR * num_frames, 80)
     num_tokens_of_all = torch.full((size,), num_tokens)
     names = ("",) * size
     batch = Batch(features, num_frames_of_features, tokens, num_tokens_of_all, names, names, names, 0.0, seed=0)
@@ -108,7 +109,7 @@ def alignment_of(size: int, num_frames: int, num_tokens: int) -> Callable[[], No
     def compute() -> None:
         with torch.inference_mode():
             alignment = align(Posteriors(), log_probs, lengths, tokens, num_tokens_of_all)
-            words_of(aligned(alignment, tokens, num_tokens_of_all), surfaces, batch, LogMel())
+            words_of(aligned(alignment, tokens, num_tokens_of_all), surfaces, batch, LogMel(), SUBSAMPLING_FACTOR)
 
     return compute
 

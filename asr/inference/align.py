@@ -64,7 +64,8 @@ def align_all(
         encodings, num_frames = recognizer(batch.features, batch.num_frames)
         alignment = align(head, encodings, num_frames, batch.tokens, batch.num_tokens)
         emissions = aligned(alignment, batch.tokens, batch.num_tokens)
-        words = words_of(emissions, data_module.tokenizer.surfaces, batch, data_module.features)
+        given = data_module.tokenizer.surfaces, batch, data_module.features
+        words = words_of(emissions, *given, recognizer.subsampling_factor)
         durations = (batch.num_frames * data_module.features.frame_shift_s).tolist()
         rows = zip(batch.ids, batch.texts, words, durations, alignment.score.tolist(), strict=True)
         return [AlignedText(*row) for row in rows]

@@ -48,7 +48,7 @@ def decode(
         words: list[tuple[Word, ...]] = [()] * len(batch)
         if features is not None:
             emissions = emissions_of(recognizer.head, encodings, num_frames, found)
-            words = words_of(emissions, tokenizer.surfaces, batch, features)
+            words = words_of(emissions, tokenizer.surfaces, batch, features, recognizer.subsampling_factor)
     texts = (tokenizer.decode(best.tokens) for best in found)
     rows = zip(batch.ids, batch.texts, texts, batch.speakers, words, strict=True)
     return [Utterance(*row) for row in rows]

@@ -19,8 +19,6 @@ from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 
-FEATURES_PER_ENCODING = 4
-
 
 @dataclass(frozen=True)
 class Partial:
@@ -73,7 +71,7 @@ class StreamingRecognizer:
         self.features = FeatureStream(features, rate_hz)
         self.state = self.encoder.initial_state(1)
         self.waiting = np.zeros((0, features.num_features), dtype=np.float32)
-        self.endpoint = round(endpoint_s / (FEATURES_PER_ENCODING * features.frame_shift_s))
+        self.endpoint = round(endpoint_s / (recognizer.subsampling_factor * features.frame_shift_s))
         self.num_final = 0  # tokens
 
     @property

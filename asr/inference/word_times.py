@@ -25,8 +25,7 @@ from asr.features.pauses import find_pauses
 from asr.models.heads.protocols import FrameScores, Head
 from asr.text.words import Word, spelled
 
-# an encoding sees the convolutions' seven frames of features, and stands for the four in their middle
-FIRST_FRAMES, STEP_FRAMES = 1.5, 4
+CENTER_FRAMES = 3.5  # of the seven frames of features that the convolutions make the first encoding of
 
 
 class Emissions(NamedTuple):
@@ -65,7 +64,7 @@ def aligned(alignment: Alignment, tokens: Tensor, num_tokens: Tensor) -> list[Em
 
 
 def words_of(
-    emissions: Sequence[Emissions], surfaces: Sequence[str], batch: Batch, features: Features
+    emissions: Sequence[Emissions], surfaces: Sequence[str], batch: Batch, features: Features, subsampling_factor: int
 ) -> list[tuple[Word, ...]]:
     """Return the words of each text in seconds.
 
@@ -80,15 +79,23 @@ def words_of(
         surfaces: text of each token.
         batch: of the utterances.
         features: how those of the batch were made.
+        subsampling_factor: frames of features for each of the emissions' frames.
     """
+    # an encoding stands for as many frames as lie between two encodings, in the middle of those that it sees
+    first = CENTER_FRAMES - subsampling_factor / 2
     utterances = zip(emissions, batch.features, batch.num_frames.tolist(), strict=True)
-    return [_words(one, surfaces, matrix[:length], features) for one, matrix, length in utterances]
+    return [
+        _words(one, surfaces, matrix[:length], features, first, subsampling_factor)
+        for one, matrix, length in utterances
+    ]
 
 
-def _words(emissions: Emissions, surfaces: Sequence[str], matrix: Tensor, features: Features) -> tuple[Word, ...]:
+def _words(
+    emissions: Emissions, surfaces: Sequence[str], matrix: Tensor, features: Features, first: float, step: int
+) -> tuple[Word, ...]:
     words = spelled(surfaces[token] for token in emissions.tokens)
     inside = [(emissions.first[tokens[0]], emissions.last[tokens[-1]] + 1) for _, tokens in words]
-    spans = _apart([[FIRST_FRAMES + STEP_FRAMES * frame for frame in span] for span in inside])
+    spans = _apart([[first + step * frame for frame in span] for span in inside])
     if features.from_audio:
         _reach_pauses(spans, find_pauses(matrix), len(matrix))
     shift_s = features.frame_shift_s

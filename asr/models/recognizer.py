@@ -62,6 +62,12 @@ class Recognizer(nn.Module):
         self.normalize, self.encoder, self.head = normalize, encoder, head
         self.augment = augment
 
+    @property
+    def subsampling_factor(self) -> int:
+        """Frames of features for each encoding."""
+        factor: int = self.encoder.subsampling_factor  # type: ignore[assignment]
+        return factor
+
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return encodings (B, T', D) and valid lengths (B,) of features (B, T, F), lengths (B,)."""
         encodings, lengths = self.encoder(self.normalize(features), num_frames)

@@ -1,4 +1,4 @@
-"""Convolutional subsampling by four in time.
+"""Convolutional subsampling by four in time, or by two.
 
 B batch, T frames, F mel bins, C channels, D width.
 """
@@ -9,14 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-KERNEL, STRIDE = 3, 2
-
-
-def output_frames(num_frames: Tensor) -> Tensor:
-    """Return how many frames remain of ``num_frames`` after subsampling by four; any integer shape."""
-    for _ in range(2):
-        num_frames = torch.div(num_frames - KERNEL, STRIDE, rounding_mode="floor") + 1
-    return num_frames.clamp(min=0)
+KERNEL = 3
+STRIDES = {4: (2, 2), 2: (2, 1)}  # in time, of both convolutions, by the factor of subsampling
 
 
 def padded_to(min_frames: int, features: Tensor) -> Tensor:
@@ -29,30 +23,50 @@ def padded_to(min_frames: int, features: Tensor) -> Tensor:
 
 
 class ConvSubsampling(nn.Module):
-    """Two 3×3 convolutions of stride 2 and a projection: features at 100 Hz become vectors at 25 Hz.
+    """Two 3×3 convolutions and a projection: features at 100 Hz become vectors at 25 Hz, or at 50 Hz.
 
     The convolutions are not padded in time. So a valid output frame reads only valid input frames, and the result does
     not depend on padding.
 
+    Args:
+        num_features: mel bins F of a frame.
+        d_model: width D of the vectors.
+        channels: C of the convolutions.
+        dropout: probability in [0, 1), in training.
+        factor: 4, or 2 for tokens that are fast: CTC needs a vector for each of them.
+
+    Raises:
+        ValueError: the factor is neither.
+
     Reference:
         Dong et al. 2018, "Speech-Transformer" (two 3×3 stride-2 convolutions before the encoder).
-        Differs: no padding in time.
+        Differs: no padding in time; by two if asked.
     """
 
-    min_frames = 7
+    min_frames = 7  # of which both convolutions make one vector, with either factor
 
-    def __init__(self, num_features: int, d_model: int, channels: int, dropout: float = 0.0) -> None:
+    def __init__(self, num_features: int, d_model: int, channels: int, dropout: float = 0.0, factor: int = 4) -> None:
         super().__init__()
+        if factor not in STRIDES:
+            raise ValueError(f"subsampling_factor must be 2 or 4, given {factor}")
+        self.strides = STRIDES[factor]
+        first, second = self.strides
         self.convolutions = nn.Sequential(
-            nn.Conv2d(1, channels, KERNEL, STRIDE, padding=(0, 1)),
+            nn.Conv2d(1, channels, KERNEL, (first, 2), padding=(0, 1)),
             nn.GELU(),
-            nn.Conv2d(channels, channels, KERNEL, STRIDE, padding=(0, 1)),
+            nn.Conv2d(channels, channels, KERNEL, (second, 2), padding=(0, 1)),
             nn.GELU(),
         )
         num_bins = (num_features + 3) // 4  # padded by one bin on each side, halved twice
 
         self.project = nn.Linear(channels * num_bins, d_model)
         self.dropout = nn.Dropout(dropout)
+
+    def output_frames(self, num_frames: Tensor) -> Tensor:
+        """Return how many vectors ``num_frames`` frames give; any integer shape."""
+        for stride in self.strides:
+            num_frames = torch.div(num_frames - KERNEL, stride, rounding_mode="floor") + 1
+        return num_frames.clamp(min=0)
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Subsample.
@@ -67,4 +81,4 @@ class ConvSubsampling(nn.Module):
         features = padded_to(self.min_frames, features)
         hidden = self.convolutions(features.unsqueeze(1))  # (B, C, T', F')
         hidden = self.project(hidden.transpose(1, 2).flatten(2))
-        return self.dropout(hidden), output_frames(num_frames)
+        return self.dropout(hidden), self.output_frames(num_frames)

@@ -10,6 +10,7 @@ NARROW_HZ = 8000  # of telephones
 SMALL_HOURS = 2.0  # up to here the recipe's own budget is enough
 LONGEST = 5.0  # times the audio of the recipe's own updates
 MOST_UPDATES = 30_000
+FAST_CHARACTERS_HZ = 10.0  # without the pauses speech is up to twice as fast: encodings at 25 Hz would be too few
 FEW_HOURS = 0.5
 FEW_SPEAKERS = 5
 
@@ -18,6 +19,9 @@ def choose_custom(facts: CorpusFacts, own: Budget) -> Iterator[Choice | Advice]:
     """Yield choices and advice for a corpus, from the budget that the recipe has for a small one."""
     if facts.rate_hz is not None and facts.rate_hz <= NARROW_HZ:
         yield Choice("data.sampling_rate_hz", NARROW_HZ, "no audio has more")
+    if facts.fast_characters_hz > FAST_CHARACTERS_HZ:
+        reason = f"up to {facts.fast_characters_hz:.0f} characters per second, pauses included"
+        yield Choice("encoder.subsampling_factor", 2, reason)
     if facts.hours > SMALL_HOURS:
         times = facts.hours / SMALL_HOURS
         # longer updates first, which take less time per second of audio; then more of them

@@ -54,11 +54,14 @@ def test_one_value_that_does_not_change_the_training_does_not_change_the_name():
     assert len(names) == 1
 
 
-def test_jobs_from_before_the_encoder_could_be_compiled_are_found():
-    older = {"devices": 1}
-    compiled, plain = ({**CONFIG, "trainer": {**older, "compile": value}} for value in (True, False))
-    assert job_name(["seed=1"], plain) == job_name(["seed=1"], {**CONFIG, "trainer": older})
-    assert job_name(["seed=1"], plain) != job_name(["seed=1"], compiled)
+@pytest.mark.parametrize(
+    ("group", "key", "before", "now"), [("trainer", "compile", False, True), ("encoder", "subsampling_factor", 4, 2)]
+)
+def test_jobs_from_before_an_option_existed_are_found(group, key, before, now):
+    older = {**CONFIG, group: {"other": 1}}
+    plain, changed = ({**older, group: {**older[group], key: value}} for value in (before, now))
+    assert job_name(["seed=1"], plain) == job_name(["seed=1"], older)
+    assert job_name(["seed=1"], plain) != job_name(["seed=1"], changed)
 
 
 def test_long_overrides_whose_names_begin_alike_are_different_jobs():

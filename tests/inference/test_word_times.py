@@ -29,8 +29,8 @@ def batch_of(energies: list[float]) -> Batch:
     return Batch(features, torch.tensor([len(energies)]), empty, torch.tensor([0]), ("a",), ("",), (None,), 1.0, 0)
 
 
-def words(emissions: Emissions, energies: list[float], from_audio: bool = True) -> tuple[Word, ...]:
-    (found,) = words_of([emissions], SURFACES, batch_of(energies), Shape(from_audio))
+def words(emissions: Emissions, energies: list[float], from_audio: bool = True, factor: int = 4) -> tuple[Word, ...]:
+    (found,) = words_of([emissions], SURFACES, batch_of(energies), Shape(from_audio), factor)
     return found
 
 
@@ -46,6 +46,11 @@ def test_a_word_has_the_time_and_the_probability_of_all_its_tokens():
     one, twos = words(tokens, STEADY)
     assert spans((one, twos)) == [("one", 0.055, 0.135), ("twos", 0.415, 0.575)]
     assert (one.confidence, twos.confidence) == (pytest.approx(0.5), pytest.approx(0.2))
+
+
+def test_encodings_at_twice_the_rate_stand_for_half_the_time():
+    tokens = Emissions([2, 3, 4], [2, 20, 24], [5, 21, 27], [-0.1] * 3)
+    assert spans(words(tokens, STEADY, factor=2)) == [("one", 0.065, 0.145), ("twos", 0.425, 0.585)]
 
 
 def test_a_word_reaches_to_the_longest_pause_between_its_tokens_and_those_of_its_neighbors():

@@ -45,6 +45,13 @@ CASES = [
         min_frames=7,
     ),
     EncoderCase(
+        "transformer, at 50 Hz",
+        lambda: TransformerEncoder(
+            NUM_FEATURES, d_model=24, num_layers=2, num_heads=3, d_feedforward=32, subsampling_factor=2
+        ),
+        min_frames=7,
+    ),
+    EncoderCase(
         "conformer",
         lambda: ConformerEncoder(NUM_FEATURES, d_model=24, num_layers=2, num_heads=3, d_feedforward=32, kernel_width=5),
         min_frames=7,

@@ -27,8 +27,8 @@ MODEL = (
 )
 
 
-def chosen(hours, rate_hz=16_000, num_speakers=50):
-    found = list(choose_custom(CorpusFacts(hours, 100, num_speakers, rate_hz), OWN))
+def chosen(hours, rate_hz=16_000, num_speakers=50, fast_characters_hz=8.0):
+    found = list(choose_custom(CorpusFacts(hours, 100, num_speakers, rate_hz, fast_characters_hz), OWN))
     return {one.key: one.value for one in found if isinstance(one, Choice)}, [
         one.text for one in found if isinstance(one, Advice)
     ]
@@ -52,6 +52,11 @@ def test_the_budget_follows_the_hours(hours, options):
 @pytest.mark.parametrize(("rate_hz", "rates"), [(8000, [8000]), (6000, [8000]), (11_025, []), (None, [])])
 def test_the_rate_follows_the_audio(rate_hz, rates):
     assert list(chosen(1.0, rate_hz)[0].values()) == rates
+
+
+@pytest.mark.parametrize(("fast_characters_hz", "factors"), [(9.9, []), (10.1, [2]), (30.0, [2])])
+def test_the_rate_of_encodings_follows_that_of_characters(fast_characters_hz, factors):
+    assert list(chosen(1.0, fast_characters_hz=fast_characters_hz)[0].values()) == factors
 
 
 def test_few_minutes_and_few_speakers_are_said():
@@ -85,20 +90,39 @@ def test_choices_are_said_and_recorded_and_lose_against_what_is_typed(place):
     assert "chosen for this corpus" not in place.run("train", *words, "run_dir=c", f"init={start}")
 
 
+def changed_by_corpus(place, monkeypatch, *words):
+    """Return the keys that are chosen for the corpus of ``place``."""
+    monkeypatch.chdir(place.folder)
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        words = ("data.source=own.tsv", "data.sampling_rate_hz=8000", *words)
+        config = compose("train", overrides=list(words))
+    before = OmegaConf.to_container(config)
+    choose_by_corpus(config, [word.partition("=")[0] for word in words])
+    after = OmegaConf.to_container(config)
+    return {key for key, _ in flatten(before).items() ^ flatten(after).items()}
+
+
 @pytest.mark.parametrize(
     ("word", "num_chosen"), [("seed=1", 2), ("data.batch.max_duration_s=9", 0), ("trainer.max_steps=7", 0)]
 )
 def test_who_types_one_part_of_the_budget_types_all_of_it(place, monkeypatch, word, num_chosen):
     monkeypatch.setattr("asr.recipes.custom.choose.SMALL_HOURS", 0.001)
-    monkeypatch.chdir(place.folder)
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        words = ["recipe=custom/transformer_ctc", "data.source=own.tsv", "data.sampling_rate_hz=8000", word]
-        config = compose("train", overrides=words)
-    before = OmegaConf.to_container(config)
-    choose_by_corpus(config, [one.partition("=")[0] for one in words])
-    after = OmegaConf.to_container(config)
-    changed = flatten(before).items() ^ flatten(after).items()
-    assert len({key for key, _ in changed}) == num_chosen
+    assert len(changed_by_corpus(place, monkeypatch, "recipe=custom/transformer_ctc", word)) == num_chosen
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (("recipe=custom/transformer_ctc",), {"encoder.subsampling_factor"}),
+        (("recipe=custom/transformer_ctc", "encoder=conformer_xs"), {"encoder.subsampling_factor"}),
+        (("recipe=custom/transformer_ctc", "tokenizer=bpe"), set()),
+        (("recipe=custom/transformer_ctc", "init.path=start"), set()),
+        (("recipe=custom/zipformer_ctc",), set()),
+    ],
+)
+def test_the_rate_of_encodings_is_chosen_for_characters_and_encoders_that_have_one(place, monkeypatch, words, keys):
+    monkeypatch.setattr("asr.recipes.custom.choose.FAST_CHARACTERS_HZ", 1.0)
+    assert changed_by_corpus(place, monkeypatch, *words) == keys
 
 
 def test_what_is_neither_true_nor_false_is_refused(place):

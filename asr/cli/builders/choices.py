@@ -42,14 +42,18 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
         raise ConfigError("data.by_corpus: this recipe chooses nothing by its corpus; leave it out")
     own = Budget(config.trainer.max_steps, config.data.batch.max_duration_s)
     # one of them alone would hear the corpus too rarely, or too often
-    kept = [*typed, *(BUDGET if any(is_within(key, typed) for key in BUDGET) else ())]
+    options = [key for key in typed if "." in key]  # encoder=conformer_xs types none of its options
+    kept = [*options, *(BUDGET if any(is_within(key, options) for key in BUDGET) else ())]
     if config.init.path is not None:
-        kept.append("data.sampling_rate_hz")  # the weights know one rate
+        kept += ["data.sampling_rate_hz", "encoder.subsampling_factor"]  # the weights know one rate of each
+    if is_within("tokenizer", typed):
+        kept.append("encoder.subsampling_factor")  # it follows from characters as tokens
     console, changed = PlainConsole(quiet=not is_first_process()), False
     for choice in choose(CorpusFacts.of(source_corpus(plain(config))), own):
         if isinstance(choice, Advice):
             console.print_line(f"note: {choice.text}")
-        elif not is_within(choice.key, kept):
+        # an option that this encoder lacks belongs to another one
+        elif not is_within(choice.key, kept) and OmegaConf.select(config, choice.key) is not None:
             OmegaConf.update(config, choice.key, choice.value)
             console.print_line(f"chosen for this corpus: {choice.key}={choice.value:g}  ({choice.reason})")
             changed = True

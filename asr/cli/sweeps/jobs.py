@@ -35,6 +35,8 @@ from asr.subprocesses import die_with_parent
 
 NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
+# keys that have come since, with what was so before: sweeps that are older find their jobs
+LATER = {"trainer.compile": False, "encoder.subsampling_factor": 4}
 # what may differ between a run and its resumption, but makes a job a different one
 TELLING = (
     *("callbacks", "weights", "decode", "decode_test"),
@@ -74,8 +76,9 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
     texts = (re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in parts)
     label = "_".join(texts)[:LONGEST_LABEL]
     trained = {key: value for key, value in flatten(config).items() if not _is_free(key)}
-    if not trained.get("trainer.compile"):
-        trained.pop("trainer.compile", None)  # sweeps that are older than this key find their jobs
+    for key, before in LATER.items():
+        if trained.get(key) == before:
+            del trained[key]
     # the label may be cut, and options that do not change the training are in the words alone
     digest = hashlib.sha256(json.dumps([trained, words], sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{label or 'default'}-{digest}"

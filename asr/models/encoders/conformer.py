@@ -70,7 +70,7 @@ class ConformerLayer(nn.Module):
 
 
 class ConformerEncoder(LayeredEncoder):
-    """Convolutional subsampling by four, then conformer layers.
+    """Convolutional subsampling, then conformer layers.
 
     Args:
         num_features: mel bins F of a frame.
@@ -78,9 +78,10 @@ class ConformerEncoder(LayeredEncoder):
         num_layers: conformer layers, at least 1.
         num_heads: attention heads.
         d_feedforward: hidden width of the feed-forward modules.
-        kernel_width: frames W at 25 Hz of the convolutions, odd, at most 1023.
+        kernel_width: encodings W that the convolutions see, odd, at most 1023.
         dropout: probability in [0, 1), in training.
         subsampling_channels: channels of the convolutions before the layers.
+        subsampling_factor: frames of features for each encoding, 4 or 2.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -100,10 +101,12 @@ class ConformerEncoder(LayeredEncoder):
         kernel_width: int = 31,
         dropout: float = 0.1,
         subsampling_channels: int = 32,
+        subsampling_factor: int = 4,
     ) -> None:
         if not 1 <= kernel_width <= MAX_KERNEL or kernel_width % 2 == 0:
             raise ValueError(f"kernel_width must be odd, at least 1 and at most {MAX_KERNEL}, given {kernel_width}")
-        super().__init__(num_features, d_model, num_layers, num_heads, d_feedforward, dropout, subsampling_channels)
+        size = num_features, d_model, num_layers, num_heads, d_feedforward
+        super().__init__(*size, dropout, subsampling_channels, subsampling_factor)
         self.layers = nn.ModuleList(
             ConformerLayer(d_model, num_heads, d_feedforward, kernel_width, dropout) for _ in range(num_layers)
         )

@@ -1,4 +1,4 @@
-"""The base of encoders whose layers have one width and follow a subsampling by four.
+"""The base of encoders whose layers have one width and follow a subsampling of time.
 
 B batch, T frames, F mel bins, D width, H heads.
 """
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from asr.models.encoders.rotary import RotaryPositions
-from asr.models.subsampling import ConvSubsampling, output_frames
+from asr.models.subsampling import ConvSubsampling
 
 MAX_HEADS, MAX_CHANNELS, MAX_FEEDFORWARD = 64, 1024, 64  # the last for each channel of d_model
 
 
 class LayeredEncoder(nn.Module):
-    """Convolutional subsampling by four, then layers that see rotary positions. A subclass adds the layers.
+    """Convolutional subsampling, then layers that see rotary positions. A subclass adds the layers.
 
     An utterance's encoding depends neither on padding nor on the other utterances of its batch.
 
@@ -29,6 +29,7 @@ class LayeredEncoder(nn.Module):
         d_feedforward: hidden width of the feed-forward modules, at most ``64 * d_model``.
         dropout: probability in [0, 1), in training.
         subsampling_channels: channels of the convolutions, at most 1024.
+        subsampling_factor: frames of features for each encoding, 4 or 2.
 
     Attributes:
         layers: each maps (B, T, D), a mask (B, 1, 1, T), true where a frame is valid, and positions to (B, T, D).
@@ -38,7 +39,6 @@ class LayeredEncoder(nn.Module):
         ValueError: an argument is out of its range.
     """
 
-    subsampling_factor = 4
     layers: nn.ModuleList
     norm: nn.Module
 
@@ -51,6 +51,7 @@ class LayeredEncoder(nn.Module):
         d_feedforward: int,
         dropout: float,
         subsampling_channels: int,
+        subsampling_factor: int,
     ) -> None:
         super().__init__()
         for name, value in (
@@ -76,23 +77,23 @@ class LayeredEncoder(nn.Module):
             raise ValueError(f"d_model must be a multiple of 2 * num_heads = {2 * num_heads}, given {d_model}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), given {dropout}")
-        self.d_model, self.num_layers = d_model, num_layers
-        self.subsampling = ConvSubsampling(num_features, d_model, subsampling_channels, dropout)
+        self.d_model, self.num_layers, self.subsampling_factor = d_model, num_layers, subsampling_factor
+        self.subsampling = ConvSubsampling(num_features, d_model, subsampling_channels, dropout, subsampling_factor)
         self.positions = RotaryPositions(d_model // num_heads)
 
     def output_frames(self, num_frames: Tensor) -> Tensor:
         """Return the number of encodings of utterances of ``num_frames`` frames."""
-        return output_frames(num_frames)
+        return self.subsampling.output_frames(num_frames)
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode features at a quarter of their rate.
+        """Encode features at a quarter of their rate, or at half of it.
 
         Args:
             features: (B, T, F); padding may hold any finite value.
             num_frames: (B,) int64 valid frames; fewer than 7 give no encoding.
 
         Returns:
-            Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
+            Encodings (B, T', D), unspecified where padded, and their valid lengths (B,).
         """
         (encodings,), lengths = self.encode_layers(features, num_frames, ())
         return encodings, lengths

@@ -66,7 +66,7 @@ class TransformerLayer(nn.Module):
 
 
 class TransformerEncoder(LayeredEncoder):
-    """Convolutional subsampling by four, then pre-norm transformer layers with rotary positions.
+    """Convolutional subsampling, then pre-norm transformer layers with rotary positions.
 
     Arguments and what they must be are those of `LayeredEncoder`.
     """
@@ -80,8 +80,10 @@ class TransformerEncoder(LayeredEncoder):
         d_feedforward: int,
         dropout: float = 0.1,
         subsampling_channels: int = 32,
+        subsampling_factor: int = 4,
     ) -> None:
-        super().__init__(num_features, d_model, num_layers, num_heads, d_feedforward, dropout, subsampling_channels)
+        size = num_features, d_model, num_layers, num_heads, d_feedforward
+        super().__init__(*size, dropout, subsampling_channels, subsampling_factor)
         self.layers = nn.ModuleList(
             TransformerLayer(d_model, num_heads, d_feedforward, dropout) for _ in range(num_layers)
         )
