@@ -31,7 +31,7 @@ SNRS_DB = (20.0, 10.0, 5.0, 0.0)
 def noisy(cuts: Iterable[Cut], folder: str, snr_db: float) -> list[Cut]:
     """Return cuts with noise that depends on their ids alone, ``snr_db`` below the speech."""
     acoustics = Acoustics(noise=AddNoise(probability=1.0, folder=folder, snr_db=(snr_db, snr_db)))
-    acoustics.find_files()
+    acoustics.check_files()
     return [acoustics(cut, random.Random(cut.id)) for cut in cuts]
 
 

@@ -218,7 +218,8 @@ def _record_start(plan: Plan, folder: Path) -> None:
     """
     words = list(plan.job.overrides.task)
     if plan.resumed is not None:
-        accepted = accepted_changes(plan.config, plan.data, plan.prepared, plan.resumed)
+        typed = {override_key(word) for word in words}
+        accepted = accepted_changes(plan.config, plan.data, plan.prepared, plan.resumed, typed)
         if not accepted and not differs(saved_config(plan.resumed), plan.config):
             return
         if accepted:

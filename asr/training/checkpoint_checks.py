@@ -10,6 +10,7 @@ import io
 import math
 import pickle
 import pickletools
+import struct
 import sys
 import zipfile
 from collections.abc import Collection, Mapping
@@ -26,6 +27,7 @@ from asr.training.running_averages import NUMBERS
 MAX_READ = 2**23  # bytes read at once: the list of parts; our files have some hundred
 MAX_PICKLE = 2**24  # bytes of data.pkl, which describes the tensors, and holds the config and the tokenizer
 MAX_STEPS = 1_000_000  # opcodes of the pickle; our files have some ten thousand
+END_BYTES = 56, 20, 22  # of a zip file: the record for large files, its locator, the end; the first two are optional
 STEPS_PER_PART, BYTES_PER_PART = 200, 1000  # allowed in addition for each tensor
 DTYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 GLOBALS = {
@@ -59,6 +61,7 @@ def damage(path: Path) -> str:
     try:
         check_regular_file(path, sys.maxsize)
         with _BoundedReader(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
+            _check_directory(path)
             _check_parts_of_file(archive, path.stat().st_size)
             bad = archive.testzip()
             if bad is None:
@@ -79,6 +82,30 @@ def why_unreadable(error: Exception) -> str:
         reason = str(error).partition("WeightsUnpickler error:")[2].strip() or "it is not a pickle of plain data"
         return f"its data.pkl cannot be read: {reason.splitlines()[0][:200]}"
     return first_line(error)
+
+
+def _check_directory(path: Path) -> None:
+    """Refuse a file in which PyTorch would find other parts than zipfile, which they are checked with.
+
+    PyTorch reads the list of parts from the place that the end of the file states, zipfile from just before that end;
+    and where there is a record for large files, PyTorch looks where its locator says, zipfile just before that.
+    """
+    num_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, num_bytes - sum(END_BYTES)))
+        tail = file.read()
+    end_of_list = num_bytes - END_BYTES[2]
+    end = tail[-END_BYTES[2] :]
+    num_comment_bytes = int.from_bytes(end[20:], "little")
+    size, place = struct.unpack("<II", end[12:20])
+    locator, record = tail[-sum(END_BYTES[1:]) : -END_BYTES[2]], tail[: END_BYTES[0]]
+    if locator.startswith(b"PK\x06\x07"):
+        end_of_list = num_bytes - sum(END_BYTES)
+        if not record.startswith(b"PK\x06\x06") or struct.unpack("<Q", locator[8:16])[0] != end_of_list:
+            raise ValueError("it states two places of its list of parts")
+        size, place = struct.unpack("<QQ", record[40:])
+    if not end.startswith(b"PK\x05\x06") or num_comment_bytes or place + size != end_of_list:
+        raise ValueError("its list of parts is not where the end of the file says")
 
 
 def _check_parts_of_file(archive: zipfile.ZipFile, num_bytes: int) -> None:

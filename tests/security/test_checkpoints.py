@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -438,6 +439,19 @@ def two_pickles(good: bytes) -> bytes:
     return made.getvalue()
 
 
+def with_comment(good: bytes) -> bytes:
+    return good[:-2] + (1000).to_bytes(2, "little") + good[:1000]
+
+
+def with_locator_elsewhere(good: bytes) -> bytes:
+    """Let a record for large files, which zipfile takes, be followed by a locator of another one."""
+    end = good[-22:]
+    size, place = struct.unpack("<II", end[12:20])
+    (num_parts,) = struct.unpack("<H", end[10:12])
+    record = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, num_parts, num_parts, size, place)
+    return good[:-22] + record + struct.pack("<IIQI", 0x07064B50, 0, 0, 1) + end
+
+
 def many_parts(good: bytes) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
@@ -460,6 +474,10 @@ FILES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "compressed parts": (lambda good: repacked(good, compression=zipfile.ZIP_DEFLATED), "is compressed"),
     "a compressed tensor": (deflated_tensor, "is compressed"),
     "a compressed pickle": (with_pickle(b"\x80\x02" + b"N0" * 10**7, zipfile.ZIP_DEFLATED), "is compressed"),
+    "two archives": (lambda good: repacked(good) * 2, "not where the end of the file says"),
+    "an archive after something": (lambda good: b"x" + repacked(good), "not where the end of the file says"),
+    "an archive before something": (lambda good: with_comment(repacked(good)), "not where the end of the file says"),
+    "two lists of parts": (lambda good: with_locator_elsewhere(repacked(good)), "states two places"),
     "parts that overlap": (overlapping, "its parts overlap"),
     "a part twice": (twice, "two of its parts have one name"),
     "two pickles": (two_pickles, "it has 2 parts data.pkl, not one"),

@@ -101,8 +101,8 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     part(config, "data.prepare")
     check_init(config)
     data = build_data_parts(config, kept_tokenizer(config, resumed))
-    if isinstance(data.perturb, Acoustics):
-        data.perturb.find_files()
+    if isinstance(data.perturb, Acoustics) and resumed is None:  # of a stranger's run they may be anybody's recordings
+        data.perturb.check_files()
     scoring_unit(config)
     transcripts_lm(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)

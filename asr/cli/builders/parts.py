@@ -216,7 +216,7 @@ def build_module(
         "folder": str(prepared.folder),
         "notes": list(prepared.notes),
         "utterance_s": round(float(np.quantile(prepared.cuts("train").durations, LONG_UTTERANCE)), 2),
-        "noise": parts.perturb.find_files() if isinstance(parts.perturb, Acoustics) else "",
+        "noise": parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else "",
     }
     num_cuts = int(prepared.splits["train"]["num_utterances"])
     return TrainingModule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.data.preparation.prepared import PreparedData
-from asr.nested import flatten
+from asr.nested import flatten, is_within
 from asr.subprocesses import is_first_process
 from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.module import TrainingModule
@@ -103,7 +103,9 @@ def changes_explain_errors(folder: Path | None, config: Mapping[str, Any], anywa
         raise
 
 
-def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, folder: Path) -> list[str]:
+def accepted_changes(
+    config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, folder: Path, typed: Collection[str]
+) -> list[str]:
     """Return what has changed since a run's last checkpoint, if the user accepts it and the checkpoint fits it.
 
     Args:
@@ -111,11 +113,13 @@ def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: Prep
         parts: of its data side.
         prepared: the data.
         folder: of the run.
+        typed: keys that the command line names.
 
     Raises:
         ConfigError: something has changed without the user's word, or does not fit.
     """
     checkpoint = newest_good_checkpoint(folder)
+    _refuse_foreign_recordings(parts, None if checkpoint is None else checkpoint.data.get("noise"), typed)
     found = new = changes(saved_config(folder), config)
     if checkpoint is not None:
         found = _changes_since(checkpoint, config, parts, prepared)
@@ -128,6 +132,22 @@ def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: Prep
     return found
 
 
+def _refuse_foreign_recordings(parts: DataParts, recorded: object, typed: Collection[str]) -> None:
+    """Refuse folders of noise and rooms that the run's folder names, unless they hold what the run has used.
+
+    A run of a stranger could name any folder: its recordings would be searched, read, and become a part of the model.
+    """
+    if not isinstance(parts.perturb, Acoustics):
+        return
+    folders = [one for one in parts.perturb.folders() if one.folder is not None and not is_within(one.key, typed)]
+    if folders and parts.perturb.digest() != recorded:
+        keys = " ".join(f"{one.key}={one.folder}" for one in folders)
+        raise ConfigError(
+            "resume: the files in folders that the run names are not those that its newest checkpoint was made with, "
+            f"or it has no checkpoint; restore them, or type {keys} if these are right"
+        )
+
+
 def _changes_since(
     checkpoint: LoadedCheckpoint, config: Mapping[str, Any], parts: DataParts, prepared: PreparedData
 ) -> list[str]:
@@ -136,7 +156,7 @@ def _changes_since(
     if checkpoint.data["fingerprint"] != prepared.fingerprint:
         found.append(f"data: {checkpoint.data['fingerprint']} in the run, {prepared.fingerprint} now")
     files, noise = (
-        parts.perturb.find_files() if isinstance(parts.perturb, Acoustics) else "",
+        parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else "",
         checkpoint.data.get("noise"),
     )
     if noise != files and noise is not None:

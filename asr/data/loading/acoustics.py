@@ -75,22 +75,35 @@ class Acoustics:
         """Return what makes cuts as long as they can be, for measuring memory."""
         return None if self.speed is None else self.speed.slowest()
 
-    def find_files(self) -> str:
-        """Find the files of noise and impulse responses, and return a digest of their names and sizes; empty for none.
+    def folders(self) -> list[AudioFolder]:
+        """Return the folders of noise and impulse responses."""
+        return [effect.files for effect in self.others if isinstance(effect, AddNoise | Reverberate)]
+
+    def digest(self) -> str:
+        """Return a digest of the paths and sizes of all files of noise and impulse responses; empty for none.
 
         Raises:
-            ValueError: a file cannot be used.
+            ValueError: a folder holds none, or cannot be searched.
         """
-        found = [effect.find_files() for effect in self.others if isinstance(effect, AddNoise | Reverberate)]
+        found = [folder.sizes() for folder in self.folders()]
         return hashlib.blake2b(repr(found).encode(), digest_size=5).hexdigest() if any(found) else ""
 
-    def of_corpus(self, cuts: Sequence[Cut]) -> Self:
-        """Return itself with its files found, and with the cuts of training that babble.
+    def check_files(self) -> None:
+        """Check the files of noise and impulse responses.
 
         Raises:
             ValueError: a file cannot be used.
         """
-        self.find_files()
+        for folder in self.folders():
+            folder.check()
+
+    def of_corpus(self, cuts: Sequence[Cut]) -> Self:
+        """Return itself with its files checked, and with the cuts of training that babble.
+
+        Raises:
+            ValueError: a file cannot be used.
+        """
+        self.check_files()
         if self.babble is not None:
             self.babble.cuts = cuts
         return self
@@ -145,17 +158,13 @@ class Reverberate:
         drr_db: tuple[float, float] = (0.0, 10.0),
     ) -> None:
         self.probability = _probability(probability)
-        self.folder, self.files = folder, AudioFolder("augment.audio.room.folder")
+        self.files = AudioFolder("augment.audio.room.folder", folder)
         self.rt60_s = _range("rt60_s", rt60_s, 0.01, MAX_DECAY_S)
         self.drr_db = _range("drr_db", drr_db, -MAX_DB, MAX_DB)
 
-    def find_files(self) -> list[tuple[str, int]]:
-        """Return names and sizes of the impulse responses, found and checked."""
-        return [] if self.folder is None else self.files.find(self.folder)
-
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
         """Return (N,) reverberated samples."""
-        response = self._made_up(rate_hz, rng) if self.folder is None else self._recorded(rate_hz, rng)
+        response = self._made_up(rate_hz, rng) if self.files.folder is None else self._recorded(rate_hz, rng)
         wet = fftconvolve(samples, response)[: len(samples)]
         return _at_level_of(samples, wet)
 
@@ -189,12 +198,8 @@ class AddNoise:
                 "folder must name recordings of noise, as in augment.audio.noise.folder=PATH; or leave noise out with "
                 "augment.audio.noise=null"
             )
-        self.folder, self.files = folder, AudioFolder("augment.audio.noise.folder")
+        self.files = AudioFolder("augment.audio.noise.folder", folder)
         self.snr_db = _range("snr_db", snr_db, -MAX_DB, MAX_DB)
-
-    def find_files(self) -> list[tuple[str, int]]:
-        """Return names and sizes of the recordings, found and checked."""
-        return self.files.find(self.folder)
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
         """Return (N,) noisy samples."""

@@ -18,27 +18,42 @@ SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
 
 
 class AudioFolder:
-    """Recordings in a folder, found and checked once.
+    """Recordings in a folder and in those in it, found and checked once.
 
     Args:
         key: in the config, for errors.
+        folder: None: no recordings.
     """
 
-    def __init__(self, key: str) -> None:
-        self.key = key
+    def __init__(self, key: str, folder: str | None) -> None:
+        self.key, self.folder = key, folder
         self.recordings: list[Recording] = []
 
-    def find(self, folder: str) -> list[tuple[str, int]]:
-        """Return names and sizes of the recordings of a folder and of those in it; every one of them must be usable."""
+    def sizes(self) -> list[tuple[str, int]]:
+        """Return the paths in the folder and the bytes of the recordings; none of them is opened.
+
+        Raises:
+            ValueError: there is none, or too much else.
+        """
+        return [(str(file.relative_to(place)), file.stat().st_size) for file, place in self._files()]
+
+    def check(self) -> None:
+        """Read what every recording says of itself, once.
+
+        Raises:
+            ValueError: one of them cannot be used.
+        """
+        if self.recordings:
+            return
+        for file, _ in self._files():
+            if problem := archive_problem(file) or self._problem(file):
+                raise ValueError(f"{self.key}: {file}: {problem}; mend or remove it")
+
+    def _files(self) -> list[tuple[Path, Path]]:
         try:
-            files = sorted(find_audio([folder]))
+            return [] if self.folder is None else sorted(find_audio([self.folder]).items())
         except ValueError as error:
-            raise ValueError(f"{self.key}={folder}: {error}") from error
-        if not self.recordings:
-            for file in files:
-                if problem := archive_problem(file) or self._problem(file):
-                    raise ValueError(f"{self.key}: {file}: {problem}; mend or remove it")
-        return [(file.name, file.stat().st_size) for file in files]
+            raise ValueError(f"{self.key}={self.folder}: {error}") from error
 
     def _problem(self, file: Path) -> str | None:
         try:

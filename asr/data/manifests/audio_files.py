@@ -20,6 +20,7 @@ from asr.text.normalize import SURROGATE, is_one_line
 
 MAX_RECORDING_S = 24 * 3600  # a few kilobytes of FLAC may hold years of silence, which take hours to look through
 # of files in a folder
+MAX_ENTRIES = 1_000_000  # of a folder that is searched; the whole disk would take minutes
 ENDINGS = (
     *(".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus"),
     *(".rf64", ".sph", ".w64", ".wav"),
@@ -63,7 +64,11 @@ def find_audio(patterns: Sequence[str]) -> dict[Path, Path]:
 
 def _audio_in(folder: Path) -> Iterator[Path]:
     """Yield the audio files of a folder and of those in it; links to folders are not followed."""
+    num_left = MAX_ENTRIES
     for place, folders, names in os.walk(folder):
+        num_left -= len(folders) + len(names)
+        if num_left < 0:
+            raise ValueError(f"{folder} holds more than {MAX_ENTRIES:,} files and folders; name those with the audio")
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             file = Path(place) / name

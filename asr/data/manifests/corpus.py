@@ -90,6 +90,15 @@ def _followed(path: str) -> str:
     return os.path.realpath(place) if os.path.islink(place) else place
 
 
+def _identity(path: str) -> str | tuple[int, int]:
+    """Return what a file has in common with its hard links; its path if it has none, or is a part of another file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return path
+    return (status.st_dev, status.st_ino) if status.st_nlink > 1 else path
+
+
 _real_folder = functools.lru_cache(maxsize=1000)(os.path.realpath)
 
 
@@ -125,10 +134,12 @@ def _refuse_leaks(splits: Mapping[str, Manifests]) -> None:
     for split, manifests in splits.items():
         kind = SPLIT.fullmatch(split)[1]  # type: ignore[index]
         files = {name: files_of(source) for name, source in manifests.sources().items()}
+        identities = {name: tuple(map(_identity, paths)) for name, paths in files.items()}
         for segment in manifests.supervisions:
             span = round(segment.start, 2), round(segment.end, 2)
             where = files.get(segment.recording_id, ())
-            other, its_kind = known.setdefault((where, str(segment.channel), *span), (segment.id, kind))
+            place = identities.get(segment.recording_id, ())
+            other, its_kind = known.setdefault((place, str(segment.channel), *span), (segment.id, kind))
             if where and its_kind != kind:
                 raise ValueError(
                     f"utterances {other!r} of {its_kind} and {segment.id!r} of {split} are the same {span[0]:g} to "

@@ -16,7 +16,7 @@ import json
 import os
 import tarfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -77,6 +77,9 @@ def write_shards(splits: Mapping[str, SplitParts], storage: ShardStorage, num_jo
     """
     with _locked(storage.folder):
         _refuse_others(storage, splits)
+        for split in splits.values():
+            for part in split.parts:
+                WriteShard(split, storage).find(part)  # before anything is written beside what is not ours
         for folder in (*splits, INDEX):
             (storage.folder / folder).mkdir(exist_ok=True)
         return {name: _write_split(split, storage, num_jobs) for name, split in splits.items()}
@@ -135,14 +138,28 @@ class WriteShard:
     split: SplitParts
     storage: ShardStorage
 
+    def find(self, part: Part) -> dict[str, Any] | None:
+        """Return the index of the shard if it is there and whole; None if not.
+
+        Raises:
+            ValueError: something else has its place, or its files have changed.
+        """
+        files = _files(self.storage, part)
+        if not any(map(os.path.lexists, files.values())):
+            return None
+        return _found(files, self._made_of(self._lines(part)))
+
+    def _lines(self, part: Part) -> list[bytes]:
+        return [line for line, _ in self.split.lines_of(part)]
+
+    def _made_of(self, lines: Iterable[bytes]) -> str:
+        return hashlib.sha256(b"".join([f"{LAYOUT} {self.storage.audio}\n".encode(), *lines])).hexdigest()
+
     def __call__(self, part: Part) -> Part:
         """Return the part with audio in the shard."""
-        files = _files(self.storage, part)
-        lines = [line for line, _ in self.split.lines_of(part)]
-        made_of = hashlib.sha256(b"".join([f"{LAYOUT} {self.storage.audio}\n".encode(), *lines])).hexdigest()
-        index = _found(files, made_of)
-        if index is None:
-            index = self._write(files, made_of, lines)
+        files, lines = _files(self.storage, part), self._lines(part)
+        made_of = self._made_of(lines)
+        index = _found(files, made_of) or self._write(files, made_of, lines)
         left_out = dict(index["dropped"])
         kept = [cut for line in lines if (cut := cut_of(line, str(part.path))).id not in left_out]
         stored = [

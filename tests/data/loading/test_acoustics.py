@@ -81,7 +81,8 @@ def test_effects_keep_the_length_and_repeat_with_the_same_generator(noise, cuts)
 
 def test_noise_of_any_length_and_rate_is_drawn_from_all_files(noise):
     effect = AddNoise(1.0, str(noise), snr_db=(0.0, 0.0))
-    assert [name for name, _ in effect.find_files()] == ["a.wav", "b.flac"]
+    assert [name for name, _ in effect.files.sizes()] == ["a.wav", "deeper/b.flac"]
+    effect.files.check()
     heard = set()
     for seed in range(12):
         added = effect(SAMPLES, RATE_HZ, np.random.default_rng(seed)) - SAMPLES
@@ -112,7 +113,7 @@ def test_a_recorded_room_begins_at_its_direct_sound(tmp_path):
     (tmp_path / "rooms").mkdir()
     soundfile.write(tmp_path / "rooms" / "a.wav", response, RATE_HZ, subtype="FLOAT")
     room = Reverberate(1.0, str(tmp_path / "rooms"))
-    room.find_files()
+    room.files.check()
     wet = room(SAMPLES, RATE_HZ, np.random.default_rng(0))
     expected = SAMPLES + 0.5 * np.concatenate([np.zeros(100), SAMPLES[:-100]])
     assert np.allclose(wet, expected * np.sqrt(energy(SAMPLES) / energy(expected)), atol=1e-5)
@@ -203,16 +204,16 @@ def test_impossible_options_are_refused(make, message):
 
 def test_noise_that_cannot_be_used_is_refused_by_name(noise, tmp_path):
     with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder=.*nowhere"):
-        AddNoise(0.5, str(tmp_path / "nowhere")).find_files()
+        AddNoise(0.5, str(tmp_path / "nowhere")).files.check()
     (noise / "broken.wav").write_bytes(b"no audio at all")
     with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder: .*broken\.wav: .*; mend or remove it"):
-        AddNoise(0.5, str(noise)).find_files()
+        AddNoise(0.5, str(noise)).files.check()
 
 
 def test_the_digest_of_files_changes_with_them(noise):
     acoustics = Acoustics(noise=AddNoise(0.5, str(noise)))
-    before = acoustics.find_files()
-    assert before == Acoustics(noise=AddNoise(0.1, str(noise))).find_files() != ""
+    before = acoustics.digest()
+    assert before == Acoustics(noise=AddNoise(0.1, str(noise))).digest() != ""
     soundfile.write(noise / "a.wav", np.zeros(99), 16_000)
-    assert Acoustics(noise=AddNoise(0.5, str(noise))).find_files() != before
-    assert Acoustics(volume=Volume()).find_files() == ""
+    assert Acoustics(noise=AddNoise(0.5, str(noise))).digest() != before
+    assert Acoustics(volume=Volume()).digest() == ""

@@ -1,5 +1,7 @@
 """A corpus holds out what it does not train on, whatever the names of utterances and files are."""
 
+import os
+
 import pytest
 from lhotse import SupervisionSegment
 from lhotse.utils import fastcopy
@@ -8,11 +10,11 @@ from asr.data.manifests.corpus import Corpus, Manifests
 from tests.data.corpora import utterance
 
 
-def twin(folder, name, linked=False):
+def twin(folder, name, link=None):
     """Return another recording of the audio of `name`, under another id, also by way of a link."""
     recording, _ = utterance(folder, name)
-    if linked:
-        (folder / "link.wav").symlink_to(recording.sources[0].source)
+    if link is not None:
+        link(recording.sources[0].source, folder / "link.wav")
         source = fastcopy(recording.sources[0], source=str(folder / "link.wav"))
         recording = fastcopy(recording, sources=[source])
     return fastcopy(recording, id="twin")
@@ -22,12 +24,12 @@ def split(recording, name, start=0.0, duration=0.5):
     return Manifests.of([recording], [SupervisionSegment(name, recording.id, start, duration, text="a")])
 
 
-@pytest.mark.parametrize("linked", [False, True], ids=["another name", "a link"])
+@pytest.mark.parametrize("link", [None, os.symlink, os.link], ids=["another name", "a link", "a hard link"])
 @pytest.mark.parametrize("held_out", ["dev", "test-clean"])
-def test_audio_of_training_that_is_held_out_under_another_name_is_refused(tmp_path, linked, held_out):
+def test_audio_of_training_that_is_held_out_under_another_name_is_refused(tmp_path, link, held_out):
     recording, _ = utterance(tmp_path, "a")
-    splits = {"train": split(recording, "x"), held_out: split(twin(tmp_path, "a", linked), "y")}
-    with pytest.raises(ValueError, match=rf"'x' of train and 'y' of {held_out} are the same 0 to 0\.5 s of .*a\.wav"):
+    splits = {"train": split(recording, "x"), held_out: split(twin(tmp_path, "a", link), "y")}
+    with pytest.raises(ValueError, match=rf"'x' of train and 'y' of {held_out} are the same 0 to 0\.5 s of .*\.wav"):
         Corpus(splits)
 
 

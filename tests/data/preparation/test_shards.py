@@ -254,6 +254,7 @@ def test_a_tar_without_a_record_is_nobodys_and_stays(tmp_path):
     with pytest.raises(ValueError, match=r"recording\.000000\.tar is of other data"):
         run(tmp_path / "a", Recipe(), in_shards(tmp_path / "shards"))
     assert tar.read_text() == "mine"
+    assert [*tar.parent.iterdir(), *tar.parents[1].iterdir()] == [tar, tar.parent], "nothing is written beside it"
 
 
 def test_a_shard_that_was_removed_is_written_again_and_one_that_has_changed_is_not(tmp_path):
