@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
@@ -29,7 +30,8 @@ from asr.text.tokenizer import Tokenizer
 
 FOLDER, WEIGHTS = "lm", "weights.json"  # in the folder of a run
 AFTER_TRAINING = (f"{FOLDER}/{WEIGHTS}", f"{FOLDER}/{TRIED}")  # files that a resumed run writes again
-BEAM_SIZE = 16
+TUNING_BEAM_SIZE = 16  # of sixty searches
+BEAM_SIZE = 32
 
 console = PlainConsole()
 
@@ -64,12 +66,16 @@ def with_transcripts(
         _write_model((cut.supervisions[0].text for cut in cuts), data_module.tokenizer, order, _model(run_dir, order))
 
     def search() -> tuple[Decoder, str]:
-        decoder = _beam(recognizer.head, _model(run_dir, order))
-        decoder.load_scorers(data_module.tokenizer, normalize)
+        model = _model(run_dir, order)
+        tuned = _beam(recognizer.head, model, TUNING_BEAM_SIZE)
+        tuned.load_scorers(data_module.tokenizer, normalize)
         dev = {name: prepared.cuts(name) for name in prepared.names("dev")}
-        trials = tune(recognizer, decoder, data_module, dev, unit)
+        trials = tune(recognizer, tuned, data_module, dev, unit)
         note = tell(trials, list(dev), run_dir / FOLDER)
-        write_new(run_dir / FOLDER / WEIGHTS, json.dumps(dict(best_of(trials).weights), indent=1) + "\n")
+        weights: dict[str, Any] = dict(best_of(trials).weights)
+        write_new(run_dir / FOLDER / WEIGHTS, json.dumps(weights, indent=1) + "\n")
+        decoder = _beam(recognizer.head, model, **weights)
+        decoder.load_scorers(data_module.tokenizer, normalize)
         return decoder, note
 
     return search
@@ -113,6 +119,6 @@ def _model(run_dir: Path, order: int) -> Path:
     return run_dir / FOLDER / f"transcripts-{order}.arpa"
 
 
-def _beam(head: object, model: Path, lm_weight: float = 0.3, token_bonus: float = 0.0) -> CtcBeam | TransducerBeam:
+def _beam(head: object, model: Path, beam_size: int = BEAM_SIZE, **weights: Any) -> CtcBeam | TransducerBeam:
     search: type[CtcBeam | TransducerBeam] = CtcBeam if isinstance(head, FrameScores) else TransducerBeam
-    return search(beam_size=BEAM_SIZE, lm=str(model), lm_weight=lm_weight, token_bonus=token_bonus)
+    return search(beam_size=beam_size, lm=str(model), **weights)

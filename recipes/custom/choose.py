@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from asr.data.preparation.choices import Advice, Budget, Choice, CorpusFacts
 
 NARROW_HZ = 8000  # of telephones
-SMALL_HOURS = 2.0  # up to here the recipe's own budget is enough
+SMALL_HOURS = 1.0  # up to here the recipe's own budget is enough
+MORE_UPDATES = 4 / 3  # of the recipe's own, before they become longer too
+SHORT_HOURS = 2.0  # up to here updates are as long as the recipe's own
 LONGEST = 5.0  # times the audio of the recipe's own updates
 MOST_UPDATES = 30_000
 FAST_CHARACTERS_HZ = 10.0  # without the pauses speech is up to twice as fast: encodings at 25 Hz would be too few
@@ -22,14 +24,7 @@ def choose_custom(facts: CorpusFacts, own: Budget) -> Iterator[Choice | Advice]:
     if facts.fast_characters_hz > FAST_CHARACTERS_HZ:
         reason = f"up to {facts.fast_characters_hz:.0f} characters per second, pauses included"
         yield Choice("encoder.subsampling_factor", 2, reason)
-    if facts.hours > SMALL_HOURS:
-        times = facts.hours / SMALL_HOURS
-        # longer updates first, which take less time per second of audio; then more of them
-        longer = min(LONGEST, times)
-        updates = min(MOST_UPDATES, 100 * round(own.updates * times / longer / 100))
-        reason = f"{facts.hours:.1f} hours of training audio"
-        yield Choice("data.batch.max_duration_s", round(own.batch_s * longer), reason)
-        yield Choice("trainer.max_steps", updates, reason)
+    yield from _budget(facts.hours, own)
     if facts.hours < FEW_HOURS:
         yield Advice(
             f"{60 * facts.hours:.2g} minutes of training audio are few: most words are heard rarely or never. More "
@@ -37,3 +32,15 @@ def choose_custom(facts: CorpusFacts, own: Budget) -> Iterator[Choice | Advice]:
         )
     if 0 < facts.num_speakers < FEW_SPEAKERS:
         yield Advice(f"training has {facts.num_speakers} speakers: other voices will be understood far worse")
+
+
+def _budget(hours: float, own: Budget) -> Iterator[Choice]:
+    """Yield the updates and their length: first a few more, then longer ones, then many more."""
+    reason = f"{hours:.1f} hours of training audio"
+    times = max(1.0, hours / SHORT_HOURS)
+    longer = min(LONGEST, times)  # which take less time per second of audio than more of them
+    more = min(MORE_UPDATES, max(1.0, hours / SMALL_HOURS)) * times / longer
+    if longer > 1:
+        yield Choice("data.batch.max_duration_s", round(own.batch_s * longer), reason)
+    if more > 1:
+        yield Choice("trainer.max_steps", min(MOST_UPDATES, 100 * round(own.updates * more / 100)), reason)

@@ -38,10 +38,12 @@ def chosen(hours, rate_hz=16_000, num_speakers=50, fast_characters_hz=8.0):
     ("hours", "options"),
     [
         (0.6, {}),
-        (2.0, {}),
-        (4.0, {"data.batch.max_duration_s": 40, "trainer.max_steps": 3000}),
-        (10.0, {"data.batch.max_duration_s": 100, "trainer.max_steps": 3000}),
-        (40.0, {"data.batch.max_duration_s": 100, "trainer.max_steps": 12_000}),
+        (1.0, {}),
+        (1.28, {"trainer.max_steps": 3800}),
+        (2.0, {"trainer.max_steps": 4000}),
+        (4.0, {"data.batch.max_duration_s": 40, "trainer.max_steps": 4000}),
+        (10.0, {"data.batch.max_duration_s": 100, "trainer.max_steps": 4000}),
+        (40.0, {"data.batch.max_duration_s": 100, "trainer.max_steps": 16_000}),
         (5000.0, {"data.batch.max_duration_s": 100, "trainer.max_steps": 30_000}),
     ],
 )
@@ -106,7 +108,8 @@ def changed_by_corpus(place, monkeypatch, *words):
     ("word", "num_chosen"), [("seed=1", 2), ("data.batch.max_duration_s=9", 0), ("trainer.max_steps=7", 0)]
 )
 def test_who_types_one_part_of_the_budget_types_all_of_it(place, monkeypatch, word, num_chosen):
-    monkeypatch.setattr("asr.recipes.custom.choose.SMALL_HOURS", 0.001)
+    for name in ("SMALL_HOURS", "SHORT_HOURS"):
+        monkeypatch.setattr(f"asr.recipes.custom.choose.{name}", 0.001)
     assert len(changed_by_corpus(place, monkeypatch, "recipe=custom/transformer_ctc", word)) == num_chosen
 
 
