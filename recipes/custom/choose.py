@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from asr.data.preparation.choices import Advice, Budget, Choice, CorpusFacts
@@ -13,6 +14,7 @@ SHORT_HOURS = 2.0  # up to here updates are as long as the recipe's own
 LONGEST = 5.0  # times the audio of the recipe's own updates
 MOST_UPDATES = 30_000
 FAST_CHARACTERS_HZ = 10.0  # without the pauses speech is up to twice as fast: encodings at 25 Hz would be too few
+MASKED_FEATURES = 15 / 80  # that a mask of SpecAugment covers at most, as of log-mel features
 FEW_HOURS = 0.5
 FEW_SPEAKERS = 5
 
@@ -21,6 +23,12 @@ def choose_custom(facts: CorpusFacts, own: Budget) -> Iterator[Choice | Advice]:
     """Yield choices and advice for a corpus, from the budget that the recipe has for a small one."""
     if facts.rate_hz is not None and facts.rate_hz <= NARROW_HZ:
         yield Choice("data.sampling_rate_hz", NARROW_HZ, "no audio has more")
+    if facts.num_features is not None:
+        yield Choice("features", "precomputed", "features without audio")
+        yield Choice("data.num_features", facts.num_features, "as many in a frame")
+        yield Choice("augment.audio", None, "no audio")
+        bins = math.ceil(MASKED_FEATURES * facts.num_features)
+        yield Choice("augment.features.max_feature_bins", bins, f"of {facts.num_features}")
     if facts.fast_characters_hz > FAST_CHARACTERS_HZ:
         reason = f"up to {facts.fast_characters_hz:.0f} characters per second, pauses included"
         yield Choice("encoder.subsampling_factor", 2, reason)
@@ -31,7 +39,11 @@ def choose_custom(facts: CorpusFacts, own: Budget) -> Iterator[Choice | Advice]:
             "recordings help most; then init=RUN, a run on other speech"
         )
     if 0 < facts.num_speakers < FEW_SPEAKERS:
-        yield Advice(f"training has {facts.num_speakers} speakers: other voices will be understood far worse")
+        speakers = "one speaker" if facts.num_speakers == 1 else f"{facts.num_speakers} speakers"
+        yield Advice(
+            f"training has {speakers}: other voices will be understood far worse. Recordings of more voices help most; "
+            "then init=RUN, a run on other speech"
+        )
 
 
 def _budget(hours: float, own: Budget) -> Iterator[Choice]:

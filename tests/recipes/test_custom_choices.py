@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import soundfile
 from hydra import compose, initialize_config_dir
+from lhotse import FeatureSet, SupervisionSet
 from omegaconf import OmegaConf
 
 from asr.cli.builders.choices import choose_by_corpus
@@ -12,6 +13,7 @@ from asr.nested import flatten
 from asr.recipes.custom.choose import choose_custom
 from tests.cli.conftest import Workplace
 from tests.configs import CONFIGS
+from tests.data.feature_corpora import WIDTH, stored_utterance
 
 OWN = Budget(updates=3000, batch_s=20.0)
 MODEL = (
@@ -28,7 +30,8 @@ MODEL = (
 
 
 def chosen(hours, rate_hz=16_000, num_speakers=50, fast_characters_hz=8.0):
-    found = list(choose_custom(CorpusFacts(hours, 100, num_speakers, rate_hz, fast_characters_hz), OWN))
+    facts = CorpusFacts(hours, 100, num_speakers, rate_hz, 13 if rate_hz is None else None, fast_characters_hz)
+    found = list(choose_custom(facts, OWN))
     return {one.key: one.value for one in found if isinstance(one, Choice)}, [
         one.text for one in found if isinstance(one, Advice)
     ]
@@ -51,9 +54,18 @@ def test_the_budget_follows_the_hours(hours, options):
     assert chosen(hours) == (options, [])
 
 
-@pytest.mark.parametrize(("rate_hz", "rates"), [(8000, [8000]), (6000, [8000]), (11_025, []), (None, [])])
+@pytest.mark.parametrize(("rate_hz", "rates"), [(8000, [8000]), (6000, [8000]), (11_025, [])])
 def test_the_rate_follows_the_audio(rate_hz, rates):
     assert list(chosen(1.0, rate_hz)[0].values()) == rates
+
+
+def test_features_without_audio_are_taken_as_they_are():
+    assert chosen(1.0, rate_hz=None)[0] == {
+        "features": "precomputed",
+        "data.num_features": 13,
+        "augment.audio": None,
+        "augment.features.max_feature_bins": 3,
+    }
 
 
 @pytest.mark.parametrize(("fast_characters_hz", "factors"), [(9.9, []), (10.1, [2]), (30.0, [2])])
@@ -90,6 +102,18 @@ def test_choices_are_said_and_recorded_and_lose_against_what_is_typed(place):
     # weights to start from know one rate
     start = place.run("train", *words, "run_dir=b", "data.sampling_rate_hz=16000") and place.folder / "b"
     assert "chosen for this corpus" not in place.run("train", *words, "run_dir=c", f"init={start}")
+
+
+def test_a_folder_of_features_alone_needs_no_other_option(tmp_path):
+    (tmp_path / "own").mkdir()
+    pairs = [stored_utterance(tmp_path, f"{number:02}", text="ab ba") for number in range(30)]
+    FeatureSet.from_features(features for features, _ in pairs).to_file(tmp_path / "own" / "features.jsonl.gz")
+    SupervisionSet.from_segments(segment for _, segment in pairs).to_file(tmp_path / "own" / "supervisions.jsonl.gz")
+    words = ("recipe=custom/transformer_ctc", "data.source=own", "trainer.max_steps=2", "decode_test=false", *MODEL)
+    printed = Workplace(tmp_path).run("train", *words, "run_dir=a")
+    for chosen in ("features=precomputed", f"data.num_features={WIDTH}", "augment.audio=null"):
+        assert f"chosen for this corpus: {chosen}  (" in printed
+    assert OmegaConf.load(tmp_path / "a" / "config.yaml").features.num_features == WIDTH
 
 
 def changed_by_corpus(place, monkeypatch, *words):

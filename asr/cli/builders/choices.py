@@ -9,12 +9,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.builders.data import source_corpus
 from asr.cli.builders.parts import part, plain
+from asr.cli.config.explanations import CONFIGS
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
-from asr.data.preparation.choices import Advice, Budget, CorpusFacts
+from asr.data.preparation.choices import Advice, Budget, Choice, CorpusFacts
 from asr.nested import is_within
 from asr.subprocesses import is_first_process
 
+ABSENT = object()
 BUDGET = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s")
 
 
@@ -42,7 +44,7 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
         raise ConfigError("data.by_corpus: this recipe chooses nothing by its corpus; leave it out")
     own = Budget(config.trainer.max_steps, config.data.batch.max_duration_s)
     # one of them alone would hear the corpus too rarely, or too often
-    options = [key for key in typed if "." in key]  # encoder=conformer_xs types none of its options
+    options = [key for key in typed if key != "encoder"]  # encoder=conformer_xs says nothing of the corpus
     kept = [*options, *(BUDGET if any(is_within(key, options) for key in BUDGET) else ())]
     if config.init.path is not None:
         kept += ["data.sampling_rate_hz", "encoder.subsampling_factor"]  # the weights know one rate of each
@@ -53,8 +55,15 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
         if isinstance(choice, Advice):
             console.print_line(f"note: {choice.text}")
         # an option that this encoder lacks belongs to another one
-        elif not is_within(choice.key, kept) and OmegaConf.select(config, choice.key) is not None:
-            OmegaConf.update(config, choice.key, choice.value)
-            console.print_line(f"chosen for this corpus: {choice.key}={choice.value:g}  ({choice.reason})")
+        elif not is_within(choice.key, kept) and OmegaConf.select(config, choice.key, default=ABSENT) is not ABSENT:
+            _set(config, choice)
+            shown = "null" if choice.value is None else choice.value
+            console.print_line(f"chosen for this corpus: {choice.key}={shown}  ({choice.reason})")
             changed = True
     return changed
+
+
+def _set(config: DictConfig, choice: Choice) -> None:
+    is_group = isinstance(choice.value, str)
+    value = OmegaConf.load(CONFIGS / choice.key / f"{choice.value}.yaml") if is_group else choice.value
+    OmegaConf.update(config, choice.key, value, merge=False)

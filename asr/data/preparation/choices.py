@@ -21,6 +21,7 @@ class CorpusFacts:
         num_utterances: how many.
         num_speakers: different names of speakers; 0: no utterance names its own.
         rate_hz: the highest sampling rate of its audio; None: it has features alone.
+        num_features: numbers per frame of features without audio; None: it has audio.
         fast_characters_hz: characters per second, pauses included, of the utterance that nine in ten are slower than.
     """
 
@@ -28,6 +29,7 @@ class CorpusFacts:
     num_utterances: int
     num_speakers: int
     rate_hz: int | None
+    num_features: int | None
     fast_characters_hz: float
 
     @classmethod
@@ -35,18 +37,20 @@ class CorpusFacts:
         """Return the facts of split ``train``."""
         durations_s: list[float] = []
         num_characters: list[int] = []
-        rate_hz, speakers = 0, set()
+        rate_hz, num_features, speakers = 0, 0, set()
         for chunk in corpus.chunks("train"):
             for segment in map(json.loads, chunk.segments):
                 durations_s.append(segment["duration"])
                 num_characters.append(len(segment.get("text") or ""))
                 speakers.add(segment.get("speaker"))
-            rate_hz = max(rate_hz, *(json.loads(line).get("sampling_rate", 0) for line in chunk.sources), 0)
+            for source in map(json.loads, chunk.sources):
+                rate_hz = max(rate_hz, source.get("sampling_rate", 0))
+                num_features = max(num_features, source.get("num_features", 0))
         has_audio = corpus.splits["train"].kind == "recordings"
         seconds = np.array(durations_s)
         fast_hz = float(np.quantile(np.array(num_characters) / seconds.clip(1e-3), 0.9))
-        names = speakers - {None}
-        return cls(seconds.sum() / 3600, len(seconds), len(names), rate_hz if has_audio else None, fast_hz)
+        size = seconds.sum() / 3600, len(seconds), len(speakers - {None})
+        return cls(*size, rate_hz if has_audio else None, None if has_audio else num_features, fast_hz)
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,8 @@ class Choice:
     """A value for an option that the user leaves open.
 
     Attributes:
-        key: of the option.
-        value: for it.
+        key: of the option, or of a group.
+        value: for it; of a group the name of its choice.
         reason: a few words, shown beside it.
     """
 
