@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -50,6 +51,24 @@ def test_a_run_is_resumed_without_reading_its_source(programs, folder):
         change(folder / "run" / "data_fingerprint")
         ended = programs.run("train", "resume=run", cwd=folder)
         assert (ended.code, said in ended.last_line) == (2, True), ended.printed
+
+
+def test_another_version_of_the_corpus_is_named_and_the_run_stays_as_it_was(programs, folder):
+    assert programs.run("train", *TINY, "run_dir=run", cwd=folder).code == 0
+    table = folder / "my.tsv"
+    *rows, last = table.read_text().splitlines(keepends=True)
+    (folder / "newer.tsv").write_text("".join(rows))
+    before = {path: path.read_bytes() for path in (folder / "run").rglob("*") if path.is_file()}
+    newer = ("resume=run", "data.source=newer.tsv")
+    ended = programs.run("train", *newer, "data.dir=other", cwd=folder)
+    assert ended.code == 2, ended.printed
+    assert "data.source: 'my.tsv' in the run, 'newer.tsv' now" in ended.printed
+    assert {path: path.read_bytes() for path in (folder / "run").rglob("*") if path.is_file()} == before
+    table.write_text("".join(rows))  # the same name
+    ended = programs.run("train", "resume=run", "data.dir=other", "data.source=my.tsv", cwd=folder)
+    assert ended.code == 2, ended.printed
+    assert re.search(r"data: \w+/\w+ in the run, \w+/\w+ now", ended.printed), ended.printed
+    assert programs.run("train", "resume=run", cwd=folder).code == 0
 
 
 LEADING_OUT = {"the corpus": 0, "the prepared data": 1}
