@@ -1,4 +1,4 @@
-"""Preparing and loading compute with one thread, whatever a machine has, so that data are the same everywhere."""
+"""One thread of torch for what must be the same everywhere, and for what is too small to be divided."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from asr.data.features import Features, LogMel
 from asr.data.streams import FeatureStream
+from asr.data.threads import one_thread
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.streams import CtcStream, TokenStream, TransducerStream
 from asr.decoding.transducer_greedy import TransducerGreedy
@@ -113,7 +114,7 @@ class StreamingRecognizer:
         """Encode and search a chunk, which is shorter only at the end of the stream."""
         device = self.state.num_processed.device
         padded = np.pad(chunk, ((0, self.encoder.num_features - len(chunk)), (0, 0)))
-        with torch.inference_mode():
+        with torch.inference_mode(), one_thread():  # several would wait for each other in products of a chunk
             normalized = self.recognizer.normalize(torch.from_numpy(padded)[None].to(device))
             num_frames = torch.tensor([len(chunk)], device=device)
             encodings, lengths, self.state = self.encoder(normalized, num_frames, self.state)
