@@ -2,8 +2,8 @@
 
 Run:  python scripts/check_statistics [REPETITIONS]
 
-Prints a table per question, in % of simulated comparisons; a cell is marked with ``!`` if it is above 5 % by more than
-three Monte Carlo errors. Exits with 1 if any is.
+Prints a table per question, in % of simulated comparisons; a cell is marked with ``!`` if chance alone would
+hardly ever raise it so far above 5 %, see ``Cell.holds``. Exits with 1 if any is.
 """
 
 from __future__ import annotations

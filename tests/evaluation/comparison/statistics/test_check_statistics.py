@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from asr.evaluation.comparison.statistics.power import Design
 
@@ -139,9 +140,20 @@ def test_cells_are_marked_and_decide_the_exit_code(check, capsys):
     good, bad = check.cells.wrong(np.arange(100) < 10), check.cells.wrong(np.arange(1000) < 100)
     assert (good.holds, bad.holds) == (True, False)
     assert not check.cells.Cell(0.2, 1000, at_least=0.35).holds
+    assert [check.cells.Cell(share, 100, at_most=0.0).holds for share in (0.0, 0.01)] == [True, False]
     failed = check.cells.print_table("Title", [{"a": 1, "b": good}, {"a": 2, "b": bad}])
     assert failed == ["Title: | 2 | 10.0 ! |"]
     assert capsys.readouterr().out.splitlines()[-4:] == ["| a | b |", "|---|---|", "| 1 | 10.0 |", "| 2 | 10.0 ! |"]
+
+
+@pytest.mark.parametrize("num", [5, 20, 40, 60])
+def test_cells_of_few_comparisons_are_not_marked_for_what_chance_often_does(check, num):
+    """Three normal standard errors marked 2 of 5 wrong comparisons, which is 2 of 100 simulations where 5 % are wrong."""
+    counts = np.arange(num + 1)
+    marked = [not check.cells.Cell(count / num, num, at_most=0.05).holds for count in counts]
+    assert 0 < stats.binom.pmf(counts, num, 0.05)[marked].sum() < 0.00135
+    short = [not check.cells.Cell(count / num, num, at_least=0.9).holds for count in counts]
+    assert 0 < stats.binom.pmf(counts, num, 0.9)[short].sum() < 0.00135
 
 
 @pytest.mark.parametrize(("share", "code", "end"), [(0.0, 0, "Everything holds."), (1.0, 1, "| 100.0 ! |")])
