@@ -33,8 +33,8 @@ class Cell:
     def holds(self) -> bool:
         """Whether chance alone may give this share, if the true one is just allowed.
 
-        The tails are binomial: of 40 comparisons with 5 % wrong ones, 7 or more are wrong in 3 of 1000 simulations, which
-        three standard errors would take for too many.
+        The tails are binomial: if 5 % are wrong, 7 or more of 40 comparisons are in 3 of 1000 simulations, which three
+        standard errors would take for too many.
         """
         count = round(self.share * self.num)
         over = self.at_most is not None and stats.binom.sf(count - 1, self.num, self.at_most) < RARE

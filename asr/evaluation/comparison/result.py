@@ -99,7 +99,7 @@ class Omnibus:
     Attributes:
         systems: that were tested, see ``largest_block``.
         num_seeds: of each, the same ones.
-        friedman_p: of Friedman's test on ranks; it decides.
+        friedman_p: of Friedman's test on ranks, see ``friedman``; it decides.
         f_p: of the two-way F-test, which takes the variances of the systems for equal.
     """
 

@@ -82,11 +82,19 @@ def test_the_mean_of_the_best_system_is_in_its_interval(check, num_systems, step
         assert not check.means.misses(world, 2000, wers, corrected=False).holds
 
 
-def test_one_test_of_all_systems_raises_no_false_alarm_if_one_varies_more(check):
-    _, row = check.reports.omnibus_rows(400, [5], [8])
-    assert row["noisy"] == 1
+def test_one_test_of_all_systems_raises_no_false_alarm_if_some_vary_more(check):
+    *_, row = check.reports.omnibus_rows(400, [5], [8])
+    assert row["noisy"] == 2
     assert row["said to differ"].holds
     assert row["by F"].share > 0.07
+
+
+@pytest.mark.parametrize("num_seeds", [2, 4, 9])
+def test_one_test_of_all_systems_raises_no_false_alarm_with_few_seeds_or_ties(check, num_seeds):
+    """Of three systems over four and nine seeds, an approximation by χ² raised them in 6.8 and 5.7 of 100."""
+    rows = list(check.reports.omnibus_rows(400, [num_seeds], [3]))
+    assert {row["ties"] for row in rows} == ({"none"} if num_seeds > 4 else {"none", "many"})
+    assert all(row["said to differ"].holds for row in rows)
 
 
 def test_runs_that_fail_do_not_raise_false_alarms(check):
@@ -148,7 +156,7 @@ def test_cells_are_marked_and_decide_the_exit_code(check, capsys):
 
 @pytest.mark.parametrize("num", [5, 20, 40, 60])
 def test_cells_of_few_comparisons_are_not_marked_for_what_chance_often_does(check, num):
-    """Three normal standard errors marked 2 of 5 wrong comparisons, which is 2 of 100 simulations where 5 % are wrong."""
+    """Three normal standard errors marked 2 wrong ones of 5, which 2 of 100 simulations have if 5 % are wrong."""
     counts = np.arange(num + 1)
     marked = [not check.cells.Cell(count / num, num, at_most=0.05).holds for count in counts]
     assert 0 < stats.binom.pmf(counts, num, 0.05)[marked].sum() < 0.00135
