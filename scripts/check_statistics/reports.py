@@ -18,7 +18,7 @@ from asr.evaluation.comparison.inputs.runs import Cost, Run, SetErrors
 from asr.evaluation.comparison.report.headline import UNKNOWN_SPEAKERS, headline
 from asr.evaluation.comparison.statistics.counts import count_errors
 from asr.evaluation.comparison.statistics.differences import Differences
-from asr.evaluation.comparison.statistics.failures import learned_runs
+from asr.evaluation.comparison.statistics.failures import learned_runs, reliabilities
 from asr.evaluation.comparison.statistics.omnibus import omnibus
 
 SET = "test"
@@ -83,6 +83,23 @@ def failure_rows(
         errors[failed] = world.words
         found = [any_verdict(made_runs(one, world.words, speakers)) for one in errors]
         yield {"seeds": num_seeds, "systems": num_systems, "told apart": wrong(found)}
+
+
+def reliability_rows(
+    num: int, seeds: Sequence[int] = (2, 3, 5, 10, 20), systems: Sequence[int] = (2, 3, 8)
+) -> Iterator[Mapping[str, object]]:
+    """Yield how often systems that fail equally often are said to differ in how many of their runs learn."""
+    for num_seeds, num_systems, failing in itertools.product(seeds, systems, (FAILURES, 0.5)):
+        learned = np.random.default_rng(0).binomial(num_seeds, 1 - failing, (num, num_systems))
+        p_values = [
+            [
+                one.p_adjusted
+                for one in reliabilities({str(place): (n, num_seeds) for place, n in enumerate(row)}).values()
+            ]
+            for row in learned.tolist()
+        ]
+        told = [any(p is not None and p <= ALPHA for p in row) for row in p_values]
+        yield {"seeds": num_seeds, "systems": num_systems, "runs that fail %": 100 * failing, "told apart": wrong(told)}
 
 
 def unknown_rows(num: int) -> Iterator[Mapping[str, object]]:

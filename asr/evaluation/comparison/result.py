@@ -51,7 +51,8 @@ class Reliability:
     Attributes:
         num_learned: that did.
         num_runs: that finished, or failed by themselves; these have not learned.
-        p_adjusted: of the hypothesis that it is as reliable as the most reliable system; None for that one.
+        p_adjusted: of the hypothesis that it is as reliable as the most reliable system, corrected for all pairs; None
+            for that one.
     """
 
     num_learned: int

@@ -151,7 +151,7 @@ def reliability_table(found: SetComparison) -> Table | None:
     columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", "WER % of those", "WER % of all"))]
     notes = [
         "Learned: a WER below 100 %; a run that failed has not learned. p: Fisher's exact test against the "
-        "system of which most runs learned."
+        "system of which most runs learned, corrected for all pairs."
     ]
     return Table("Runs that learned", columns, rows, notes)
 
