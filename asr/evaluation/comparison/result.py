@@ -21,6 +21,7 @@ class Difference:
     """The WER of a system minus that of another, on the seeds that both have.
 
     Attributes:
+        system: its name.
         other: name of the other system.
         num_seeds: seeds in common.
         mean: difference of the mean WERs, a fraction; negative if the system is better.
@@ -33,6 +34,7 @@ class Difference:
         verdict: in words.
     """
 
+    system: str
     other: str
     num_seeds: int
     mean: float
@@ -141,6 +143,7 @@ class SetComparison:
         effective_units: speakers, or utterances, of one size that would decide as evenly as these; see
             ``effective_number``.
         rows: best mean WER first.
+        pairs: differences of any two systems that share a seed, each pair once, the better system first.
         num_candidates: systems that the best was chosen from: those with several seeds, if there are any.
         baseline: name of the system that others are compared with; None if it has no run on this set.
         omnibus: of systems that share seeds; None for fewer than three with at least two.
@@ -153,6 +156,7 @@ class SetComparison:
     num_speakers: int | None
     effective_units: float
     rows: Sequence[Row]
+    pairs: Sequence[Difference]
     num_candidates: int
     baseline: str | None
     omnibus: Omnibus | None

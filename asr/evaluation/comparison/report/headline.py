@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from asr.evaluation.comparison.report.other_pairs import other_pairs_sentence
 from asr.evaluation.comparison.result import Power, Row, SetComparison, Verdict
 from asr.evaluation.formatting import detectable, interval, p_equation, percent, points, points_interval, shortlist
 
@@ -37,6 +38,7 @@ def headline(found: SetComparison, level: float) -> list[str]:
     if len(found.rows) == 1:
         return [*sentences, "There is no other system to compare it with."]
     pairs = [*_against_best(found, best), *_against_baseline(found, best)]
+    pairs += other_pairs_sentence(found.pairs, {best.system, found.baseline})
     return [*sentences, *_omnibus(found, level), *pairs, *_power(found, best)]
 
 
