@@ -2,8 +2,8 @@
 
 Run:  python scripts/check_statistics [REPETITIONS]
 
-Prints a table per question, in % of simulated comparisons; a cell is marked with ``!`` if it is above 5 % by more than
-three Monte Carlo errors. Exits with 1 if any is.
+Prints a table per question, in % of simulated comparisons; a cell is marked with ``!`` if chance alone would
+hardly ever raise it so far above 5 %, see ``Cell.holds``. Exits with 1 if any is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from cells import print_table
 from means import mean_rows, winner_rows
 from pairs import power_rows, table_rows
-from reports import failure_rows, omnibus_rows, unknown_rows
+from reports import failure_rows, omnibus_rows, reliability_rows, unknown_rows
 from tuning import halving_rows, tuning_rows
 from worlds import NOISY, UNEQUAL, WORLDS
 
@@ -29,6 +29,7 @@ def main(num: int) -> int:
         "All pairs, systems that vary ten times as much": table_rows(NOISY, (3, 4, 8), num),
         "Any difference between systems, over seeds": omnibus_rows(num),
         "Runs that fail, one of ten": failure_rows(few),
+        "How many runs learned": reliability_rows(num),
         "Speakers who are not named": unknown_rows(few),
         "Systems that are tuned alike": tuning_rows(num),
         "A study that drops systems after three seeds": halving_rows(few),

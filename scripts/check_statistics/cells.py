@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 ALPHA = 0.05
+RARE = 0.00135  # tail beyond three standard errors of a normal distribution
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,15 @@ class Cell:
 
     @property
     def holds(self) -> bool:
-        """Whether the share is within three Monte Carlo errors of what is allowed."""
-        over = self.at_most is not None and self.share > self.at_most + self._error(self.at_most)
-        under = self.at_least is not None and self.share < self.at_least - self._error(self.at_least)
-        return not (over or under)
+        """Whether chance alone may give this share, if the true one is just allowed.
 
-    def _error(self, limit: float) -> float:
-        return 3 * math.sqrt(limit * (1 - limit) / self.num)
+        The tails are binomial: if 5 % are wrong, 7 or more of 40 comparisons are in 3 of 1000 simulations, which three
+        standard errors would take for too many.
+        """
+        count = round(self.share * self.num)
+        over = self.at_most is not None and stats.binom.sf(count - 1, self.num, self.at_most) < RARE
+        under = self.at_least is not None and stats.binom.cdf(count, self.num, self.at_least) < RARE
+        return not (over or under)
 
     def __str__(self) -> str:
         return f"{100 * self.share:.1f}{'' if self.holds else ' !'}"

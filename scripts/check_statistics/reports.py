@@ -18,28 +18,35 @@ from asr.evaluation.comparison.inputs.runs import Cost, Run, SetErrors
 from asr.evaluation.comparison.report.headline import UNKNOWN_SPEAKERS, headline
 from asr.evaluation.comparison.statistics.counts import count_errors
 from asr.evaluation.comparison.statistics.differences import Differences
-from asr.evaluation.comparison.statistics.failures import learned_runs
+from asr.evaluation.comparison.statistics.failures import learned_runs, reliabilities
 from asr.evaluation.comparison.statistics.omnibus import omnibus
 
 SET = "test"
 UTTERANCES_EACH = 10  # of a speaker
 FAILURES = 0.1
+MOST_RANKS_WITH_TIES = 12
 
 
 def omnibus_rows(
-    num: int, seeds: Sequence[int] = (3, 5, 10, 20), systems: Sequence[int] = (3, 4, 8)
+    num: int, seeds: Sequence[int] = (2, 3, 4, 5, 9, 12, 20), systems: Sequence[int] = (3, 4, 8)
 ) -> Iterator[Mapping[str, object]]:
-    """Yield how often equal systems are said to differ over seeds; F is not what decides."""
-    for num_seeds, num_systems, noisy in itertools.product(seeds, systems, (0, 1)):
+    """Yield how often equal systems are said to differ over seeds; F is not what decides.
+
+    Rounded WERs tie; that is cheap to simulate for few systems and seeds alone.
+    """
+    for num_seeds, num_systems, noisy, grain in itertools.product(seeds, systems, (0, 1, 2), (0.0, 0.01)):
+        if grain and num_systems * num_seeds > MOST_RANKS_WITH_TIES:
+            continue
         rng = np.random.default_rng(0)
         sds = World(0.01, 0.0, 0.0, num_seeds, noisy=noisy).seed_sds(num_systems)[..., 0]
-        names = string.ascii_lowercase[:num_systems]
-        drawn = (WER + sds * rng.normal(size=(num_systems, num_seeds)) for _ in range(num))
-        found = [omnibus(dict(zip(names, wers, strict=True))) for wers in drawn]
+        drawn = WER + sds * rng.normal(size=(num, num_systems, num_seeds))
+        drawn = np.round(drawn / grain) if grain else drawn
+        found = [omnibus(dict(zip(string.ascii_lowercase, wers, strict=False))) for wers in drawn]
         yield {
             "seeds": num_seeds,
             "systems": num_systems,
             "noisy": noisy,
+            "ties": "many" if grain else "none",
             "said to differ": wrong([one.friedman_p <= ALPHA for one in found]),
             "by F": Cell(float(np.mean([one.f_p <= ALPHA for one in found])), num),
         }
@@ -76,6 +83,23 @@ def failure_rows(
         errors[failed] = world.words
         found = [any_verdict(made_runs(one, world.words, speakers)) for one in errors]
         yield {"seeds": num_seeds, "systems": num_systems, "told apart": wrong(found)}
+
+
+def reliability_rows(
+    num: int, seeds: Sequence[int] = (2, 3, 5, 10, 20), systems: Sequence[int] = (2, 3, 8)
+) -> Iterator[Mapping[str, object]]:
+    """Yield how often systems that fail equally often are said to differ in how many of their runs learn."""
+    for num_seeds, num_systems, failing in itertools.product(seeds, systems, (FAILURES, 0.5)):
+        learned = np.random.default_rng(0).binomial(num_seeds, 1 - failing, (num, num_systems))
+        p_values = [
+            [
+                one.p_adjusted
+                for one in reliabilities({str(place): (n, num_seeds) for place, n in enumerate(row)}).values()
+            ]
+            for row in learned.tolist()
+        ]
+        told = [any(p is not None and p <= ALPHA for p in row) for row in p_values]
+        yield {"seeds": num_seeds, "systems": num_systems, "runs that fail %": 100 * failing, "told apart": wrong(told)}
 
 
 def unknown_rows(num: int) -> Iterator[Mapping[str, object]]:

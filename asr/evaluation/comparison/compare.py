@@ -187,6 +187,7 @@ class _SetComparer:
             num_speakers=None if None in speakers else len(speakers),
             effective_units=effective_number(self.counts.words),
             rows=[self._row(name, candidates) for name in ranked],
+            pairs=self.differences.all_pairs(),
             num_candidates=len(candidates),
             baseline=self.baseline,
             omnibus=self.differences.omnibus,

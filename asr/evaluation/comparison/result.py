@@ -21,6 +21,7 @@ class Difference:
     """The WER of a system minus that of another, on the seeds that both have.
 
     Attributes:
+        system: its name.
         other: name of the other system.
         num_seeds: seeds in common.
         mean: difference of the mean WERs, a fraction; negative if the system is better.
@@ -33,6 +34,7 @@ class Difference:
         verdict: in words.
     """
 
+    system: str
     other: str
     num_seeds: int
     mean: float
@@ -51,7 +53,8 @@ class Reliability:
     Attributes:
         num_learned: that did.
         num_runs: that finished, or failed by themselves; these have not learned.
-        p_adjusted: of the hypothesis that it is as reliable as the most reliable system; None for that one.
+        p_adjusted: of the hypothesis that it is as reliable as the most reliable system, corrected for all pairs; None
+            for that one.
     """
 
     num_learned: int
@@ -99,7 +102,7 @@ class Omnibus:
     Attributes:
         systems: that were tested, see ``largest_block``.
         num_seeds: of each, the same ones.
-        friedman_p: of Friedman's test on ranks; it decides.
+        friedman_p: of Friedman's test on ranks, see ``friedman``; it decides.
         f_p: of the two-way F-test, which takes the variances of the systems for equal.
     """
 
@@ -140,6 +143,7 @@ class SetComparison:
         effective_units: speakers, or utterances, of one size that would decide as evenly as these; see
             ``effective_number``.
         rows: best mean WER first.
+        pairs: differences of any two systems that share a seed, each pair once, the better system first.
         num_candidates: systems that the best was chosen from: those with several seeds, if there are any.
         baseline: name of the system that others are compared with; None if it has no run on this set.
         omnibus: of systems that share seeds; None for fewer than three with at least two.
@@ -152,6 +156,7 @@ class SetComparison:
     num_speakers: int | None
     effective_units: float
     rows: Sequence[Row]
+    pairs: Sequence[Difference]
     num_candidates: int
     baseline: str | None
     omnibus: Omnibus | None

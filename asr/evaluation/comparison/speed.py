@@ -37,6 +37,7 @@ class SeedContrast:
     """A system compared with another by a number that each run has, over the seeds that both have.
 
     Attributes:
+        system: its name.
         other: name of the other system.
         num_seeds: seeds in common.
         value: mean difference, or ratio of geometric means.
@@ -46,6 +47,7 @@ class SeedContrast:
         verdict: in words; smaller is better.
     """
 
+    system: str
     other: str
     num_seeds: int
     value: float
@@ -83,12 +85,14 @@ class TimesToTarget:
         budget: that all runs had; later times are not told apart.
         reference: system that the others are compared with.
         rows: shortest mean first.
+        pairs: ratios of any two systems that are compared, each pair once, the faster system first.
     """
 
     axis: Axis
     budget: float
     reference: str
     rows: Sequence[TimeRow]
+    pairs: Sequence[SeedContrast]
 
 
 @dataclass(frozen=True)
@@ -123,9 +127,11 @@ class EqualTime:
         num_earlier: runs whose last validation was earlier; they count with that WER.
         reference: system that the others are compared with.
         rows: lowest WER first.
+        pairs: differences of any two systems that share a seed, each pair once, the better system first.
     """
 
     seconds: float
     num_earlier: int
     reference: str
     rows: Sequence[ProgressRow]
+    pairs: Sequence[SeedContrast]

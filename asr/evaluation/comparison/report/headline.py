@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from asr.evaluation.comparison.report.other_pairs import other_pairs_sentence
 from asr.evaluation.comparison.result import Power, Row, SetComparison, Verdict
 from asr.evaluation.formatting import detectable, interval, p_equation, percent, points, points_interval, shortlist
 
@@ -11,6 +12,7 @@ UNKNOWN_SPEAKERS = (
     "Speakers are unknown: verdicts and intervals take utterances for independent, and are too sure if a voice has "
     "several of them; name the speakers with speakers=FILE or speaker_pattern=REGEX."
 )
+FEW_SPEAKERS = 5  # below, t has less than four degrees of freedom, and its quantiles are far above the normal ones
 
 
 def best_of(found: SetComparison) -> Row:
@@ -37,6 +39,7 @@ def headline(found: SetComparison, level: float) -> list[str]:
     if len(found.rows) == 1:
         return [*sentences, "There is no other system to compare it with."]
     pairs = [*_against_best(found, best), *_against_baseline(found, best)]
+    pairs += other_pairs_sentence(found.pairs, {best.system, found.baseline})
     return [*sentences, *_omnibus(found, level), *pairs, *_power(found, best)]
 
 
@@ -55,17 +58,23 @@ def _failures(found: SetComparison) -> list[str]:
 
 
 def _units(found: SetComparison) -> list[str]:
-    """Return a sentence on speakers who are unknown, or alone, or of whom few have most of the words."""
+    """Return a sentence on speakers who are unknown, alone, few, or of whom few have most of the words."""
     if found.num_speakers is None:
         return [UNKNOWN_SPEAKERS]
     if found.num_speakers == 1:
         return ["There is a single speaker: verdicts and intervals hold for this voice alone."]
-    if found.effective_units > max(2 - 1e-9, found.num_speakers / 2):
-        return []
-    return [
-        f"Few of the {found.num_speakers} speakers have most of the words: together they tell as much as "
-        f"{found.effective_units:.1f} of one size would, and the intervals are as wide as that asks for."
-    ]
+    tell = f"tell as much as {found.effective_units:.1f} of one size would"
+    if found.num_speakers > 2 and found.effective_units <= found.num_speakers / 2:
+        return [
+            f"Few of the {found.num_speakers} speakers have most of the words: together they {tell}, and the intervals "
+            "are as wide as that asks for."
+        ]
+    if found.effective_units < FEW_SPEAKERS:
+        return [
+            f"There are only {found.num_speakers} speakers, who {tell}: intervals are wide, and nothing is known of "
+            "voices that are unlike these."
+        ]
+    return []
 
 
 def _claim(found: SetComparison, best: Row) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from asr.evaluation.comparison.report.other_pairs import other_pairs_sentence
 from asr.evaluation.comparison.report.tables import SYSTEM, TONES, Cell, Column, Table
 from asr.evaluation.comparison.result import Comparison
 from asr.evaluation.comparison.speed import EqualTime, SeedContrast, Target, TimesToTarget
@@ -98,7 +99,8 @@ def _about_contrasts(found: TimesToTarget | EqualTime, what: str, level: float) 
         return []
     return [
         f"{what}: to {found.reference}. Intervals cover other seeds on the same development sets, all tested pairs "
-        f"together with {100 * level:g} %."
+        f"together with {100 * level:g} %.",
+        *other_pairs_sentence(found.pairs, {found.reference}),
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from asr.evaluation.comparison.report.headline import best_of, chosen_best, headline, what_is_found
+from asr.evaluation.comparison.report.other_pairs import other_pairs
 from asr.evaluation.comparison.result import Comparison, Difference, Reliability, Row, SetComparison, Verdict
 from asr.evaluation.formatting import (
     UNKNOWN,
@@ -151,7 +152,7 @@ def reliability_table(found: SetComparison) -> Table | None:
     columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", "WER % of those", "WER % of all"))]
     notes = [
         "Learned: a WER below 100 %; a run that failed has not learned. p: Fisher's exact test against the "
-        "system of which most runs learned."
+        "system of which most runs learned, corrected for all pairs."
     ]
     return Table("Runs that learned", columns, rows, notes)
 
@@ -168,7 +169,7 @@ def _verdict(found: SetComparison, difference: Difference | None, own: str) -> C
 
 
 def difference_tables(found: SetComparison, level: float) -> list[Table]:
-    """Return differences from the best and, unless it is the same system, from the baseline."""
+    """Return differences from the best and, unless it is the same system, the baseline; and others that are sure."""
     best = best_of(found).system
     role = "best and baseline" if best == found.baseline else "best"
     to_best = {row.system: row.to_best for row in found.rows}
@@ -176,10 +177,16 @@ def difference_tables(found: SetComparison, level: float) -> list[Table]:
     if found.baseline not in (None, best):
         to_baseline = {row.system: row.to_baseline for row in found.rows}
         tables.append(_differences(f"Difference from {found.baseline} (baseline)", found, level, to_baseline))
+    apart, alike = other_pairs(found.pairs, {best, found.baseline})
+    between = {f"{one.system} minus {one.other}": one for one in apart}
+    note = f"Pairs without the best and the baseline; {len(alike)} more cannot be distinguished."
+    tables.append(_differences("Other pairs that are told apart", found, level, between, note))
     return [table for table in tables if table.rows]
 
 
-def _differences(title: str, found: SetComparison, level: float, differences: Mapping[str, Difference | None]) -> Table:
+def _differences(
+    title: str, found: SetComparison, level: float, differences: Mapping[str, Difference | None], note: str = ""
+) -> Table:
     # on a phone the first two fit beside the names
     columns = (
         *(Column(f"points [{100 * level:g} %]"), Column("p (adjusted)"), Column("verdict", is_text=True)),
@@ -197,7 +204,7 @@ def _differences(title: str, found: SetComparison, level: float, differences: Ma
                 Cell(str(difference.num_seeds)),
             )
             rows.append([Cell(system), *cells])
-    notes = [what_is_found(found.power)] if found.power else []
+    notes = [note] if note else [what_is_found(found.power)] if found.power else []
     return Table(title, [SYSTEM, *columns], rows, notes)
 
 

@@ -58,6 +58,12 @@ class Differences:
         self.tested = {pair: place for place, pair in enumerate(tested)}
         self.together = simultaneous([self.estimates[pair] for pair in tested], self.alpha) if tested else None
 
+    def all_pairs(self) -> list[Difference]:
+        """Return all pairs with a seed in common, each once, the better system first; the largest difference first."""
+        pairs = (pair if found.mean <= 0 else pair[::-1] for pair, found in self.estimates.items())
+        found = [one for pair in pairs if (one := self.difference(*pair)) is not None]
+        return sorted(found, key=lambda one: one.mean)
+
     def difference(self, system: str, other: str) -> Difference | None:
         """Return the difference of two systems; None if they have no seed in common."""
         reverse = (other, system) in self.estimates
@@ -79,6 +85,7 @@ class Differences:
             # 0 - x, because -x would print the difference of equal systems as -0.00
             mean, low, high = 0 - mean, 0 - high, 0 - low
         return Difference(
+            system=system,
             other=other,
             num_seeds=found.num_seeds,
             mean=mean,

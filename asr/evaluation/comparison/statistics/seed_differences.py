@@ -59,6 +59,12 @@ class SeedDifferences:
         self.tested = {pair: place for place, pair in enumerate(tested)}
         self.together = simultaneous([self.estimates[pair] for pair in tested], self.alpha) if tested else None
 
+    def all_pairs(self) -> list[SeedContrast]:
+        """Return all pairs that are compared, each once, the better system first; the largest difference first."""
+        pairs = (pair if found.mean <= 0 else pair[::-1] for pair, found in self.estimates.items())
+        found = [one for pair in pairs if (one := self.contrast(*pair)) is not None]
+        return sorted(found, key=lambda one: one.value)
+
     def contrast(self, system: str, other: str) -> SeedContrast | None:
         """Return the difference of two systems; None if they are not compared."""
         reverse = (other, system) in self.estimates
@@ -77,7 +83,7 @@ class SeedDifferences:
         if reverse:
             # 0 - x, because -x would print the difference of equal systems as -0.00
             mean, low, high = 0 - mean, 0 - high, 0 - low
-        return SeedContrast(other, found.num_seeds, mean, low, high, adjusted, verdict)
+        return SeedContrast(system, other, found.num_seeds, mean, low, high, adjusted, verdict)
 
 
 def paired_estimate(differences: Array, resolution: float) -> Estimate:

@@ -81,11 +81,11 @@ def times_to_target(
             num_reached=num_reached[name],
             num_runs=len(logs[name]),
             mean=math.exp(statistics.mean(logs[name].values())),
-            contrast=_ratio(differences.contrast(name, reference)),
+            contrast=None if (one := differences.contrast(name, reference)) is None else _ratio(one),
         )
         for name in ranked
     ]
-    return TimesToTarget(axis, budget, reference, rows)
+    return TimesToTarget(axis, budget, reference, rows, [_ratio(one) for one in differences.all_pairs()])
 
 
 def equal_time(
@@ -137,7 +137,7 @@ def equal_time(
         for name in ranked
     ]
     num_earlier = sum(bool(curve.times[-1] < seconds) for _, curve in by_time)
-    return EqualTime(seconds, num_earlier, reference, rows)
+    return EqualTime(seconds, num_earlier, reference, rows, differences.all_pairs())
 
 
 def _curves(runs: Sequence[Run], axis: Axis) -> list[tuple[Run, DevCurve]] | None:
@@ -171,10 +171,8 @@ def _compared(
     return ranked, reference, SeedDifferences(values, level, resolution, unknown, only_with)
 
 
-def _ratio(found: SeedContrast | None) -> SeedContrast | None:
+def _ratio(found: SeedContrast) -> SeedContrast:
     """Return a difference of logarithms as a ratio."""
-    if found is None:
-        return None
     value, low, high = (float(np.exp(end)) for end in (found.value, found.low, found.high))
     return replace(found, value=value, low=low, high=high)
 

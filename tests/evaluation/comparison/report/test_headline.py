@@ -29,9 +29,10 @@ def said(runs, **options) -> list[str]:
 
 
 def test_the_best_comes_first_then_what_is_sure_and_what_is_not():
-    first, how, *rest = said(sweep(), baseline="adamw")
+    first, how, few, *rest = said(sweep(), baseline="adamw")
     assert first.startswith("eve is best: 18.33 % [")
     assert how.startswith("The brackets show the 95 % interval, ")
+    assert few.startswith("There are only 3 speakers")
     assert rest[0].startswith("Over seeds, on this test set, ")
     assert rest[1] == "It is better than adamw, cain."
     assert rest[2].startswith("Compared with the baseline adamw: −40.00 points [−")
@@ -41,7 +42,7 @@ def test_the_best_comes_first_then_what_is_sure_and_what_is_not():
 
 
 def test_what_cannot_be_distinguished_is_named():
-    first, _, *rest = said([run for run in sweep() if run.system != "eve"], baseline="adamw")
+    first, _, _, *rest = said([run for run in sweep() if run.system != "eve"], baseline="adamw")
     best, other = ("cain", "adamw") if first.startswith("cain") else ("adamw", "cain")
     assert first.startswith(f"{best} has the lowest WER: ")
     assert rest[0] == f"It cannot be distinguished from {other}."
@@ -49,7 +50,8 @@ def test_what_cannot_be_distinguished_is_named():
 
 
 def with_words(*words, speakers=("a", "b", "c", "c")):
-    errors = [errors_of(counts, speakers=speakers) for counts in ((60, 3, 1, 1), (50, 2, 2, 1))]
+    counts = ((60, 3, 1, 1, 2, 3), (50, 2, 2, 1, 1, 4))
+    errors = [errors_of(row[: len(words)], speakers=speakers) for row in counts]
     return [
         run_of("adamw", seed, sets={"test": dataclasses.replace(one, words=words)}) for seed, one in enumerate(errors)
     ]
@@ -60,7 +62,15 @@ def test_a_long_speaker_who_decides_is_mentioned():
     assert sentence.startswith(
         "Few of the 3 speakers have most of the words: together they tell as much as 1.1 of one "
     )
-    assert not any(sentence.startswith("Few") for sentence in said(with_words(200, 200, 150, 100)))
+    six = with_words(200, 200, 150, 100, 150, 100, speakers="abcdef")
+    assert not any(sentence.startswith(("Few", "There are only")) for sentence in said(six))
+
+
+@pytest.mark.parametrize(("num", "is_said"), [(2, True), (3, True), (4, True), (5, False), (6, False)])
+def test_so_few_speakers_that_intervals_are_wide_are_mentioned_though_they_are_equal(num, is_said):
+    sentences = said(with_words(*[100] * num, speakers="abcdef"[:num]))
+    expected = f"There are only {num} speakers, who tell as much as {num}.0 of one size would: "
+    assert any(sentence.startswith(expected) for sentence in sentences) == is_said
 
 
 @pytest.mark.parametrize(("speakers", "what"), [(None, "are unknown"), (("a",) * 4, "a single speaker")])
@@ -84,14 +94,30 @@ def test_the_omnibus_test_comes_before_the_pairs_and_says_what_it_is_of():
     sentences = headline(made_comparison(8).sets[0], 0.95)
     at = next(place for place, sentence in enumerate(sentences) if sentence.startswith("Over seeds"))
     assert re.fullmatch(
-        r"Over seeds, on this test set, the systems differ \(Friedman p = 0\.\d{3}; F, if their variances are equal, "
+        r"Over seeds, on this test set, the systems differ \(Friedman p < 0\.001; F, if their variances are equal, "
         r"p < 0\.001\)\.",
         sentences[at],
     )
     assert sentences[at + 1].startswith("It is better than ")
-    two_seeds = headline(made_comparison(8, 2).sets[0], 0.95)
+    two_seeds = headline(made_comparison(4, 2).sets[0], 0.95)
     assert any("on this test set, the systems are not shown to differ (Friedman p = " in one for one in two_seeds)
     assert not any(sentence.startswith("Over seeds") for sentence in headline(made_comparison(2).sets[0], 0.95))
+
+
+def test_the_first_screen_names_other_pairs_that_are_told_apart():
+    (found,) = made_comparison(6, 5).sets
+    sentences = headline(found, 0.95)
+    others = [one for one in found.pairs if not {one.system, one.other} & {found.rows[0].system, "adamw"}]
+    told = [one for one in others if one.verdict == "better"]
+    (sentence,) = (sentence for sentence in sentences if "other pairs" in sentence)
+    first = f"{told[0].system} is better than {told[0].other}"
+    assert sentence.startswith(f"Of the {len(others)} other pairs, {len(told)} are told apart: {first}")
+    equal = dataclasses.replace(
+        found, pairs=[dataclasses.replace(one, verdict="cannot distinguish") for one in found.pairs]
+    )
+    assert "Of the 6 other pairs, none is told apart." in headline(equal, 0.95)
+    assert not any("other pair" in sentence for sentence in headline(made_comparison(3).sets[0], 0.95))
+    assert not any("other pair" in one for one in headline(made_comparison(6, comparisons="baseline").sets[0], 0.95))
 
 
 def test_seeds_that_would_settle_what_is_open_are_named():
@@ -105,7 +131,7 @@ def test_seeds_that_would_settle_what_is_open_are_named():
 
 
 def test_with_one_seed_nothing_is_claimed():
-    first, how, *rest = said([run_of("eve", 1), run_of("adamw", 1, BAD)], baseline="adamw")
+    first, how, _, *rest = said([run_of("eve", 1), run_of("adamw", 1, BAD)], baseline="adamw")
     assert first.startswith("eve had the lowest WER, but with only one seed: 15.00 %")
     assert "this run only: another seed may give another WER" in how
     assert rest[0] == "It has only one seed in common with adamw: not compared."

@@ -95,6 +95,39 @@ def test_the_json_file_holds_all_but_curves_and_errors(tmp_path):
     assert set(data["runs"][0]) == {"folder", "system", "seed", "lr", "wer", "wer_by_weights", "cost"}
 
 
+def test_the_json_file_holds_the_verdict_of_each_pair_that_was_corrected_for(tmp_path):
+    comparison = made_comparison(6, 3)
+    data = json.loads(write_json(comparison, tmp_path).read_text())
+    for pairs in (data["sets"][0]["pairs"], data["equal_time"]["pairs"], data["times_to_target"][0]["pairs"]):
+        assert len({frozenset((one["system"], one["other"])) for one in pairs}) == 15
+        assert {"num_seeds", "low", "high", "p_adjusted", "verdict"} <= set(pairs[0])
+        # the better system comes first
+        assert {one["verdict"] for one in pairs} == {"better", "cannot distinguish"}
+    assert all(one["mean"] <= 0 for one in data["sets"][0]["pairs"])
+    best, *_, last = data["sets"][0]["rows"]
+    (same,) = (
+        one for one in data["sets"][0]["pairs"] if (one["system"], one["other"]) == (best["system"], last["system"])
+    )
+    assert (same["mean"], same["p_adjusted"]) == (-last["to_best"]["mean"], last["to_best"]["p_adjusted"])
+
+
+def test_other_pairs_that_are_told_apart_have_a_table():
+    comparison = made_comparison(6, 5)
+    best, base = comparison.sets[0].rows[0].system, "adamw"
+    told = [
+        one
+        for one in comparison.sets[0].pairs
+        if one.verdict == "better" and not {one.system, one.other} & {best, base}
+    ]
+    assert told
+    lines = [" ".join(line.split()) for line in printed(comparison, width=140).splitlines()]
+    end = lines.index(f"Pairs without the best and the baseline; {6 - len(told)} more cannot be distinguished.")
+    rows = lines[end - len(told) : end]
+    assert {row.split(" -")[0] for row in rows} == {f"{one.system} minus {one.other}" for one in told}
+    assert all(" better " in row for row in rows)
+    assert "Other pairs that are told apart" in lines
+
+
 def test_what_is_no_number_in_json_is_null(tmp_path):
     runs = [dataclasses.replace(run, lr=math.inf) for run in sweep()]
     text = write_json(compare(runs, title="made"), tmp_path).read_text()

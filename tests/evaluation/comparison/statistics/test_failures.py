@@ -40,9 +40,9 @@ def test_a_system_of_which_all_runs_failed_is_told_of():
     found, _ = compared(failed=[("gone", 1), ("gone", 2)], eve=(GOOD, OTHER))
     assert any("has learned, to a WER below 100 %: gone 0 of 2;" in sentence for sentence in headline(found, 0.95))
     exact = stats.fisher_exact([(4, 0), (0, 2)]).pvalue
-    assert found.gone["gone"].p_adjusted == pytest.approx(2 * exact)
+    assert found.gone["gone"].p_adjusted == pytest.approx(3 * exact)
     last = [cell.text for cell in reliability_table(found).rows[-1]]
-    assert last == ["gone", "0 of 2", f"{2 * exact:.3f}", "–", "–"]
+    assert last == ["gone", "0 of 2", f"{3 * exact:.3f}", "–", "–"]
 
 
 def test_where_all_learned_nothing_is_said():
@@ -58,9 +58,10 @@ def test_a_system_of_which_none_learned_keeps_its_error_rates():
     assert (rows["eve"].to_baseline or rows["eve"].to_best).verdict == "worse"
 
 
-def test_the_most_reliable_is_compared_with_each_other_one():
+def test_the_most_reliable_is_compared_with_each_other_one_and_corrected_for_all_pairs():
+    """It is chosen after the runs: eight equal systems were told apart in 6 of 100 comparisons otherwise."""
     found = reliabilities({"a": (20, 20), "b": (10, 20), "c": (19, 20)})
     exact = stats.fisher_exact([(20, 0), (10, 10)]).pvalue
     assert found["a"].p_adjusted is None
-    assert found["b"].p_adjusted == pytest.approx(2 * exact)
+    assert found["b"].p_adjusted == pytest.approx(3 * exact)
     assert found["c"].p_adjusted == 1

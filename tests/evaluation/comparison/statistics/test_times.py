@@ -87,6 +87,17 @@ def test_runs_that_never_arrive_count_with_the_whole_budget():
     assert rows["stuck"].contrast.verdict == "worse"
 
 
+def test_all_pairs_are_there_once_and_the_faster_system_comes_first():
+    found = times_to_target(four_systems(), 0.1, "updates", 0.95, "adamw")
+    shown = {row.system: row.contrast for row in found.rows}
+    assert len({frozenset((one.system, one.other)) for one in found.pairs}) == len(found.pairs) == 6
+    assert all(one.value <= 1 for one in found.pairs)
+    assert shown["fast"] in found.pairs
+    (slow,) = (one for one in found.pairs if {one.system, one.other} == {"slow", "adamw"})
+    assert (slow.system, slow.verdict) == ("adamw", "better")
+    assert slow.value == pytest.approx(1 / shown["slow"].value)
+
+
 def test_seconds_count_what_an_update_costs():
     runs = [run("adamw", seed, (200, 0.1 + seed / 100), (400, 0.05)) for seed in (1, 2, 3)]
     runs += [run("eve", seed, (200, 0.1 + seed / 100), (400, 0.05), s_per_update=1.0) for seed in (1, 2, 3)]
