@@ -1,6 +1,6 @@
 """Greedy transducer search: the best label of every frame and history.
 
-B batch, T frames, D width of encodings.
+B batch, T frames, D width of encodings, N utterances that are not at their end, W frames that are joined at once.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from asr.decoding.hypothesis import Hypothesis
@@ -15,10 +16,13 @@ from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
 
 MAX_SYMBOLS = 100  # a frame of 40 ms holds a few tokens; without a bound, weights without blanks would never end
+NUM_AHEAD = 5  # W: speech has a token every few frames, and what is joined after it is joined again
 
 
 class TransducerGreedy:
     """Takes the most probable label, and with a blank the next frame; all utterances of a batch at once.
+
+    Several frames are joined at once: until a token is found, all of them have the same prediction.
 
     Args:
         max_symbols: tokens that a frame may have; the search then goes to the next frame, as with a blank.
@@ -40,24 +44,32 @@ class TransducerGreedy:
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the path of each utterance; see ``Decoder``. Its score is the log-probability of all labels."""
-        frames, size = head.project(encodings), len(encodings)
+        frames, size = F.pad(head.project(encodings), (0, 0, 0, NUM_AHEAD)), len(encodings)
         context = torch.full((size, head.context_size), -1, device=encodings.device)
         context[:, -1] = BLANK_ID
         predictions, scores = head.predict(context), encodings.new_zeros(size, dtype=torch.float32)
         found = [Hypothesis([], [], [], 0.0) for _ in range(size)]
-        for frame in range(int(num_frames.max())):
-            rows = (frame < num_frames).nonzero().squeeze(1)  # that are still in this frame
-            for _ in range(self.max_symbols):
-                log_probs, labels = head.join(frames[rows, frame], predictions[rows]).max(dim=-1)
-                scores[rows] += log_probs
-                speak = labels != BLANK_ID
-                rows, labels, log_probs = rows[speak], labels[speak], log_probs[speak]
-                if not len(rows):
-                    break
-                context[rows] = torch.cat((context[rows, 1:], labels[:, None]), dim=1)
-                predictions[rows] = head.predict(context[rows])
-                for row, label, log_prob in zip(rows.tolist(), labels.tolist(), log_probs.tolist(), strict=True):
-                    found[row].tokens.append(label)
-                    found[row].frames.append(frame)
-                    found[row].log_probs.append(log_prob)
+        ahead = torch.arange(NUM_AHEAD, device=encodings.device)
+        at, in_a_row = torch.zeros_like(num_frames), torch.zeros_like(num_frames)  # the frame; tokens since a blank
+        while len(rows := (at < num_frames).nonzero().squeeze(1)):
+            joined = at[rows, None] + ahead
+            log_probs, labels = head.join(frames[rows[:, None], joined], predictions[rows, None]).max(dim=-1)
+            is_blank = (labels == BLANK_ID) | (joined >= num_frames[rows, None])
+            num_blanks = is_blank.cumprod(dim=1).sum(dim=1)  # before the first token; W without one
+            taken = (ahead <= num_blanks[:, None]) & (joined < num_frames[rows, None])
+            scores[rows] += log_probs.where(taken, 0).sum(dim=1)
+            at[rows] += num_blanks
+            speak = num_blanks < NUM_AHEAD
+            in_a_row[rows] = in_a_row[rows].where(num_blanks == 0, 0) + speak
+            rows, first = rows[speak], (speak, num_blanks[speak])
+            if not len(rows):
+                continue
+            context[rows] = torch.cat((context[rows, 1:], labels[first][:, None]), dim=1)
+            predictions[rows] = head.predict(context[rows])
+            values = (x.tolist() for x in (rows, labels[first], at[rows], log_probs[first]))
+            for row, label, frame, log_prob in zip(*values, strict=True):
+                found[row].tokens.append(label)
+                found[row].frames.append(frame)
+                found[row].log_probs.append(log_prob)
+            at[rows] += in_a_row[rows] % self.max_symbols == 0
         return [[replace(one, score=score)] for one, score in zip(found, scores.tolist(), strict=True)]

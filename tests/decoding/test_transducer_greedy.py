@@ -1,7 +1,10 @@
 """Greedy search against a transducer whose every answer is written down."""
 
+import itertools
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from asr.decoding.hypothesis import Hypothesis
@@ -26,11 +29,13 @@ class Scripted:
         return context.float()
 
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
-        log_probs = torch.full((len(frames), 10), -5.0)
-        for row, (frame, context) in enumerate(zip(frames.long().tolist(), predictions.long().tolist(), strict=True)):
-            wanted = [token for token in frame if token]
-            done = wanted.index(context[-1]) + 1 if context[-1] in wanted else 0
-            log_probs[row, wanted[done] if done < len(wanted) else 0] = SURE
+        log_probs = torch.full((*frames.shape[:-1], 10), -5.0)
+        contexts = predictions.expand(*frames.shape[:-1], -1)
+        for place in itertools.product(*map(range, log_probs.shape[:-1])):
+            wanted = [token for token in frames[place].long().tolist() if token]
+            last = int(contexts[place][-1])
+            done = wanted.index(last) + 1 if last in wanted else 0
+            log_probs[(*place, wanted[done] if done < len(wanted) else 0)] = SURE
         return log_probs
 
 
@@ -63,10 +68,43 @@ def test_frames_after_the_end_are_not_decoded():
     assert second.tokens == [1]
 
 
-def test_each_utterance_of_a_batch_is_decoded_as_alone():
+def lively_head() -> TransducerHead:
     torch.manual_seed(0)
     head = TransducerHead(6, 8, predictor_dim=8, joiner_dim=8).eval()
     torch.nn.init.normal_(head.joiner.output_linear.weight, std=2.0)
+    return head
+
+
+def frame_by_frame(head: TransducerHead, encodings: Tensor, max_symbols: int) -> tuple[list[int], list[int], float]:
+    """Return tokens, their frames and the score of one utterance, one label after the other."""
+    tokens, frames, score = [], [], 0.0
+    for frame, encoding in enumerate(head.project(encodings)):
+        for _ in range(max_symbols):
+            context = torch.tensor([[-1, 0, *tokens][-2:]])
+            log_prob, label = head.join(encoding, head.predict(context)[0]).max(dim=-1)
+            score += float(log_prob)
+            if not label:
+                break
+            tokens.append(int(label))
+            frames.append(frame)
+    return tokens, frames, score
+
+
+@pytest.mark.parametrize("max_symbols", [1, 2, 3])
+@pytest.mark.parametrize("blank", [0.0, 3.0, 8.0])  # tokens in most frames, in some, and many frames without
+def test_several_frames_at_once_have_the_tokens_of_one_after_the_other(blank, max_symbols):
+    head = lively_head()
+    head.joiner.output_linear.bias.data = F.pad(torch.zeros(7), (1, 0), value=blank)
+    encodings, num_frames = 3 * torch.randn(4, 23, 6), torch.tensor([23, 17, 1, 0])
+    with torch.inference_mode():
+        for row, (found,) in enumerate(TransducerGreedy(max_symbols)(head, encodings, num_frames)):
+            tokens, frames, score = frame_by_frame(head, encodings[row, : num_frames[row]], max_symbols)
+            assert (found.tokens, found.frames) == (tokens, frames)
+            assert found.score == pytest.approx(score, rel=1e-4)
+
+
+def test_each_utterance_of_a_batch_is_decoded_as_alone():
+    head = lively_head()
     encodings, num_frames = 3 * torch.randn(4, 12, 6), torch.tensor([12, 7, 1, 9])
     with torch.inference_mode():
         together = TransducerGreedy()(head, encodings, num_frames)

@@ -92,7 +92,10 @@ class Transduces(Protocol):
         """
 
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
-        """Return log-probabilities (…, V) in float32 of both parts (…, J); a blank leads to the next frame."""
+        """Return log-probabilities (…, V) in float32 of both parts (…, J), which broadcast.
+
+        A blank leads to the next frame.
+        """
 
 
 @runtime_checkable

@@ -74,3 +74,11 @@ def test_a_thousand_improbable_frames_lose_no_precision():
     num_paths = 1000 * 1001 / 2
     expected = 1000 * 30 + 2 * 40 - torch.tensor(num_paths).log()
     assert found.item() == pytest.approx(expected.item(), rel=1e-7)
+
+
+def test_scores_of_the_caller_are_left_as_they_are():
+    """In double precision nothing is converted, so that what is computed in place could be theirs."""
+    scores = [one.detach() for one in lattice(2, 4, 3)]
+    before = [one.clone() for one in scores]
+    PathLosses.apply(*scores, torch.tensor([4, 2]), torch.tensor([2, 1]))
+    assert all(map(torch.equal, scores, before))

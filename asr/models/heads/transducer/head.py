@@ -131,14 +131,17 @@ class TransducerHead(nn.Module):
         intermediate: Sequence[Tensor] = (),
     ) -> Losses:
         """Return the loss of each utterance, see ``Head.loss``."""
-        lengths = num_frames, num_tokens
+        feasible = num_frames > 0
+        num_frames = num_frames.clamp(min=1)  # a lattice without frames has no end; its loss is not used
         if self.prune_range is None:
             exact = self._exact(encodings, num_frames, tokens, num_tokens)
-            return Losses(exact, {"transducer": exact}, torch.ones_like(num_frames, dtype=torch.bool))
+            return Losses.where(feasible, exact, {"transducer": exact})
         inputs = self._inputs(encodings, tokens, num_tokens)
         # sums over hundreds of frames, in 32 bits under autocast too
         with torch.autocast(encodings.device.type, enabled=False):
-            return self._pruned(*inputs, *lengths, self.prune_range)
+            total, parts = self._pruned(*inputs, num_frames, num_tokens, self.prune_range)
+        # more tokens do not fit into the band
+        return Losses.where(feasible & (num_tokens <= (self.prune_range - 1) * num_frames), total, parts)
 
     def _exact(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
         """Return the loss (B,) over all alignments."""
@@ -173,7 +176,7 @@ class TransducerHead(nn.Module):
         num_frames: Tensor,
         num_tokens: Tensor,
         prune_range: int,
-    ) -> Losses:
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         num_kept = min(prune_range, labels.shape[1])
         acoustic = _at_least_float32(self.simple_am_proj(encodings))
         language = _at_least_float32(self.simple_lm_proj(predictions))
@@ -183,12 +186,9 @@ class TransducerHead(nn.Module):
         kept = starts[..., None] + torch.arange(num_kept, device=starts.device)
         blank, label = self._joint_scores(encodings, predictions, labels, kept)
         pruned = band_losses(blank, label, kept, labels.shape[1], num_frames, num_tokens)
-        # more tokens do not fit into the band
-        feasible = num_tokens <= (prune_range - 1) * num_frames
         simple_scale = 1 - (1 - self.simple_loss_scale) * self.warmed_up
         pruned_scale = FIRST_PRUNED_SCALE + (1 - FIRST_PRUNED_SCALE) * self.warmed_up
-        total = simple_scale * simple + pruned_scale * pruned
-        return Losses.where(feasible, total, {"simple": simple, "pruned": pruned})
+        return simple_scale * simple + pruned_scale * pruned, {"simple": simple, "pruned": pruned}
 
     def _joint_scores(
         self, encodings: Tensor, predictions: Tensor, labels: Tensor, kept: Tensor

@@ -62,8 +62,8 @@ def _forward_backward(
     # (S, B, T), in double precision: sums over a thousand frames are subtracted from each other
     blanks, labels = (scores.permute(2, 0, 1).double() for scores in (blank, label))
     labels = labels.masked_fill(~has_label | (frame >= num_frames[:, None]), NEVER)
-    staying = blanks.masked_fill(is_last_frame, 0.0)
-    before = staying.cumsum(-1) - staying  # log-probability of blanks alone from frame 0 to t
+    before = blanks.masked_fill(is_last_frame, 0.0)
+    before = before.cumsum(-1).sub_(before)  # log-probability of blanks alone from frame 0 to t
 
     reached = torch.empty_like(blanks)
     arriving = F.pad(blanks.new_zeros(size, 1), (0, longest - 1), value=NEVER)
@@ -71,23 +71,19 @@ def _forward_backward(
         reached[place] = torch.logcumsumexp(arriving - before[place], -1) + before[place]
         arriving = reached[place] + labels[place]
 
-    end = num_tokens, row, num_frames - 1
-    leaving = torch.full_like(blanks, NEVER)
-    leaving[end] = blanks[end]
-    left = torch.empty_like(blanks)
+    total = reached[num_tokens, row, num_frames - 1] + blanks[num_tokens, row, num_frames - 1]
+    # from the last place to the first, so that what leads to the end is kept for one place only
+    takes_blank, takes_label = torch.empty_like(blank), torch.empty_like(label)
+    next_place = blanks.new_full((size, longest), NEVER)
     for place in reversed(range(num_places)):
-        if place + 1 < num_places:
-            leaving[place] = torch.logaddexp(leaving[place], labels[place] + left[place + 1])
-        left[place] = torch.logcumsumexp((leaving[place] + before[place]).flip(-1), -1).flip(-1) - before[place]
-
-    total = reached[end] + blanks[end]
-    next_frame = F.pad(left[..., 1:], (0, 1), value=NEVER).masked_fill(is_last_frame, NEVER)
-    next_frame[end] = 0.0
-    next_place = F.pad(left[1:], (0, 0, 0, 0, 0, 1), value=NEVER)
-    takes_blank, takes_label = (
-        (reached + scores + rest - total[:, None]).exp_().permute(1, 2, 0).to(blank.dtype)
-        for scores, rest in ((blanks, next_frame), (labels, next_place))
-    )
+        is_end = (frame == (num_frames - 1)[:, None]) & (num_tokens == place)[:, None]
+        leaving = torch.logaddexp(blanks[place].masked_fill(~is_end, NEVER), labels[place] + next_place)
+        left = torch.logcumsumexp((leaving + before[place]).flip(-1), -1).flip(-1) - before[place]
+        next_frame = F.pad(left[:, 1:], (0, 1)).masked_fill_(is_last_frame, NEVER).masked_fill_(is_end, 0.0)
+        passing = reached[place] - total[:, None]
+        takes_blank[..., place] = (passing + blanks[place] + next_frame).exp_()
+        takes_label[..., place] = (passing + labels[place] + next_place).exp_()
+        next_place = left
     for probabilities in (takes_blank, takes_label):
         probabilities.masked_fill_(probabilities < LEAST, 0.0)
     return total.to(blank.dtype), takes_blank, takes_label
