@@ -46,7 +46,7 @@ class WorkerLost(RuntimeError):
 
 
 class PeerLost(RunFailed):
-    """Another process of this run has ended, and what it printed says why."""
+    """Another process of this run has ended; this one does not know why."""
 
 
 class Diverged(RunFailed):
@@ -161,7 +161,10 @@ def explaining_lost_peers() -> Iterator[None]:
             first = first.__context__
         if not isinstance(first, RuntimeError) or not any(sign in str(first) for sign in PEER_SIGNS):
             raise
-        raise PeerLost("another process of this run has ended; it has printed why. A run can be resumed") from error
+        raise PeerLost(
+            "the connection to another process of this run was lost: it has ended, and has printed why unless it was "
+            "killed, or its machine is gone"
+        ) from error
 
 
 def silence_freed_workers() -> None:

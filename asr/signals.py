@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-# clusters send the first two before they take a machine away
-ENDING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU)
+# clusters send the first three before they take a machine away, submitit SIGUSR2 before a time limit
+ENDING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGXCPU)
 TRY_AGAIN = os.EX_TEMPFAIL  # 75, which no error and no signal gives
 
 

@@ -10,8 +10,10 @@ from archives in --data. Exits with 1 if a goal is missed or a part does not end
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,11 +25,11 @@ sys.path.insert(1, str(ROOT))  # for the arrays of the tests
 
 import torch  # noqa: E402
 from command_line import listed  # noqa: E402
-from gpu_parts.results import PartFile, circumstances, write_report  # noqa: E402
+from gpu_parts.results import UNSEEN, PartFile, circumstances, write_report  # noqa: E402
 from gpu_parts.setting import Setting  # noqa: E402
 
 PARTS = ("correct", "optimizers", "encoders", "training", "exactness", "distributed")
-MOST_SECONDS = 600  # of a part; it begins nothing new after seven minutes
+MOST_SECONDS = 480  # of a part; it begins nothing new after seven minutes
 
 
 def key_of(setting_words: argparse.Namespace, about: dict[str, object]) -> dict[str, object]:
@@ -53,11 +55,17 @@ def run_part(part: str, options: argparse.Namespace, key: dict[str, object]) -> 
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     words = [word for word in sys.argv[1:] if word != "--again"]
     command = [sys.executable, __file__, *words, "--alone", part]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, start_new_session=True)
     try:
-        code = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, timeout=MOST_SECONDS).returncode
+        code = process.wait(timeout=MOST_SECONDS)
         said = f"with exit code {code}; its last lines are on the terminal" if code else ""
     except subprocess.TimeoutExpired:
         said = f"after {MOST_SECONDS} s, which is the most"
+    finally:
+        # runs that it has started would go on, and slow down what is measured next
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     if said:
         file.add_failure(key, said)
 
@@ -92,6 +100,7 @@ def main() -> int:
     if options.alone:
         run_alone(options)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the part that runs is ended, too
     key = key_of(options, circumstances(options.device))
     for part in options.parts:
         if PartFile(options.out, part).is_done(key) and not options.again:
@@ -100,7 +109,9 @@ def main() -> int:
         run_part(part, options, key)
         write_report(options.out, PARTS)
     missed = write_report(options.out, PARTS)
-    print(f"{options.out / 'report.md'}: " + (f"{len(missed)} goals missed" if missed else "every goal was met"))
+    unseen = sum(check.endswith(UNSEEN) for check in missed)
+    said = f"{len(missed)} goals missed{f', {unseen} of them not measured' if unseen else ''}"
+    print(f"{options.out / 'report.md'}: {said if missed else 'every goal was met'}")
     return int(bool(missed))
 
 

@@ -9,6 +9,7 @@ Every case is trained once without interruption and once with kills (SIGKILL to 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import random
 import signal
@@ -25,6 +26,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
+from asr.subprocesses import die_with_parent
 
 INTERVAL = 4  # updates between validations, each with a checkpoint
 PHASES = ("start", "training", "validation", "checkpoint")
@@ -63,10 +66,11 @@ class Outcome:
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Start ``asr-train`` in a session of its own, its output appended to log.txt."""
+    """Start ``asr-train`` in a session of its own, its output appended to log.txt; it ends with this process."""
+    ending = functools.partial(die_with_parent, os.getpid())
     with (folder / "log.txt").open("ab") as log:
         command = [sys.executable, "-m", "asr.cli", "train", *words]
-        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True, preexec_fn=ending)
 
 
 def finish(folder: Path, *words: str) -> None:

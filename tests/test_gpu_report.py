@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -110,14 +111,78 @@ def test_a_difference_is_noticed(script):
     assert correct._distance(ours, [torch.tensor([1.0, 2.5]), torch.tensor([0.0])]) == pytest.approx(0.2)
 
 
-def test_an_error_is_a_missed_goal_and_what_comes_before_it_stays(script):
+def test_an_error_is_a_missed_goal_and_what_comes_before_it_stays(script, tmp_path):
     setting = script("gpu_parts.setting")
 
     def rows():
         yield setting.Row("one", "1")
         raise RuntimeError("CUDA error: misaligned address\nand more")
 
-    first, second = setting.until_error("two", rows())
+    first, second = setting.until_error("two", rows(), setting.Setting("cpu", True, tmp_path))
     assert first.check == "one"
     assert (second.check, second.met) == ("two", False)
     assert second.value == "RuntimeError: CUDA error: misaligned address"
+
+
+def test_a_goal_that_was_not_measured_is_missed_and_its_part_is_not_complete(script, tmp_path):
+    results, setting = script("gpu_parts.results"), script("gpu_parts.setting")
+    file = results.PartFile(tmp_path, "optimizers")
+    rows = [setting.left_out("Cain", "an error", "at most 3"), setting.left_out("heavyball", "not installed")]
+    assert len(list(file.write({}, {}, iter(rows)))) == 2
+    assert not file.is_done({})
+    assert results.write_report(tmp_path, ["optimizers"]) == ["optimizers: Cain (not measured)"]
+    assert "| Cain | not measured: an error | at most 3 | NO |" in (tmp_path / "report.md").read_text()
+    list(file.write({}, {}, iter(rows[1:])))
+    assert file.is_done({}), "nothing was asked of what is not installed"
+
+
+def test_what_there_is_no_time_for_is_not_begun_and_counts_as_missed(script, tmp_path):
+    setting = script("gpu_parts.setting")
+    late = setting.Setting("cpu", True, tmp_path, begun=-1e9)
+    (row,) = setting.until_error("two", iter([setting.Row("one", "1")]), late)
+    assert (row.check, row.met, row.measured) == ("two", False, False)
+    assert row.goal
+
+
+@pytest.mark.parametrize("name", ["Cain", "ScaledAdam"])
+def test_an_optimizer_that_cannot_be_captured_is_held_to_its_goal_by_eager_steps(script, setting, monkeypatch, name):
+    optimizers = script("gpu_parts.optimizers")
+    (contestant,) = [row for row in optimizers.ROWS if row.name == name]
+    stage = optimizers.Stage([("encoder.weight", (4, 4)), ("encoder.bias", (4,))], "cpu", seed=0)
+    monkeypatch.setattr(type(setting), "on_gpu", True)
+    monkeypatch.setattr(optimizers, "num_kernels", lambda step: (7, 1.0))
+    units = dict.fromkeys(("eager", "captured"), ("1 ms", 1e9))
+    row = optimizers._row(contestant, stage, setting, "captured", 1, "tiny", units)
+    assert "eager as it cannot be captured" in row.value
+    assert (row.goal, row.met, row.measured) == ("at most 3 × torch_adamw_fused", True, True)
+
+
+def test_the_runs_of_a_part_end_with_it(script, tmp_path, monkeypatch):
+    report, program, pid = script("gpu_report"), tmp_path / "part.py", tmp_path / "pid"
+    program.write_text(
+        "import os, pathlib, subprocess, time\n"
+        "run = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(tmp_path)!r}, 'new').write_text(str(run.pid))\n"
+        f"os.replace({str(tmp_path / 'new')!r}, {str(pid)!r})\n"
+        "time.sleep(600)\n"
+    )
+
+    class Late(subprocess.Popen):
+        def wait(self, timeout=None):
+            if timeout != report.MOST_SECONDS:
+                return super().wait(timeout)
+            while not pid.exists():
+                assert self.poll() is None
+                time.sleep(0.05)
+            raise subprocess.TimeoutExpired(self.args, timeout)
+
+    monkeypatch.setattr(report, "__file__", str(program))
+    monkeypatch.setattr(subprocess, "Popen", Late)
+    report.run_part("training", report.parsed(["--out", str(tmp_path), "--small", "--device", "cpu"]), {})
+    state = Path("/proc", pid.read_text(), "stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+    assert "after 480 s" in (tmp_path / "training.json").read_text()
+
+
+def test_parts_begin_nothing_new_some_time_before_they_are_ended_within_eight_minutes(script):
+    assert 60 * script("gpu_parts.setting").MINUTES < script("gpu_report").MOST_SECONDS <= 480

@@ -43,14 +43,14 @@ from asr.cli.sweeps.jobs import run_job
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import INDEX, PreparedData
-from asr.errors import RunFailed
+from asr.errors import PeerLost, RunFailed
 from asr.inference.transcripts_lm import AFTER_TRAINING, with_transcripts
 from asr.run_folder import backup_existing, backup_path, claim_run_folder, create_run_folder, lock_run_dir, point_latest
 from asr.safe_io import write_whole
 from asr.signals import Terminated
 from asr.subprocesses import is_first_process
 from asr.training.callbacks.cost import measured_cost
-from asr.training.checkpoint_files import explaining_failed_writes
+from asr.training.checkpoint_files import explaining_failed_writes, how_to_resume
 from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.fit import fit
 from asr.training.processes import agree, is_started_as_rank
@@ -189,13 +189,15 @@ def _new_run_folder(plan: Plan) -> Path:
 
 @contextlib.contextmanager
 def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[None]:
-    """Add the command that resumes the run to a Ctrl-C, a signal, and an error because its data were removed."""
+    """Add the command that resumes the run to a Ctrl-C, a signal, a lost peer, and an error of data that are gone."""
     try:
         yield
     except KeyboardInterrupt:
         if not (run_dir / LAST_RECORDED).is_file():
             raise
         raise KeyboardInterrupt(f"to resume from its last checkpoint: asr-train resume={run_dir}") from None
+    except PeerLost as error:
+        raise PeerLost(f"{error}; {how_to_resume(run_dir)}") from error
     except (OSError, ValueError, RunFailed) as error:
         if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
             raise

@@ -45,7 +45,7 @@ def torchrun(num: int) -> list[str]:
 def _runs(setting: Setting) -> Iterator[Row]:
     """Yield whether asr-train with ranks makes the updates of a run without."""
     if why := lacking("espeakng_loader"):
-        yield left_out("asr-train: the corpus is spoken on the spot", why)
+        yield left_out("asr-train: the corpus is spoken on the spot", why, "as one process")
         return
     length = ("trainer.max_steps=6", "trainer.val_check_interval=6", "data.batch.max_duration_s=10")
     words = (*TINY, *trainer_words(setting), *length, "trainer.precision=32-true")

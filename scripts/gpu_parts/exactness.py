@@ -28,7 +28,7 @@ PROPOSED = re.compile(r"proposed: data\.batch\.max_duration_s=(\S+)")
 def rows(setting: Setting) -> Iterator[Row]:
     """Yield all checks."""
     if why := lacking("espeakng_loader"):
-        yield left_out("everything: the corpus is spoken on the spot", why)
+        yield left_out("everything: the corpus is spoken on the spot", why, "equal bit for bit")
         return
     length = (f"trainer.max_steps={UPDATES}", f"trainer.val_check_interval={INTERVAL}", "trainer.log_every_n_steps=1")
     words = (*(TINY if setting.small else ()), *trainer_words(setting), *length, "data.batch.max_duration_s=10")
@@ -38,8 +38,8 @@ def rows(setting: Setting) -> Iterator[Row]:
             told = (DETERMINISTIC,) if exact and setting.on_gpu else ()
             title = f"{precision}{', deterministic' if told else ''}"
             options = (*words, f"trainer.precision={precision}", *told)
-            yield from until_error(title, _repeated(setting, options, title, exact))
-    yield from until_error("find_batch_size", _batch_size(setting, words))
+            yield from until_error(title, _repeated(setting, options, title, exact), setting)
+    yield from until_error("find_batch_size", _batch_size(setting, words), setting)
 
 
 def _repeated(setting: Setting, words: tuple[str, ...], title: str, exact: bool) -> Iterator[Row]:
@@ -89,14 +89,16 @@ def _batch_size(setting: Setting, words: tuple[str, ...]) -> Iterator[Row]:
     train(setting.work, *words, "find_batch_size=true")
     found = PROPOSED.search(log.read_bytes()[before:].decode(errors="replace"))
     if found is None:
-        yield left_out("find_batch_size", "memory did not grow measurably with what was tried")
+        yield left_out(
+            "find_batch_size", "memory did not grow measurably with what was tried", "fits" if setting.on_gpu else ""
+        )
         return
     proposed_s, spoken_s = float(found[1]), _corpus_s(setting)
     yield Row("find_batch_size proposes", f"{proposed_s:g} s of audio in a micro-batch")
     for name, size in (("the proposal", proposed_s), ("a tenth more", 1.1 * proposed_s)):
         check, goal = f"two updates with {name}, {size:.0f} s", "fits" if size == proposed_s else "fits, or is named"
         if size > spoken_s:
-            yield left_out(check, f"the corpus has {spoken_s:.0f} s")
+            yield left_out(check, f"the corpus has {spoken_s:.0f} s", goal if setting.on_gpu else "")
             continue
         options = (f"data.batch.max_duration_s={size:g}", "trainer.max_steps=2", "trainer.val_check_interval=2")
         try:

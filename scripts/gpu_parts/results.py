@@ -18,6 +18,7 @@ from asr.training.run_summary import provenance
 from gpu_parts.setting import Row
 
 QUERY = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu")
+UNSEEN = " (not measured)"  # after the name of a check whose goal is missed for that
 
 
 def circumstances(device: str) -> dict[str, Any]:
@@ -68,14 +69,17 @@ class PartFile:
         return bool(found.get("complete")) and found.get("key") == key
 
     def write(self, key: dict[str, Any], about: dict[str, Any], rows: Iterable[Row]) -> Iterator[Row]:
-        """Write the rows one by one, and yield each after it was written."""
+        """Write the rows one by one, and yield each after it was written.
+
+        The part is complete if every row that has a goal was measured: else it is run anew.
+        """
         done: list[Row] = []
         self._save(key, about, done, complete=False)
         for row in rows:
             done.append(row)
             self._save(key, about, done, complete=False)
             yield row
-        self._save(key, about, done, complete=True)
+        self._save(key, about, done, complete=all(row.measured or not row.goal for row in done))
 
     def add_failure(self, key: dict[str, Any], said: str) -> None:
         """Add a row about a part that ended before its last row."""
@@ -109,7 +113,8 @@ def write_report(folder: Path, parts: Sequence[str]) -> list[str]:
                 str(cell).replace("|", "/").replace("\n", " ") for cell in (row["check"], row["value"], row["goal"])
             )
             lines.append(f"| {' | '.join(cells)} | {met} |")
-            missed += [f"{part}: {row['check']}"] if row["met"] is False else []
+            if row["met"] is False:
+                missed.append(f"{part}: {row['check']}{'' if row.get('measured', True) else UNSEEN}")
         lines.append("")
     (folder / "report.md").write_text("\n".join(lines), encoding="utf-8")
     return missed

@@ -55,13 +55,15 @@ class Row:
         check: what was looked at.
         value: what was found.
         goal: what it should be; empty: nothing is asked.
-        met: whether it is; None: nothing is asked, or it was not measured.
+        met: whether it is, which something not measured is not; None: nothing is asked.
+        measured: whether there was anything to see; the part is not complete without a row that has a goal.
     """
 
     check: str
     value: str
     goal: str = ""
     met: bool | None = None
+    measured: bool = True
 
 
 def at_most(check: str, value: float, limit: float, unit: str = "") -> Row:
@@ -74,13 +76,24 @@ def holds(check: str, fact: bool, value: str = "", goal: str = "yes") -> Row:
     return Row(check, value or ("yes" if fact else "no"), goal, fact)
 
 
-def left_out(check: str, why: str) -> Row:
-    """Return a row of what was not measured."""
-    return Row(check, f"not measured: {why}")
+def left_out(check: str, why: str, goal: str = "") -> Row:
+    """Return a row of what was not measured; its goal, if it has one, counts as missed."""
+    return Row(check, f"not measured: {why}", goal, met=False if goal else None, measured=False)
 
 
-def until_error(check: str, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield rows, and a missed one in place of an error: what comes after it is still measured."""
+def too_late(check: str, goal: str = "measured") -> Row:
+    """Return a row that there was no time for, which counts as missed whatever was asked."""
+    return left_out(check, "the time of the part was used up", goal)
+
+
+def until_error(check: str, rows: Iterator[Row], setting: Setting) -> Iterator[Row]:
+    """Yield rows, and a missed one in place of an error: what comes after it is still measured.
+
+    Nothing is begun if it is late.
+    """
+    if setting.is_late():
+        yield too_late(check)
+        return
     try:
         yield from rows
     except Exception as error:  # of kernels and compilers, which have errors of their own

@@ -12,7 +12,7 @@ from asr.cli.builders.data import data_for_run
 from asr.cli.builders.parts import build_data_parts
 from asr.data.loading.data_module import DataModule
 from gpu_parts.runs import TINY, Ended, RunEnded, ended, train, trainer_words
-from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, until_error
+from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, too_late, until_error
 
 MOST_WAITING = 0.05  # of the time of updates
 WORKERS = (4, 12)
@@ -42,15 +42,15 @@ def rows(setting: Setting) -> Iterator[Row]:
     """Yield how long updates wait for data, a run of each corpus, and runs that share a device."""
     why, corpora = lacking("espeakng_loader"), CORPORA[:1] if setting.small else CORPORA
     if why:
-        yield left_out("digits and phrases, which are spoken on the spot", why)
+        yield left_out("digits and phrases, which are spoken on the spot", why, "published WER")
         corpora = [corpus for corpus in corpora if corpus.archive]
     else:
-        yield from until_error("waiting for the loader", _loading(setting))
+        yield from until_error("waiting for the loader", _loading(setting), setting)
     for corpus in corpora:
         for precision in ("bf16-mixed",) if setting.small else ("bf16-mixed", "16-mixed"):
             yield _run(setting, corpus, precision)
     if not why:
-        yield from until_error("seeds on one device", _shared(setting))
+        yield from until_error("seeds on one device", _shared(setting), setting)
 
 
 def _words(setting: Setting, corpus: Corpus) -> tuple[str, ...]:
@@ -61,19 +61,18 @@ def _words(setting: Setting, corpus: Corpus) -> tuple[str, ...]:
 
 def _run(setting: Setting, corpus: Corpus, precision: str) -> Row:
     check = f"{corpus.recipe}, {precision}"
+    goal = "" if setting.small else f"at most {corpus.published:g} % WER"
     if corpus.archive and not (setting.data and (setting.data / corpus.archive).is_file()):
-        return left_out(check, f"--data names no folder with {corpus.archive}")
+        return left_out(check, f"--data names no folder with {corpus.archive}", goal)
     if setting.is_late():
-        return left_out(check, "the time of the part was used up")
+        return too_late(check)
     name = f"{corpus.recipe.replace('/', '-')}-{precision}"
     try:
         train(setting.work, *_words(setting, corpus), f"trainer.precision={precision}", f"run_dir={name}")
     except RunEnded as error:
         return Row(check, str(error)[-300:], "a result", met=False)
     found = ended(setting.work / name)
-    if setting.small:
-        return Row(check, _text(found))
-    return Row(check, _text(found), f"at most {corpus.published:g} % WER", 100 * found.wer <= corpus.published)
+    return Row(check, _text(found), goal, 100 * found.wer <= corpus.published if goal else None)
 
 
 def _text(found: Ended) -> str:
@@ -110,7 +109,7 @@ def _shared(setting: Setting) -> Iterator[Row]:
     for name, words in (("one after another", tuple[str, ...]()), ("at a time", together)):
         check = f"{num} seeds {name}"
         if setting.is_late():
-            yield left_out(check, "the time of the part was used up")
+            yield too_late(check)
             return
         seconds[name] = train(setting.work, *common, *words, f"sweep.name={name.replace(' ', '-')}")
         yield Row(check, f"{seconds[name]:.1f} s")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from asr.cli.train import _saying_how_to_resume
+from asr.errors import PeerLost, explaining_lost_peers
 from asr.signals import TRY_AGAIN
 from tests.cli.test_resume import wait_for_update
 from tests.programs import Started
@@ -53,6 +55,12 @@ def test_a_killed_process_is_the_only_one_that_is_spoken_of(small_run, tmp_path,
     assert line.startswith(f"asr-train: process {rank} of 2 was killed by SIGKILL")
     assert "lower data.batch.max_duration_s" in line
     assert f"asr-train resume={tmp_path / 'run'} continues from update " in line
+
+
+def test_a_lost_peer_is_not_said_to_have_printed_anything_and_the_run_can_be_resumed(tmp_path):
+    said = "it has ended, and has printed why unless it was killed, or its machine is gone; asr-train resume="
+    with pytest.raises(PeerLost, match=said), _saying_how_to_resume(tmp_path, None), explaining_lost_peers():
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:1234")
 
 
 def test_a_full_disk_is_the_last_that_several_processes_say(small_run, tmp_path):

@@ -161,7 +161,8 @@ def test_tasks_of_slurm_that_the_trainer_does_not_know_of_are_named(small_run, t
     ended = small_run.run("train", *TINY, "trainer=cpu", f"run_dir={tmp_path / 'run'}", environment=tasks)
     assert ended.code == 2, ended.printed
     assert "SLURM_NTASKS=2 SLURM_JOB_NAME=x SLURM_PROCID=1: by these variables SLURM has started" in ended.last_line
-    assert "unset them, or start one process per device with srun" in ended.last_line
+    assert "but srun was not given --ntasks-per-node=N, for which -n (--ntasks) does not do" in ended.last_line
+    assert "unset them, or start one process per device with srun --ntasks-per-node=N" in ended.last_line
 
 
 def test_a_rank_that_a_library_cannot_read_is_named(tmp_path):

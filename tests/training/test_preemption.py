@@ -62,11 +62,12 @@ def test_a_run_stops_after_the_current_update_and_is_resumed_bit_for_bit(whole, 
     assert seen.updates == whole[1]
 
 
-def test_sigusr1_is_a_signal_too(tmp_path, capsys):
-    callbacks = [Signalled("on_train_batch_start", 1, signal.SIGUSR1), CheckpointCallback(tmp_path), Preemption()]
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_of_users_are_notices_too(tmp_path, capsys, number):
+    callbacks = [Signalled("on_train_batch_start", 1, number), CheckpointCallback(tmp_path), Preemption()]
     with pytest.raises(Preempted):
         run(tmp_path, 4, callbacks)
-    assert "received SIGUSR1: stopped after update 2" in capsys.readouterr().err
+    assert f"received {number.name}: stopped after update 2" in capsys.readouterr().err
     assert names(tmp_path) == ["last.ckpt", "update-000002.ckpt"]
 
 

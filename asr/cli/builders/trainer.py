@@ -119,10 +119,13 @@ def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[An
         # Lightning (2.6) tells which options of a batch script it wants, also where nobody has written one
         if not slurm or "slurm" not in str(error).lower():
             raise
+        lacking = "the trainer does not know of others"
+        if "SLURM_NTASKS_PER_NODE" not in os.environ:
+            lacking = "srun was not given --ntasks-per-node=N, for which -n (--ntasks) does not do"
         raise ConfigError(
-            f"{' '.join(slurm)}: by these variables SLURM has started several processes, but the trainer does not know "
-            "of others; unset them, or start one process per device with srun, --ntasks-per-node=N and trainer=slurm "
-            "trainer.devices=N, as the README shows"
+            f"{' '.join(slurm)}: by these variables SLURM has started several processes, but {lacking}; unset them, or "
+            "start one process per device with srun --ntasks-per-node=N and trainer=slurm trainer.devices=N, as the "
+            "README shows"
         ) from error
     return trainer
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.gpus import claimed_gpus
 from asr.cli.sweeps.records import RECORDS, JobRecord
+from asr.cli.sweeps.slurm import queue_again
 from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import at, flatten, is_within
@@ -197,6 +199,8 @@ def _run_to_end(
             status = "finished"
         JobRecord(name, list(overrides), status, code, round(time.monotonic() - start, 1)).save(sweep_dir)
     print(f"{name}: {status}" + (f" with exit code {code}" if code else ""), flush=True)
+    if code == TRY_AGAIN:
+        queue_again()
 
 
 def _run(command: str, words: Sequence[str], sweep: Mapping[str, Any], output: IO[str] | None) -> int:
@@ -210,8 +214,9 @@ def _run(command: str, words: Sequence[str], sweep: Mapping[str, Any], output: I
         )
         try:
             return process.wait()
-        except Terminated as ended:
-            process.send_signal(ended.signal)
+        # submitit raises SystemExit or an error of its own from its handler of SIGUSR2
+        except (SystemExit, Exception) as ended:
+            process.send_signal(ended.signal if isinstance(ended, Terminated) else signal.SIGTERM)
             process.wait()  # until its checkpoint is written: it would die with this process
             raise
         finally:

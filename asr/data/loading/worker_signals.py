@@ -11,6 +11,7 @@ from types import TracebackType
 
 from asr.console import printable
 from asr.error_text import first_line
+from asr.signals import ENDING
 from asr.subprocesses import die_with_parent
 
 CANNOT_SEND = 3  # exit code
@@ -29,7 +30,7 @@ def obey_parent_alone(parent: int, worker: int) -> None:
     """
     die_with_parent(parent)
     # Ctrl-C signals the whole process group; the parent ends its workers after its own clean-up
-    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU):
+    for number in {signal.SIGINT, *ENDING} - {signal.SIGTERM}:
         signal.signal(number, signal.SIG_IGN)
     # torch sends batches from a thread; its errors are only printed, and the parent would wait forever
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end)  # type: ignore[attr-defined]

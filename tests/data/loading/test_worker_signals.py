@@ -57,7 +57,7 @@ def send(number: signal.Signals, pid: int) -> None:
     time.sleep(0.1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_from_elsewhere_changes_nothing(reading, number):
     items, reader = reading
     send(number, reader)
