@@ -14,8 +14,12 @@ from cells import print_table
 from means import mean_rows, winner_rows
 from pairs import power_rows, table_rows
 from reports import failure_rows, omnibus_rows, reliability_rows, unknown_rows
+from seeds import seed_rows
 from tuning import halving_rows, tuning_rows
 from worlds import NOISY, UNEQUAL, WORLDS
+
+# the most that are equal, and two equal ones among others that are told apart first
+EXTREMES = ("none", "all but two, far")
 
 
 def main(num: int) -> int:
@@ -25,8 +29,12 @@ def main(num: int) -> int:
         "Means of one system": mean_rows([*WORLDS, *UNEQUAL], 5 * num),
         "The best system's mean": winner_rows(WORLDS, num),
         "All pairs": table_rows(WORLDS, (2, 3, 4, 8), num),
-        "All pairs, speakers of different sizes": table_rows(UNEQUAL, (2, 4), num),
+        "All pairs, speakers few or of different sizes": table_rows(UNEQUAL, (2, 4, 8), num, differing=EXTREMES),
         "All pairs, systems that vary ten times as much": table_rows(NOISY, (3, 4, 8), num),
+        "Pairs with the baseline alone": table_rows(
+            [*WORLDS, *NOISY[:15]], (3, 8), num, differing=EXTREMES, only_with=0
+        ),
+        "Times to a target, and WERs at equal time": seed_rows(num),
         "Any difference between systems, over seeds": omnibus_rows(num),
         "Runs that fail, one of ten": failure_rows(few),
         "How many runs learned": reliability_rows(num),

@@ -14,12 +14,13 @@ from asr.evaluation.comparison.statistics.estimate import estimate
 
 def misses(world: World, num: int, wers: Sequence[float], *, corrected: bool = True, seed: int = 0) -> Cell:
     """Return how often the interval of the lowest mean of systems with these true WERs misses its true WER."""
-    true = np.array(wers)
-    errors = world.errors(np.random.default_rng(seed), num, true)
-    chosen = errors.sum((-2, -1)).argmin(-1)
-    found = estimate(errors[np.arange(num), chosen], world.words)
-    low, high = found.interval(ALPHA, len(wers) if corrected else 1)
-    return wrong((true[chosen] < low) | (true[chosen] > high))
+    true, missed = np.array(wers), []
+    for errors in world.chunks(np.random.default_rng(seed), num, true):
+        chosen = errors.sum((-2, -1)).argmin(-1)
+        found = estimate(errors[np.arange(len(errors)), chosen], world.words)
+        low, high = found.interval(ALPHA, len(wers) if corrected else 1)
+        missed.append((true[chosen] < low) | (true[chosen] > high))
+    return wrong(np.concatenate(missed))
 
 
 def mean_rows(worlds: Sequence[World], num: int) -> Iterator[Mapping[str, object]]:

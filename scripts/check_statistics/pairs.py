@@ -17,7 +17,6 @@ from asr.evaluation.comparison.statistics.moderation import moderated, pooled_va
 from asr.evaluation.comparison.statistics.multiple_testing import Simultaneous, simultaneous
 
 Bools = NDArray[np.bool_]
-MOST_COUNTS = 4_000_000  # of errors that are drawn at once
 POWER = World(0.01, 0.03, 0.0, 3, num_speakers=1000)
 REQUIRED_POWER = 0.35
 BETTER = 0.03
@@ -82,10 +81,8 @@ def pair_tables(
     """Compare systems of these true WERs ``num`` times, as a report does: all pairs, or those with one system."""
     rng, true = np.random.default_rng(seed), np.array(wers)
     pairs = [pair for pair in itertools.combinations(range(len(wers)), 2) if only_with in (None, *pair)]
-    chunk = max(1, MOST_COUNTS // (len(wers) * world.num_seeds * world.num_speakers))
     means, tables = [], []
-    for done in range(0, num, chunk):
-        errors = world.errors(rng, min(chunk, num - done), true)
+    for errors in world.chunks(rng, num, true):
         mean, table = compared(errors, world.words, pairs)
         means.append(mean)
         tables.append(table)
@@ -105,13 +102,22 @@ def true_wers(num_systems: int) -> dict[str, list[float]]:
     return found
 
 
-def table_rows(worlds: Sequence[World], systems: Sequence[int], num: int) -> Iterator[Mapping[str, object]]:
-    """Yield a row per world, number of systems, and systems that differ."""
+def table_rows(
+    worlds: Sequence[World],
+    systems: Sequence[int],
+    num: int,
+    *,
+    differing: Sequence[str] = ("none", "two groups", "all but two, far", "some, hardly"),
+    only_with: int | None = None,
+) -> Iterator[Mapping[str, object]]:
+    """Yield a row per world, number of systems, and systems that differ; of all pairs, or those with one system."""
     for world, num_systems in itertools.product(worlds, systems):
         if world.noisy >= num_systems:
             continue
         for name, wers in true_wers(num_systems).items():
-            tables = pair_tables(world, num, wers)
+            if name not in differing:
+                continue
+            tables = pair_tables(world, num, wers, only_with=only_with)
             yield {
                 **world.setup,
                 "systems": num_systems,

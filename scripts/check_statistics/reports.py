@@ -91,14 +91,9 @@ def reliability_rows(
     """Yield how often systems that fail equally often are said to differ in how many of their runs learn."""
     for num_seeds, num_systems, failing in itertools.product(seeds, systems, (FAILURES, 0.5)):
         learned = np.random.default_rng(0).binomial(num_seeds, 1 - failing, (num, num_systems))
-        p_values = [
-            [
-                one.p_adjusted
-                for one in reliabilities({str(place): (n, num_seeds) for place, n in enumerate(row)}).values()
-            ]
-            for row in learned.tolist()
-        ]
-        told = [any(p is not None and p <= ALPHA for p in row) for row in p_values]
+        counts = ({str(place): (some, num_seeds) for place, some in enumerate(row)} for row in learned.tolist())
+        found = (reliabilities(one).values() for one in counts)
+        told = [any(one.p_adjusted is not None and one.p_adjusted <= ALPHA for one in row) for row in found]
         yield {"seeds": num_seeds, "systems": num_systems, "runs that fail %": 100 * failing, "told apart": wrong(told)}
 
 

@@ -6,6 +6,7 @@ part of the speaker, and a part of speaker and system together (a system may sui
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 WER = 0.15
+MOST_COUNTS = 4_000_000  # of errors that are drawn at once
 Sizes = Literal["equal", "log-normal", "one long"]
 
 
@@ -52,6 +54,12 @@ class World:
             + self.taste_sd * rng.normal(size=(num, num_systems, 1, self.num_speakers))
         )
         return rng.binomial(self.words, rates.clip(0, 1))
+
+    def chunks(self, rng: np.random.Generator, num: int, wers: NDArray[np.float64]) -> Iterator[NDArray[np.int64]]:
+        """Yield errors as ``errors`` does, of fewer tables at a time: all would not fit into the memory."""
+        size = max(1, MOST_COUNTS // (len(wers) * self.num_seeds * self.num_speakers))
+        for done in range(0, num, size):
+            yield self.errors(rng, min(size, num - done), wers)
 
     def seed_sds(self, num_systems: int) -> NDArray[np.float64]:
         """Standard deviation between the seeds of each system."""
@@ -96,7 +104,7 @@ SETS: tuple[tuple[int, Sizes], ...] = (
 )
 UNEQUAL = [
     World(0.01, 0.03, taste_sd, num_seeds, num_speakers, sizes)
-    for num_seeds in (3, 5)
-    for num_speakers, sizes in SETS
+    for num_seeds in (2, 3, 5, 10, 20)
+    for num_speakers, sizes in (SETS if num_seeds in (3, 5) else SETS[1::2])
     for taste_sd in (0.0, 0.03)
 ]
