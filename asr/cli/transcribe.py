@@ -17,7 +17,7 @@ from asr.cli.builders.transcriber import transcriber_of
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.output_file import new_file, write_output
 from asr.console import PlainConsole, printable
-from asr.data.manifests.audio_files import find_audio
+from asr.data.manifests.audio_files import find_audio, groups_of
 from asr.errors import RunFailed, remedy
 from asr.inference.transcribe import Transcriber
 from asr.inference.transcripts.formats import FORMATS, OF_SEVERAL
@@ -25,7 +25,8 @@ from asr.inference.transcripts.transcript import Transcript
 from asr.run_folder import usable_folder
 from asr.safe_io import check_inside, write_new
 
-GROUP = 100  # files that are transcribed before their transcripts are written
+# that are transcribed before their transcripts are written, and lost if the process is killed
+GROUP_FILES, GROUP_S = 100, 3600.0
 
 Targets = dict[Path, dict[str, Path]]  # of each audio file, by format
 Failed = list[tuple[str, str]]  # path and reason
@@ -160,10 +161,10 @@ def _is_there(path: Path, folder: Path) -> bool:
 def _to_folder(transcriber: Transcriber, files: Sequence[Path], targets: Targets, folder: Path) -> tuple[int, Failed]:
     """Write the files of transcripts that are not there yet, a group of recordings after the other."""
     num_read, unreadable = 0, []
-    for start in range(0, len(files), GROUP):
-        transcripts, failed = transcriber(
-            files[start : start + GROUP], f"files {start + 1}-{start + GROUP} of {len(files)}"
-        )
+    start = 1
+    for group in groups_of(files, GROUP_FILES, GROUP_S):
+        transcripts, failed = transcriber(group, f"files {start}-{start + len(group) - 1} of {len(files)}")
+        start += len(group)
         for transcript in transcripts:
             _write_missing(transcript, targets[transcript.path], folder)
         num_read += len(transcripts)

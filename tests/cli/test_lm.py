@@ -152,6 +152,18 @@ def test_weights_are_chosen_on_dev_and_hold_for_test(small_run, lm, tmp_path):
     assert typed.read_bytes() == tuned.read_bytes()
 
 
+def test_a_model_of_low_order_is_subtracted(small_run, lm, tmp_path):
+    words = ("transcripts=true", "order=2", f"output={tmp_path}/low.arpa")
+    assert small_run.run("lm", f"run={small_run.run_dir}", *words).code == 0
+    run = (f"run={small_run.run_dir}", "decoder=ctc_beam", f"decoder.lm={lm}", "decoder.lm_weight=1", "torch_threads=1")
+    texts = {}
+    for name, options in (("without", ()), ("with", (f"decoder.lodr={tmp_path}/low.arpa", "decoder.lodr_weight=1"))):
+        ended = small_run.run("evaluate", *run, *options, f"output_dir={tmp_path}/{name}")
+        assert ended.code == 0, ended.printed
+        texts[name] = (tmp_path / name / "test.hyp.txt").read_text()
+    assert texts["with"] != texts["without"]
+
+
 def test_weights_are_chosen_on_any_manifest_but_that_of_the_test(small_run, lm, tmp_path):
     other = sorted(small_run.folder.glob("data/digits/*/audio/dev-*/*.flac"))[0]
     (tmp_path / "dev.tsv").write_text(f"audio\ttext\n{other}\tone two\n")

@@ -177,3 +177,27 @@ def test_what_cannot_be_written_is_said_before_any_work(small_run, folder, words
     shutil.copy(folder / "audio" / "short.flac", folder / "short.wav")
     assert said in transcribe(small_run, folder, *words, code=2)
     assert not (folder / "o").exists()
+
+
+def test_audio_that_nobody_expects_ends_in_clear_lines_beside_the_transcripts_of_the_others(small_run, tmp_path):
+    audio = tmp_path / "audio"
+    audio.mkdir()
+    shutil.copy(small_run.audio(), audio / "a-good.flac")
+    speech, rate_hz = soundfile.read(small_run.audio())
+    soundfile.write(audio / "b-no-samples.wav", np.zeros(0), rate_hz)
+    soundfile.write(audio / "c-192-khz.wav", np.repeat(speech, 192_000 // rate_hz), 192_000)
+    soundfile.write(audio / "d-8-channels.wav", np.stack([speech] * 8, axis=1), rate_hz)
+    (audio / "e-text.wav").write_text("Dear diary, this is no audio.")
+    with soundfile.SoundFile(audio / "f-2-hours.flac", "w", 8000, 1) as file:
+        for _ in range(120):
+            file.write(np.zeros(60 * 8000, dtype=np.int16))
+    printed = transcribe(small_run, tmp_path, "audio=audio", "output_dir=out", "output_format=txt", code=1)
+    unread = [line for line in printed.splitlines() if line.startswith("could not read")]
+    assert unread[0].startswith("could not read audio/b-no-samples.wav: ")
+    assert unread[1].startswith("could not read audio/e-text.wav: ")
+    assert len(unread) == 2
+    assert printed.splitlines()[-1] == "transcripts of 4 files: out"
+    found = written(tmp_path / "out")
+    assert list(found) == ["a-good.txt", "c-192-khz.txt", "d-8-channels.txt", "f-2-hours.txt"]
+    assert found["d-8-channels.txt"] == found["a-good.txt"]
+    assert found["f-2-hours.txt"] == ""

@@ -39,3 +39,14 @@ def test_texts_of_the_beam_are_ranked_by_the_weighted_sum_of_both_scores(ctc_wei
 def test_a_weight_out_of_its_range_is_refused():
     with pytest.raises(ValueError, match=r"ctc_weight must be in \[0, 1\], given 1.5"):
         AttentionRescoring(ctc_weight=1.5)
+
+
+@torch.inference_mode()
+def test_each_utterance_of_a_batch_is_decoded_as_alone():
+    head, lengths = make(), torch.tensor([9, 4, 6])
+    encodings = 2 * torch.randn(3, 9, 8, generator=torch.Generator().manual_seed(2))
+    decoder = AttentionRescoring(beam_size=5)
+    for row, together in enumerate(decoder(head, encodings, lengths)):
+        (alone,) = decoder(head, encodings[row : row + 1, : lengths[row]], lengths[row : row + 1])
+        assert [one.tokens for one in alone] == [one.tokens for one in together]
+        assert [one.score for one in alone] == pytest.approx([one.score for one in together], abs=1e-4)

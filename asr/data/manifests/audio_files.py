@@ -76,6 +76,28 @@ def _audio_in(folder: Path) -> Iterator[Path]:
                 yield file
 
 
+def groups_of(files: Sequence[Path], max_files: int, max_s: float) -> Iterator[Sequence[Path]]:
+    """Yield files in order, together as many as have at most ``max_s`` of audio; one that has more is alone."""
+    start, total_s = 0, 0.0
+    for place, file in enumerate(files):
+        duration_s = _duration_s(file)
+        if place > start and (place - start == max_files or total_s + duration_s > max_s):
+            yield files[start:place]
+            start, total_s = place, 0.0
+        total_s += duration_s
+    if start < len(files):
+        yield files[start:]
+
+
+def _duration_s(file: Path) -> float:
+    """Return the length of a file by its header; 0 if it cannot be read, which is said when it is transcribed."""
+    try:
+        return 0.0 if archive_problem(file) else float(Recording.from_file(file).duration)
+    except Exception as error:  # a decoder may raise anything on a file that is no audio
+        refuse_lack_of_resources(error, str(file))
+        return 0.0
+
+
 def audio_files(
     files: Sequence[Path], rate_hz: int, max_s: float, each_channel: bool = False
 ) -> tuple[list[AudioFile], list[tuple[str, str]]]:

@@ -5,7 +5,7 @@ import pytest
 import soundfile
 
 from asr.data.manifests import audio_files as module
-from asr.data.manifests.audio_files import audio_files, find_audio
+from asr.data.manifests.audio_files import audio_files, find_audio, groups_of
 
 
 @pytest.fixture
@@ -107,3 +107,14 @@ def test_unreadable_files_are_listed_with_their_reason_and_the_others_are_cuts(f
     assert set(reasons) == {"text.wav", "empty.wav", "nothing.wav"}
     assert "Format not recognised" in reasons["text.wav"]
     assert "empty audio" in reasons["nothing.wav"]
+
+
+def test_files_are_taken_together_up_to_a_number_and_a_length(folder):
+    for name, duration_s in (("1", 4), ("2", 5), ("3", 20), ("4", 2)):
+        soundfile.write(folder / f"{name}.wav", np.zeros(duration_s * 1000), 1000)
+    (folder / "5.wav").write_bytes(b"no audio at all")  # has no length, and is told of later
+    files = [folder / f"{number}.wav" for number in range(1, 6)]
+    by_length = [[file.stem for file in group] for group in groups_of(files, max_files=9, max_s=10.0)]
+    assert by_length == [["1", "2"], ["3"], ["4", "5"]]
+    assert [len(group) for group in groups_of(files[:2] * 3, max_files=4, max_s=100.0)] == [4, 2]
+    assert not list(groups_of([], max_files=4, max_s=100.0))

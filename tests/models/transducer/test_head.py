@@ -53,6 +53,17 @@ def test_the_exact_loss_and_its_gradients_are_those_of_all_logits(context_size, 
         torch.testing.assert_close(one, other)
 
 
+def test_logits_that_are_kept_and_those_that_are_computed_again_have_the_same_gradients(monkeypatch):
+    head, frames = make(prune_range=3), encodings()
+    kept = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS).parts["pruned"]
+    monkeypatch.setattr("asr.models.heads.transducer.joint.MOST_KEPT", 0)
+    again = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS).parts["pruned"]
+    first, second, other = (gradients(loss, head, frames) for loss in (kept, kept, again))
+    for one, two, three in zip(first, second, other, strict=True):
+        torch.testing.assert_close(one, three, rtol=0, atol=0)
+        torch.testing.assert_close(two, three, rtol=0, atol=0)
+
+
 def test_torchaudios_loss_and_its_gradients_are_the_same():
     pytest.importorskip("torchaudio", reason="torchaudio is not installed", exc_type=(ImportError, OSError))
     ours, theirs = make(prune_range=None).float(), make(prune_range=None, backend="torchaudio").float()

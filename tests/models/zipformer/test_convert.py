@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pytest
 import sentencepiece
+import soundfile
 import torch
 from torch import Tensor
 
@@ -212,3 +214,19 @@ def test_what_cannot_be_converted_is_said_and_leaves_no_file(exported, programs,
     ended = programs.run("convert", *kept, *words, "decoder=ctc_greedy", cwd=tmp_path)
     assert (ended.code, said in ended.printed) == (2, True), ended.printed
     assert not list(tmp_path.glob("ours.*"))
+
+
+def test_a_converted_model_decodes_transcribes_and_aligns(exported, programs, tmp_path):
+    ended = programs.run("convert", *WORDS, cwd=tmp_path)
+    assert ended.code == 0, ended.printed
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, 32_000)
+    soundfile.write(tmp_path / "a.wav", noise, 16_000)
+    (tmp_path / "my.tsv").write_text("audio\ttext\na.wav\tone two\n")
+    ended = programs.run("transcribe", "run=ours.ckpt", "audio=a.wav", cwd=tmp_path)
+    assert (ended.code, ended.last_line.startswith("a.wav\t")) == (0, True), ended.printed
+    for command in ("evaluate", "align"):
+        ended = programs.run(command, "run=ours.ckpt", "manifest=my.tsv", f"output_dir={command}", cwd=tmp_path)
+        assert ended.code == 0, ended.printed
+    assert (tmp_path / "evaluate" / "my.hyp.txt").read_text().count("\n") == 1
+    words = [line.split(" ")[4] for line in (tmp_path / "align" / "my.ctm").read_text().splitlines()]
+    assert words == ["ONE", "TWO"]

@@ -15,13 +15,14 @@ from torch.autograd.function import Function, once_differentiable
 
 from asr.text.vocabulary import BLANK_ID
 
-MOST_LOGITS = 1 << 19  # that exist at a time: those of a few frames, which stay in the cache of a CPU
+MOST_LOGITS = 1 << 18  # that are computed at a time: those of a few frames, which stay in the cache of a CPU
+MOST_KEPT = 5 << 20  # for the backward pass, 20 MB; where there are more, memory is short, and all are computed again
 
 
 class JointScores(Function):
     """log P(blank) and log P(label) of softmax(tanh(frame + place) · Wᵀ + b), without all (B, T, R, V) logits.
 
-    The backward pass computes the logits of some frames again, instead of keeping them.
+    The backward pass computes the logits of some frames again, unless all are so few that they are kept.
     """
 
     @staticmethod
@@ -40,11 +41,15 @@ class JointScores(Function):
             labels: (B, T, R) int64 token after each of them.
         """
         blank, label, norm = (frames.new_empty(kept.shape) for _ in range(3))
+        ctx.logits = {}  # by the first frame
+        is_kept = kept.numel() * len(bias) <= MOST_KEPT
         for part in _parts(kept, len(bias)):
             logits = F.linear(_hidden(frames, places, kept, part), weight, bias)
             norm[:, part] = logits.logsumexp(-1)
             blank[:, part] = logits[..., BLANK_ID] - norm[:, part]
             label[:, part] = logits.gather(3, labels[:, part, :, None]).squeeze(3) - norm[:, part]
+            if is_kept:
+                ctx.logits[part.start] = logits
         ctx.save_for_backward(frames, places, weight, bias, kept, labels, norm)
         return blank, label
 
@@ -58,14 +63,16 @@ class JointScores(Function):
         row = torch.arange(len(frames), device=frames.device)[:, None, None]
         for part in _parts(kept, len(bias)):
             hidden = _hidden(frames, places, kept, part)
+            logits = ctx.logits.pop(part.start, None)  # a second backward pass finds none
+            logits = F.linear(hidden, weight, bias) if logits is None else logits
             both = of_blank[:, part] + of_label[:, part]
             # of log softmax: what is asked for minus the probabilities
-            of_logits = F.linear(hidden, weight, bias).sub_(norm[:, part, :, None]).exp_().mul_(-both[..., None])
+            of_logits = logits.sub_(norm[:, part, :, None]).exp_().mul_(-both[..., None])
             of_logits[..., BLANK_ID] += of_blank[:, part]
             of_logits.scatter_add_(3, labels[:, part, :, None], of_label[:, part, :, None])
             flat = of_logits.flatten(0, 2)
             of_bias += flat.sum(0)
-            of_weight += flat.mT @ hidden.flatten(0, 2)
+            of_weight.addmm_(flat.mT, hidden.flatten(0, 2))
             of_hidden = (of_logits @ weight).mul_(hidden.square_().neg_().add_(1))
             of_frames[:, part] = of_hidden.sum(2)
             of_places.index_put_((row.expand_as(kept[:, part]), kept[:, part]), of_hidden, accumulate=True)
