@@ -45,6 +45,7 @@ from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.errors import PeerLost, RunFailed
 from asr.inference.transcripts_lm import AFTER_TRAINING, with_transcripts
+from asr.nested import at
 from asr.run_folder import backup_existing, backup_path, claim_run_folder, create_run_folder, lock_run_dir, point_latest
 from asr.safe_io import write_whole
 from asr.signals import Terminated
@@ -143,7 +144,8 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     typed = {override_key(word) for word in job.overrides.task}
     if resumed is None and config.data.by_corpus and choose_by_corpus(config, typed):
         outline = dry_run(plain(config), None, new_folder=launched is None)
-    may_prepare = resumed is None or config.allow_changes or "data.dir" in typed
+    places = {"data.dir"} | ({"data.storage.dir"} if at(plain(config), "data", "storage", "dir") else set())
+    may_prepare = resumed is None or typed >= places or (config.allow_changes and typed >= places - {"data.dir"})
     # it could name any place as its source too, which could take hours to read
     recorded = None if resumed is None or may_prepare or "data.source" in typed else recorded_data(resumed)
     with changes_explain_errors(resumed, plain(config), may_prepare):

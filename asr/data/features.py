@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 from lhotse import Fbank, FbankConfig
+from lhotse import Features as StoredFeatures
 from lhotse.cut import Cut
 
 from asr.data.manifests.feature_storage import refuse_foreign_storage
@@ -122,7 +123,7 @@ class LogMel:
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return log-mel features (T, F) float32 of the cut's first channel."""
         if self.precomputed and cut.has_features:
-            check_npy(os.path.join(cut.features.storage_path, cut.features.storage_key))
+            _check_stored(cut.features)
             return cut.load_features()
         return self.extractor.extract(self.audio(cut), self.sampling_rate_hz)
 
@@ -136,6 +137,11 @@ class LogMel:
                 f"too short: {len(audio)} samples at {self.sampling_rate_hz} Hz; features need {window_s / 2 * 1000} ms"
             )
         return audio
+
+
+def _check_stored(features: StoredFeatures) -> None:
+    shape = features.num_frames, features.num_features
+    check_npy(os.path.join(features.storage_path, features.storage_key), shape)
 
 
 class PrecomputedFeatures:
@@ -161,7 +167,7 @@ class PrecomputedFeatures:
         if not cut.has_features:
             raise ValueError(f"cut {cut.id!r} has no stored features; choose features=log_mel to compute them")
         refuse_foreign_storage(cut.features)
-        check_npy(os.path.join(cut.features.storage_path, cut.features.storage_key))
+        _check_stored(cut.features)
         features = cut.load_features().astype(np.float32, copy=False, casting="same_kind")
         if features.shape != (cut.num_frames, self.num_features):
             raise ValueError(

@@ -6,6 +6,7 @@ A line of a section is log10 probability, words, and log10 back-off weight, whic
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import math
 import re
@@ -82,7 +83,7 @@ class _Lines:
                 raise ValueError(f"the file has more than {self._max_bytes} bytes when unpacked")
             if self.number > self.max_number:
                 raise ValueError(f"the file has more than {MAX_OTHER_LINES} lines that are no n-grams")
-            yield line.strip()
+            yield line.removeprefix(codecs.BOM_UTF8 if self.number == 1 else b"").strip()
         raise ValueError("the file ends before \\end\\; it is no ARPA language model, or was cut short")
 
 

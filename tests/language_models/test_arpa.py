@@ -34,6 +34,7 @@ def grams(model: NGrams) -> dict[tuple[str, ...], tuple[float, float]]:
         lambda text: text.replace("\n\n", "\n"),
         lambda text: "made by hand\n" + text.replace("ngram 1=5", "ngram  1 = 5"),
         lambda text: text.replace("<unk>", "<UNK>"),
+        lambda text: "\ufeff" + text,
         lambda text: text + "more that is not read",
     ],
 )

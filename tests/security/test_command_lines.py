@@ -482,6 +482,11 @@ NONSENSE = {
         ["baseline must be a name, or null", "{'a': 1}"],
     ),
     "a number as baseline": ("compare", ["runs=RUN", "baseline=5"], ["baseline must be a name, or null", "5"]),
+    "an interval that is swept": (
+        "train",
+        ["-m", "optimizer.lr=interval(0.001,0.1)"],
+        ["optimizer.lr=interval(0.001,0.1): a sweep lists its values, as in -m optimizer.lr=A,B"],
+    ),
     "a truth as sweep": ("compare", ["sweep=true"], ["sweep must be", "True"]),
     "a number as sweep": ("compare", ["sweep=5"], ["sweep: no folder 'runs/5'"]),
     "lists in runs": ("compare", ["runs=[[a]]"], ["runs must be", "[['a']]"]),

@@ -267,11 +267,27 @@ ARRAYS = {
 def test_an_array_that_claims_more_than_it_holds_is_refused(tmp_path, content):
     (tmp_path / "a.npy").write_bytes(content)
     with pytest.raises((ValueError, OSError)):
-        check_npy(tmp_path / "a.npy")
+        check_npy(tmp_path / "a.npy", (2**62, 2**62))
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as parts:
         parts.writestr("a.npy", content)
     with pytest.raises(ValueError, match=r"a\.npz"):
         load_npz(tmp_path / "a.npz", {"a": np.floating})
+
+
+@pytest.mark.parametrize("shape", [(99, 40), (100, 39), (4000,), (1, 100, 40)])
+def test_an_array_larger_than_its_manifest_says_is_refused_before_it_is_read(tmp_path, shape):
+    np.save(tmp_path / "a.npy", np.zeros((100, 40), np.float32))
+    check_npy(tmp_path / "a.npy", (100, 40))
+    with pytest.raises(ValueError, match=r"a\.npy holds an array of shape \(100, 40\), not"):
+        check_npy(tmp_path / "a.npy", shape)
+
+
+def test_an_array_that_would_fill_memory_is_refused_whatever_its_manifest_says(tmp_path):
+    np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (2**22, 40))  # takes no room on the disk
+    with pytest.raises(
+        ValueError, match=r"a\.npy has 671088768 bytes, more than the 268435456 that are read; divide it"
+    ):
+        check_npy(tmp_path / "a.npy", (2**22, 40))
 
 
 def test_an_npz_that_unpacks_to_more_than_is_read_is_refused(tmp_path):

@@ -320,6 +320,17 @@ def test_a_run_that_another_process_writes_to_is_not_changed(small_run, tmp_path
     assert not list(folder.glob("*.backup*"))
 
 
+def test_shards_are_not_written_where_only_the_folder_of_a_run_says(small_run, tmp_path):
+    folder = small_run.copy(tmp_path / "run")
+    made = read_yaml(folder / "config.yaml")
+    made["data"]["storage"] = {"kind": "shar", "dir": str(tmp_path / "home" / ".ssh"), "audio": "flac"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(made))
+    for words in (("data.dir=new",), ("data.dir=new", "allow_changes=true")):
+        ended = small_run.programs.run("train", "resume=run", *words, cwd=tmp_path)
+        assert (ended.code, "and data.storage.dir=PATH of their shards" in ended.printed) == (2, True), ended.printed
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_disk_without_room_for_a_config_leaves_the_one_that_was(small_run, tmp_path):
     folder = small_run.copy(tmp_path / "run")
     before = (folder / "config.yaml").read_text()

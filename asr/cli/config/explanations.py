@@ -42,7 +42,8 @@ def explain_os_error(error: OSError) -> tuple[str, int]:
     if not where and error.errno == errno.ENOSPC:
         told += " (standard output, or a file that the system does not name)"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *TOO_MANY_FILES):
-        return f"{told}; {remedy(error)}, then run the same command again, or resume=RUN for a run that had begun", 1
+        again = "then run the same command again (into another folder if it named one)"
+        return f"{told}; {remedy(error)}, {again}, or resume=RUN for a run that had begun", 1
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
         return f"{told}; name another file or folder", 2
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 
 import asr.recipes
 from asr.cli.config.explanations import explain_choice
@@ -121,7 +121,7 @@ def check_words(words: Sequence[str], folder: Path, removable: Collection[str] =
                 )
             continue
         if override.is_sweep_override():
-            _check_sweep(override)
+            _check_sweep(override, words)
             continue
         value = override.value()
         names = value if isinstance(value, list) else [value]
@@ -138,9 +138,11 @@ def check_words(words: Sequence[str], folder: Path, removable: Collection[str] =
             raise ConfigError(f"{override.input_line}: {key} takes one choice; {swept} makes a run of each")
 
 
-def _check_sweep(override: Override) -> None:
+def _check_sweep(override: Override, words: Sequence[str]) -> None:
     """Refuse a sweep that Hydra could never list, and one over the folders that jobs get by themselves."""
     value, key = override.value(), override.key_or_group
+    if isinstance(value, IntervalSweep) and not any(word.startswith("hydra/sweeper=") for word in words):
+        raise ConfigError(f"{override.input_line}: a sweep lists its values, as in -m {key}=A,B or {key}=range(1,4)")
     if isinstance(value, RangeSweep):
         start, stop, step = value.start or 0, value.stop, value.step
         if stop is None or step == 0 or (stop - start) / step > MAX_SWEPT:

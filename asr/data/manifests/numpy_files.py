@@ -15,11 +15,16 @@ from numpy.typing import NDArray
 
 from asr.errors import refuse_lack_of_resources
 
+MAX_NPY_BYTES = 2**28  # features of a recording: of two hours in 32 bits
 MAX_NPZ_BYTES = 2**29  # prepared data have 16 bytes for each cut of a split
 
 
-def check_npy(path: str | Path) -> None:
-    """Refuse a file that is no array, or claims a larger one than it holds: numpy allocates what the header claims.
+def check_npy(path: str | Path, shape: tuple[int, ...]) -> None:
+    """Refuse a file that is no array of a shape, or claims a larger one than it holds, before numpy allocates it.
+
+    Args:
+        path: of the file.
+        shape: of the array, as far as its size decides how much memory it takes: no dimension may be larger.
 
     Raises:
         ValueError: it is refused.
@@ -30,7 +35,11 @@ def check_npy(path: str | Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is not a regular file")
     with open(path, "rb") as file:
-        _check_claim(file, status.st_size, str(path))
+        found = _check_claim(file, status.st_size, str(path))
+    if len(found) != len(shape) or any(there > told for there, told in zip(found, shape, strict=True)):
+        raise ValueError(f"{path} holds an array of shape {found}, not {shape}")
+    if (num_bytes := status.st_size) > MAX_NPY_BYTES:
+        raise ValueError(f"{path} has {num_bytes} bytes, more than the {MAX_NPY_BYTES} that are read; divide it")
 
 
 def load_npz(path: Path, dtypes: Mapping[str, type], max_unpacked_bytes: int = 0) -> dict[str, NDArray[Any]]:
@@ -85,7 +94,8 @@ def _member(parts: zipfile.ZipFile, name: str) -> NDArray[Any]:
         return array
 
 
-def _check_claim(file: IO[bytes], size: int, name: str) -> None:
+def _check_claim(file: IO[bytes], size: int, name: str) -> tuple[int, ...]:
+    """Return the shape of an array from its header, if the file is as large as that claims."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"{name} is an array of format {version}")
@@ -96,3 +106,4 @@ def _check_claim(file: IO[bytes], size: int, name: str) -> None:
         raise ValueError(f"{name} holds pickled objects, which could run code: allow_pickle=False")
     if min(shape, default=0) < 0 or claimed > size - file.tell():
         raise ValueError(f"{name} claims {dtype} of shape {shape}, {claimed} bytes, and holds {size - file.tell()}")
+    return tuple(shape)

@@ -55,7 +55,7 @@ def prepare(
     if found is None and not may_prepare:
         raise ValueError(
             f"resume: the data of the run are not in {root}, or are damaged; type data.dir=PATH too, to have them "
-            "prepared there"
+            f"prepared there{'' if spec.shards is None else ', and data.storage.dir=PATH of their shards'}"
         )
     if found is None:
         with _lock(root.resolve() / f".{corpus_name}.lock"):
