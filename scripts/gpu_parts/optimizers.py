@@ -13,6 +13,7 @@ from bench_rows import Row as Contestant
 from bench_steps import Candidate, Stage
 
 from gpu_parts.capture import captured, make_capturable, median_ms, num_kernels
+from gpu_parts.encoders import SECONDS, UTTERANCES, Measured
 from gpu_parts.setting import Row, Setting, lacking, left_out, too_late
 
 SIZES = ("zipformer_s", "zipformer_m", "zipformer_l")
@@ -21,6 +22,7 @@ OURS = (*OURS_WITH_GOAL, "AdamW", "Muon", "T5XAdafactor_128")
 PEERS = ("torch_adafactor", "torch_muon_adamw", "heavyball_adamw", "pytorch_optimizer_adafactor")
 COMPILED = ("AdamW",)  # the first step takes minutes
 MOST_RATIO = 3.0  # to fused AdamW, both captured
+TRAINED, MOST_SHARE = "zipformer_m", 0.03  # of an update of it
 FORMS = ("eager", "captured", "compiled")
 TAKES_CAPTURABLE = (("torch.optim", "AdamW"), ("optim", "AdamW"))
 BYTES_OF_ADAM = 28  # for each parameter: reads of it, its gradient and two moments, writes of all but the gradient
@@ -36,6 +38,7 @@ def rows(setting: Setting) -> Iterator[Row]:
         title = f"{size}, {stage.num_elements / 1e6:.1f} M in {len(stage.params)} tensors"
         for form, found in units.items():
             yield Row(f"{title}: {UNIT.name}, {form}", f"{found[0]}; a copy of its bytes takes {bound_ms:.3g} ms")
+        taken_ms: dict[str, float] = {}
         for contestant in [row for row in ROWS if row.name in (*OURS, *PEERS)]:
             if why := lacking(contestant.module):
                 yield left_out(f"{title}: {contestant.name}", why)
@@ -43,7 +46,9 @@ def rows(setting: Setting) -> Iterator[Row]:
             for form in FORMS:
                 if form == "compiled" and (contestant.name not in COMPILED or size != SIZES[0] or setting.small):
                     continue
-                yield _row(contestant, stage, setting, form, steps, title, units)
+                yield _row(contestant, stage, setting, form, steps, title, units, taken_ms)
+        if size == TRAINED or setting.small:
+            yield from _shares(setting, size, taken_ms)
 
 
 def _row(
@@ -54,6 +59,7 @@ def _row(
     steps: int,
     title: str,
     units: Mapping[str, tuple[str, float]],
+    taken_ms: dict[str, float],
 ) -> Row:
     check = f"{title}: {contestant.name}, {form}"
     asked = form == "captured" and contestant.name in OURS_WITH_GOAL and setting.on_gpu
@@ -64,8 +70,28 @@ def _row(
         text, milliseconds = _measured(contestant, stage, setting, form, steps)
     except (ValueError, RuntimeError, TypeError) as error:
         return left_out(check, f"{type(error).__name__}: {str(error).splitlines()[0][:160]}", goal)
+    if form == "captured" and contestant.name in OURS_WITH_GOAL:
+        taken_ms[contestant.name] = milliseconds
     ratio = milliseconds / units["captured" if form == "compiled" else form][1]
     return Row(check, f"{text}, {ratio:.2f} × {UNIT.name}", goal, ratio <= MOST_RATIO if goal else None)
+
+
+def _shares(setting: Setting, size: str, taken_ms: Mapping[str, float]) -> Iterator[Row]:
+    """Yield what share of an update each optimizer takes: of forward, backward and step of the smallest usual batch."""
+    goal = f"at most {MOST_SHARE:.0%}" if setting.on_gpu else ""
+    num_utterances = 2 if setting.small else UTTERANCES
+    batch = f"{size}, bf16, {num_utterances} × {2 if setting.small else SECONDS:g} s"
+    if setting.is_late():
+        yield too_late(f"{batch}: share of the optimizer", goal or "measured")
+        return
+    others_ms = Measured(build_ours(size).train(), setting, torch.bfloat16, num_utterances).ms
+    for name in OURS_WITH_GOAL:
+        check = f"{batch}: share of {name}"
+        if name not in taken_ms:
+            yield left_out(check, "its step was not measured", goal)
+            continue
+        share = taken_ms[name] / (taken_ms[name] + others_ms)
+        yield Row(check, f"{share:.1%} of an update", goal, share <= MOST_SHARE if goal else None)
 
 
 def _measured(contestant: Contestant, stage: Stage, setting: Setting, form: str, steps: int) -> tuple[str, float]:
