@@ -39,7 +39,7 @@ def headline(found: SetComparison, level: float) -> list[str]:
     if len(found.rows) == 1:
         return [*sentences, "There is no other system to compare it with."]
     pairs = [*_against_best(found, best), *_against_baseline(found, best)]
-    pairs += other_pairs_sentence(found.pairs, {best.system, found.baseline})
+    pairs += other_pairs_sentence(found.pairs, {best.system, found.baseline}, has_table=True)
     return [*sentences, *_omnibus(found, level), *pairs, *_power(found, best)]
 
 

@@ -24,8 +24,8 @@ def other_pairs(pairs: Sequence[Pair], shown: Collection[str | None]) -> tuple[l
     return apart, [one for one in tested if one not in apart]
 
 
-def other_pairs_sentence(pairs: Sequence[Pair], shown: Collection[str | None]) -> list[str]:
-    """Return a sentence that names the pairs that are told apart; none without such pairs."""
+def other_pairs_sentence(pairs: Sequence[Pair], shown: Collection[str | None], *, has_table: bool) -> list[str]:
+    """Return a sentence that counts the pairs that are told apart, and names them if no table does."""
     apart, alike = other_pairs(pairs, shown)
     if not apart and not alike:
         return []
@@ -33,4 +33,5 @@ def other_pairs_sentence(pairs: Sequence[Pair], shown: Collection[str | None]) -
     if not apart:
         return [f"{among}, none is told apart."]
     named = shortlist(f"{one.system} is better than {one.other}" for one in apart)
-    return [f"{among}, {len(apart)} {'is' if len(apart) == 1 else 'are'} told apart: {named}."]
+    where = "see their table" if has_table else named
+    return [f"{among}, {len(apart)} {'is' if len(apart) == 1 else 'are'} told apart: {where}."]

@@ -100,7 +100,7 @@ def _about_contrasts(found: TimesToTarget | EqualTime, what: str, level: float) 
     return [
         f"{what}: to {found.reference}. Intervals cover other seeds on the same development sets, all tested pairs "
         f"together with {100 * level:g} %.",
-        *other_pairs_sentence(found.pairs, {found.reference}),
+        *other_pairs_sentence(found.pairs, {found.reference}, has_table=False),
     ]
 
 

@@ -26,6 +26,15 @@ STICKY = """(() => {
     const name = box.querySelector("tbody th").getBoundingClientRect();
     return [box.scrollLeft > 0, Math.abs(name.left - box.getBoundingClientRect().left) < 3];
 })()"""
+# right ends of names, differences and p, and of the box in which the table scrolls
+ENDS = """[...document.querySelectorAll("table")].filter(table =>
+    /^(Difference from|Other pairs that)/.test(table.caption.textContent)
+).flatMap(table => [...table.rows].map(row => [
+    row.cells[2].getBoundingClientRect().right, table.closest(".scroll").getBoundingClientRect().right
+]))"""
+COLUMNS = """[...document.querySelectorAll("table")].find(table =>
+    table.caption.textContent.startsWith("Difference from")
+).rows[0].innerText.split("\\t").slice(0, 3).map(name => name.trim().replace(/\\s+/g, " "))"""
 PAPER = 'getComputedStyle(document.querySelector("figure")).backgroundColor'
 
 
@@ -60,6 +69,15 @@ def test_the_page_fits_its_window_and_loads_nothing(browser, report, width, tmp_
 def test_pictures_can_be_read_on_a_phone(browser, report):
     browser.show(report, 390)
     assert browser.value(SMALLEST_TEXT) > 8.5
+
+
+@pytest.mark.parametrize("report", [16], indirect=True)
+def test_differences_and_p_are_seen_on_a_phone_without_scrolling_sideways(browser, report):
+    browser.show(report, 390)
+    assert browser.value(COLUMNS) == ["system", "points [95 %]", "p (adjusted)"]
+    ends = browser.value(ENDS)
+    assert len(ends) > 2 * 16
+    assert all(end <= box <= 390 for end, box in ends)
 
 
 @pytest.mark.parametrize("report", [16], indirect=True)

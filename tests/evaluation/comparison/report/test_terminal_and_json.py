@@ -75,6 +75,16 @@ def test_the_tables_of_speed_are_whole_at_a_narrow_terminal():
     assert "…" not in text
 
 
+def test_tables_of_speed_name_other_pairs_that_are_told_apart():
+    comparison = made_comparison(6, 5)
+    text = " ".join(printed(comparison).split())
+    apart = [one for one in comparison.times[0].pairs if "adamw" not in (one.system, one.other)]
+    told = [one for one in apart if one.verdict == "better"]
+    assert told
+    first = f"{told[0].system} is better than {told[0].other}"
+    assert f"Of the {len(apart)} other pairs, {len(told)} are told apart: {first}" in text
+
+
 def test_names_are_text_not_markup():
     runs = [dataclasses.replace(run, system=run.system + " [red]x[/red]") for run in sweep()]
     assert "eve [red]x[/red]" in printed(compare(runs, title="[b]made[/b]"))

@@ -93,9 +93,10 @@ def test_verdicts_against_the_baseline_alone_are_right_together(check, num_seeds
     assert tables.any_wrong.holds
 
 
-@pytest.mark.parametrize("num_seeds", [2, 20])
-def test_eight_systems_on_speakers_of_different_sizes_do_not_raise_false_alarms(check, num_seeds):
-    world = check.worlds.World(0.01, 0.03, 0.03, num_seeds, 16, "one long")
+@pytest.mark.parametrize(("num_seeds", "num_speakers", "sizes"), [(2, 16, "one long"), (20, 4, "equal")])
+def test_few_or_many_seeds_of_eight_systems_do_not_raise_false_alarms(check, num_seeds, num_speakers, sizes):
+    """With many seeds, and a quarter as the floor of the test set's variance, 11 of 100 tables on four speakers did."""
+    world = check.worlds.World(0.01, 0.03, 0.03, num_seeds, num_speakers, sizes)
     assert check.pairs.pair_tables(world, 400, [0.15] * 8, seed=3).any_wrong.holds
 
 

@@ -91,10 +91,19 @@ def test_a_single_unit_is_refused():
 
 
 def test_four_speakers_are_not_certain_of_a_difference_that_is_equal_on_them_by_chance():
-    """What is left after the randomness of single runs is negative here; a quarter of the whole stays."""
+    """What is left after the randomness of single runs is negative here; of up to twelve speakers the whole stays."""
     errors, words = np.array([[2, 0, 1, 1], [0, 2, 1, 1], [1, 1, 2, 0]]), np.full(4, 25)
     moves = (errors.mean(0) - 1) / 75
-    assert estimate(errors, words).test_variance == pytest.approx(max(3 / 4 * np.square(moves).sum() / 4, 1 / 100**2))
+    assert estimate(errors, words).test_variance == pytest.approx(max(3 / 4 * np.square(moves).sum(), 1 / 100**2))
+
+
+@pytest.mark.parametrize(("num_speakers", "share"), [(8, 1), (12, 1), (24, 1 / 2), (48, 1 / 4)])
+def test_the_more_speakers_the_less_stays_of_a_variance_that_seeds_do_not_share(num_speakers, share):
+    """Each seed errs more on some speakers and less on others, and the other seed on none of these."""
+    errors = np.tile([[2, 0, 1, 1], [1, 1, 2, 0]], num_speakers // 4)
+    moves = (errors.mean(0) - 1) / (25 * (num_speakers - 1))
+    whole = (num_speakers - 1) / num_speakers * np.square(moves).sum()
+    assert estimate(errors, np.full(num_speakers, 25)).test_variance == pytest.approx(share * whole)
 
 
 def test_the_chosen_one_of_four_has_a_higher_upper_end():
