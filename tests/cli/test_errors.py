@@ -156,6 +156,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("find_batch_size=maybe", ["find_batch_size must be true or false, given 'maybe'"]),
         ("run_dir='~nobody-knows/x'", ["'~nobody-knows/x': no user is called 'nobody-knows'"]),
         ("data.dir='~nobody-knows/x'", ["no user is called 'nobody-knows'"]),
+        ("trainer.peer_timeout_s=0", ["trainer.peer_timeout_s must be a whole number of at least 1, given 0"]),
         ("+trainer.strategy=ddp_notebook", ["trainer.strategy must be one of auto, ddp", "'ddp_notebook'"]),
         ("+trainer.strategy=fsdp", ["trainer.strategy must be one of auto, ddp", "'fsdp'"]),
         (

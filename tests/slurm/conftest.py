@@ -26,7 +26,7 @@ def ask(*words: str) -> str:
     return done.stdout.strip()
 
 
-def wait_for(what: Callable[[], object], log: Path, timeout_s: float = 180) -> None:
+def wait_for(what: Callable[[], object], log: Path, timeout_s: float = 300) -> None:
     """Wait until something is true."""
     deadline = time.monotonic() + timeout_s
     while not what():

@@ -42,15 +42,18 @@ def sweep(cluster, small_run, tmp_path):
         process = subprocess.Popen(
             [*ASR_TRAIN, *words], cwd=tmp_path, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
-    wait_for(lambda: ask("squeue", "--noheader", "--states=RUNNING") or process.poll() is not None, log)
-    assert process.poll() is None, log.read_text()
-    job = ask("squeue", "--noheader", "--format=%A")
-    wait_for(lambda: list(tmp_path.glob("runs/one/*/metrics.csv")), log)
-    (metrics,) = tmp_path.glob("runs/one/*/metrics.csv")
-    yield process, job, metrics.parent
-    process.kill()
-    process.wait()
-    subprocess.run(["scancel", job])
+    running = ("squeue", "--noheader", "--states=RUNNING", "--format=%A")
+    try:
+        wait_for(lambda: ask(*running) or process.poll() is not None, log)
+        assert process.poll() is None, log.read_text()
+        wait_for(lambda: list(tmp_path.glob("runs/one/*/metrics.csv")), log)
+        (metrics,) = tmp_path.glob("runs/one/*/metrics.csv")
+        yield process, ask(*running), metrics.parent
+    finally:
+        process.kill()
+        process.wait()
+        subprocess.run(["scancel", "--user=root"], check=True)
+        wait_for(lambda: not ask("squeue", "--noheader"), log)  # the next test looks for its own job
 
 
 def told(tmp_path: Path) -> str:

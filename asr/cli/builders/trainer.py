@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig
 
 from asr.cli.builders.instantiate import instantiate
@@ -20,6 +22,7 @@ from asr.training.compiled_encoder import CompiledEncoder
 
 MOST_UPDATES = 2**63 - 1  # the largest count of Lightning and torch
 MOST_MICRO_BATCHES = 10_000  # of an update
+MOST_TIMEOUT_S = 86_400
 MOST_EPOCHS = 10_000  # each is planned to count its updates
 ACCELERATORS = ("cpu", "gpu", "cuda", "auto")
 # other strategies shard the weights, or start processes in which a run cannot be resumed
@@ -64,6 +67,28 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     for name in REFUSED.keys() & config["trainer"].keys():
         raise ConfigError(f"trainer.{name} cannot be given: {REFUSED[name]}")
     node = {**config["trainer"], **own}
+    _check_options(node)
+    in_backward, peer_timeout_s = node.pop("step_in_backward", False), node.pop("peer_timeout_s", None)
+    if node.pop("compile", False):
+        callbacks = [*callbacks, CompiledEncoder()]
+    node["max_epochs"] = -1
+    node["val_check_interval"] *= node["accumulate_grad_batches"]
+    _check_variables()
+    trainer = _instantiate(node, loggers, callbacks)
+    # clipping to a negative norm would reverse every gradient
+    if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
+        raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
+    _check_processes(trainer)
+    if peer_timeout_s is not None and isinstance(trainer.strategy, DDPStrategy):
+        # Lightning (2.6) constructs the strategy itself, for "auto" too, and passes no timeout
+        trainer.strategy._timeout = timedelta(seconds=peer_timeout_s)
+    if in_backward:
+        check_in_backward(trainer)
+    return trainer
+
+
+def _check_options(node: Mapping[str, Any]) -> None:
+    """Refuse values that Lightning would take, and a run could not keep its promises with."""
     for name in ("max_steps", "val_check_interval", "log_every_n_steps"):
         _check_count(node.get(name), f"trainer.{name}")
     _check_count(node.get("accumulate_grad_batches"), "trainer.accumulate_grad_batches", MOST_MICRO_BATCHES)
@@ -74,11 +99,8 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     for name in ("step_in_backward", "compile"):
         if not isinstance(node.get(name, False), bool):
             raise ConfigError(f"trainer.{name} must be true or false, given {node[name]!r}")
-    in_backward = node.pop("step_in_backward", False)
-    if node.pop("compile", False):
-        callbacks = [*callbacks, CompiledEncoder()]
-    node["max_epochs"] = -1
-    node["val_check_interval"] *= node["accumulate_grad_batches"]
+    if node.get("peer_timeout_s") is not None:
+        _check_count(node["peer_timeout_s"], "trainer.peer_timeout_s", MOST_TIMEOUT_S)
     if node.get("accelerator") not in ACCELERATORS:
         raise ConfigError(
             f"trainer.accelerator must be one of {', '.join(ACCELERATORS)}, given {node.get('accelerator')!r}"
@@ -96,15 +118,6 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     is_count = isinstance(devices, int) and not isinstance(devices, bool) and devices >= 1
     if node["accelerator"] == "cpu" and devices != "auto" and not is_count:
         raise ConfigError(f"trainer.devices must be a whole number of at least 1 on a CPU, or auto, given {devices!r}")
-    _check_variables()
-    trainer = _instantiate(node, loggers, callbacks)
-    # clipping to a negative norm would reverse every gradient
-    if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
-        raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
-    _check_processes(trainer)
-    if in_backward:
-        check_in_backward(trainer)
-    return trainer
 
 
 def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]) -> Trainer:

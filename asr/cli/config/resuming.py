@@ -46,6 +46,7 @@ FREE = (
     "trainer.devices",
     "trainer.num_nodes",
     "trainer.strategy",
+    "trainer.peer_timeout_s",
     "trainer.step_in_backward",
     "trainer.log_every_n_steps",
     "trainer.enable_progress_bar",
