@@ -13,10 +13,14 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from hydra import compose, initialize_config_dir
 
+from asr.cli.builders.parts import part, plain
+from asr.cli.config.explanations import CONFIGS
 from asr.data.features import LogMel
 from asr.data.loading.batch import Batch
 from asr.decoding.alignment import align
@@ -27,6 +31,7 @@ from asr.decoding.scorers.ngram import NGramScorer
 from asr.decoding.scorers.weighted_sum import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.features.normalize import GlobalNorm
 from asr.inference.word_times import aligned, words_of
 from asr.language_models.kneser_ney import estimate, laid_out
 from asr.language_models.ngrams import SPECIAL
@@ -34,6 +39,7 @@ from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import FrameScores
 from asr.models.heads.transducer.head import TransducerHead
 from asr.models.heads.transducer.lattice import PathLosses
+from asr.models.recognizer import Recognizer
 
 D_MODEL, VOCAB_SIZE = 512, 500
 SUBSAMPLING_FACTOR = 4
@@ -152,6 +158,42 @@ def beam_of(order: int, size: int, num_frames: int) -> Callable[[], None]:
     return compute
 
 
+def update_of(kind: str, size: int, num_frames: int, num_tokens: int) -> Callable[[], None]:
+    """Return an update of ``zipformer_s`` on random features with a head."""
+    torch.manual_seed(0)
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        encoder = part(plain(compose("encoder/zipformer_s")), "encoder", num_features=80)
+    encoder.set_batch_count(1e9)  # after the warm-up, in which more is regularized
+    head: Any = CtcHead if kind == "CTC" else TransducerHead
+    recognizer = Recognizer(encoder, head(encoder.d_model, VOCAB_SIZE), GlobalNorm([0.0] * 80, [1.0] * 80)).train()
+    optimizer = torch.optim.AdamW(recognizer.parameters(), lr=1e-4)
+    features, tokens = torch.randn(size, num_frames, 80), torch.randint(1, VOCAB_SIZE, (size, num_tokens))
+    lengths = torch.full((size,), num_frames), tokens, torch.full((size,), num_tokens)
+
+    def compute() -> None:
+        recognizer.losses(features, *lengths).total.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return compute
+
+
+def updates_in_turns() -> tuple[float, float]:
+    """Return CPU seconds of an update with CTC and with a transducer, in turns: others may use the machine."""
+    torch.set_num_threads(1)
+    updates = [update_of(kind, 4, 1000, 40) for kind in ("CTC", "transducer")]
+    times = [[cpu_seconds(update) for update in updates] for _ in range(REPEATS + 1)]
+    ctc, transducer = (statistics.median(column) for column in zip(*times[1:], strict=True))  # the first one allocates
+    return ctc, transducer
+
+
+def cpu_seconds(compute: Callable[[], None]) -> float:
+    """Return CPU seconds of a computation."""
+    start = time.process_time()
+    compute()
+    return time.process_time() - start
+
+
 def measure(make: Callable[..., Callable[[], None]], *arguments: object) -> tuple[float, float]:
     """Return CPU seconds and MB of a computation, in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -160,12 +202,9 @@ def measure(make: Callable[..., Callable[[], None]], *arguments: object) -> tupl
 
 def _measure(make: Callable[..., Callable[[], None]], arguments: tuple[object, ...]) -> tuple[float, float]:
     torch.set_num_threads(1)
-    compute, times = make(*arguments), []
+    compute = make(*arguments)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(REPEATS):
-        start = time.process_time()
-        compute()
-        times.append(time.process_time() - start)
+    times = [cpu_seconds(compute) for _ in range(REPEATS)]
     return statistics.median(times), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
@@ -177,6 +216,9 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         for kind in ("CTC", "pruned", *(("exact", "full joiner") if num_frames == SHAPES[0][1] else ())):
             seconds, megabytes = measure(loss_of, kind, size, num_frames, num_tokens)
             yield f"loss and gradients: {kind}", shape, f"{1000 * seconds:.0f} ms", f"{megabytes:.0f}"
+    ctc, transducer = updates_in_turns()
+    name, shape = "update of zipformer_s with a transducer against CTC", f"B4 of 10 s, U40 V{VOCAB_SIZE}"
+    yield name, shape, f"{transducer:.2f} against {ctc:.2f} s: {transducer / ctc:.2f} times", ""
     for kind in DECODERS:
         seconds, megabytes = measure(search_of, kind, 16, 250)
         factor = seconds / (16 * 250 * FRAME_S)
