@@ -148,7 +148,7 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     may_prepare = resumed is None or typed >= places or (config.allow_changes and typed >= places - {"data.dir"})
     # it could name any place as its source too, which could take hours to read
     recorded = None if resumed is None or may_prepare or "data.source" in typed else recorded_data(resumed)
-    with changes_explain_errors(resumed, plain(config), may_prepare):
+    with changes_explain_errors(resumed, plain(config), config.allow_changes or "data.dir" in typed):
         prepared = data_for_run(
             plain(config), outline.data, outline.encoder, launched is not None, may_prepare, recorded
         )
