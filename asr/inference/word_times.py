@@ -81,21 +81,18 @@ def words_of(
         features: how those of the batch were made.
         subsampling_factor: frames of features for each of the emissions' frames.
     """
-    # an encoding stands for as many frames as lie between two encodings, in the middle of those that it sees
-    first = CENTER_FRAMES - subsampling_factor / 2
     utterances = zip(emissions, batch.features, batch.num_frames.tolist(), strict=True)
-    return [
-        _words(one, surfaces, matrix[:length], features, first, subsampling_factor)
-        for one, matrix, length in utterances
-    ]
+    return [_words(one, surfaces, matrix[:length], features, subsampling_factor) for one, matrix, length in utterances]
 
 
 def _words(
-    emissions: Emissions, surfaces: Sequence[str], matrix: Tensor, features: Features, first: float, step: int
+    emissions: Emissions, surfaces: Sequence[str], matrix: Tensor, features: Features, subsampling_factor: int
 ) -> tuple[Word, ...]:
     words = spelled(surfaces[token] for token in emissions.tokens)
     inside = [(emissions.first[tokens[0]], emissions.last[tokens[-1]] + 1) for _, tokens in words]
-    spans = _apart([[first + step * frame for frame in span] for span in inside])
+    # an encoding stands for as many frames as lie between two encodings, in the middle of those that it sees
+    first = CENTER_FRAMES - subsampling_factor / 2
+    spans = _apart([[first + subsampling_factor * frame for frame in span] for span in inside])
     if features.from_audio:
         _reach_pauses(spans, find_pauses(matrix), len(matrix))
     shift_s = features.frame_shift_s

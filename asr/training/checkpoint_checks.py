@@ -27,8 +27,9 @@ from asr.training.running_averages import NUMBERS
 MAX_READ = 2**23  # bytes read at once: the list of parts; our files have some hundred
 MAX_PICKLE = 2**24  # bytes of data.pkl, which describes the tensors, and holds the config and the tokenizer
 MAX_STEPS = 1_000_000  # opcodes of the pickle; our files have some ten thousand
-END_BYTES = 56, 20, 22  # of a zip file: the record for large files, its locator, the end; the first two are optional
 STEPS_PER_PART, BYTES_PER_PART = 200, 1000  # allowed in addition for each tensor
+# bytes at the end of a zip file: the record for large files and its locator, both optional, then the end itself
+RECORD, LOCATOR, END = 56, 20, 22
 DTYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 GLOBALS = {
     "collections OrderedDict",
@@ -61,7 +62,7 @@ def damage(path: Path) -> str:
     try:
         check_regular_file(path, sys.maxsize)
         with _BoundedReader(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
-            _check_directory(path)
+            _check_directory(file, path.stat().st_size)
             _check_parts_of_file(archive, path.stat().st_size)
             bad = archive.testzip()
             if bad is None:
@@ -84,23 +85,20 @@ def why_unreadable(error: Exception) -> str:
     return first_line(error)
 
 
-def _check_directory(path: Path) -> None:
+def _check_directory(file: io.BufferedReader, num_bytes: int) -> None:
     """Refuse a file in which PyTorch would find other parts than zipfile, which they are checked with.
 
     PyTorch reads the list of parts from the place that the end of the file states, zipfile from just before that end;
     and where there is a record for large files, PyTorch looks where its locator says, zipfile just before that.
     """
-    num_bytes = path.stat().st_size
-    with path.open("rb") as file:
-        file.seek(max(0, num_bytes - sum(END_BYTES)))
-        tail = file.read()
-    end_of_list = num_bytes - END_BYTES[2]
-    end = tail[-END_BYTES[2] :]
+    file.seek(max(0, num_bytes - RECORD - LOCATOR - END))
+    tail = file.read()
+    end_of_list = num_bytes - END
+    record, locator, end = tail[:RECORD], tail[-LOCATOR - END : -END], tail[-END:]
     num_comment_bytes = int.from_bytes(end[20:], "little")
     size, place = struct.unpack("<II", end[12:20])
-    locator, record = tail[-sum(END_BYTES[1:]) : -END_BYTES[2]], tail[: END_BYTES[0]]
     if locator.startswith(b"PK\x06\x07"):
-        end_of_list = num_bytes - sum(END_BYTES)
+        end_of_list = num_bytes - RECORD - LOCATOR - END
         if not record.startswith(b"PK\x06\x06") or struct.unpack("<Q", locator[8:16])[0] != end_of_list:
             raise ValueError("it states two places of its list of parts")
         size, place = struct.unpack("<QQ", record[40:])

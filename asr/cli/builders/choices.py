@@ -43,12 +43,12 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
     if choose is None:
         raise ConfigError("data.by_corpus: this recipe chooses nothing by its corpus; leave it out")
     own = Budget(config.trainer.max_steps, config.data.batch.max_duration_s)
-    # one of them alone would hear the corpus too rarely, or too often
     options = [key for key in typed if key != "encoder"]  # encoder=conformer_xs says nothing of the corpus
+    # one of them alone would hear the corpus too rarely, or too often
     kept = [*options, *(BUDGET if any(is_within(key, options) for key in BUDGET) else ())]
     if config.init.path is not None:
         kept += ["data.sampling_rate_hz", "encoder.subsampling_factor"]  # the weights know one rate of each
-    if is_within("tokenizer", typed):
+    if "tokenizer" in typed:
         kept.append("encoder.subsampling_factor")  # it follows from characters as tokens
     console, changed = PlainConsole(quiet=not is_first_process()), False
     for choice in choose(CorpusFacts.of(source_corpus(plain(config))), own):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ class AudioFolder:
         Raises:
             ValueError: there is none, or too much else.
         """
-        return [(str(file.relative_to(place)), file.stat().st_size) for file, place in self._files()]
+        return [(str(file.relative_to(place)), file.stat().st_size) for file, place in self._files]
 
     def check(self) -> None:
         """Read what every recording says of itself, once.
@@ -45,11 +46,13 @@ class AudioFolder:
         """
         if self.recordings:
             return
-        for file, _ in self._files():
+        for file, _ in self._files:
             if problem := archive_problem(file) or self._problem(file):
                 raise ValueError(f"{self.key}: {file}: {problem}; mend or remove it")
 
+    @cached_property
     def _files(self) -> list[tuple[Path, Path]]:
+        # once: what is compared with a checkpoint must be what is opened then
         try:
             return [] if self.folder is None else sorted(find_audio([self.folder]).items())
         except ValueError as error:

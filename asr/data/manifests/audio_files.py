@@ -19,8 +19,8 @@ from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line
 
 MAX_RECORDING_S = 24 * 3600  # a few kilobytes of FLAC may hold years of silence, which take hours to look through
-# of files in a folder
 MAX_ENTRIES = 1_000_000  # of a folder that is searched; the whole disk would take minutes
+# of files in a folder
 ENDINGS = (
     *(".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus"),
     *(".rf64", ".sph", ".w64", ".wav"),

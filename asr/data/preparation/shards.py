@@ -79,7 +79,7 @@ def write_shards(splits: Mapping[str, SplitParts], storage: ShardStorage, num_jo
         _refuse_others(storage, splits)
         for split in splits.values():
             for part in split.parts:
-                WriteShard(split, storage).find(part)  # before anything is written beside what is not ours
+                WriteShard(split, storage).refuse_foreign(part)  # before anything is written beside it
         for folder in (*splits, INDEX):
             (storage.folder / folder).mkdir(exist_ok=True)
         return {name: _write_split(split, storage, num_jobs) for name, split in splits.items()}
@@ -138,16 +138,15 @@ class WriteShard:
     split: SplitParts
     storage: ShardStorage
 
-    def find(self, part: Part) -> dict[str, Any] | None:
-        """Return the index of the shard if it is there and whole; None if not.
+    def refuse_foreign(self, part: Part) -> None:
+        """Refuse files of other data in the place of the shard, without reading audio.
 
         Raises:
-            ValueError: something else has its place, or its files have changed.
+            ValueError: there are such.
         """
         files = _files(self.storage, part)
-        if not any(map(os.path.lexists, files.values())):
-            return None
-        return _found(files, self._made_of(self._lines(part)))
+        if any(map(os.path.lexists, files.values())):
+            _own_index(files, self._made_of(self._lines(part)))
 
     def _lines(self, part: Part) -> list[bytes]:
         return [line for line, _ in self.split.lines_of(part)]
@@ -220,13 +219,13 @@ class WriteShard:
         return {"members": members, "dropped": dropped}
 
 
-def _found(files: Mapping[str, Path], made_of: str) -> dict[str, Any] | None:
-    """Return the index of a shard that is there and whole; None if it is not there.
+def _own_index(files: Mapping[str, Path], made_of: str) -> dict[str, Any] | None:
+    """Return the index of a shard; None if there is none, nor a file of the shard.
 
     Raises:
-        ValueError: another shard has its name, or its files have changed.
+        ValueError: another shard has its name.
     """
-    there = [files[kind] for kind in ("tar", "cuts") if os.path.lexists(files[kind])]
+    there = _there(files)
     index = read_json(files["index"], MAX_INDEX_BYTES, MAX_INDEX_VALUES) if files["index"].is_file() else {}
     if not isinstance(index, dict) or index.get("made_of") != made_of:
         if there:
@@ -234,6 +233,22 @@ def _found(files: Mapping[str, Path], made_of: str) -> dict[str, Any] | None:
                 f"data.storage.dir: {there[0]} is of other data (of another folder, too), or of other options of "
                 "text or limits; give a new folder, or remove this one if nothing needs it"
             )
+        return None
+    return index
+
+
+def _there(files: Mapping[str, Path]) -> list[Path]:
+    return [files[kind] for kind in ("tar", "cuts") if os.path.lexists(files[kind])]
+
+
+def _found(files: Mapping[str, Path], made_of: str) -> dict[str, Any] | None:
+    """Return the index of a shard that is there and whole; None if it is not there.
+
+    Raises:
+        ValueError: another shard has its name, or its files have changed.
+    """
+    index, there = _own_index(files, made_of), _there(files)
+    if index is None:
         return None
     try:
         for kind in ("tar", "cuts"):
