@@ -152,9 +152,11 @@ def test_an_optimizer_that_cannot_be_captured_is_held_to_its_goal_by_eager_steps
     monkeypatch.setattr(type(setting), "on_gpu", True)
     monkeypatch.setattr(optimizers, "num_kernels", lambda step: (7, 1.0))
     units = dict.fromkeys(("eager", "captured"), ("1 ms", 1e9))
-    row = optimizers._row(contestant, stage, setting, "captured", 1, "tiny", units)
+    row, milliseconds = optimizers._row(contestant, stage, setting, "captured", 1, "tiny", units)
     assert "eager as it cannot be captured" in row.value
     assert (row.goal, row.met, row.measured) == ("at most 3 × torch_adamw_fused", True, True)
+    assert milliseconds is not None
+    assert milliseconds > 0
 
 
 def test_the_runs_of_a_part_end_with_it(script, tmp_path, monkeypatch):

@@ -46,7 +46,10 @@ def rows(setting: Setting) -> Iterator[Row]:
             for form in FORMS:
                 if form == "compiled" and (contestant.name not in COMPILED or size != SIZES[0] or setting.small):
                     continue
-                yield _row(contestant, stage, setting, form, steps, title, units, taken_ms)
+                row, milliseconds = _row(contestant, stage, setting, form, steps, title, units)
+                yield row
+                if form == "captured" and milliseconds is not None:
+                    taken_ms[contestant.name] = milliseconds
         if size == TRAINED or setting.small:
             yield from _shares(setting, size, taken_ms)
 
@@ -59,21 +62,19 @@ def _row(
     steps: int,
     title: str,
     units: Mapping[str, tuple[str, float]],
-    taken_ms: dict[str, float],
-) -> Row:
+) -> tuple[Row, float | None]:
+    """Return a row and the milliseconds of a step, or None where they were not measured."""
     check = f"{title}: {contestant.name}, {form}"
     asked = form == "captured" and contestant.name in OURS_WITH_GOAL and setting.on_gpu
     goal = f"at most {MOST_RATIO:g} × {UNIT.name}" if asked else ""
     if setting.is_late():
-        return too_late(check, goal or "measured")
+        return too_late(check, goal or "measured"), None
     try:
         text, milliseconds = _measured(contestant, stage, setting, form, steps)
     except (ValueError, RuntimeError, TypeError) as error:
-        return left_out(check, f"{type(error).__name__}: {str(error).splitlines()[0][:160]}", goal)
-    if form == "captured" and contestant.name in OURS_WITH_GOAL:
-        taken_ms[contestant.name] = milliseconds
+        return left_out(check, f"{type(error).__name__}: {str(error).splitlines()[0][:160]}", goal), None
     ratio = milliseconds / units["captured" if form == "compiled" else form][1]
-    return Row(check, f"{text}, {ratio:.2f} × {UNIT.name}", goal, ratio <= MOST_RATIO if goal else None)
+    return Row(check, f"{text}, {ratio:.2f} × {UNIT.name}", goal, ratio <= MOST_RATIO if goal else None), milliseconds
 
 
 def _shares(setting: Setting, size: str, taken_ms: Mapping[str, float]) -> Iterator[Row]:
