@@ -174,3 +174,16 @@ def reasons(corpus) -> Iterator[tuple[str, str, str]]:
     """Yield split, item and kind of reason of what was dropped."""
     for item in corpus.dropped:
         yield item.split, item.item, item.reason.partition(":")[0]
+
+
+def write_table(folder: Path, words: dict[str, list[Spoken]]) -> Path:
+    """Write a table of four utterances of each speaker, none of them in a split; return it."""
+    folder.mkdir()
+    rows = ["audio\ttext\tspeaker"]
+    for speaker, said in words.items():
+        for number in range(4):
+            text, audio = joined(said[number : number + 2])
+            soundfile.write(folder / f"{speaker}-{number}.flac", audio, RATE_HZ)
+            rows.append(f"{speaker}-{number}.flac\t{text}\t{speaker}")
+    (folder / "table.tsv").write_text("\n".join(rows) + "\n")
+    return folder / "table.tsv"
