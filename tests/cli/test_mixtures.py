@@ -28,11 +28,16 @@ def place(trained, tmp_path_factory):
     return place
 
 
-def sources(place, *weights):
-    small = "prepare: {num_train: 40, num_dev: 8, num_test: 8}"
-    own = f"name: own, recipe: custom/transformer_ctc, source: {place.folder}/own.tsv"
+SMALL = "prepare: {num_train: 40, num_dev: 8, num_test: 8}"
+
+
+def own(place):
+    return f"name: own, recipe: custom/transformer_ctc, source: {place.folder}/own.tsv"
+
+
+def sources(first, *weights):
     told = [f", weight: {weight}" for weight in weights] or ["", ""]
-    return f"data.sources=[{{{own}{told[0]}}}, {{recipe: digits/transformer_ctc, {small}{told[1]}}}]"
+    return f"data.sources=[{{{first}{told[0]}}}, {{recipe: digits/transformer_ctc, {SMALL}{told[1]}}}]"
 
 
 def record(run_dir):
@@ -45,31 +50,39 @@ def shares(run_dir):
     return {row["name"].rpartition("/")[2]: float(row["value"]) for row in rows}
 
 
-def test_a_mixture_trains_by_weight_and_resumes_exactly_and_tests_each_corpus(place):
-    words = (*WORDS, sources(place, 3, 1))
-    printed = place.run("train", *words, "run_dir=whole")
-    assert "mixture, per epoch: own 7" in printed
-    run_dir = place.folder / "whole"
-    assert {path.name for path in (run_dir / "decode").glob("*.hyp.txt")} >= {"test-own.hyp.txt", "test-digits.hyp.txt"}
-    assert 0.6 < shares(run_dir)["own"] < 0.9
-    assert shares(run_dir)["own"] + shares(run_dir)["digits"] == pytest.approx(1)
-    saved = OmegaConf.load(run_dir / "config.yaml").data.sources
-    assert [entry.prepare._target_.rpartition(".")[2] for entry in saved] == ["prepare_custom", "prepare_digits"]
+@pytest.mark.parametrize("name", ["own", "fsdd"])
+def test_a_mixture_trains_by_weight_and_resumes_exactly_and_tests_each_corpus(place, name, request):
+    """Synthetic digits are mixed with a table of one's own, and with recordings of real digits."""
+    if name == "own":
+        first = own(place)
+    else:
+        archive = request.getfixturevalue("shared_data") / "fsdd_flac.tar"
+        first = f"recipe: fsdd/transformer_ctc, source: {archive}, {SMALL}"
+    words = (*WORDS, sources(first, 3, 1))
+    whole, killed = place.folder / f"{name}_whole", place.folder / f"{name}_killed"
+    printed = place.run("train", *words, f"run_dir={whole}")
+    assert f"mixture, per epoch: {name} 7" in printed
+    assert {path.name for path in (whole / "decode").glob("*.hyp.txt")} >= {f"test-{name}.hyp.txt", "test-digits.hyp.txt"}
+    assert 0.6 < shares(whole)[name] < 0.9
+    assert shares(whole)[name] + shares(whole)["digits"] == pytest.approx(1)
+    saved = OmegaConf.load(whole / "config.yaml").data.sources
+    prepared_by = "prepare_custom" if name == "own" else "prepare_fsdd"
+    assert [entry.prepare._target_.rpartition(".")[2] for entry in saved] == [prepared_by, "prepare_digits"]
 
-    process = start(place.folder, *words, "run_dir=killed")
-    wait_for_update(place.folder / "killed", 8, process)
+    process = start(place.folder, *words, f"run_dir={killed}")
+    wait_for_update(killed, 8, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    refused = place.run("train", "resume=killed", "data.sources=null", code=2)
+    refused = place.run("train", f"resume={killed}", "data.sources=null", code=2)
     assert re.search(r"have changed since the run was started:\s+data\.sources", refused), refused
-    assert "resuming from update" in place.run("train", "resume=killed")
-    assert same_weights(*(last(place.folder / name) for name in ("whole", "killed")))
-    assert losses(place.folder / "whole") == losses(place.folder / "killed")
+    assert "resuming from update" in place.run("train", f"resume={killed}")
+    assert same_weights(last(whole), last(killed))
+    assert losses(whole) == losses(killed)
 
 
 def test_weights_change_what_is_heard_and_not_the_data(place):
     for name, weights in (("by_size", ()), ("heavy", (1, 9))):
-        place.run("train", *WORDS, sources(place, *weights), f"run_dir={name}", "decode_test=false")
+        place.run("train", *WORDS, sources(own(place), *weights), f"run_dir={name}", "decode_test=false")
     by_size, heavy = place.folder / "by_size", place.folder / "heavy"
     assert shares(heavy)["digits"] > shares(by_size)["digits"]
     assert record(by_size) == record(heavy)
@@ -125,7 +138,7 @@ def test_wrong_sources_are_refused_before_anything_is_prepared(programs, tmp_pat
 
 
 def test_a_source_beside_sources_is_refused(place):
-    printed = place.run("train", *WORDS, sources(place), "data.source=x", code=2)
+    printed = place.run("train", *WORDS, sources(own(place)), "data.source=x", code=2)
     assert "data.sources says of each corpus where it lies; leave data.source out" in printed
 
 
