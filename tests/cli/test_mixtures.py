@@ -62,7 +62,8 @@ def test_a_mixture_trains_by_weight_and_resumes_exactly_and_tests_each_corpus(pl
     whole, killed = place.folder / f"{name}_whole", place.folder / f"{name}_killed"
     printed = place.run("train", *words, f"run_dir={whole}")
     assert f"mixture, per epoch: {name} 7" in printed
-    assert {path.name for path in (whole / "decode").glob("*.hyp.txt")} >= {f"test-{name}.hyp.txt", "test-digits.hyp.txt"}
+    decoded = {path.name.partition(".")[0] for path in (whole / "decode").glob("*.hyp.txt")}
+    assert decoded >= {f"test-{name}", "test-digits"}
     assert 0.6 < shares(whole)[name] < 0.9
     assert shares(whole)[name] + shares(whole)["digits"] == pytest.approx(1)
     saved = OmegaConf.load(whole / "config.yaml").data.sources

@@ -1,4 +1,4 @@
-"""Each recipe trains a miniature of its corpus by the command of its README, and evaluating finds its error rate again."""
+"""Each recipe trains a miniature of its corpus by its README's command, and evaluating finds its error rate again."""
 
 import json
 import re
