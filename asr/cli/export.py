@@ -76,7 +76,8 @@ def run(options: DictConfig) -> None:
             for line in _graphs(options, export, recognizer, folder):
                 console.print_line(line)
                 lines.append(line)
-            described = Described(title, *numbers, _example(text, features, recognizer, model_type, folder))
+            example = _example(text, features, recognizer, model_type, folder) if options.test_wav else None
+            described = Described(title, *numbers, example)
             page = readme(described, export, options.format, bool(options.quantize), lines)
         write_new(folder / "README.md", page)
     console.print_line(f"exported: {output}")
@@ -113,6 +114,8 @@ def _example(text: TextSide, features: Features, recognizer: Recognizer, model_t
     soundfile.write(content, np.clip(audio, -1, 1), features.sampling_rate_hz, "PCM_16", format="WAV")
     write_new(wav, content.getvalue())
     write_new(folder / "test_wavs" / "trans.txt", f"0.wav {cut.supervisions[0].text}\n")
+    # a checkpoint names its data itself, and an export is made to be given away
+    console.print_line(f"test_wavs/0.wav: {cut.id} of {prepared.folder}, with its transcript (test_wav=false: none)")
     frames = torch.from_numpy(read_features(features, cut))
     # as sherpa-onnx searches: at most one token in a frame
     search: Any = TransducerGreedy(max_symbols=1) if model_type == "transducer" else CtcGreedy()

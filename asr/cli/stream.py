@@ -28,6 +28,7 @@ STANDARD_INPUT = "-"
 PACKET_S = 0.01, 10
 ENDPOINT_S = 0.01, 3600
 BYTES = 2  # of a sample on standard input
+FILES = {b"RIFF": "WAV", b"FORM": "AIFF", b"fLaC": "FLAC", b"OggS": "Ogg"}  # what files of audio begin with
 # of restored parts that a stream does not use
 UNUSED = {"batch_duration_s": 1.0, "num_workers": 0}
 
@@ -111,12 +112,17 @@ def _from_file(file: soundfile.SoundFile, size: int, at_own_pace: bool) -> Itera
 
 def _from_standard_input(size: int) -> Iterator[NDArray[np.float32]]:
     """Yield samples as they come; half a sample at the end is left out."""
-    kept = b""
-    while data := os.read(sys.stdin.fileno(), size * BYTES):
-        kept += data
+    kept = data = os.read(sys.stdin.fileno(), size * BYTES)
+    if kind := FILES.get(data[:4]):
+        raise ConfigError(
+            f"audio=-: standard input is a file of the kind {kind}, whose bytes would be heard as noise; give samples alone "
+            "(arecord -t raw, ffmpeg -f s16le), or audio=FILE"
+        )
+    while data:
         whole = len(kept) // BYTES * BYTES
         yield np.frombuffer(kept[:whole], dtype="<i2").astype(np.float32) * np.float32(2**-15)
-        kept = kept[whole:]
+        data = os.read(sys.stdin.fileno(), size * BYTES)
+        kept = kept[whole:] + data
 
 
 class _Listener:

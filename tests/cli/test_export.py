@@ -35,7 +35,15 @@ def test_a_folder_holds_all_that_decoding_needs(exported):
         r"model\.onnx: 0\.\d MB, log-probabilities differ from PyTorch's by at most \d\.\de-0[5-9]", printed
     )
     assert "model.int8.onnx: 0" in printed
+    assert re.search(r"^test_wavs/0\.wav: digits-test-\d+ of \S+data/digits/\S+, with its transcript", printed, re.M)
     assert printed.splitlines()[-1] == f"exported: {folder}"
+
+
+def test_no_recording_is_given_away_where_none_shall_be(small_run, tmp_path):
+    ended = small_run.run("export", f"run={small_run.run_dir}", f"output={tmp_path}/out", "test_wav=false")
+    assert ended.code == 0, ended.printed
+    assert not (tmp_path / "out" / "test_wavs").exists()
+    assert "FILE.wav" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.skipif(find_spec("sherpa_onnx") is None, reason="sherpa-onnx is not installed (extra dev)")

@@ -110,6 +110,15 @@ def test_a_closed_standard_input_is_told(causal):
     assert "audio=-: standard input is closed" in done.stderr
 
 
+def test_a_file_on_standard_input_is_not_heard_as_samples(causal, tmp_path):
+    """arecord writes a WAV header unless it is told -t raw."""
+    soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
+    line = f"{sys.executable} -m asr.cli stream run={causal} audio=- < {tmp_path}/a.wav"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "audio=-: standard input is a file of the kind WAV" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("samples", [0, 1, 100])
 def test_next_to_nothing_ends_well(small_run, causal, tmp_path, samples):
     soundfile.write(tmp_path / "a.wav", np.zeros((samples, 8)), 8000)

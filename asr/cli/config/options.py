@@ -135,6 +135,7 @@ KINDS: dict[str, dict[str, Kind]] = {
         "format": one_of("onnx", "torch", "safetensors"),
         "quantize": one_of("int8").or_null(),
         "streaming": YES_OR_NO,
+        "test_wav": YES_OR_NO,
         "model_type": one_of("ctc", "transducer").or_null(),
     },
     "lm": {
