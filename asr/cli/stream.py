@@ -115,8 +115,8 @@ def _from_standard_input(size: int) -> Iterator[NDArray[np.float32]]:
     kept = data = os.read(sys.stdin.fileno(), size * BYTES)
     if kind := FILES.get(data[:4]):
         raise ConfigError(
-            f"audio=-: standard input is a file of the kind {kind}, whose bytes would be heard as noise; give samples alone "
-            "(arecord -t raw, ffmpeg -f s16le), or audio=FILE"
+            f"audio=-: standard input is a file of the kind {kind}, whose bytes would be heard as noise; give samples "
+            "alone (arecord -t raw, ffmpeg -f s16le), or audio=FILE"
         )
     while data:
         whole = len(kept) // BYTES * BYTES
