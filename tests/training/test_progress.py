@@ -53,14 +53,31 @@ def test_a_time_is_told_in_the_unit_that_fits(seconds, told):
     assert describe_time(seconds) == told
 
 
+def trainer_at(update, max_steps):
+    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)]
+    return SimpleNamespace(
+        **{"global_step": update, "max_steps": max_steps, "optimizers": optimizers},
+        **{"is_global_zero": True, "callback_metrics": {}, "sanity_checking": False},
+    )
+
+
+def test_a_log_tells_soon_how_long_the_run_will_take_and_then_every_half_minute(monkeypatch, capsys):
+    progress, clock = TrainingProgress(), [0.0]
+    monkeypatch.setattr("asr.training.callbacks.progress.time.monotonic", lambda: clock[0])
+    trainer = trainer_at(0, 1000)
+    progress.on_train_start(trainer, None)
+    for second in range(1, 70):
+        clock[0], trainer.global_step = float(second), 2 * second
+        progress.on_train_batch_end(trainer, None)
+    updates = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert updates == ["12/1000", "74/1000", "136/1000"]
+
+
 def test_a_log_says_how_much_time_is_left(monkeypatch, capsys):
     progress = TrainingProgress()
     now = iter([100.0, 150.0, 200.0])
     monkeypatch.setattr("asr.training.callbacks.progress.time.monotonic", lambda: next(now))
-    trainer = SimpleNamespace(
-        global_step=10, max_steps=40, is_global_zero=True, callback_metrics={}, sanity_checking=False
-    )
-    trainer.optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)]
+    trainer = trainer_at(10, 40)
     progress.on_train_start(trainer, None)
     trainer.global_step = 20  # ten updates in 50 s
     progress.on_validation_end(trainer, None)

@@ -15,6 +15,7 @@ from asr.console import PlainConsole
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 
+FIRST_REPORT_S = 5.0  # how long a run will take is told while whoever started it still looks
 REPORT_EVERY_S = 30.0
 
 
@@ -28,7 +29,7 @@ class TrainingProgress(pl.Callback):
         self.console = PlainConsole()
         self.bar: Progress | None = None
         self.task: Any = None
-        self.last_report = 0.0
+        self.last_report, self.wait_s = 0.0, FIRST_REPORT_S
         self.begun = (0, 0.0)  # update and time when this process began to train
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -57,8 +58,9 @@ class TrainingProgress(pl.Callback):
         """Advance the bar, or print a line from time to time."""
         if self.bar is not None:
             self.bar.update(self.task, completed=trainer.global_step, numbers=self._numbers(trainer))
-        elif trainer.is_global_zero and time.monotonic() - self.last_report > REPORT_EVERY_S:
+        elif trainer.is_global_zero and time.monotonic() - self.last_report > self.wait_s:
             self._line(trainer)
+            self.wait_s = REPORT_EVERY_S
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Print the error rates."""
