@@ -8,29 +8,24 @@ import importlib
 import logging
 import math
 import os
-import re
 import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
 
 import hydra
-import yaml
 from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 import asr.recipes
-from asr.cli.__main__ import INTERRUPTED, MORE_MEMORY, RUN_DIR_VARIABLE, advice_at_start, ended_code, importing
+from asr.cli.__main__ import INTERRUPTED, RUN_DIR_VARIABLE, advice_at_start, ended_code, importing
 from asr.cli.config.effects import check_effects, check_no_sweep, check_scorers
-from asr.cli.config.explanations import config_folder, explain, explain_os_error, explain_yaml
+from asr.cli.config.explanations import config_folder
 from asr.cli.config.flags import check_shown, typed_overrides
 from asr.cli.config.help import command_help
 from asr.cli.config.hydra_guard import check_hydra
@@ -47,21 +42,16 @@ from asr.cli.config.words import (
     typed_places,
 )
 from asr.cli.errors import ConfigError
+from asr.cli.messages import is_explained, leave, told
 from asr.console import one_line
-from asr.error_text import caused_by_memory, first_line, is_out_of_memory
-from asr.errors import DIVERGED, LOST_PEER, Diverged, PeerLost, RunFailed, silence_freed_workers
+from asr.error_text import first_line
+from asr.errors import LOST_PEER, PeerLost, silence_freed_workers
 from asr.safe_io import named_path
 from asr.signals import Terminated, end_if_asked, end_with, restored_handlers
 from asr.subprocesses import is_first_process
 
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are
-EXPLAINED = (
-    *(ValueError, RunFailed, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError),
-    ModuleNotFoundError,  # of a callback of Lightning's that needs a package more
-)
-MAX_MESSAGE = 5000  # characters; a file may hold names without end
 TOLERANCE = "LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE"  # which lhotse reads at each recording
-LONGEST = 400  # characters without a space that are shown whole
 
 _links = contextlib.ExitStack()  # closes by removing the folder that leads to recipes_dir
 
@@ -90,7 +80,7 @@ def run_app(config_name: str, task: Callable[[DictConfig], object] | None = None
             code = ended_code(config_name, ended.signal)
             if not is_first_process():
                 raise SystemExit(code) from None
-            _leave(config_name, f"ended by {ended.signal.name}{ended.advice()}", code)
+            leave(config_name, f"ended by {ended.signal.name}{ended.advice()}", code)
 
 
 def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None) -> None:
@@ -104,21 +94,16 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
             os.environ.pop(FULL_ERROR, None)  # which children would inherit
         # inside the job, because Hydra comments on what leaves it
         try:
-            check_options(config_name, config)
-            if config_name == "train":
-                check_effects(config, HydraConfig.get())
-            else:
-                check_no_sweep(config_name, HydraConfig.get())
-            check_scorers(config, HydraConfig.get().overrides.task)
+            _check(config_name, config)
             return (task or own_task(config_name))(config)
         except Exception as error:
             end_if_asked(error)
-            if full or not (isinstance(error, EXPLAINED) or is_out_of_memory(error)):
+            if full or not is_explained(error):
                 raise
             if isinstance(error, PeerLost) and RUN_DIR_VARIABLE in os.environ:
                 raise SystemExit(LOST_PEER) from None  # the launcher says which process was the first to end
-            lines, code = _told(error, config_name)
-            _leave(config_name, (*lines, f"({FULL_ERROR}=1 shows where this comes from.)"), code)
+            lines, code = told(error, config_name)
+            leave(config_name, (*lines, f"({FULL_ERROR}=1 shows where this comes from.)"), code)
         finally:
             os.environ[FULL_ERROR] = "1"
 
@@ -131,22 +116,31 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
     except RecursionError:
         if full:
             raise
-        _leave(config_name, "the configs are nested too deeply, or refer to each other without end")
+        leave(config_name, "the configs are nested too deeply, or refer to each other without end")
     except Exception as error:
         if full:
             raise
-        if isinstance(error, EXPLAINED) or is_out_of_memory(error):
-            _leave(config_name, *_told(error, config_name))
+        if is_explained(error):
+            leave(config_name, *told(error, config_name))
         if begun:
             raise
         # Hydra may raise anything if an override indexes a list, or if its own settings are invalid
-        _leave(config_name, f"what was typed cannot be composed: {first_line(error)}; see --cfg all")
+        leave(config_name, f"what was typed cannot be composed: {first_line(error)}; see --cfg all")
     except KeyboardInterrupt as error:
         # a second Ctrl-C would interrupt the clean-up
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if "LOCAL_RANK" in os.environ:
             raise SystemExit(INTERRUPTED) from None  # the process that started this one says it
-        _leave(config_name, "interrupted" + (f"; {error}" if str(error) else ""), INTERRUPTED)
+        leave(config_name, "interrupted" + (f"; {error}" if str(error) else ""), INTERRUPTED)
+
+
+def _check(config_name: str, config: DictConfig) -> None:
+    check_options(config_name, config)
+    if config_name == "train":
+        check_effects(config, HydraConfig.get())
+    else:
+        check_no_sweep(config_name, HydraConfig.get())
+    check_scorers(config, HydraConfig.get().overrides.task)
 
 
 @functools.cache  # the jobs of a sweep ask again
@@ -192,42 +186,6 @@ def _check_environment() -> None:
         if math.isfinite(float(given)):
             return
     raise ConfigError(f"the variable {TOLERANCE} must be a number of seconds, given {given!r}; correct or unset it")
-
-
-def _told(error: Exception, config_name: str) -> tuple[tuple[str, ...], int]:
-    """Return the lines that tell of an error, its notes after the first, and the exit code."""
-    message, code = _message(error, config_name)
-    return (message, *getattr(error, "__notes__", ())), code
-
-
-def _message(error: Exception, config_name: str) -> tuple[str, int]:
-    # if memory runs out, Hydra reports a class that cannot be found, and OmegaConf adds a key to MemoryError
-    if isinstance(error, HydraException | MemoryError) and caused_by_memory(error):
-        return f"out of memory while the config was composed; {MORE_MEMORY}", 1
-    # Hydra's error about a missing config is an OSError too
-    if isinstance(error, OmegaConfBaseException | HydraException):
-        return explain(error, config_name), 2
-    if is_out_of_memory(error) and not isinstance(error, ValueError | RunFailed):
-        return f"out of memory: {first_line(error)}; {MORE_MEMORY}", 1
-    if isinstance(error, OSError):
-        return explain_os_error(error)
-    if isinstance(error, yaml.YAMLError):
-        return explain_yaml(error), 2
-    if isinstance(error, Diverged):
-        return str(error), DIVERGED
-    return str(error), 1 if isinstance(error, RunFailed | ModuleNotFoundError) else 2
-
-
-def _leave(config_name: str, told: str | Sequence[str], code: int = 2) -> NoReturn:
-    """Print a line, or several, and exit; ends of lines in one are escapes, because it may be of a stranger's file."""
-    # standard error may be closed, or a pipe that nobody reads any more
-    with contextlib.suppress(OSError):
-        # the beginning of a word of thousands of characters says enough
-        message = "\n".join(map(one_line, [told] if isinstance(told, str) else told))
-        message = re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:200]}…{word[0][-50:]}", message)
-        shown = message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}… ({len(message)} characters)"
-        print(f"asr-{config_name}: {shown}", file=sys.stderr, flush=True)
-    raise SystemExit(code)
 
 
 def quieten() -> None:

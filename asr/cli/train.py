@@ -50,6 +50,7 @@ from asr.run_folder import backup_existing, backup_path, claim_run_folder, creat
 from asr.safe_io import write_whole
 from asr.signals import Terminated
 from asr.subprocesses import is_first_process
+from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoint_files import explaining_failed_writes, how_to_resume
 from asr.training.checkpoints import newest_good_checkpoint
@@ -248,11 +249,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
     for line in start_lines(module.recognizer, config, run_dir, checkpoint):
         console.print_line(line)
     loggers = build_loggers(config, run_dir) if is_first_process() else []
-    for logger in loggers:
-        if hasattr(logger, "resume"):
-            logger.resume(0 if checkpoint is None else checkpoint.update)
-    exit_code, early = 1, ""
-    try:
+    with open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
         trainer = build_trainer(config, loggers, build_callbacks(config, run_dir))
         num_workers = config["data"]["workers"]["num_workers"]
         torch.set_num_threads(num_threads(config.get("torch_threads"), num_workers, trainer.num_devices))
@@ -282,12 +279,6 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
                 notes=[early] if early else [],
                 search=search,
             )
-        exit_code = 0
-    finally:
-        for logger in loggers:
-            upload = logger.close(exit_code) if hasattr(logger, "close") else None
-            if upload:
-                console.print_line(f"upload this run: {upload}")
     if early:
         console.print_line(early)
 

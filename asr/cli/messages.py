@@ -1,0 +1,67 @@
+"""What a command says when it ends with an error: one message, without a traceback, and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import yaml
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from asr.cli.__main__ import MORE_MEMORY
+from asr.cli.config.explanations import explain, explain_os_error, explain_yaml
+from asr.console import one_line
+from asr.error_text import caused_by_memory, first_line, is_out_of_memory
+from asr.errors import DIVERGED, Diverged, RunFailed
+
+EXPLAINED = (
+    *(ValueError, RunFailed, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError),
+    ModuleNotFoundError,  # of a callback of Lightning's that needs a package more
+)
+MAX_MESSAGE = 5000  # characters; a file may hold names without end
+LONGEST = 400  # characters without a space that are shown whole
+
+
+def is_explained(error: Exception) -> bool:
+    """Return whether a message says what a user can mend; other errors are shown as they are."""
+    return isinstance(error, EXPLAINED) or is_out_of_memory(error)
+
+
+def told(error: Exception, config_name: str) -> tuple[tuple[str, ...], int]:
+    """Return the lines that tell of an error, its notes after the first, and the exit code."""
+    message, code = _message(error, config_name)
+    return (message, *getattr(error, "__notes__", ())), code
+
+
+def _message(error: Exception, config_name: str) -> tuple[str, int]:
+    # if memory runs out, Hydra reports a class that cannot be found, and OmegaConf adds a key to MemoryError
+    if isinstance(error, HydraException | MemoryError) and caused_by_memory(error):
+        return f"out of memory while the config was composed; {MORE_MEMORY}", 1
+    # Hydra's error about a missing config is an OSError too
+    if isinstance(error, OmegaConfBaseException | HydraException):
+        return explain(error, config_name), 2
+    if is_out_of_memory(error) and not isinstance(error, ValueError | RunFailed):
+        return f"out of memory: {first_line(error)}; {MORE_MEMORY}", 1
+    if isinstance(error, OSError):
+        return explain_os_error(error)
+    if isinstance(error, yaml.YAMLError):
+        return explain_yaml(error), 2
+    if isinstance(error, Diverged):
+        return str(error), DIVERGED
+    return str(error), 1 if isinstance(error, RunFailed | ModuleNotFoundError) else 2
+
+
+def leave(config_name: str, message: str | Sequence[str], code: int = 2) -> NoReturn:
+    """Print a line, or several, and exit; ends of lines in one are escapes, because it may be of a stranger's file."""
+    # standard error may be closed, or a pipe that nobody reads any more
+    with contextlib.suppress(OSError):
+        # the beginning of a word of thousands of characters says enough
+        text = "\n".join(map(one_line, [message] if isinstance(message, str) else message))
+        text = re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:200]}…{word[0][-50:]}", text)
+        shown = text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text)} characters)"
+        print(f"asr-{config_name}: {shown}", file=sys.stderr, flush=True)
+    raise SystemExit(code)
