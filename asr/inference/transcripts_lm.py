@@ -30,7 +30,7 @@ from asr.text.tokenizer import Tokenizer
 
 FOLDER, WEIGHTS = "lm", "weights.json"  # in the folder of a run
 AFTER_TRAINING = (f"{FOLDER}/{WEIGHTS}", f"{FOLDER}/{TRIED}")  # files that a resumed run writes again
-TUNING_BEAM_SIZE = 16  # of sixty searches
+TUNING_BEAM_SIZE = 16  # of seventy searches
 BEAM_SIZE = 32
 
 console = PlainConsole()

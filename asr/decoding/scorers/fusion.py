@@ -19,9 +19,9 @@ from asr.text.vocabulary import NUM_SPECIAL, SPACE_PIECE
 
 # values of weights that are worth trying
 TRIED: Mapping[str, Sequence[float]] = {
-    "lm_weight": (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6),
+    "lm_weight": (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0),
     "lodr_weight": (0.0, 0.1, 0.2, 0.4),
-    "token_bonus": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0),
+    "token_bonus": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
 }
 
 
