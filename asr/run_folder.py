@@ -13,9 +13,10 @@ from pathlib import Path
 from asr.safe_io import check_inside, named_path, open_inside, refuse_links_outside
 
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
+INIT_RECORD = "init_source.json"  # which file the run started from, and how that was then
 ACCEPTED = "accepted.yaml"  # changes that the user has accepted, since a checkpoint may be older
-FILES = (".lock", "config.yaml", "overrides.yaml", ACCEPTED, DATA_RECORD, "metrics.csv", "wandb_id")
-UNSTARTED = {".lock", "config.yaml", DATA_RECORD}
+FILES = (".lock", "config.yaml", "overrides.yaml", ACCEPTED, DATA_RECORD, INIT_RECORD, "metrics.csv", "wandb_id")
+UNSTARTED = {".lock", "config.yaml", DATA_RECORD, INIT_RECORD}
 FOLDERS = ("checkpoints", "decode", "lm", "report", "wandb")
 # wandb leaves a link to its log in the user's cache, and never opens it again
 WANDB_LOGS = "wandb/*/logs/debug-core.log"

@@ -21,7 +21,7 @@ from asr.cli.app import run_app
 from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
-from asr.cli.builders.init import Source, start_from
+from asr.cli.builders.init import Source, record_source, start_from
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.builders.resume import accepted_changes, build_resumed_module, changes_explain_errors
 from asr.cli.builders.scoring import transcripts_lm
@@ -140,11 +140,12 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
         raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is only for this program itself; unset it")
     resumed = None if config.resume is None else run_folder(config.resume)
-    outline = dry_run(plain(config), resumed, new_folder=resumed is None and launched is None)
+    run_dir = None if launched is None else Path(launched)
+    outline = dry_run(plain(config), resumed or run_dir)
     # the folder of a stranger's run could say where data are written, and how much of them
     typed = {override_key(word) for word in job.overrides.task}
     if resumed is None and config.data.by_corpus and choose_by_corpus(config, typed):
-        outline = dry_run(plain(config), None, new_folder=launched is None)
+        outline = dry_run(plain(config), run_dir)
     places = {"data.dir"} | ({"data.storage.dir"} if at(plain(config), "data", "storage", "dir") else set())
     may_prepare = resumed is None or typed >= places or (config.allow_changes and typed >= places - {"data.dir"})
     # it could name any place as its source too, which could take hours to read
@@ -159,7 +160,6 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     if "trainer.max_steps" in typed and "trainer.max_epochs" not in typed:
         config.trainer.max_epochs = None  # of the recipe
     set_budget(config, prepared, data_module, outline.trainer.world_size)
-    run_dir = None if launched is None else Path(launched)
     return Plan(
         plain(config), job, outline.data, prepared, data_module, outline.trainer, resumed, run_dir, outline.source
     )
@@ -231,6 +231,8 @@ def _record_start(plan: Plan, folder: Path) -> None:
             record_accepted(folder, accepted)
         words = recorded_overrides(plan.resumed, words)
     plan.prepared.record(folder)
+    if plan.source is not None and plan.resumed is None:
+        record_source(plan.source, folder)
     for name, content in (("config.yaml", dict(plan.config)), (LAST_RECORDED, words)):
         if (folder / name).exists():
             # copied, not renamed: a full disk must not leave the folder without the file

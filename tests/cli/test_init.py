@@ -72,6 +72,42 @@ def test_what_is_frozen_stays_and_a_resumed_run_needs_no_source(small_run, tmp_p
     assert (ended.code, "init.path: a resumed run continues with its own weights" in ended.printed) == (2, True)
 
 
+@pytest.fixture
+def not_saved_yet(small_run, tmp_path):
+    """Return a run that was killed before its first checkpoint, its source, and a link that led to that."""
+    source, link, run = tmp_path / "source", tmp_path / "latest", tmp_path / "new"
+    link.symlink_to(small_run.copy(source))
+    words = (f"init={link}", "init.keep_tokenizer=true", "trainer.max_steps=3")
+    ended = small_run.run("train", *TINY, f"run_dir={run}", *words)
+    assert ended.code == 0, ended.printed
+    for name in ("report", "decode"):
+        shutil.rmtree(run / name)
+    shutil.move(run / "checkpoints", tmp_path / "finished")
+    (run / "checkpoints").mkdir()
+    return run, source, link
+
+
+def test_a_run_without_a_checkpoint_is_resumed_from_the_source_that_it_had(small_run, not_saved_yet, tmp_path):
+    run, source, link = not_saved_yet
+    link.unlink()
+    link.symlink_to(run)  # as runs/latest does
+    ended = small_run.run("train", f"resume={run}")
+    assert ended.code == 0, ended.printed
+    assert f"init: {source}/checkpoints/" in ended.printed
+    whole, resumed = weights(tmp_path / "finished" / "last.ckpt"), weights(run / "checkpoints" / "last.ckpt")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_a_run_without_a_checkpoint_is_not_resumed_from_another_source(small_run, not_saved_yet):
+    run, source, _ = not_saved_yet
+    file = (source / "checkpoints" / "best.ckpt").resolve()
+    shutil.copy(source / "checkpoints" / "update-000003.ckpt", file)
+    ended = small_run.run("train", f"resume={run}")
+    assert (ended.code, f"and the run in {run} has no checkpoint of its own yet" in ended.printed) == (2, True)
+    assert f"restore {file}, or start a new run" in ended.printed
+    assert not list((run / "checkpoints").iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -70,13 +70,12 @@ class Outline:
     source: Source | None
 
 
-def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: bool = True) -> Outline:
+def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     """Build everything once, with a small vocabulary and without memory for weights; start nothing.
 
     Args:
         config: of the run.
-        resumed: folder of the run to resume.
-        new_folder: whether ``run_dir`` must not exist yet, because this process will create it.
+        begun: folder of the run, if it is resumed, or another process has created it; else ``run_dir`` must not exist.
 
     Raises:
         ConfigError: a part is refused.
@@ -96,12 +95,12 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     data_folder(config)
     if config["run_dir"] is None:
         usable_folder("runs", "run_dir")
-    elif new_folder:
+    elif begun is None:
         free_folder(config["run_dir"], "run_dir")
     part(config, "data.prepare")
     check_init(config)
-    data = build_data_parts(config, kept_tokenizer(config, resumed))
-    if isinstance(data.perturb, Acoustics) and resumed is None:  # of a stranger's run they may be anybody's recordings
+    data = build_data_parts(config, kept_tokenizer(config, begun))
+    if isinstance(data.perturb, Acoustics) and begun is None:  # of a stranger's run they may be anybody's recordings
         data.perturb.check_files()
     scoring_unit(config)
     transcripts_lm(config)
@@ -109,7 +108,7 @@ def dry_run(config: Mapping[str, Any], resumed: Path | None = None, new_folder: 
     recognizer = outline(config, data, on_cpu)
     if config["trainer"].get("compile", False):
         _check_compilable(recognizer.encoder, on_cpu)
-    source = read_source(config, data.features, recognizer.state_dict(), resumed)
+    source = read_source(config, data.features, recognizer.state_dict(), begun)
     _warn_of_decay(try_updates(config, recognizer, on_cpu), config)
     return Outline(trainer, callbacks, data, recognizer.encoder, source)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,11 @@ from torch import Tensor
 from asr.cli.builders.parts import outline_recognizer, part
 from asr.cli.errors import ConfigError
 from asr.data.features import Features
+from asr.data.preparation.file_digests import describe_file, refuse_changed
 from asr.nested import at
-from asr.safe_io import named_path
+from asr.plain_data import read_json
+from asr.run_folder import INIT_RECORD
+from asr.safe_io import named_path, write_whole
 from asr.subprocesses import is_first_process
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoint_files import update_files
@@ -34,11 +38,13 @@ class Source:
 
     Attributes:
         name: of the model, for messages.
+        file: that holds it, without links.
         weights: by the names of a recognizer's.
         tokenizer: of the model; None: not known.
     """
 
     name: str
+    file: Path
     weights: dict[str, Tensor]
     tokenizer: Tokenizer | None
 
@@ -62,22 +68,22 @@ def check_init(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"init.freeze must be a list of regular expressions, given {options['freeze']!r}")
 
 
-def kept_tokenizer(config: Mapping[str, Any], resumed: Path | None = None) -> Tokenizer | None:
+def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Tokenizer | None:
     """Return the tokenizer that ``init.keep_tokenizer`` keeps: the source's, which a run's checkpoints hold too.
 
     Args:
         config: of the run.
-        resumed: folder of the run, if it is resumed.
+        begun: folder of the run, if it has begun.
 
     Raises:
         ConfigError: there is no source, or it has no tokenizer.
     """
-    path = at(config, "init", "path")
     if not at(config, "init", "keep_tokenizer"):
         return None
+    path = _place(config, begun)
     if path is None:
         raise ConfigError("init.keep_tokenizer: there is no source to keep the tokenizer of; give init=PATH")
-    own = None if resumed is None else newest_good_checkpoint(resumed)
+    own = None if begun is None else newest_good_checkpoint(begun)
     if own is None and str(path).endswith(ICEFALL):
         raise ConfigError(
             f"init.keep_tokenizer: {path} holds no tokenizer; asr-convert makes a checkpoint of it and its tokenizer"
@@ -86,7 +92,7 @@ def kept_tokenizer(config: Mapping[str, Any], resumed: Path | None = None) -> To
 
 
 def read_source(
-    config: Mapping[str, Any], features: Features, own: Mapping[str, Tensor], resumed: Path | None = None
+    config: Mapping[str, Any], features: Features, own: Mapping[str, Tensor], begun: Path | None = None
 ) -> Source | None:
     """Return the model that ``init=PATH`` names; None if the run starts from nothing, or from a checkpoint of its own.
 
@@ -94,17 +100,20 @@ def read_source(
         config: of the run.
         features: of the run.
         own: state of the run's recognizer, of which only shapes are read.
-        resumed: folder of the run, if it is resumed.
+        begun: folder of the run, if it has begun.
 
     Raises:
-        ConfigError: the model cannot be read, needs other features, or nothing of its encoder fits.
+        ConfigError: the model cannot be read, has changed since the run began, needs other features, or nothing of its
+            encoder fits.
     """
-    path = config["init"]["path"]
-    if path is None or (resumed is not None and update_files(resumed / "checkpoints")):
+    path = _place(config, begun)
+    if path is None or (begun is not None and update_files(begun / "checkpoints")):
         return None
     if path.endswith(ICEFALL):
         _check_features(path, features, *ICEFALL_FEATURES)
-        return Source(path, _icefall_weights(named_path(path), own), None)
+        weights = _icefall_weights(named_path(path), own)
+        _refuse_changed(named_path(path), begun)
+        return Source(path, named_path(path).resolve(), weights, None)
     checkpoint = load_checkpoint(_file(path))
     try:
         checkpoint = choose_weights(checkpoint, config["init"]["weights"])
@@ -112,10 +121,44 @@ def read_source(
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
     except ValueError as error:
         raise ConfigError(f"init: {checkpoint.path}: {error}") from error
+    _refuse_changed(checkpoint.path, begun)
     _check_features(str(checkpoint.path), features, theirs.num_features, theirs.sampling_rate_hz, theirs.frame_shift_s)
     _refuse_other_encoder(checkpoint.path, fates(own, checkpoint.weights, ()))
     name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
-    return Source(name, checkpoint.weights, tokenizer)
+    return Source(name, checkpoint.path.resolve(), checkpoint.weights, tokenizer)
+
+
+def record_source(source: Source, folder: Path) -> None:
+    """Record which file a run starts from, so that it is resumed from no other before it has checkpoints of its own."""
+    written = {"path": str(source.file), **describe_file(source.file)}
+    write_whole(folder / INIT_RECORD, json.dumps(written, ensure_ascii=False, indent=1) + "\n")
+
+
+def _record(begun: Path | None) -> dict[str, Any] | None:
+    if begun is None or not (begun / INIT_RECORD).is_file():
+        return None
+    written = read_json(begun / INIT_RECORD)
+    if not isinstance(written, dict) or not isinstance(written.get("path"), str):
+        raise ConfigError(f"{begun / INIT_RECORD} does not say which file the run started from; restore it")
+    return written
+
+
+def _place(config: Mapping[str, Any], begun: Path | None) -> str | None:
+    """Return where the source is; links that led there when the run began may lead elsewhere now."""
+    written = _record(begun)
+    place: str | None = at(config, "init", "path") if written is None else written["path"]
+    return place
+
+
+def _refuse_changed(file: Path, begun: Path | None) -> None:
+    if (written := _record(begun)) is not None:
+        try:
+            refuse_changed(file, written, INIT_RECORD)
+        except ValueError as error:
+            raise ConfigError(
+                f"init: {error}, and the run in {begun} has no checkpoint of its own yet; restore {file}, or start a "
+                "new run"
+            ) from None
 
 
 def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any], run_dir: Path) -> str:
