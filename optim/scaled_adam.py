@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
@@ -197,7 +198,8 @@ def _set(target: Tensor, value: Scalar) -> None:
     if isinstance(value, Tensor):
         target.copy_(value)
     else:
-        target.fill_(value)
+        # beyond the target's dtype it is infinite, as it would be on a device
+        target.fill_(math.copysign(math.inf, value) if abs(value) > torch.finfo(target.dtype).max else value)
 
 
 def _rate(batch: ParamBatch) -> Scalar:

@@ -96,6 +96,26 @@ def test_one_parameters_nan_does_not_reach_the_others(case):
     assert same(params[:3] + params[4:], clean[:3] + clean[4:])
 
 
+def test_gradients_whose_squares_overflow_end_no_run(case):
+    """The guard of a run counts updates that are not finite; an exception would end it at the first."""
+    params = make_parameters()
+    optimizer = case.factory(params)
+    for size in (1e20, 3e38, 1.0):
+        for place, param in enumerate(params):
+            param.grad = make_gradient(param, 0, place).clamp(-1, 1) * size
+        optimizer.step()
+
+
+def test_a_parameter_that_was_replaced_by_a_larger_one_is_an_error(case):
+    """A kernel that trusted the shape of the first would write beyond the statistics."""
+    param = nn.Parameter(torch.randn(8, 8))
+    optimizer = case.factory([param])
+    run(optimizer, [param], range(1))
+    param.data = torch.randn(512, 256)
+    with pytest.raises((RuntimeError, ValueError)):
+        run(optimizer, [param], range(1, 2))
+
+
 def test_gradients_are_never_modified(case):
     params = make_parameters() + make_parameters(torch.bfloat16)
     for maximize in (False, True):
