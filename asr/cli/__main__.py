@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from asr.error_text import first_line, is_out_of_memory
+from asr.quoting import resume_command
 from asr.signals import TRY_AGAIN, listen
 
 COMMANDS = (
@@ -122,7 +123,7 @@ def advice_at_start(command: str) -> str:
         return ""
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
     return (
-        f"; to resume: asr-train resume={run_dir}" if run_dir else " before training began; run the same command again"
+        f"; to resume: {resume_command(run_dir)}" if run_dir else " before training began; run the same command again"
     )
 
 

@@ -38,6 +38,7 @@ from asr.cli.config.words import (
     flags_first,
     long_words,
     name_sweep,
+    quote_letters,
     searchpath,
     typed_places,
 )
@@ -70,6 +71,7 @@ def run_app(config_name: str, task: Callable[[DictConfig], object] | None = None
         quieten()
     flags_first(sys.argv)
     long_words(sys.argv)
+    quote_letters(sys.argv)
     if config_name == "train":
         name_sweep(sys.argv)
     with restored_handlers():

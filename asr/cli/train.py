@@ -46,6 +46,7 @@ from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.errors import PeerLost, RunFailed
 from asr.inference.transcripts_lm import AFTER_TRAINING, with_transcripts
 from asr.nested import at
+from asr.quoting import resume_command
 from asr.run_folder import backup_existing, backup_path, claim_run_folder, create_run_folder, lock_run_dir, point_latest
 from asr.safe_io import write_whole
 from asr.signals import Terminated
@@ -198,13 +199,13 @@ def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[Non
     except KeyboardInterrupt:
         if not (run_dir / LAST_RECORDED).is_file():
             raise
-        raise KeyboardInterrupt(f"to resume from its last checkpoint: asr-train resume={run_dir}") from None
+        raise KeyboardInterrupt(f"to resume from its last checkpoint: {resume_command(run_dir)}") from None
     except PeerLost as error:
         raise PeerLost(f"{error}; {how_to_resume(run_dir)}") from error
     except (OSError, ValueError, RunFailed) as error:
         if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
             raise
-        again = f"asr-train resume={run_dir} data.dir={prepared.folder.parent.parent}"
+        again = f"{resume_command(run_dir)} data.dir={prepared.folder.parent.parent}"
         raise RunFailed(
             f"the prepared data in {prepared.folder} were removed while the run read them; {again} prepares them "
             "again and continues after the last checkpoint"
@@ -212,7 +213,7 @@ def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[Non
     except Terminated as ended:
         if not (run_dir / LAST_RECORDED).is_file():
             raise  # nothing to resume yet
-        raise Terminated(ended.signal, lambda: f"; to resume: asr-train resume={run_dir}") from None
+        raise Terminated(ended.signal, lambda: f"; to resume: {resume_command(run_dir)}") from None
 
 
 def _record_start(plan: Plan, folder: Path) -> None:

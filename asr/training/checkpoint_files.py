@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from asr.errors import RunFailed, remedy
+from asr.quoting import resume_command
 from asr.safe_io import TEMPORARY, replace_by, sync, write_more
 
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
@@ -113,4 +114,4 @@ def how_to_resume(run_dir: Path) -> str:
     """Return the command that resumes a run, and from where it does."""
     newest = newest_update(run_dir / "checkpoints")
     left = f"continues from update {newest}" if newest is not None else "starts again: it has no checkpoint yet"
-    return f"asr-train resume={run_dir} {left}"
+    return f"{resume_command(run_dir)} {left}"

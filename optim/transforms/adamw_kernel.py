@@ -15,8 +15,8 @@ FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 def same_layout(a: Tensor, b: Tensor) -> bool:
     """Return whether a kernel that walks through the memory of both meets the same elements.
 
-    Tensors of unlike shapes, as after ``param.data`` was replaced by a larger tensor, have no such layout: a kernel would
-    write beyond the smaller one.
+    Tensors of unlike shapes, as after ``param.data`` was replaced by a larger tensor, have no such layout: a kernel
+    would write beyond the smaller one.
     """
     # nearly all tensors are contiguous, and that is asked faster
     return a.shape == b.shape and ((a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride())

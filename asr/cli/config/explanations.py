@@ -109,6 +109,8 @@ def _explain_grammar(error: OverrideParseException) -> str:
     # a no-break space, which chats and web pages put in, looks like any other
     odd = [unicodedata.name(char, repr(char)) for char in str(error.override) if char.isspace() and char != " "]
     why = f"it holds the character {odd[0]}" if odd else _in_one_line(" ".join(said))
+    if why.startswith("LexerNoViableAltException"):  # followed by what was typed once more
+        why = "a key, or a value outside quotes, has a character that is not allowed there"
     return (
         f"{error.override}: this cannot be read as KEY=VALUE: {why}; "
         "a value with spaces or signs is quoted, as in 'KEY=\"a, b\"'"

@@ -15,6 +15,7 @@ import asr.recipes
 from asr.cli.config.explanations import explain_choice
 from asr.cli.config.help import choices
 from asr.cli.errors import ConfigError
+from asr.quoting import quoted
 
 MAX_WORDS = 2000
 MAX_WORD = 50_000  # characters; a list of some hundred files has as many
@@ -29,6 +30,10 @@ WITH_VALUE = (
 SEVERAL = ("logger", "callbacks")  # groups of which a run may have several choices at once
 SEARCHPATH = "hydra.searchpath="
 ADDED = ("command-line", "hydra.searchpath in command-line")  # how Hydra names who has added a folder of configs
+
+QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
+# a value, or one of several, after the key: in quotes, or up to what separates values
+TO_QUOTE = re.compile(rf"""(?<=[=,\[(])(?:{QUOTED.pattern}|[^\s,\[\]()='"\\][^,\[\]()='"\\]*)""")
 
 
 def check_bounds(words: Sequence[str]) -> None:
@@ -80,6 +85,20 @@ def long_words(argv: list[str]) -> None:
     """Replace ``init=PATH`` by ``init.path=PATH``, and ``data.storage`` likewise; a mapping of options stays."""
     for key, option in (("init", "path"), (r"data\.storage", "kind")):
         argv[1:] = [re.sub(rf"^(\+{{0,2}}{key})=(?!\s*\{{)", rf"\1.{option}=", word) for word in argv[1:]]
+
+
+def quote_letters(argv: list[str]) -> None:
+    """Quote values with letters that Hydra's grammar lacks, ``ö`` and ``語`` among them: names of files have such.
+
+    Values in quotes stay as they are, and so do whole words with braces, which may hold keys.
+    """
+    argv[1:] = [word if "{" in word else TO_QUOTE.sub(_in_quotes, word) for word in argv[1:]]
+
+
+def _in_quotes(found: re.Match[str]) -> str:
+    value = found[0]
+    foreign = any(not char.isascii() and not char.isspace() and char.isprintable() for char in value)
+    return f"'{value}'" if foreign and not QUOTED.fullmatch(value) else value
 
 
 def name_sweep(argv: list[str]) -> None:
@@ -177,13 +196,7 @@ def _folder(place: str) -> Path:
 
 def searchpath(folders: Sequence[str]) -> str:
     """Return the word that adds folders of configs, whatever characters their names have."""
-    quoted = ("'" + re.sub(r"(\\*)('|$)", _escape, f"file://{folder}") + "'" for folder in folders)
-    return f"{SEARCHPATH}[{','.join(quoted)}]"
-
-
-def _escape(found: re.Match[str]) -> str:
-    # in Hydra's grammar a backslash is special only in front of a quote
-    return 2 * found[1] + (f"\\{found[2]}" if found[2] else "")
+    return f"{SEARCHPATH}[{','.join(quoted(f'file://{folder}') for folder in folders)}]"
 
 
 def leads_to_recipes(place: Path) -> bool:

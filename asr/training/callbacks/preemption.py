@@ -11,6 +11,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Checkpoint
 
+from asr.quoting import resume_command
 from asr.signals import ENDING, TRY_AGAIN, heeded, leave_closed_terminal
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.resuming.loop_counters import ends_update, is_last_update, validates_next
@@ -116,5 +117,5 @@ class Preemption(Checkpoint):
         why = f"received {self.received.name}" if self.received else "another process received a signal"
         where = "without a checkpoint: callbacks.checkpoints is null"
         if self.written is not None:
-            where = f"saved as {self.written}; to resume: asr-train resume={self.written.parents[1]}"
+            where = f"saved as {self.written}; to resume: {resume_command(self.written.parents[1])}"
         print(f"{why}: stopped after update {trainer.global_step} with exit code {EXIT_CODE}, {where}", file=sys.stderr)
