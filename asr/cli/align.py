@@ -7,12 +7,13 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
 from asr.cli.app import run_app
 from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, output_folder
-from asr.cli.builders.restore import restore
+from asr.cli.builders.restore import Restored, restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.errors import RunFailed
@@ -43,28 +44,31 @@ def run(options: DictConfig) -> None:
         raise ConfigError(f"run: {type(head).__name__} has neither CTC nor a transducer to align with")
     sets, notes = evaluation_sets(options.manifest, options.name, restored)
     checkpoint = restored.checkpoint
-    output = output_folder(options, checkpoint, "align")
-    console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
-    num_failed = 0
-    for name, cuts in sets.items():
-        found = align_all(restored.recognizer, restored.data_module, cuts, name)
-        texts = sorted((one for one in found.results if one.fits), key=lambda one: one.id)
-        failed = [*found.unread, *((one.id, _why_not(one)) for one in found.results if not one.fits)]
-        for cut, reason in failed[:NUM_NAMED]:
-            console.print_line(f"{name}: could not align {cut}: {reason}")
-        _write(output, name, texts, list(options.output_format))
-        words, audio = sum(len(one.words) for one in texts), sum(one.duration_s for one in texts)
-        console.print_line(f"{name}: {words} words of {len(texts)} utterances, {audio:.0f} s of audio")
-        if unknown := sum(UNKNOWN_SURFACE in word.text for one in texts for word in one.words):
-            console.print_line(f"{name}: {unknown} words have characters that the run does not know: {UNKNOWN_SURFACE}")
-        if found.real_time_factor is not None:
-            console.print_line(f"{name}: real-time factor {found.real_time_factor:.2g}")
-        num_failed += len(failed)
+    with output_folder(options, checkpoint, "align") as output:
+        console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
+        num_failed = sum(_align(restored, name, cuts, output, options.output_format) for name, cuts in sets.items())
     for note in notes:
         console.print_line(f"note: {note}")
     console.print_line(f"times of words: {output}")
     if num_failed:
         raise RunFailed(f"{num_failed} utterances could not be aligned; the others are in {output}")
+
+
+def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequence[str]) -> int:
+    """Align a set, write and print what was found; return how many utterances could not be aligned."""
+    found = align_all(restored.recognizer, restored.data_module, cuts, name)
+    texts = sorted((one for one in found.results if one.fits), key=lambda one: one.id)
+    failed = [*found.unread, *((one.id, _why_not(one)) for one in found.results if not one.fits)]
+    for cut, reason in failed[:NUM_NAMED]:
+        console.print_line(f"{name}: could not align {cut}: {reason}")
+    _write(output, name, texts, formats)
+    words, audio = sum(len(one.words) for one in texts), sum(one.duration_s for one in texts)
+    console.print_line(f"{name}: {words} words of {len(texts)} utterances, {audio:.0f} s of audio")
+    if unknown := sum(UNKNOWN_SURFACE in word.text for one in texts for word in one.words):
+        console.print_line(f"{name}: {unknown} words have characters that the run does not know: {UNKNOWN_SURFACE}")
+    if found.real_time_factor is not None:
+        console.print_line(f"{name}: real-time factor {found.real_time_factor:.2g}")
+    return len(failed)
 
 
 def _why_not(text: AlignedText) -> str:

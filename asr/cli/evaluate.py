@@ -44,14 +44,14 @@ def run(options: DictConfig) -> None:
             f"{min(both)[0]}: weights chosen on them make their error rate too low; name other data"
         )
     checkpoint = restored.checkpoint
-    output = output_folder(options, checkpoint, "decode")
-    console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
-    if tuned_on:
-        trials = tune(restored.recognizer, restored.decoder, restored.data_module, tuned_on, restored.unit)
-        notes.append(tell(trials, list(tuned_on), output))
-    notes += [checkpoint.decoding_note(), *restored.notes]
-    parts = restored.recognizer, restored.decoder, restored.data_module
-    _, failures = evaluate_sets(*parts, sets, notes, output, normalization, restored.unit)
+    with output_folder(options, checkpoint, "decode") as output:
+        console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
+        if tuned_on:
+            trials = tune(restored.recognizer, restored.decoder, restored.data_module, tuned_on, restored.unit)
+            notes.append(tell(trials, list(tuned_on), output))
+        notes += [checkpoint.decoding_note(), *restored.notes]
+        parts = restored.recognizer, restored.decoder, restored.data_module
+        _, failures = evaluate_sets(*parts, sets, notes, output, normalization, restored.unit)
     console.print_line(f"hypotheses and error rates: {output}")
     if failures:
         raise RunFailed(failures[0])

@@ -31,12 +31,20 @@ def new_file(output: object, otherwise: str = "", what: str = "file") -> Path:
             raise ConfigError(f"output: {str(path)!r} exists; name another {what}, or remove it")
         with contextlib.suppress(FileNotFoundError):
             path.lstat()  # fails if the name is too long, or below a file
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _try_folder(path.parent)
     except OSError as error:
         raise ConfigError(
             f"output: {shortened(path)} cannot be created: {error.strerror}; name another {what}"
         ) from None
     return path
+
+
+def _try_folder(folder: Path) -> None:
+    """Create a folder, and remove it again: what is refused later leaves nothing."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in missing:
+        one.rmdir()
 
 
 def write_output(path: Path, content: bytes | Iterable[bytes], again: str) -> None:
@@ -52,6 +60,7 @@ def write_output(path: Path, content: bytes | Iterable[bytes], again: str) -> No
         RunFailed: it cannot be written.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_new(path, content)
     except FileExistsError:
         raise ConfigError(f"output: {str(path)!r} was created by another program; name another file") from None
@@ -73,6 +82,7 @@ def output_folder(path: Path, again: str) -> Iterator[Path]:
     """
     folder = path.parent
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(path) as folder:
             yield folder
     except FileExistsError:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
 from asr.cli.builders.restore import Restored
-from asr.cli.errors import ConfigError
+from asr.cli.config.options import MAX_NAME_BYTES
+from asr.cli.errors import ConfigError, shortened
 from asr.console import PlainConsole
 from asr.data.preparation.cuts import evaluation_cuts
 from asr.run_folder import claim_run_folder, create_run_folder
@@ -67,13 +72,45 @@ def _read(path: Path, name: object, restored: Restored, option: str) -> tuple[st
     if len(dropped) > NUM_LEFT_OUT:
         console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
     of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
-    return of_file if name is None else str(name), cuts, notes
+    found = of_file if name is None else str(name)
+    if len(found.encode()) > MAX_NAME_BYTES:
+        raise ConfigError(
+            f"{option}: the files of results are named after {shortened(path)}, whose name has more than "
+            f"{MAX_NAME_BYTES} bytes; give name=NAME, or rename it"
+        )
+    if not any(cut.supervisions[0].text for cut in cuts):
+        raise ConfigError(f"{option}: the transcripts of {shortened(path)} hold no words; name other data")
+    return found, cuts, notes
 
 
-def output_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) -> Path:
-    """Return the folder of the results: the one that is named, or a new one in that of the run, below ``kind``."""
-    if options.output_dir is not None:
-        return claim_run_folder(options.output_dir, "output_dir")
-    run_dir = checkpoint.path.parent
-    run_dir = run_dir.parent if run_dir.name == "checkpoints" else run_dir
-    return create_run_folder(run_dir / kind, within=run_dir)
+@contextlib.contextmanager
+def output_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) -> Iterator[Path]:
+    """Yield the folder of the results: the one that is named, or a new one in that of the run, below ``kind``.
+
+    Raises:
+        ConfigError: another process writes results to it.
+        ValueError: it cannot be used, or is not empty.
+    """
+    if options.output_dir is None:
+        run_dir = checkpoint.path.parent
+        run_dir = run_dir.parent if run_dir.name == "checkpoints" else run_dir
+        folder = create_run_folder(run_dir / kind, within=run_dir)
+    else:
+        folder = claim_run_folder(options.output_dir, "output_dir")
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # some network disks lock no folders; there, the second process fails when it writes
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"output_dir: another process writes its results to {folder}; name another folder"
+                ) from None
+        yield folder
+    finally:
+        os.close(descriptor)
+        if options.output_dir is None:
+            # of an error before there were results
+            with contextlib.suppress(OSError):
+                folder.rmdir()
