@@ -20,6 +20,7 @@ from asr.language_models.arpa import MAX_NGRAMS, MAX_ORDER, arpa_lines
 from asr.language_models.kneser_ney import FALLBACK, MAX_WORDS, MIN_SENTENCE, estimate, laid_out, refuse_too_long
 from asr.language_models.ngrams import SPECIAL, UNKNOWN
 from asr.language_models.tokens import Tokens
+from asr.text.vocabulary import SPACE_PIECE
 
 UNITS = ("tokens", "words")
 MAX_WORD = 300  # letters; with ten such words a line of an ARPA file is as long as lines may be
@@ -43,6 +44,11 @@ def run(options: DictConfig) -> None:
     output = new_file(options.output)
     files = _counted(options.text)
     text = restore_text(options.run)
+    if options.units == "words" and not any(SPACE_PIECE in piece for piece in text.tokenizer.pieces):
+        raise ConfigError(
+            "units=words: no token of this run marks where a word begins, so that it could not decode with a model of "
+            "words; leave units out"
+        )
     units = Tokens(text.tokenizer) if options.units == "tokens" else _Words()
     sentences = laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
     if not sentences.num_sentences:

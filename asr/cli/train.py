@@ -145,6 +145,11 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     outline = dry_run(plain(config), resumed or run_dir)
     # the folder of a stranger's run could say where data are written, and how much of them
     typed = {override_key(word) for word in job.overrides.task}
+    if typed >= {"trainer.max_steps", "trainer.max_epochs"} and config.trainer.max_epochs not in (None, -1):
+        raise ConfigError(
+            f"trainer.max_steps={config.trainer.max_steps} and trainer.max_epochs={config.trainer.max_epochs}: a run "
+            "has one length; give one of them"
+        )
     if resumed is None and config.data.by_corpus and choose_by_corpus(config, typed):
         outline = dry_run(plain(config), run_dir)
     places = {"data.dir"} | ({"data.storage.dir"} if at(plain(config), "data", "storage", "dir") else set())

@@ -1,6 +1,7 @@
 """asr-lm, and decoding with what it makes: what is said of options and files that cannot work."""
 
 import gzip
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import soundfile
 from asr.cli.builders.restore import restore_text
 from asr.language_models.arpa import read_arpa
 from tests.language_models.arpa_texts import Reference
+from tests.small_runs import TINY_MODEL
 
 TEXT = "one two three\nONE TWO\n\nfour five one two three\n" * 5
 
@@ -42,6 +44,22 @@ def test_words_of_files_and_of_the_transcripts_of_the_run(small_run, tmp_path):
     model = read_arpa(tmp_path / "lm.arpa.gz")
     assert {"alpha", "beta", "gamma", "one", "two", "<unk>"} <= set(model.words)
     assert "text: 26 sentences" in ended.printed
+
+
+def test_words_are_no_units_where_no_token_begins_one(small_run, tmp_path):
+    rows = ["audio\ttext\tsplit"]
+    for split in ("train", "dev", "test"):
+        shutil.copy(small_run.audio(), tmp_path / f"{split}.flac")
+        rows.append(f"{split}.flac\tone\t{split}")
+    (tmp_path / "table.tsv").write_text("\n".join(rows))
+    single = ("recipe=custom/transformer_ctc", f"data.source={tmp_path}/table.tsv", "data.transcripts_lm=0")
+    ended = small_run.run("train", *TINY_MODEL, *single, f"run_dir={tmp_path}/run")
+    assert ended.code == 0, ended.printed
+    (tmp_path / "text.txt").write_text("one\ntwo\n")
+    words = (f"run={tmp_path}/run", f"text={tmp_path}/text.txt", f"output={tmp_path}/lm.arpa")
+    ended = small_run.run("lm", *words, "units=words")
+    assert (ended.code, "no token of this run marks where a word begins" in ended.printed) == (2, True), ended.printed
+    assert small_run.run("lm", *words).code == 0
 
 
 @pytest.mark.parametrize(
@@ -139,7 +157,7 @@ def test_weights_are_chosen_on_dev_and_hold_for_test(small_run, lm, tmp_path):
     assert ended.code == 0, ended.printed
     header, *rows = (line.split("\t") for line in (tmp_path / "tuned" / "tuning.tsv").read_text().splitlines())
     assert header == ["lm_weight", "token_bonus", "wer", "cer"]
-    assert len({(weight, bonus) for weight, bonus, *_ in rows}) == len(rows) == 60
+    assert len({(weight, bonus) for weight, bonus, *_ in rows}) == len(rows) == 70
     weight, bonus, wer, _ = min(rows, key=lambda row: (float(row[2]), float(row[3])))
     chosen = f"decoder.lm_weight={weight} decoder.token_bonus={bonus}"
     assert f"chosen: {chosen}\n" in ended.printed
@@ -190,7 +208,7 @@ def test_no_weights_are_chosen_without_words(small_run, lm, tmp_path):
     (tmp_path / "silent.tsv").write_text(f"audio\ttext\n{small_run.audio()}\t\n")
     words = ("decoder=ctc_beam", f"decoder.lm={lm}", f"tune={tmp_path}/silent.tsv", f"output_dir={tmp_path}/out")
     ended = small_run.run("evaluate", f"run={small_run.run_dir}", *words)
-    said = "its transcripts hold no words to choose weights by; name other data"
+    said = "silent.tsv' hold no words; name other data"
     assert (ended.code, said in ended.last_line) == (2, True), ended.printed
     assert not (tmp_path / "out").exists()
 

@@ -112,7 +112,13 @@ def test_accumulating_gives_the_update_of_the_larger_batch(trained):
 
 
 def test_epochs_are_converted_to_updates(trained):
-    printed = trained.run("train", *TINY, "run_dir=epochs", "logger=none", "trainer.max_epochs=2")
+    words = (
+        *(word for word in TINY if "max_steps" not in word),
+        "run_dir=epochs",
+        "logger=none",
+        "trainer.max_epochs=2",
+    )
+    printed = trained.run("train", *words)
     assert "update 6/" in printed
     updates = int(re.search(r"2 epochs are (\d+) updates", printed).group(1))
     assert 10 <= updates <= 30
@@ -121,6 +127,8 @@ def test_epochs_are_converted_to_updates(trained):
     assert load_checkpoint(trained.folder / "epochs" / "checkpoints" / "last.ckpt").update == updates
     assert max(int(update) for update in re.findall(rf"update (\d+)/{updates} .*dev/wer", printed)) == updates
     assert not (trained.folder / "epochs" / "metrics.csv").exists()
+    printed = trained.run("train", *words, "run_dir=both", "trainer.max_steps=20", code=2)
+    assert "trainer.max_steps=20 and trainer.max_epochs=2: a run has one length; give one of them" in printed
 
 
 def test_a_run_folder_is_never_overwritten(trained):

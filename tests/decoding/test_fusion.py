@@ -164,10 +164,17 @@ def test_a_file_that_cannot_be_read_is_named(option, tmp_path):
 def test_a_language_model_of_other_tokens_is_refused(tmp_path):
     words = "\\data\\\nngram 1=2\n\\1-grams:\n-1 alpha\n-1 beta\n\\end\\"
     fusion = ShallowFusion(lm=written(tmp_path, words.replace("-1 ", "-1 ▁")))
-    with pytest.raises(ValueError, match=r"is a model of other tokens: its words are like \['▁alpha', '▁beta'\]"):
+    with pytest.raises(ValueError, match=r"is a model of other tokens: its 2 words are like \['▁alpha', '▁beta'\]"):
         loaded(fusion)
     with pytest.raises(ValueError, match=r"lm: .*its words are like \['alpha', 'beta'\], and none is written with"):
         loaded(ShallowFusion(lm=written(tmp_path, words)))
+
+
+def test_a_model_of_words_is_refused_where_tokens_mark_none_though_one_word_is_a_token(tmp_path):
+    words = "\\data\\\nngram 1=4\n\\1-grams:\n-1 a\n-1 bed\n-1 dog\n-1 cat\n\\end\\"
+    tokenizer = CharacterTokenizer([*SPECIAL_PIECES, "a", "b", "c"])
+    with pytest.raises(ValueError, match=r"its 4 words are like \['a', 'bed', 'dog'\], .* and 1 are among both"):
+        loaded(ShallowFusion(lm=written(tmp_path, words)), tokenizer)
 
 
 def test_a_language_model_of_words_scores_words(tmp_path):

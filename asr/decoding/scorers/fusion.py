@@ -178,10 +178,13 @@ def _language_model(
         except ValueError as error:
             raise ValueError(f"{option}: {path}: {error}") from None
     missing = [piece for piece in tokens if piece not in model.numbers]
-    if len(missing) == len(tokens):
+    num_common = len(tokens) - len(missing)
+    # with a word or two that are tokens by chance it is a model of words still
+    if 2 * num_common <= len(words):
         raise ValueError(
-            f"{option}: {path} is a model of other tokens: its words are like {words[:3]}, the tokens of the run like "
-            f"{tokens[:3]}, and none is among both; asr-lm run=RUN text=FILE output=FILE makes one that fits"
+            f"{option}: {path} is a model of other tokens: its {len(words)} words are like {words[:3]}, the tokens of "
+            f"the run like {tokens[:3]}, and {num_common or 'none'} are among both; asr-lm run=RUN text=FILE "
+            "output=FILE makes one that fits"
         )
     lacking = f", without {len(missing)} of {len(tokens)} tokens, such as {missing[:3]}" if missing else ""
     return NGramScorer(model, pieces), f"language model {path} of order {model.order}{lacking}"
