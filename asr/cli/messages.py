@@ -48,6 +48,9 @@ def _message(error: Exception, config_name: str) -> tuple[str, int]:
         return f"out of memory: {first_line(error)}; {MORE_MEMORY}", 1
     if isinstance(error, OSError):
         return explain_os_error(error)
+    if isinstance(error, UnicodeEncodeError) and error.encoding == "ascii":
+        shown = error.object[max(0, error.start - 40) : error.end + 40]
+        return f"{shown!r} cannot be named in the locale of this process, which is not UTF-8; set LC_ALL=C.UTF-8", 2
     if isinstance(error, yaml.YAMLError):
         return explain_yaml(error), 2
     if isinstance(error, Diverged):

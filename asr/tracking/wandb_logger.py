@@ -87,10 +87,12 @@ class WandbTracking(WandbLogger):
         try:
             # starts the run now: a server that cannot be reached should end the command before training, not after
             self.experiment  # noqa: B018
-        except wandb.errors.Error as error:
+        except (wandb.errors.Error, ValueError) as error:
+            variables = ", ".join(sorted(name for name in os.environ if name.startswith("WANDB_")))
+            offline = "logger.wandb.mode=offline and upload later, or with " if mode == "online" else ""
             raise ValueError(
-                f"wandb could not start a run: {reason(error)}. Train with logger.wandb.mode=offline and upload "
-                "later, or with logger=csv"
+                f"wandb could not start a run: {reason(error)}. Correct these variables if one of them is the cause: "
+                f"{variables}; or train with {offline}logger=csv"
             ) from error
 
     @staticmethod

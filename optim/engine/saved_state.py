@@ -97,7 +97,9 @@ def _align_group(place: int, saved: Mapping[str, Any], group: Group, options: It
 
 
 def check(optimizer: Chain, given: Mapping[str, Any]) -> None:
-    """Refuse state of another optimizer, or of parameters with other shapes.
+    """Refuse state with other statistics or options, of parameters with other shapes, and counts that are none.
+
+    Optimizers with the same statistics and options, as AdamW and LaProp, are not told apart, as torch's own are not.
 
     Raises:
         ValueError: it does not fit.
@@ -112,6 +114,7 @@ def check(optimizer: Chain, given: Mapping[str, Any]) -> None:
         want, have = _shapes(expected), _shapes(state)
         if want != have:
             raise ValueError(f"the state saved for {name} does not fit {owner}: expected {want}, given {have}")
+        _check_count(state["step"], f"step of {name}")
     for i, (group, saved) in enumerate(zip(optimizer.param_groups, given["param_groups"], strict=False)):
         # names only: shapes depend on options, such as a period's length, that are loaded with this state
         wanted, given_names = sorted(group["shared_state"]), sorted(saved["shared_state"])
@@ -119,6 +122,16 @@ def check(optimizer: Chain, given: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"the state saved for group {i} does not fit {owner}: expected {wanted}, given {given_names}"
             )
+        for key in ("steps", "skipped_steps"):
+            _check_count(saved["shared_state"][key], f"{key} of group {i}")
+
+
+def _check_count(value: Any, what: str) -> None:
+    """Refuse what is no count: a step of -1 divides by zero."""
+    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not is_number or not number >= 0 or number % 1:
+        raise ValueError(f"the saved {what} is {value!r:.40}, and not a whole number of at least 0")
 
 
 def loaded_group(group: Group, saved: Mapping[str, Any]) -> Group:

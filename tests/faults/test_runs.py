@@ -301,6 +301,15 @@ def test_wandb_that_cannot_be_reached_is_said_before_training(small_run, tmp_pat
     assert ended.seconds < 30
 
 
+def test_a_variable_of_wandb_that_cannot_work_is_named(small_run, tmp_path):
+    words = (f"run_dir={tmp_path / 'run'}", "logger=wandb", "logger.wandb.mode=offline")
+    tiny = [word for word in TINY if not word.startswith("logger=")]
+    ended = small_run.run("train", *tiny, *words, environment={"WANDB_RUN_ID": "../../evil"}, timeout_s=100)
+    assert ended.code == 2, ended.printed
+    assert "WANDB_RUN_ID" in ended.last_line
+    assert "mode=offline" not in ended.last_line
+
+
 def test_a_reader_that_has_left_does_not_end_a_command_without_a_word(tmp_path):
     write_corpus(tmp_path)
     command = [sys.executable, "-m", "asr.cli", "prepare", *spoken_corpus.TINY]

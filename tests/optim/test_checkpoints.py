@@ -194,6 +194,19 @@ def test_the_state_of_parameters_with_other_shapes_is_refused_by_name(case):
         case.factory(changed).load_state_dict(optimizer.state_dict())
 
 
+def test_a_count_that_is_none_is_refused_and_nothing_changes(case):
+    params = make_parameters()
+    optimizer = case.factory(params)
+    run(optimizer, params, range(2))
+    before = optimizer.state_dict()["state"][1]["step"]
+    for step in (-5, None, [1], float("nan"), 1.5, True, torch.tensor(-1.0)):
+        broken = copy.deepcopy(optimizer.state_dict())
+        broken["state"][1]["step"] = step
+        with pytest.raises(ValueError, match=r"^the saved step of .* is .*, and not a whole number of at least 0$"):
+            optimizer.load_state_dict(broken)
+        assert optimizer.state_dict()["state"][1]["step"] == before
+
+
 def test_another_number_of_parameters_is_refused(case):
     optimizer, _ = trained(case)
     with pytest.raises(ValueError, match="group"):

@@ -53,9 +53,10 @@ def prepare(
         check_inside(path, root)
     found = _existing(folder, spec, quiet=True)
     if found is None and not may_prepare:
+        of_shards = "" if spec.shards is None else ", and data.storage.dir=PATH of their shards"
         raise ValueError(
-            f"resume: the data of the run are not in {root}, or are damaged; type data.dir=PATH too, to have them "
-            f"prepared there{'' if spec.shards is None else ', and data.storage.dir=PATH of their shards'}"
+            f"resume: the data of the run are not in {root}, are damaged, or were prepared from another state of their "
+            f"source; type data.dir=PATH too, to have them prepared there{of_shards}"
         )
     if found is None:
         with _lock(root.resolve() / f".{corpus_name}.lock"):

@@ -72,7 +72,8 @@ class LayeredEncoder(nn.Module):
             ("subsampling_channels", subsampling_channels, MAX_CHANNELS),
         ):
             if value > most:
-                raise ValueError(f"{name} must be at most {most}, given {value}")
+                why = f", {MAX_FEEDFORWARD} times d_model={d_model}" if name == "d_feedforward" else ""
+                raise ValueError(f"{name} must be at most {most}{why}, given {value}")
         if d_model % (2 * num_heads):
             raise ValueError(f"d_model must be a multiple of 2 * num_heads = {2 * num_heads}, given {d_model}")
         if not 0 <= dropout < 1:
