@@ -41,7 +41,7 @@ def compare(
     """Compare systems on every test set.
 
     Args:
-        runs: finished runs.
+        runs: finished runs, all scored in one unit.
         title: of the comparison.
         baseline: name of the system that others are compared with, see ``find_baseline``; None: no baseline.
         comparisons: which pairs are tested: ``all``, or those with the ``baseline`` alone, which finds more of them.
@@ -55,12 +55,14 @@ def compare(
         tunings: trials that chose the systems' settings.
 
     Raises:
-        ValueError: no test set can be compared, or an option is out of range.
+        ValueError: no test set can be compared, runs are scored in different units, or an option is out of range.
     """
     if not 0 < level <= MAX_LEVEL:
         raise ValueError(f"level must be above 0 and at most {MAX_LEVEL}, given {level}; 0.95 is customary")
     if minutes is not None and minutes <= 0:
         raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
+    if len({run.unit for run in runs}) > 1:
+        raise ValueError("some runs are scored by word, others by character; compare those of each unit on their own")
     kept, duplicates = drop_duplicates(runs)
     target, disagreement = find_target(kept, target_wer)
     found = [*problems, *duplicates, *different_budgets(kept), *disagreement]
