@@ -59,7 +59,12 @@ def log_comparison(
             name=f"comparison of {comparison.title}",
             dir=folder,
             mode="online" if online else "offline",
-            config={"title": comparison.title, "level": comparison.level, "problems": list(comparison.problems)},
+            config={
+                "title": comparison.title,
+                "unit": comparison.unit,  # that "wer" counts in
+                "level": comparison.level,
+                "problems": list(comparison.problems),
+            },
             settings=wandb.Settings(silent=True, console="off"),
         )
     except wandb.errors.Error as error:

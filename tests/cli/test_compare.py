@@ -96,7 +96,7 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
     assert {"test/table/_type", "report/_type", "wer_test/_type", "loss_updates/_type"} <= found.history
     assert float(found.summary["test/eve/wer"]) == pytest.approx(0.1, abs=0.03)
     assert (found.job_type, found.group) == ("comparison", "first")
-    assert found.config["title"] == "first"
+    assert (found.config["title"], found.config["unit"]) == ("first", "word")
     assert found.exit_codes == [0]
 
 

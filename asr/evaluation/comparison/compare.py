@@ -20,6 +20,7 @@ from asr.evaluation.comparison.statistics.failures import learned_runs, reliabil
 from asr.evaluation.comparison.statistics.times import equal_time, times_to_target
 from asr.evaluation.confidence import interval_of_counts
 from asr.evaluation.formatting import shortlist
+from asr.evaluation.wer import RATE_NAMES
 
 MAX_LEVEL = 0.9999  # beyond it, intervals are those of tails that no number of seeds or utterances shows
 
@@ -41,7 +42,7 @@ def compare(
     """Compare systems on every test set.
 
     Args:
-        runs: finished runs.
+        runs: finished runs, all scored in one unit.
         title: of the comparison.
         baseline: name of the system that others are compared with, see ``find_baseline``; None: no baseline.
         comparisons: which pairs are tested: ``all``, or those with the ``baseline`` alone, which finds more of them.
@@ -55,12 +56,14 @@ def compare(
         tunings: trials that chose the systems' settings.
 
     Raises:
-        ValueError: no test set can be compared, or an option is out of range.
+        ValueError: no test set can be compared, runs are scored in different units, or an option is out of range.
     """
     if not 0 < level <= MAX_LEVEL:
         raise ValueError(f"level must be above 0 and at most {MAX_LEVEL}, given {level}; 0.95 is customary")
     if minutes is not None and minutes <= 0:
         raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
+    if len({run.unit for run in runs}) > 1:
+        raise ValueError("some runs are scored by word, others by character; compare those of each unit on their own")
     kept, duplicates = drop_duplicates(runs)
     target, disagreement = find_target(kept, target_wer)
     found = [*problems, *duplicates, *different_budgets(kept), *disagreement]
@@ -81,7 +84,9 @@ def compare(
         comparable, left_out = comparable_runs(kept, name)
         found += left_out
         if sum(map(bool, comparable[0].sets[name].words)) < 2:
-            found.append(f"{name} is left out: it has a single utterance with words, which says nothing about others")
+            found.append(
+                f"{name} is left out: it has a single utterance with {kept[0].unit}s, which says nothing about others"
+            )
         else:
             sets.append(_SetComparer(comparable, name, base, only_with, level, num_lost, gone).compare())
     if not sets:
@@ -89,7 +94,8 @@ def compare(
         raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
     times = [] if target is None else _times(kept, target, level, base, lost, only_with)
     if target is not None and not times:
-        found.append("no times to a target: no run has logged its WER on the development sets")
+        rate_name = RATE_NAMES[kept[0].unit]
+        found.append(f"no times to a target: no run has logged its {rate_name} on the development sets")
     after = equal_time(kept, level, None if minutes is None else 60 * minutes, base, only_with)
     if minutes is not None and after is None:
         found.append(f"no comparison after minutes={minutes}: not every run has logged times of its validations")
@@ -162,7 +168,7 @@ class _SetComparer:
         gone: Sequence[str],
     ) -> None:
         self.name, self.level = name, level
-        self.errors = runs[0].sets[name]
+        self.unit, self.errors = runs[0].unit, runs[0].sets[name]
         self.runs: dict[str, list[Run]] = defaultdict(list)
         for run in sorted(runs, key=lambda run: run.seed):
             self.runs[run.system].append(run)
@@ -183,6 +189,7 @@ class _SetComparer:
         speakers = {speaker for speaker, words in heard if words}
         return SetComparison(
             name=self.name,
+            unit=self.unit,
             num_utterances=len(self.errors.ids),
             num_speakers=None if None in speakers else len(speakers),
             effective_units=effective_number(self.counts.words),

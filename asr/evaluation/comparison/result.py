@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from asr.evaluation.comparison.inputs.runs import Run
 from asr.evaluation.comparison.inputs.tuning import Tuning
+from asr.evaluation.wer import RATE_NAMES, Unit
 
 if TYPE_CHECKING:
     from asr.evaluation.comparison.speed import EqualTime, Target, TimesToTarget
@@ -138,6 +139,7 @@ class SetComparison:
 
     Attributes:
         name: of the set.
+        unit: what its error rates count; those of characters are CERs, also where a field is called ``wer``.
         num_utterances: in the set.
         num_speakers: in the set; None if unknown.
         effective_units: speakers, or utterances, of one size that would decide as evenly as these; see
@@ -152,6 +154,7 @@ class SetComparison:
     """
 
     name: str
+    unit: Unit
     num_utterances: int
     num_speakers: int | None
     effective_units: float
@@ -163,6 +166,11 @@ class SetComparison:
     power: Power | None
     gone: Mapping[str, Reliability]
 
+    @property
+    def rate_name(self) -> str:
+        """What its error rates are called."""
+        return RATE_NAMES[self.unit]
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -171,7 +179,7 @@ class Comparison:
     Attributes:
         title: for example the name of the sweep.
         sets: one per test set.
-        runs: all that were compared.
+        runs: all that were compared, at least one; all are scored in one unit.
         target: WER that systems were to reach on the development sets; None: not asked for.
         times: when they did, in updates and in seconds, as far as the runs logged them.
         equal_time: WERs on the development sets after the same time; None if the runs logged no times.
@@ -191,6 +199,16 @@ class Comparison:
     problems: Sequence[str]
     notes: Sequence[str]
     tunings: Sequence[Tuning] = ()
+
+    @property
+    def unit(self) -> Unit:
+        """What all error rates count."""
+        return self.runs[0].unit
+
+    @property
+    def rate_name(self) -> str:
+        """What all error rates are called."""
+        return RATE_NAMES[self.unit]
 
     @property
     def systems(self) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from asr.evaluation.comparison.inputs.runs import Run, SetErrors
 from asr.evaluation.formatting import shortlist
+from asr.evaluation.wer import Unit
 
 
 def drop_duplicates(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
@@ -57,12 +58,12 @@ def comparable_runs(runs: Sequence[Run], name: str) -> tuple[list[Run], list[str
     kept = max(groups.values(), key=len)
     for group in groups.values():
         if group is not kept:
-            why = _difference(group[0].sets[name], kept[0].sets[name])
+            why = _difference(group[0].sets[name], kept[0].sets[name], kept[0].unit)
             problems.append(f"{name}: {shortlist(run.folder for run in group)} left out: {why}")
     return kept, problems
 
 
-def _difference(left_out: SetErrors, kept: SetErrors) -> str:
+def _difference(left_out: SetErrors, kept: SetErrors, unit: Unit) -> str:
     extra, missing = sorted(set(left_out.ids) - set(kept.ids)), sorted(set(kept.ids) - set(left_out.ids))
     if extra or missing:
         parts = (("also has", extra), ("lacks", missing))
@@ -73,7 +74,7 @@ def _difference(left_out: SetErrors, kept: SetErrors) -> str:
             for one, other in ((left_out, kept), (kept, left_out))
         )
         return f"it has other reference texts (data.text: {options}, in the runs that are compared: {others})"
-    what = "number of words" if left_out.words != kept.words else "speaker"
+    what = f"number of {unit}s" if left_out.words != kept.words else "speaker"
     ours, theirs = (zip(errors.words, errors.speakers, strict=True) for errors in (left_out, kept))
     ids = (id for id, one, other in zip(kept.ids, ours, theirs, strict=True) if one != other)
     return f"the {what} differs for {shortlist(ids)}"

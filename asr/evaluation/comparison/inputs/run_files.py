@@ -11,6 +11,7 @@ import numpy as np
 from asr.evaluation.comparison.inputs.runs import Curve, SetErrors
 from asr.evaluation.metrics_csv import bounded_lines, read_metrics
 from asr.evaluation.report import ERROR_COLUMNS
+from asr.evaluation.wer import Unit
 from asr.safe_io import check_regular_file
 
 ELAPSED = "train/elapsed_s"
@@ -20,12 +21,13 @@ MAX_DIGITS = 9  # of a count
 MAX_UTTERANCES = 300_000  # of all test sets of a run: more than LibriSpeech's training set has
 
 
-def read_errors(path: Path, max_utterances: int | None = None) -> SetErrors:
+def read_errors(path: Path, max_utterances: int | None = None, unit: Unit = "word") -> SetErrors:
     """Read a ``<set>.errors.tsv`` of ``asr.evaluation.report.write_report``.
 
     Args:
         path: of the file.
         max_utterances: allowed number; None: ``MAX_UTTERANCES``.
+        unit: what counted as a word.
 
     Raises:
         ValueError: the file is not such a table; the message names the line.
@@ -41,19 +43,19 @@ def read_errors(path: Path, max_utterances: int | None = None) -> SetErrors:
             for number, line in enumerate(lines, start=2):
                 if len(rows) == max_utterances:
                     raise ValueError(f"line {number}: the test sets of a run may have {MAX_UTTERANCES} utterances")
-                _add_errors(rows, line.removesuffix("\n"), number)
+                _add_errors(rows, line.removesuffix("\n"), number, unit)
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text in UTF-8") from None
     except ValueError as error:
         raise ValueError(f"{path}, {error}") from None
     if not sum(words for _, words, _ in rows.values()):
-        raise ValueError(f"{path}: the references contain no words, so that there is no error rate")
+        raise ValueError(f"{path}: the references contain no {unit}s, so that there is no error rate")
     ids = sorted(rows)
     speakers, words, errors = zip(*(rows[id] for id in ids), strict=True)
     return SetErrors(tuple(ids), speakers, words, errors)
 
 
-def _add_errors(rows: dict[str, tuple[str | None, int, int]], line: str, number: int) -> None:
+def _add_errors(rows: dict[str, tuple[str | None, int, int]], line: str, number: int, unit: Unit) -> None:
     id, _, rest = line.partition("\t")
     speaker, *counts = rest.split("\t")
     # int() would also take signs, spaces and digits of other scripts
@@ -62,7 +64,7 @@ def _add_errors(rows: dict[str, tuple[str | None, int, int]], line: str, number:
         raise ValueError(f"line {number}: expected a new id, a speaker and four counts, separated by tabs")
     words, substitutions, deletions, insertions = map(int, counts)
     if substitutions + deletions > words:
-        raise ValueError(f"line {number}: {substitutions} substitutions and {deletions} deletions in {words} words")
+        raise ValueError(f"line {number}: {substitutions} substitutions and {deletions} deletions in {words} {unit}s")
     rows[id] = (speaker or None, words, substitutions + deletions + insertions)
 
 

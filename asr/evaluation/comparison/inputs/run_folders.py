@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from asr.evaluation.comparison.inputs.run_files import MAX_UTTERANCES, read_curv
 from asr.evaluation.comparison.inputs.runs import MAX_SETS, Cost, Curve, Run, SetErrors
 from asr.evaluation.formatting import count, shortened, shortlist
 from asr.evaluation.report import check_set_name
+from asr.evaluation.wer import RATE_NAMES, Unit
 from asr.nested import at, flatten, number_at
 from asr.plain_data import read_json, read_yaml
 
@@ -27,7 +28,7 @@ class ReadRuns:
     """What was found in run folders.
 
     Attributes:
-        runs: that can be compared.
+        runs: that can be compared; all are scored in one unit.
         problems: messages on what cannot be compared.
         notes: that the runs carry, for example "synthetic speech".
         failed: system and seed of runs that failed by themselves.
@@ -47,6 +48,7 @@ class _Start:
     typed: list[str]
     config: dict[str, Any]
     seed: int
+    unit: Unit
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class _Files(_Start):
 def read_runs(
     folders: Sequence[Path], free: FreeKeys = lambda config: (), failed_folders: Collection[Path] = ()
 ) -> ReadRuns:
-    """Read finished runs; a folder that cannot be read is left out with a message.
+    """Read finished runs; a folder that cannot be read, or is scored in another unit, is left out with a message.
 
     Args:
         folders: of runs.
@@ -88,6 +90,7 @@ def read_runs(
             continue
         read.append(files)
         problems += [shortened(problem, MAX_SENTENCE) for problem in files.problems[:MAX_SENTENCES]]
+    read, failed, left_out = _of_one_unit(read, failed)
     started = [*read, *failed]
     systems = Systems([start.typed for start in started], [start.config for start in started], free)
     runs = [_run(files, name) for files, name in zip(read, systems.names, strict=False)]
@@ -97,7 +100,7 @@ def read_runs(
     notes = dict.fromkeys(shortened(note, MAX_SENTENCE) for note in texts)
     if num_tuning:
         notes[f"left out: {count(num_tuning, 'run')} that chose settings on the development sets"] = None
-    return ReadRuns(runs, [*problems, *systems.problems, *_different_data(read)], list(notes), lost)
+    return ReadRuns(runs, [*problems, *left_out, *systems.problems, *_different_data(read)], list(notes), lost)
 
 
 def _read_start(folder: Path) -> _Start:
@@ -109,7 +112,7 @@ def _read_start(folder: Path) -> _Start:
         raise ValueError("overrides.yaml is not a list of overrides")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"seed must be an integer in config.yaml, given {seed!r}")
-    return _Start(folder, typed, config, seed)
+    return _Start(folder, typed, config, seed, _unit(config, None))
 
 
 def _read(start: _Start) -> _Files:
@@ -117,18 +120,36 @@ def _read(start: _Start) -> _Files:
     summary = read_json(folder / SUMMARY)
     if not isinstance(summary, dict):
         raise ValueError(f"{SUMMARY} is not a mapping")
+    unit = _unit(start.config, at(summary, "test"))
     text = at(start.config, "data", "text")
     options = sorted(flatten(text).items()) if isinstance(text, Mapping) else ()
-    sets, problems = _read_sets(folder, at(summary, "test"), tuple(f"{key}={value}" for key, value in options))
+    normalization = tuple(f"{key}={value}" for key, value in options)
+    sets, problems = _read_sets(folder, at(summary, "test"), normalization, unit)
     curves: dict[str, Curve] = {}
     try:
         curves = read_curves(folder / "metrics.csv")
     except (ValueError, OSError) as error:
         problems.append(f"{folder}: no curves: {error}")
-    return _Files(**vars(start), summary=summary, sets=sets, curves=curves, problems=problems)
+    scored = replace(start, unit=unit)
+    return _Files(**vars(scored), summary=summary, sets=sets, curves=curves, problems=problems)
 
 
-def _read_sets(folder: Path, tested: Any, text: tuple[str, ...]) -> tuple[dict[str, SetErrors], list[str]]:
+def _unit(config: Any, tested: Any) -> Unit:
+    """Return what the error rates of a run count: as its test sets say, else its config, else words as in older runs.
+
+    Raises:
+        ValueError: it is neither words nor characters, or not the same for all test sets.
+    """
+    named = [at(one, "unit") for one in tested.values()] if isinstance(tested, Mapping) else []
+    units = [unit for unit in named if unit is not None] or [at(config, "data", "scoring_unit") or "word"]
+    # a tuple, because what a stranger wrote may have no hash
+    if units[0] not in tuple(RATE_NAMES) or any(unit != units[0] for unit in units):
+        raise ValueError(f"its test sets must be scored all by word or all by character, given {shortlist(units)}")
+    unit: Unit = units[0]
+    return unit
+
+
+def _read_sets(folder: Path, tested: Any, text: tuple[str, ...], unit: Unit) -> tuple[dict[str, SetErrors], list[str]]:
     """Read the errors on the sets that the summary names."""
     sets: dict[str, SetErrors] = {}
     problems = []
@@ -139,7 +160,7 @@ def _read_sets(folder: Path, tested: Any, text: tuple[str, ...]) -> tuple[dict[s
             check_set_name(str(name))
             # many names may lead to one large file
             room = MAX_UTTERANCES - sum(len(errors.ids) for errors in sets.values())
-            errors = read_errors(folder / "decode" / f"{name}.errors.tsv", room)
+            errors = read_errors(folder / "decode" / f"{name}.errors.tsv", room, unit)
             digest = at(tested, name, "references")
             sets[str(name)] = replace(errors, references=digest if isinstance(digest, str) else None, text=text)
         except (ValueError, OSError) as error:
@@ -161,6 +182,7 @@ def _run(files: _Files, system: str) -> Run:
         study=number_at(files.config, "sweep", "tuned", "study"),
         target_wer=number_at(files.config, "sweep", "target_wer"),
         wers_by_weights=_wers_by_weights(files),
+        unit=files.unit,
     )
 
 
@@ -199,6 +221,27 @@ def _cost(files: _Files) -> Cost:
         optimizer_state_bytes=None if state_bytes is None else int(state_bytes),
         peak_memory_mb=number_at(summary, "peak_memory_mb") if gpu_mb is None else gpu_mb,
     )
+
+
+def _of_one_unit(read: list[_Files], failed: list[_Start]) -> tuple[list[_Files], list[_Start], list[str]]:
+    """Return the finished and the failed runs that are scored in one unit, and a message if others are left out.
+
+    The unit of most finished runs decides; in a tie, that of the first run.
+    """
+    if not read:
+        return read, failed, []
+    # units that are as common come in the order of their first runs
+    ((unit, _),) = Counter(files.unit for files in read).most_common(1)
+    others = [start for start in (*read, *failed) if start.unit != unit]
+    if not others:
+        return read, failed, []
+    other = others[0].unit
+    message = (
+        f"{shortlist(start.folder for start in others)} left out: scored by {other} ({RATE_NAMES[other]}), the runs "
+        f"that are compared by {unit} ({RATE_NAMES[unit]}); compare runs of each unit on their own "
+        "(runs=[FOLDER,FOLDER]), or train all with the same data.scoring_unit"
+    )
+    return [files for files in read if files.unit == unit], [one for one in failed if one.unit == unit], [message]
 
 
 def _different_data(read: Sequence[_Files]) -> list[str]:

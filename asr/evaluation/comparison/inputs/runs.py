@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from asr.evaluation.wer import Unit
+
 MAX_SETS = 100  # test sets, each with plots and tables of its own
 
 
@@ -89,11 +91,12 @@ class Run:
         seed: of the run.
         lr: learning rate of the optimizer; None if it has none.
         sets: errors by name of the test set.
-        curves: by name of the metric, for example ``train/loss``, ``val/wer``.
+        curves: by name of the metric, for example ``train/loss``, ``val/wer``; error rates count in ``unit``.
         cost: of training.
         study: number of the tuning study that chose its settings; None if none has.
         target_wer: on the development sets, a fraction, that its sweep was to reach; None if it named none.
         wers_by_weights: WER by test set, by what was decoded, such as ``best`` and ``last``; empty if only one was.
+        unit: what its error rates count; each counts as a word.
     """
 
     folder: Path
@@ -106,3 +109,4 @@ class Run:
     study: float | None = None
     target_wer: float | None = None
     wers_by_weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    unit: Unit = "word"

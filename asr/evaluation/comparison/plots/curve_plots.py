@@ -47,14 +47,18 @@ class CurvePlot:
 
 
 AXES: tuple[tuple[Axis, str], ...] = (("updates", "updates"), ("seconds", "time"))
-CURVE_PLOTS = tuple(
-    CurvePlot(f"{name}_{axis}", metric, f"{title} against {against}", label, scale, axis, smoothed)
-    for name, metric, title, label, scale, smoothed in (
-        ("dev_wer", DEV_WER, "WER on dev", "WER (%)", 100, False),
-        ("loss", "train/loss", "Training loss", "nats per token", 1, True),
+
+
+def curve_plots(rate_name: str) -> tuple[CurvePlot, ...]:
+    """Return what is drawn of runs whose error rates are called ``rate_name``."""
+    return tuple(
+        CurvePlot(f"{name}_{axis}", metric, f"{title} against {against}", label, scale, axis, smoothed)
+        for name, metric, title, label, scale, smoothed in (
+            ("dev_wer", DEV_WER, f"{rate_name} on dev", f"{rate_name} (%)", 100, False),
+            ("loss", "train/loss", "Training loss", "nats per token", 1, True),
+        )
+        for axis, against in AXES
     )
-    for axis, against in AXES
-)
 
 
 def plot_curves(

@@ -33,16 +33,17 @@ def plot_differences(found: SetComparison, styles: Mapping[str, LineStyle], leve
         axes = single_axes(figure, title)
         for place, (system, one) in enumerate(rows):
             _add(axes, -place, system, one, styles[system])
-        _finish(axes, rows)
+        _finish(axes, rows, found.rate_name)
         _explain(figure, rows, level)
 
     png, svg = draw(name, 1.35 + ROW_IN * len(rows), fill)
     caption = (
-        f"Mean difference in points of WER, and its {100 * level:g} % interval, corrected for all comparisons. Left of "
-        f"the line: better than {other}. Dotted: the interval contains 0, and the two cannot be told apart."
+        f"Mean difference in points of {found.rate_name}, and its {100 * level:g} % interval, corrected for all "
+        f"comparisons. Left of the line: better than {other}. Dotted: the interval contains 0, and the two cannot be "
+        "told apart."
     )
     shown = "; ".join(f"{system} {_numbers(one)}, {one.verdict}" for system, one in rows)
-    return Plot(name, caption, f"{title} on {found.name} in points of WER: {shown}.", png, svg)
+    return Plot(name, caption, f"{title} on {found.name} in points of {found.rate_name}: {shown}.", png, svg)
 
 
 def _add(axes: Axes, height: int, system: str, one: Difference, style: LineStyle) -> None:
@@ -62,12 +63,12 @@ def _numbers(one: Difference) -> str:
     return f"{points(one.mean)} {points_interval(one.low, one.high)}"
 
 
-def _finish(axes: Axes, rows: Sequence[tuple[str, Difference]]) -> None:
+def _finish(axes: Axes, rows: Sequence[tuple[str, Difference]], rate_name: str) -> None:
     axes.set_ylim(-len(rows) + 0.45, 0.75)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.axvline(0, color=INK.light, linewidth=0.9, zorder=0.9)
-    axes.set_xlabel("points of WER")
+    axes.set_xlabel(f"points of {rate_name}")
 
 
 def _explain(figure: Figure, rows: Sequence[tuple[str, Difference]], level: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from asr.evaluation.comparison.plots.curve_plots import CURVE_PLOTS, plot_curves
+from asr.evaluation.comparison.plots.curve_plots import curve_plots, plot_curves
 from asr.evaluation.comparison.plots.difference_plot import plot_differences
 from asr.evaluation.comparison.plots.drawing import Plot
 from asr.evaluation.comparison.plots.forest_plot import plot_wers
@@ -49,7 +49,7 @@ def draw_plots(comparison: Comparison) -> Plots:
     runs = {name: comparison.runs_of(name) for name in comparison.systems}
     baseline = next((found.baseline for found in comparison.sets if found.baseline), None)
     styles = line_styles(comparison.systems, baseline)
-    curves = [plot_curves(spec, runs, styles) for spec in CURVE_PLOTS]
+    curves = [plot_curves(spec, runs, styles) for spec in curve_plots(comparison.rate_name)]
     rates = [plot_learning_rates(found, runs, styles) for found in comparison.sets]
     differences = {found.name: plot_differences(found, styles, comparison.level) for found in comparison.sets}
     return Plots(
@@ -57,7 +57,7 @@ def draw_plots(comparison: Comparison) -> Plots:
         differences={name: plot for name, plot in differences.items() if plot is not None},
         curves=[plot for plot in curves if isinstance(plot, Plot)],
         learning_rates=[plot for plot in rates if plot is not None],
-        tuning=plot_trials(comparison.tunings, styles),
+        tuning=plot_trials(comparison.tunings, styles, comparison.rate_name),
         notes=[note for note in curves if isinstance(note, str)],
         styles=styles,
     )

@@ -26,7 +26,7 @@ def plot_wers(found: SetComparison, styles: Mapping[str, LineStyle], level: floa
     name = f"wer_{found.name}"
 
     def fill(figure: Figure) -> None:
-        axes = single_axes(figure, f"WER on {shortened(found.name, NAME_LENGTH)}")
+        axes = single_axes(figure, f"{found.rate_name} on {shortened(found.name, NAME_LENGTH)}")
         for place, row in enumerate(found.rows):
             _add(axes, -place, row, styles[row.system])
         _finish(axes, found)
@@ -34,7 +34,7 @@ def plot_wers(found: SetComparison, styles: Mapping[str, LineStyle], level: floa
 
     png, svg = draw(name, 1.35 + ROW_IN * len(found.rows), fill)
     rows = "; ".join(f"{row.system} {_numbers(row)}" for row in found.rows)
-    alt = f"WER in percent on {found.name}, mean and interval, best first: {rows}."
+    alt = f"{found.rate_name} in percent on {found.name}, mean and interval, best first: {rows}."
     return Plot(name, _caption(found, level), alt, png, svg)
 
 
@@ -64,7 +64,7 @@ def _finish(axes: Axes, found: SetComparison) -> None:
     axes.set_ylim(-len(found.rows) + 0.45, 0.75)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("WER (%)")
+    axes.set_xlabel(f"{found.rate_name} (%)")
     wers = [100 * wer for row in found.rows for wer in row.wers]
     if is_wide(wers):
         axes.set_xscale("log")

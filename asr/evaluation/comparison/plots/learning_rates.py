@@ -53,14 +53,14 @@ def plot_learning_rates(
     lines = families(found.rows, runs)
     if not lines:
         return None
-    title = f"WER on {shortened(found.name, 24)} against learning rate"
+    title = f"{found.rate_name} on {shortened(found.name, 24)} against learning rate"
     name, names = f"lr_{found.name}", list(lines)
 
     def fill(figure: Figure) -> None:
         axes = drawing.single_axes(figure, title)
         axes.set_xscale("log")
         handles = [_add(axes, members, styles[_best(members)[1].system]) for members in lines.values()]
-        _label(axes, [member for members in lines.values() for member in members])
+        _label(axes, [member for members in lines.values() for member in members], found.rate_name)
         drawing.add_legend(figure, handles, names)
 
     png, svg = drawing.draw(name, drawing.height_with_legend(names), fill)
@@ -81,7 +81,7 @@ def _add(axes: Axes, members: Sequence[tuple[float, Row]], style: LineStyle) -> 
     return line
 
 
-def _label(axes: Axes, members: Sequence[tuple[float, Row]]) -> None:
+def _label(axes: Axes, members: Sequence[tuple[float, Row]], rate_name: str) -> None:
     wers = [100 * wer for _, row in members for wer in row.wers]
     rates = [rate for rate, _ in members]
     if drawing.is_wide(wers):
@@ -89,7 +89,7 @@ def _label(axes: Axes, members: Sequence[tuple[float, Row]]) -> None:
         drawing.log_axis(axes.yaxis, min(wers), max(wers))
     drawing.log_axis(axes.xaxis, min(rates), max(rates))
     axes.set_xlabel("learning rate")
-    axes.set_ylabel("WER (%)")
+    axes.set_ylabel(f"{rate_name} (%)")
 
 
 def _best(members: Sequence[tuple[float, Row]]) -> tuple[float, Row]:

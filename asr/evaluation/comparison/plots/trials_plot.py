@@ -17,14 +17,13 @@ from asr.evaluation.comparison.plots.line_styles import PAPER, LineStyle
 from asr.evaluation.formatting import number, percent
 
 NAME = "tuning"
-TITLE = "Tuning: WER on dev against learning rate"
 CAPTION = (
     "Small markers: trials, which differ in other settings too. Large open marker: the chosen one; “edge” where its "
     "rate was the smallest or the largest that was tried, so that a better one may lie beyond."
 )
 
 
-def plot_trials(tunings: Sequence[Tuning], styles: Mapping[str, LineStyle]) -> drawing.Plot | None:
+def plot_trials(tunings: Sequence[Tuning], styles: Mapping[str, LineStyle], rate_name: str) -> drawing.Plot | None:
     """Draw the trials of every system that is compared; None if there are none."""
     by_system: dict[str, list[Tuning]] = defaultdict(list)
     for tuning in tunings:
@@ -32,16 +31,17 @@ def plot_trials(tunings: Sequence[Tuning], styles: Mapping[str, LineStyle]) -> d
             by_system[tuning.system].append(tuning)
     if not by_system:
         return None
+    title = f"Tuning: {rate_name} on dev against learning rate"
 
     def fill(figure: Figure) -> None:
-        axes = drawing.single_axes(figure, TITLE)
+        axes = drawing.single_axes(figure, title)
         axes.set_xscale("log")
         handles = [_add(axes, own, styles[system]) for system, own in by_system.items()]
-        _label(axes, [one for own in by_system.values() for one in own])
+        _label(axes, [one for own in by_system.values() for one in own], rate_name)
         drawing.add_legend(figure, handles, list(by_system))
 
     png, svg = drawing.draw(NAME, drawing.height_with_legend(list(by_system)), fill)
-    return drawing.Plot(NAME, CAPTION, _alt(by_system), png, svg)
+    return drawing.Plot(NAME, CAPTION, _alt(title, by_system), png, svg)
 
 
 def _add(axes: Axes, studies: Sequence[Tuning], style: LineStyle) -> Line2D:
@@ -61,7 +61,7 @@ def _add(axes: Axes, studies: Sequence[Tuning], style: LineStyle) -> Line2D:
     return line
 
 
-def _label(axes: Axes, tunings: Sequence[Tuning]) -> None:
+def _label(axes: Axes, tunings: Sequence[Tuning], rate_name: str) -> None:
     wers = [100 * wer for one in tunings for _, wer in one.trials if math.isfinite(wer)]
     rates = [rate for one in tunings for rate, _ in one.trials]
     if drawing.is_wide(wers):
@@ -69,10 +69,10 @@ def _label(axes: Axes, tunings: Sequence[Tuning]) -> None:
         drawing.log_axis(axes.yaxis, min(wers), max(wers))
     drawing.log_axis(axes.xaxis, min(rates), max(rates))
     axes.set_xlabel("learning rate")
-    axes.set_ylabel("WER on dev (%)")
+    axes.set_ylabel(f"{rate_name} on dev (%)")
 
 
-def _alt(by_system: Mapping[str, Sequence[Tuning]]) -> str:
+def _alt(title: str, by_system: Mapping[str, Sequence[Tuning]]) -> str:
     parts = []
     for system, studies in by_system.items():
         chosen = ", ".join(
@@ -81,4 +81,4 @@ def _alt(by_system: Mapping[str, Sequence[Tuning]]) -> str:
             for one in studies
         )
         parts.append(f"{system}: {chosen}")
-    return f"{TITLE}. Chosen: {'; '.join(parts)}."
+    return f"{title}. Chosen: {'; '.join(parts)}."

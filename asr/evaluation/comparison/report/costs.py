@@ -82,8 +82,8 @@ def _soonest(comparison: Comparison) -> list[str]:
     unsure = [name for name in compared if name not in sure]
     told = f", which is not told from {shortlist(unsure)}" if unsure else ""
     return [
-        f"First at {percent(comparison.target.wer)} % WER on dev: {first.system}{told}, after {least}"
-        f"{number(first.mean)} updates on average ({first.num_reached} of {first.num_runs} runs)."
+        f"First at {percent(comparison.target.wer)} % {comparison.rate_name} on dev: {first.system}{told}, after "
+        f"{least}{number(first.mean)} updates on average ({first.num_reached} of {first.num_runs} runs)."
     ]
 
 

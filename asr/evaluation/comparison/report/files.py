@@ -51,7 +51,7 @@ def write_report_files(comparison: Comparison, folder: Path) -> list[Path]:
 def write_json(comparison: Comparison, folder: Path) -> Path:
     """Write ``comparison.json``, the result without curves and errors per utterance; return its path.
 
-    Rates are fractions; unknown values are null.
+    Rates are fractions, those of characters too are called ``wer`` (see ``unit``); unknown values are null.
 
     Raises:
         FileExistsError: the file exists.
@@ -71,6 +71,7 @@ def write_json(comparison: Comparison, folder: Path) -> Path:
     ]
     data = {
         "title": comparison.title,
+        "unit": comparison.unit,
         "level": comparison.level,
         "target": None if comparison.target is None else asdict(comparison.target),
         "times_to_target": [asdict(times) for times in comparison.times],

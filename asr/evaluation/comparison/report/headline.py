@@ -32,7 +32,7 @@ def headline(found: SetComparison, level: float) -> list[str]:
     first = f"{best.system} {_claim(found, best)}: {percent(best.wer_mean)} % {interval(best.low, best.high)}."
     covers = f"over {best.scope}."
     if best.scope == "this run only":
-        covers = "of this run only: another seed may give another WER."
+        covers = f"of this run only: another seed may give another {found.rate_name}."
     chosen = chosen_best(found)
     sentences = [first, f"The brackets show the {100 * level:g} % interval{f', {chosen},' if chosen else ''} {covers}"]
     sentences += [*_failures(found), *_units(found)]
@@ -44,7 +44,7 @@ def headline(found: SetComparison, level: float) -> list[str]:
 
 
 def _failures(found: SetComparison) -> list[str]:
-    """Return a sentence on runs that failed or never came below a WER of 100 %, if there are any."""
+    """Return a sentence on runs that failed or never came below an error rate of 100 %, if there are any."""
     counts = {row.system: row.reliability for row in found.rows} | dict(found.gone)
     some = [
         f"{name} {one.num_learned} of {one.num_runs}" for name, one in counts.items() if one.num_learned < one.num_runs
@@ -52,8 +52,8 @@ def _failures(found: SetComparison) -> list[str]:
     if not some:
         return []
     return [
-        f"Not every run has learned, to a WER below 100 %: {shortlist(some)}; error rates and verdicts are those of "
-        "the runs that have, where any has."
+        f"Not every run has learned, to a {found.rate_name} below 100 %: {shortlist(some)}; error rates and verdicts "
+        "are those of the runs that have, where any has."
     ]
 
 
@@ -66,8 +66,8 @@ def _units(found: SetComparison) -> list[str]:
     tell = f"tell as much as {found.effective_units:.1f} of one size would"
     if found.num_speakers > 2 and found.effective_units <= found.num_speakers / 2:
         return [
-            f"Few of the {found.num_speakers} speakers have most of the words: together they {tell}, and the intervals "
-            "are as wide as that asks for."
+            f"Few of the {found.num_speakers} speakers have most of the {found.unit}s: together they {tell}, and the "
+            "intervals are as wide as that asks for."
         ]
     if found.effective_units < FEW_SPEAKERS:
         return [
@@ -79,13 +79,13 @@ def _units(found: SetComparison) -> list[str]:
 
 def _claim(found: SetComparison, best: Row) -> str:
     if len(found.rows) == 1:
-        return "has this WER"
+        return f"has this {found.rate_name}"
     if len(best.seeds) == 1:
-        return "had the lowest WER, but with only one seed"
+        return f"had the lowest {found.rate_name}, but with only one seed"
     others = [row.to_best for row in found.rows if row is not best]
     sure = all(difference is not None and difference.verdict == "worse" for difference in others)
     among = "" if best is found.rows[0] else " of the systems with several seeds"
-    return f"is best{among}" if sure else f"has the lowest WER{among}"
+    return f"is best{among}" if sure else f"has the lowest {found.rate_name}{among}"
 
 
 def _against_best(found: SetComparison, best: Row) -> list[str]:

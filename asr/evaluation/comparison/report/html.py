@@ -41,7 +41,7 @@ def report_page(comparison: Comparison, plots: Plots) -> str:
         speed=speed_tables(comparison),
         costs=cost_table(comparison),
         runs=run_table(comparison),
-        explanations=explanations(comparison.level),
+        explanations=explanations(comparison.level, comparison.rate_name),
         inline=lambda plot: Markup(inline_svg(plot.svg, plot.name, printable(plot.alt))),
         breakable=_breakable,
     )

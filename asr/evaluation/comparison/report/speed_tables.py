@@ -22,14 +22,14 @@ from asr.evaluation.formatting import (
 
 def speed_tables(comparison: Comparison) -> list[Table]:
     """Return times to the target, if there is one, and WERs at equal time, if the runs logged times."""
-    tables = []
+    tables, level, rate_name = [], comparison.level, comparison.rate_name
     if comparison.target is not None:
-        tables = [_time_table(times, comparison.target, comparison.level) for times in comparison.times]
+        tables = [_time_table(times, comparison.target, level, rate_name) for times in comparison.times]
     equal = comparison.equal_time
-    return tables if equal is None else [*tables, _progress_table(equal, comparison.level)]
+    return tables if equal is None else [*tables, _progress_table(equal, level, rate_name)]
 
 
-def _time_table(times: TimesToTarget, target: Target, level: float) -> Table:
+def _time_table(times: TimesToTarget, target: Target, level: float, rate_name: str) -> Table:
     shown, what = (duration, "Time") if times.axis == "seconds" else (number, "Updates")
     rows, are_all = [], True
     for row in times.rows:
@@ -46,10 +46,10 @@ def _time_table(times: TimesToTarget, target: Target, level: float) -> Table:
             "ratios too."
         )
     when = "fixed before" if target.is_fixed else "chosen after the runs"
-    return Table(f"{what} to {100 * target.wer:g} % WER on dev ({when})", columns, rows, [" ".join(notes)])
+    return Table(f"{what} to {100 * target.wer:g} % {rate_name} on dev ({when})", columns, rows, [" ".join(notes)])
 
 
-def _progress_table(equal: EqualTime, level: float) -> Table:
+def _progress_table(equal: EqualTime, level: float, rate_name: str) -> Table:
     rows = [
         [
             Cell(row.system),
@@ -61,14 +61,17 @@ def _progress_table(equal: EqualTime, level: float) -> Table:
         ]
         for row in equal.rows
     ]
-    columns = [SYSTEM, Column("WER % on dev"), *_contrast_columns(equal, "points", level), Column("mean WER %")]
+    contrast_columns = _contrast_columns(equal, "points", level)
+    columns = [SYSTEM, Column(f"{rate_name} % on dev"), *contrast_columns, Column(f"mean {rate_name} %")]
     notes = [
         "Training time includes the optimizer's own, not validations; a slower run is not at the end of its schedule.",
         *_about_contrasts(equal, "Difference", level),
-        "Mean WER: over the updates that all runs had (area under the curve), from 100 % at the start.",
+        f"Mean {rate_name}: over the updates that all runs had (area under the curve), from 100 % at the start.",
     ]
     if equal.num_earlier:
-        notes.append(f"{count(equal.num_earlier, 'run')} had the last validation before, and count with its WER.")
+        notes.append(
+            f"{count(equal.num_earlier, 'run')} had the last validation before, and count with its {rate_name}."
+        )
     title = f"After {duration(equal.seconds)} of training"
     columns += [Column(name, in_terminal=False) for name in ("± sd", "seeds")]
     return Table(title, columns, rows, [" ".join(notes)])

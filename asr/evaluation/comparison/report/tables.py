@@ -125,10 +125,10 @@ def wer_table(found: SetComparison, level: float) -> Table:
         ]
         for row in found.rows
     ]
-    columns = [SYSTEM, Column("WER %"), *columns, Column(f"{100 * level:g} % interval"), Column("seeds")]
+    columns = [SYSTEM, Column(f"{found.rate_name} %"), *columns, Column(f"{100 * level:g} % interval"), Column("seeds")]
     chosen = chosen_best(found)
     notes = [f"Each interval for itself; that of {best} is {chosen}."] if chosen else []
-    return Table("Word error rates", columns, rows, notes)
+    return Table(f"{found.unit.capitalize()} error rates", columns, rows, notes)
 
 
 def reliability_table(found: SetComparison) -> Table | None:
@@ -149,9 +149,10 @@ def reliability_table(found: SetComparison) -> Table | None:
         ]
         for name, one, mean, mean_of_all in systems
     ]
-    columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", "WER % of those", "WER % of all"))]
+    rate = found.rate_name
+    columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", f"{rate} % of those", f"{rate} % of all"))]
     notes = [
-        "Learned: a WER below 100 %; a run that failed has not learned. p: Fisher's exact test against the "
+        f"Learned: a {rate} below 100 %; a run that failed has not learned. p: Fisher's exact test against the "
         "system of which most runs learned, corrected for all pairs."
     ]
     return Table("Runs that learned", columns, rows, notes)
@@ -190,7 +191,7 @@ def _differences(
     # on a phone the first two fit beside the names
     columns = (
         *(Column(f"points [{100 * level:g} %]"), Column("p (adjusted)"), Column("verdict", is_text=True)),
-        *(Column("P(lower WER)"), Column("seeds")),
+        *(Column(f"P(lower {found.rate_name})"), Column("seeds")),
     )
     rows = []
     for system, difference in differences.items():
@@ -222,25 +223,25 @@ def run_table(comparison: Comparison) -> Table:
         for name in comparison.systems
         for run in sorted(comparison.runs_of(name), key=lambda run: run.seed)
     ]
-    columns = [Column("seed"), Column("lr"), *(Column(f"WER % on {name}") for name in sets)]
+    columns = [Column("seed"), Column("lr"), *(Column(f"{comparison.rate_name} % on {name}") for name in sets)]
     return Table("All runs", [SYSTEM, *columns, Column("folder", is_text=True)], rows)
 
 
-def explanations(level: float) -> Mapping[str, str]:
+def explanations(level: float, rate_name: str) -> Mapping[str, str]:
     """Return what the terms in the tables mean."""
     false_alarms = f"{100 * (1 - level):.3g}"
     return {
-        "Interval": "Another seed would give another WER, and so would other speakers. The interval covers both: the "
-        "spread between seeds, and the spread among speakers that all seeds share (among utterances if speakers are "
-        "unknown). With one seed it comes from resampling speakers or utterances (bootstrap) and covers this run only; "
-        "another seed may be far outside.",
-        "Difference": "In points of WER, on the seeds that both systems have and on the same speakers, so that what is "
-        "hard for both cancels out. Negative: the system is better.",
+        "Interval": f"Another seed would give another {rate_name}, and so would other speakers. The interval covers "
+        "both: the spread between seeds, and the spread among speakers that all seeds share (among utterances if "
+        "speakers are unknown). With one seed it comes from resampling speakers or utterances (bootstrap) and covers "
+        "this run only; another seed may be far outside.",
+        "Difference": f"In points of {rate_name}, on the seeds that both systems have and on the same speakers, so "
+        "that what is hard for both cancels out. Negative: the system is better.",
         "p (adjusted), verdict, interval of a difference": "Corrected for all pairs of systems that are tested on the "
         f"test set: at most {false_alarms} of 100 such test sets have any false verdict, or any interval that misses "
         "the true difference. Two systems are told apart if 0 is outside their interval, or is its end, and only then.",
         "Cannot distinguish": "This does not mean that two systems are equal: more seeds may tell them apart.",
-        "P(lower WER)": "Share of all pairs of seeds in which the system has the lower WER.",
+        f"P(lower {rate_name})": f"Share of all pairs of seeds in which the system has the lower {rate_name}.",
         "80 of 100": "Larger differences are found more often, smaller ones less often; with more seeds all are. From "
         "the spread over seeds of all systems together, at the level of the first verdict.",
     }

@@ -34,7 +34,9 @@ def tables(comparison: Comparison) -> Iterator[Group | Text]:
         yield from map(_rendered, section.differences)
         yield from (_rendered(weights[name]) for name in [section.name] if name in weights)
     yield from map(_rendered, [*speed_tables(comparison), cost_table(comparison)])
-    yield Group(*(Text(f"{term}: {text}") for term, text in explanations(comparison.level).items()))
+    yield Group(
+        *(Text(f"{term}: {text}") for term, text in explanations(comparison.level, comparison.rate_name).items())
+    )
     answers = [(section.name, section.headline) for section in set_sections(comparison)]
     for name, sentences in [*answers, ("speed, memory, tuning", overall(comparison))]:
         yield Group(Text(name, style="bold"), *(Text(sentence.translate(PLAIN)) for sentence in sentences))

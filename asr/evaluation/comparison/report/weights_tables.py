@@ -33,7 +33,7 @@ def _wers(comparison: Comparison, found: SetComparison) -> dict[str, dict[str, l
 
 def _table(found: SetComparison, wers: dict[str, dict[str, list[float]]]) -> Table:
     rows = [[Cell(row.system), *(_cell(wers[kind].get(row.system)) for kind in wers)] for row in found.rows]
-    columns = [SYSTEM, *(Column(f"{kind} WER %") for kind in wers)]
+    columns = [SYSTEM, *(Column(f"{kind} {found.rate_name} %") for kind in wers)]
     note = (
         "Means over seeds ± sd. Best: the checkpoint that was best on dev. Last: the newest. Average: the mean of the "
         "weights over about the last third of training."
@@ -56,6 +56,6 @@ def _order(found: SetComparison, wers: dict[str, dict[str, list[float]]]) -> lis
     first, *others = orders
     changed = [kind for kind in others if orders[kind] != orders[first]]
     if not changed:
-        return [f"The order of the systems by mean WER is the same with {', '.join(wers)}."]
+        return [f"The order of the systems by mean {found.rate_name} is the same with {', '.join(wers)}."]
     listed = "; ".join(f"with {kind}: {shortlist(orders[kind])}" for kind in (first, *changed))
-    return [f"The order of the systems by mean WER depends on the weights: {listed}."]
+    return [f"The order of the systems by mean {found.rate_name} depends on the weights: {listed}."]

@@ -12,7 +12,7 @@ from asr.evaluation.comparison.inputs.runs import Curve
 from asr.evaluation.comparison.speed import Axis
 
 Array = NDArray[np.float64]
-DEV_WER = "val/wer"
+DEV_WER = "val/wer"  # of a run that is scored by character the CER
 MAX_POINTS = 120  # of a grid; more cannot be seen
 SMOOTHED_SHARE = 50  # a loss is averaged over 1/50 of its points
 

@@ -27,12 +27,12 @@ def test_what_a_sweep_writes_is_read_and_drawn(tmp_path):
         Tuning("adamw", ((0.01, 0.5), (0.02, 0.3), (0.05, math.inf)), 0.02, False),
         Tuning("adamw", ((0.01, 0.2), (0.03, 0.4)), 0.01, True),
     ]
-    plot = plot_trials(found, line_styles(["adamw"], None))
+    plot = plot_trials(found, line_styles(["adamw"], None), "WER")
     assert ">edge<" in plot.svg
     assert plot.svg.count(">edge<") == 1
     assert "adamw: 0.02 with 30.00 %, 0.01 with 20.00 % at the edge" in plot.alt
     # of systems that are not compared nothing is drawn
-    assert plot_trials(found, line_styles(["eve"], None)) is None
+    assert plot_trials(found, line_styles(["eve"], None), "WER") is None
 
 
 GOOD = {"trials": [{"settings": {"optimizer.lr": 0.1}, "wer": 0.5}], "chosen": {"optimizer.lr": 0.1}, "at_edge": False}
