@@ -171,7 +171,9 @@ CHANGES = {
     "a link to nothing": (lambda path: (path.unlink(), path.symlink_to("nothing")), "missing audio"),
     "a link to itself": (lambda path: (path.unlink(), path.symlink_to(path.name)), "missing audio"),
     "a link to a device": (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "not a regular file"),
-    "not finite": (not_finite, "not finite"),
+    "not finite": (not_finite, "changed audio"),  # what it holds now is not read
+    "another of its length": (lambda path: write_audio(path, 1.0), "changed audio"),
+    "longer": (lambda path: write_audio(path, 1.2), "changed audio"),
 }
 
 
@@ -187,12 +189,21 @@ def test_audio_that_has_changed_is_left_out_with_its_reason(tmp_path, change, re
     assert reason in batch.skipped[0][1]
 
 
-def test_audio_that_was_written_anew_is_read(tmp_path):
+def test_audio_that_was_put_back_is_read_and_another_file_of_the_same_size_is_not(tmp_path):
     prepared = run(tmp_path, Recipe())
     cuts = list(prepared.cuts("train"))
-    write_audio(Path(cuts[1].recording.sources[0].source), 1.2)
+    file = Path(cuts[1].recording.sources[0].source)
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content)
     batch = SpeechDataset(SPEC.features, prepared.tokenizer)[(0, CutSet.from_cuts(cuts))]
     assert (len(batch), batch.skipped) == (3, ())
+    samples, rate_hz = soundfile.read(file, dtype="int16")
+    soundfile.write(file, samples[::-1], rate_hz)
+    assert file.stat().st_size == len(content)
+    batch = SpeechDataset(SPEC.features, prepared.tokenizer)[(0, CutSet.from_cuts(cuts))]
+    assert [cut for cut, _ in batch.skipped] == ["train-1"]
+    assert "changed audio" in batch.skipped[0][1]
 
 
 def test_a_test_set_that_cannot_be_read_ends_an_evaluation_with_1(programs, corpus):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,10 @@ READER = "LibsndfileBackend"
 os.environ["LHOTSE_AUDIO_BACKEND"] = READER
 set_current_audio_backend(FilesAndShards())
 
-BYTES = "audio_bytes"  # custom field of prepared cuts: the size of their audio files when they were checked
+# custom fields of prepared cuts, of their audio when it was checked: bytes of all files, and a checksum of what is in
+# the middle of each, which tells files of one size apart
+BYTES, MIDDLE = "audio_bytes", "audio_middle_crc32"
+MIDDLE_BYTES = 4096
 
 
 def refuse_foreign_sources(recordings: Iterable[Recording]) -> None:
@@ -68,33 +72,44 @@ def audio_problem(recording: Recording) -> str | None:
     return _problem(recording, read_end=True)
 
 
-def remember_size(cut: Cut) -> None:
-    """Store the size of a cut's audio files in it, or checksums, so that a change is noticed without decoding them."""
+def remember_content(cut: Cut) -> None:
+    """Store in a cut what its audio files hold, so that a change is noticed without decoding them."""
     for source in cut.recording.sources:
         if member := ShardMember.find(source.source):
             source.source = str(member.checked())
-    cut.custom = {**(cut.custom or {}), BYTES: _num_bytes(cut.recording)}
+    cut.custom = {**(cut.custom or {}), **_content(cut.recording)}
 
 
 def refuse_changed(cut: Cut) -> None:
-    """Refuse audio that has changed since its cut was prepared; reads no more than headers if its size is the same.
+    """Refuse audio that has changed since its cut was prepared; reads no more than its header and 4 kB.
 
     Raises:
-        ValueError: it is missing, no regular file, or does not fit its manifest.
+        ValueError: it is missing, no regular file, does not fit its manifest, or is not what it was.
         UnusableShard: it is in a shard that is missing or has changed.
     """
     problem = _problem(cut.recording, read_end=False)
     if problem is None:
-        size = _num_bytes(cut.recording)
-        changed = size != (cut.custom or {}).get(BYTES, size)
-        problem = audio_problem(cut.recording) if changed else None
+        found, known = _content(cut.recording), cut.custom or {}
+        if changed := [key for key in found if key in known and known[key] != found[key]]:
+            now = f"{found[BYTES]} bytes, not {known[BYTES]}" if BYTES in changed else "other bytes in its middle"
+            # a broken file is called that
+            problem = audio_problem(cut.recording) or f"changed audio: {cut.recording.sources[0].source} has {now}"
     if problem:
         raise ValueError(f"{problem} (changed since it was prepared)")
 
 
-def _num_bytes(recording: Recording) -> int:
-    members = ((ShardMember.find(source.source), source.source) for source in recording.sources)
-    return sum(member.num_bytes if member else os.stat(path).st_size for member, path in members)
+def _content(recording: Recording) -> dict[str, int]:
+    """Return size and checksum of the audio; parts of shards have a checksum of their own."""
+    num_bytes = crc32 = 0
+    for source in recording.sources:
+        if member := ShardMember.find(source.source):
+            num_bytes += member.num_bytes
+            continue
+        with open(source.source, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - MIDDLE_BYTES) // 2)
+            num_bytes, crc32 = num_bytes + size, zlib.crc32(file.read(MIDDLE_BYTES), crc32)
+    return {BYTES: num_bytes, MIDDLE: crc32}
 
 
 def _problem(recording: Recording, read_end: bool) -> str | None:

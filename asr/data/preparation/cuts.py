@@ -13,7 +13,7 @@ from lhotse.utils import add_durations, fastcopy
 
 from asr.console import track
 from asr.data.features import Features
-from asr.data.manifests.audio_checks import audio_problem, remember_size
+from asr.data.manifests.audio_checks import audio_problem, remember_content
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.decoding_limits import RATES_HZ, too_long
 from asr.data.manifests.import_manifests import import_manifests
@@ -114,7 +114,7 @@ def check_cuts(
         else:
             cut.supervisions = [fastcopy(supervision, text=text)]
             if cut.has_recording:
-                remember_size(cut)
+                remember_content(cut)
             checked.cuts.append(cut)
     return checked
 

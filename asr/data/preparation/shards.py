@@ -27,7 +27,7 @@ from lhotse.utils import fastcopy
 
 from asr.data.features import cause
 from asr.data.jobs import run_jobs
-from asr.data.manifests.audio_checks import BYTES
+from asr.data.manifests.audio_checks import BYTES, MIDDLE
 from asr.data.manifests.plain_items import to_line, to_plain
 from asr.data.manifests.shar_folders import INDEX
 from asr.data.manifests.shard_members import ShardMember, forget
@@ -284,14 +284,18 @@ def member_name(cut_id: str) -> str:
 def in_shard(cut: Cut, rate_hz: int, num_samples: int, member: ShardMember) -> Cut:
     """Return a cut whose audio is a member of a shard; nothing else changes for who reads it."""
     stored = _of_own_recording(cut, cut.id, rate_hz, num_samples, AudioSource("file", [0], str(member)))
-    return fastcopy(stored, custom={**(cut.custom or {}), BYTES: member.num_bytes})
+    return fastcopy(stored, custom={**_custom(cut), BYTES: member.num_bytes})
 
 
 def _placeholder(cut: Cut, name: str, rate_hz: int, num_samples: int) -> MonoCut:
     """Return the cut as lhotse's Shar holds it."""
     stored = _of_own_recording(cut, name, rate_hz, num_samples, AudioSource("shar", [0], ""))
-    custom = {key: value for key, value in (cut.custom or {}).items() if key != BYTES}
-    return fastcopy(stored, id=name, custom=custom or None)
+    return fastcopy(stored, id=name, custom=_custom(cut) or None)
+
+
+def _custom(cut: Cut) -> dict[str, Any]:
+    """Return a cut's custom fields but for those of the files that it was prepared from."""
+    return {key: value for key, value in (cut.custom or {}).items() if key not in (BYTES, MIDDLE)}
 
 
 def _of_own_recording(cut: Cut, recording_id: str, rate_hz: int, num_samples: int, source: AudioSource) -> MonoCut:
