@@ -39,11 +39,12 @@ def find_batch_size(
     data_module: DataModule,
     perturb: Any,
     module: TrainingModule,
-    world_size: int,
+    trainer: pl.Trainer,
 ) -> None:
     """Measure, print a table, and propose ``data.batch.max_duration_s``.
 
     ``perturb`` is the augmentation of the audio: its slowest speed is measured, which makes the longest cuts.
+    ``trainer`` knows the processes of the run.
     """
     if not is_first_process():
         return
@@ -55,10 +56,11 @@ def find_batch_size(
         return build_trainer(config, [], callbacks, **ALONE, max_steps=num_updates)
 
     # DDP keeps a second copy of the gradients in its buckets
-    copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad) if world_size > 1 else 0
+    copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+    copies = copies if trainer.world_size > 1 else 0
     console.print_line("measuring updates on the largest micro-batch of every duration bucket")
     text_lengths = prepared.ctc_lengths("train").num_ctc_frames
-    found = search_batch_size(module, dataset, order, text_lengths, make_trainer, copies)
+    found = search_batch_size(module, dataset, order, text_lengths, make_trainer, copies, trainer.num_devices)
     console.print(_table(found))
     for line in _conclusion(found, data_module.batch.max_duration_s):
         console.print_line(line)

@@ -114,9 +114,7 @@ def run(config: DictConfig) -> float | None:
     plan = _plan(config, job)
     if plan.config["find_batch_size"]:
         module = build_module(plan.config, plan.data, plan.prepared)
-        find_batch_size(
-            plan.config, plan.prepared, plan.data_module, plan.data.perturb, module, plan.trainer.world_size
-        )
+        find_batch_size(plan.config, plan.prepared, plan.data_module, plan.data.perturb, module, plan.trainer)
     else:
         with _open_run_folder(plan) as run_dir:
             if plan.needs_launcher:

@@ -127,6 +127,7 @@ def search_batch_size(
     text_lengths: np.ndarray,
     make_trainer: TrainerFactory,
     reserved: int = 0,
+    num_processes: int = 1,
 ) -> BatchSizeSearch:
     """Measure updates on the largest micro-batch of every bucket; weights and random state stay unchanged.
 
@@ -137,8 +138,9 @@ def search_batch_size(
         text_lengths: of its cuts.
         make_trainer: see `TrainerFactory`.
         reserved: bytes that a run will need in addition to what is measured here.
+        num_processes: of a run on this machine.
     """
-    memory = memory_of(make_trainer([], 1).strategy.root_device)
+    memory = memory_of(make_trainer([], 1).strategy.root_device, num_processes)
     with torch.random.fork_rng():  # training steps seed torch's generator
         buckets = [
             _measure(module, dataset, order, numbers, make_trainer, memory)

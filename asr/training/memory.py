@@ -57,11 +57,15 @@ class ProcessMemory:
     """The main memory in bytes that this process has gained since the construction of this object.
 
     Approximate: the system counts whole pages, and the allocator caches some. Attributes as above.
+
+    Args:
+        num_processes: that share what is available.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_processes: int = 1) -> None:
         self.name = "main memory (approximate: growth of resident memory)"
-        self.available = min(_in_status("MemAvailable", MEMINFO), _left_in_container(), _left_in_limits())
+        shared = min(_in_status("MemAvailable", MEMINFO), _left_in_container()) // num_processes
+        self.available = min(shared, _left_in_limits())
         self.before = _in_status("VmRSS")
 
     def now(self) -> int:
@@ -85,9 +89,9 @@ class ProcessMemory:
 DeviceMemory = CudaMemory | ProcessMemory
 
 
-def memory_of(device: torch.device) -> DeviceMemory:
-    """Return the memory of the device that a model is on."""
-    return CudaMemory(device) if device.type == "cuda" else ProcessMemory()
+def memory_of(device: torch.device, num_processes: int = 1) -> DeviceMemory:
+    """Return the memory of the device that a model is on; processes on a CPU share that of the machine."""
+    return CudaMemory(device) if device.type == "cuda" else ProcessMemory(num_processes)
 
 
 def _in_status(name: str, file: Path = STATUS) -> int:

@@ -115,6 +115,8 @@ def split_off(
     splits = {name: list(found) for name, found in segments.items() if name not in (UNSPLIT, "train")}
     left = [*segments.get("train", []), *segments.get(UNSPLIT, [])]
     missing = [kind for kind in fractions if not any(name.startswith(kind) for name in splits)]
+    if splits and not left:
+        raise ValueError(f"all utterances are of {' and '.join(sorted(splits))}: give some of split train")
     units, how, max_speakers = _units(left, len(missing))
     if len(units) <= len(missing):
         raise ValueError(

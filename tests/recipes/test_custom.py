@@ -105,6 +105,7 @@ def test_bad_items_are_dropped_with_their_reason(tmp_path):
         (["audio\ttext\tid", "audio 0.wav\thi\ta\u2028b"], "line 2: the id 'a.u2028b' holds an end of line"),
         (["audio\ttext\ttext", "audio 0.wav\thi\tho"], "'text' occurs more than once"),
         (["audio\ttext", "audio 0.wav\thi", "audio 1.wav\thi"], "too few"),
+        (["audio\ttext\tsplit", "audio 0.wav\thi\tdev"], "all utterances are of dev: give some of split train"),
     ],
 )
 def test_a_malformed_table_is_refused_with_its_line(tmp_path, lines, message):
@@ -119,6 +120,14 @@ def test_other_words_for_splits_are_understood_and_said(tmp_path):
     corpus = prepare_custom(tmp_path, source=table(tmp_path, "audio\ttext\tsplit", *rows))
     assert set(corpus.splits) == {"train", "dev", "test"}
     assert any("'valid' was read as 'dev'" in note for note in corpus.notes)
+
+
+def test_names_of_splits_may_be_decomposed(tmp_path):
+    names = wavs(tmp_path, 3)
+    rows = [f"{name}\thi\t{split}" for name, split in zip(names, ("train", "dev", "teste\u0301"), strict=True)]
+    assert set(prepare_custom(tmp_path, source=table(tmp_path, "audio\ttext\tsplit", *rows)).splits) == {
+        *("train", "dev", "test\u00e9")
+    }
 
 
 def lhotse_manifests(folder: Path, suffix: str = "") -> None:

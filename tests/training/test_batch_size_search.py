@@ -56,7 +56,7 @@ class Setup:
 
     def __init__(self, monkeypatch, most: float = math.inf) -> None:
         self.memory, self.trainers, self.module = FakeMemory(), [], tiny_module()
-        monkeypatch.setattr(batch_size_search, "memory_of", lambda device: self.memory)
+        monkeypatch.setattr(batch_size_search, "memory_of", lambda *_: self.memory)
 
         def see(_, args) -> None:
             self.memory.frames = args[0].shape[0] * args[0].shape[1]
@@ -156,6 +156,11 @@ def test_the_tightest_bucket_decides_and_nothing_is_promised_where_nothing_fits(
     assert search(7).proposed_s == 128
     assert search(1, base=2000).proposed_s == 0
     assert search(0).proposed_s == math.inf
+
+
+def test_processes_share_the_memory_of_a_machine():
+    alone, of_four = (memory_of(torch.device("cpu"), num).available for num in (1, 4))
+    assert of_four == pytest.approx(alone / 4, rel=0.2)
 
 
 def test_memory_of_a_process_sees_what_is_held_for_a_moment():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -117,7 +118,7 @@ def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
         audio=path.parent / audio,
         text=fields["text"],
         speaker=fields.get("speaker", "").strip() or None,
-        split=fields.get("split", "").strip().lower() or None,
+        split=unicodedata.normalize("NFC", fields.get("split", "").strip().lower()) or None,
     )
 
 

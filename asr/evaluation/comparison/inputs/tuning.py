@@ -74,5 +74,5 @@ def read_tuning(folder: Path) -> list[Tuning]:
         ]
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(map(str, first["loc"])) or "its content"
         raise ValueError(f"{path} is not what a sweep that tunes writes: {where}: {first['msg']}") from None
