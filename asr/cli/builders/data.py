@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -29,6 +30,7 @@ from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.saved_corpus import SavedCorpus
 from asr.data.preparation.table import print_table
 from asr.run_folder import usable_folder
+from asr.safe_io import named_path
 from asr.subprocesses import is_first_process
 from asr.text.tokenizer import KeptTokenizer
 from asr.training.unreadable import check_share
@@ -151,7 +153,27 @@ def _corpus(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callabl
         return recorded.partition("/")[0], make_corpus
     source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
     options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
-    return fingerprint({"prepare": options, "source": describe_source(source, source_files)}), make_corpus
+    described: dict[str, Any] = {"prepare": options, "source": describe_source(source, source_files)}
+    if places := _places(source, source_files is not visible_files):
+        described["places"] = places
+    return fingerprint(described), make_corpus
+
+
+def _places(source: str | None, may_be_manifests: bool) -> list[str]:
+    """Return the folders that relative names of audio start from: two tables of one text have audio of their own.
+
+    Args:
+        source: as it is named.
+        may_be_manifests: whether it may hold lhotse's manifests, whose names start from the current folder.
+    """
+    if source is None:
+        return []
+    path = named_path(source).resolve()
+    if path.suffix == ".tsv":
+        return [str(path.parent)]
+    if path.is_file() and not path.name.endswith((".jsonl", ".jsonl.gz")):
+        return []  # an archive, which is unpacked
+    return [str(path), *([os.getcwd()] if may_be_manifests else [])]
 
 
 @contextlib.contextmanager

@@ -104,12 +104,22 @@ def _content(recording: Recording) -> dict[str, int]:
     for source in recording.sources:
         if member := ShardMember.find(source.source):
             num_bytes += member.num_bytes
-            continue
-        with open(source.source, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - MIDDLE_BYTES) // 2)
-            num_bytes, crc32 = num_bytes + size, zlib.crc32(file.read(MIDDLE_BYTES), crc32)
+        else:
+            size, crc32 = file_content(Path(source.source), crc32)
+            num_bytes += size
     return {BYTES: num_bytes, MIDDLE: crc32}
+
+
+def file_content(path: Path, crc32: int = 0) -> tuple[int, int]:
+    """Return the size of a file and the checksum of what is in its middle, continued from that of another file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - MIDDLE_BYTES) // 2)
+        return size, zlib.crc32(file.read(MIDDLE_BYTES), crc32)
 
 
 def _problem(recording: Recording, read_end: bool) -> str | None:

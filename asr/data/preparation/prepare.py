@@ -15,6 +15,7 @@ from pathlib import Path
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.manifest_checks import contradiction
+from asr.data.preparation.audio_sample import refuse_changed_audio
 from asr.data.preparation.build import PrepareSpec, build_prepared
 from asr.data.preparation.prepared import INDEX, DamagedData, PreparedData
 from asr.data.preparation.saved_corpus import CORPUS_INDEX, SavedCorpus
@@ -51,6 +52,8 @@ def prepare(
     folder = corpus_folder / spec_name
     for path in (corpus_folder, folder):
         check_inside(path, root)
+    if spec.shards is not None or (spec.features.precomputed and spec.features.from_audio):
+        refuse_changed_audio(corpus_folder)
     found = _existing(folder, spec, quiet=True)
     if found is None and not may_prepare:
         of_shards = "" if spec.shards is None else ", and data.storage.dir=PATH of their shards"

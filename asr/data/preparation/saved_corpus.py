@@ -19,6 +19,7 @@ from asr.data.manifests.corpus import SPLIT, Corpus, Dropped, Manifests
 from asr.data.manifests.lhotse_jsonl import parse_manifests
 from asr.data.manifests.plain_items import to_line
 from asr.data.manifests.source_files import read_lines
+from asr.data.preparation.audio_sample import write_sample
 from asr.data.preparation.file_digests import describe_file, refuse_changed
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
@@ -110,6 +111,7 @@ class SavedCorpus:
             "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
             "files": {path.name: describe_file(path) for name in splits for path in _files(folder, name, splits[name])},
         }
+        write_sample(folder, corpus)
         write_whole(folder / CORPUS_INDEX, json.dumps(index, indent=None))
         # read back, so that an interrupted and an uninterrupted call use the same
         return cls.load(folder)
