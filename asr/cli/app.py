@@ -185,9 +185,11 @@ def _compose_and_run(config_name: str, task: Callable[[DictConfig], object]) -> 
 def _check_environment() -> None:
     given = os.environ.get(TOLERANCE, "0.5")
     with contextlib.suppress(ValueError):
-        if math.isfinite(float(given)):
+        if 0 <= float(given) < math.inf:
             return
-    raise ConfigError(f"the variable {TOLERANCE} must be a number of seconds, given {given!r}; correct or unset it")
+    raise ConfigError(
+        f"the variable {TOLERANCE} must be a number of seconds of at least 0, given {given!r}; correct or unset it"
+    )
 
 
 def quieten() -> None:

@@ -71,12 +71,13 @@ def test_a_launcher_of_a_cluster_that_is_not_there_is_refused_before_any_job(sma
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("value", ["x", "nan"])
+@pytest.mark.parametrize("value", ["x", "nan", "-1"])
 def test_a_tolerance_of_lhotse_that_is_no_number_is_named(small_run, tmp_path, value):
     variable = {"LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE": value}
     ended = small_run.run("train", *TINY, f"run_dir={tmp_path / 'run'}", environment=variable)
     assert ended.code == 2, ended.printed
-    assert f"LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE must be a number of seconds, given '{value}'" in ended.last_line
+    said = f"LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE must be a number of seconds of at least 0, given '{value}'"
+    assert said in ended.last_line
 
 
 @pytest.mark.parametrize(("length", "code"), [(76, 2), (75, 0)])

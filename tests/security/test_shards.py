@@ -221,6 +221,14 @@ def piped(folder: Path) -> None:
 FOLDERS = {
     "audio without cuts": (without("cuts.000000.jsonl.gz"), "recording.000000.tar has no cuts"),
     "cuts without audio": (without("recording.000000.tar"), "no jsonl manifest|audio of type 'shar'"),
+    "two of one number": (
+        lambda folder: (folder / "cuts.0.jsonl.gz").write_bytes((folder / "cuts.000000.jsonl.gz").read_bytes()),
+        r"cuts\.0\.jsonl\.gz and cuts\.000000\.jsonl\.gz are both of one shard; keep one",
+    ),
+    "packed and unpacked": (
+        lambda folder: (folder / "cuts.000000.jsonl").write_text(""),
+        r"cuts\.000000\.jsonl and cuts\.000000\.jsonl\.gz are both of one shard",
+    ),
     "a gap in the numbers": (second, "shard 1 is missing, between 0 and 2"),
     "features alone": (
         lambda folder: (folder / "recording.000000.tar").rename(folder / "features.000000.tar"),

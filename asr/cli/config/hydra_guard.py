@@ -102,7 +102,9 @@ def _check_yamls(folder: Path, trusted: bool) -> None:
             raise ConfigError(f"{root} holds more than {MAX_FILES} files; name a folder of configs alone")
         # Hydra follows links, and the search above does not
         if path.is_symlink() and not trusted and not path.resolve().is_relative_to(root):
-            raise ConfigError(f"{path} leads out of the folder of configs, to {path.resolve()}; remove it")
+            raise ConfigError(
+                f"{path} leads out of the folder of configs, to {path.resolve()}; name a folder of configs alone"
+            )
         if path.suffix != ".yaml":
             continue
         for value in checked_scalars(path):

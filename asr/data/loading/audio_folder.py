@@ -76,6 +76,8 @@ class AudioFolder:
         if problem := too_long(cut, rate_hz):
             raise ValueError(f"{self.key}: {recording.id}: {problem}")
         samples: np.ndarray = at_rate(cut, rate_hz).load_audio()[0]
+        if not np.isfinite(samples).all():
+            raise ValueError(f"{self.key}: {recording.id} holds samples that are not finite; mend or remove it")
         return samples if size is None else part_of(samples, size, rng)
 
 

@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -61,11 +61,8 @@ def find_shards(folder: Path) -> list[Shard]:
     Raises:
         ValueError: one lacks cuts or audio, or one is missing between two others.
     """
-    names = {path.name: path for path in folder.iterdir()}
-    cuts, tars = (
-        {str(found[1] or ""): path for name, path in names.items() if (found := kind.fullmatch(name))}
-        for kind in (CUTS, AUDIO)
-    )
+    names = {path.name: path for path in sorted(folder.iterdir())}
+    cuts, tars = (_by_number(names, kind) for kind in (CUTS, AUDIO))
     is_numbered = any(number.isdecimal() for number in cuts)
     if not tars and not (is_numbered and any(name.endswith((".tar", ".tar.gz")) for name in names)):
         return []
@@ -80,6 +77,20 @@ def find_shards(folder: Path) -> list[Shard]:
         if after != before + 1:
             raise ValueError(f"{folder}: shard {before + 1} is missing, between {before} and {after}: restore it")
     return [Shard(cuts[number], tars[number]) for number in sorted(cuts)]
+
+
+def _by_number(names: Mapping[str, Path], kind: re.Pattern[str]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    shards: dict[str | int, str] = {}
+    for name, path in names.items():
+        if match := kind.fullmatch(name):
+            number = str(match[1] or "")
+            # 0 and 000000 are one
+            first = shards.setdefault(int(number) if number.isdecimal() else number, name)
+            if first != name:
+                raise ValueError(f"{path.parent}: {first} and {name} are both of one shard; keep one of them")
+            found[number] = path
+    return found
 
 
 def refuse_incomplete(folder: Path) -> None:

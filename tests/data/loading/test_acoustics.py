@@ -210,6 +210,16 @@ def test_noise_that_cannot_be_used_is_refused_by_name(noise, tmp_path):
         AddNoise(0.5, str(noise)).files.check()
 
 
+def test_noise_that_is_not_finite_is_named_when_it_is_read(tmp_path):
+    soundfile.write(tmp_path / "nan.wav", np.full(8000, np.nan, np.float32), 8000, subtype="FLOAT")
+    files = AddNoise(0.5, str(tmp_path)).files
+    files.check()
+    with pytest.raises(
+        ValueError, match=r"noise\.folder: .*nan\.wav holds samples that are not finite; mend or remove"
+    ):
+        files.read(8000, np.random.default_rng(0), 100)
+
+
 def test_the_digest_of_files_changes_with_them(noise):
     acoustics = Acoustics(noise=AddNoise(0.5, str(noise)))
     before = acoustics.digest()

@@ -29,9 +29,7 @@ def test_features_of_other_audio_are_refused(tmp_path):
     run(tmp_path, recipe, PRECOMPUTED)
     kept = path.read_bytes()
     reversed_in_time(path)
-    with pytest.raises(
-        ValueError, match=f"{path.name} has changed since the data in .*; restore it"
-    ):
+    with pytest.raises(ValueError, match=f"{path.name} has changed since the data in .*; restore it"):
         run(tmp_path, recipe, PRECOMPUTED)
     path.write_bytes(kept)
     run(tmp_path, recipe, PRECOMPUTED)
