@@ -68,7 +68,7 @@ def test_features_without_audio_are_taken_as_they_are():
     }
 
 
-@pytest.mark.parametrize(("fast_characters_hz", "factors"), [(9.9, []), (10.1, [2]), (30.0, [2])])
+@pytest.mark.parametrize(("fast_characters_hz", "factors"), [(13.9, []), (14.1, [2]), (30.0, [2])])
 def test_the_rate_of_encodings_follows_that_of_characters(fast_characters_hz, factors):
     assert list(chosen(1.0, fast_characters_hz=fast_characters_hz)[0].values()) == factors
 
