@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -51,8 +52,7 @@ def _complete(entry: Mapping[str, Any], key: str, num_jobs: object) -> dict[str,
     _check(entry, key)
     options, name = dict(entry.get("prepare") or {}), entry.get("name")
     if "_target_" not in options:  # of a run that is resumed it is complete
-        own = OmegaConf.to_container(compose("train", overrides=[f"recipe={entry['recipe']}"]).data, resolve=True)
-        assert isinstance(own, dict)
+        own = _data_of(entry["recipe"])
         options = {**own["prepare"], **options}
         name = own["corpus"] if name is None else name
         if "num_jobs" in options:
@@ -62,6 +62,13 @@ def _complete(entry: Mapping[str, Any], key: str, num_jobs: object) -> dict[str,
     return {"recipe": entry["recipe"], "name": name, **{k: entry.get(k) for k in ("source", "weight")}} | {
         "prepare": options
     }
+
+
+@functools.cache  # most corpora of a mixture are of one recipe
+def _data_of(recipe: str) -> dict[str, Any]:
+    """Return the data options of a recipe, which must not be changed."""
+    own: Any = OmegaConf.to_container(compose("train", overrides=[f"recipe={recipe}"]).data, resolve=True)
+    return dict(own)
 
 
 def _check(entry: Mapping[str, Any], key: str) -> None:
