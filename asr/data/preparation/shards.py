@@ -18,16 +18,11 @@ import tarfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
-
-from lhotse import AudioSource, Recording
-from lhotse.cut import Cut, MonoCut
-from lhotse.utils import fastcopy
 
 from asr.data.features import cause
 from asr.data.jobs import run_jobs
-from asr.data.manifests.audio_checks import BYTES, MIDDLE
 from asr.data.manifests.plain_items import to_line, to_plain
 from asr.data.manifests.shar_folders import INDEX
 from asr.data.manifests.shard_members import ShardMember, forget
@@ -36,6 +31,7 @@ from asr.data.preparation.parts import Part, SplitParts, cut_of, unreadable
 from asr.data.preparation.progress import track_hours
 from asr.data.preparation.saved_corpus import GZIP_LEVEL
 from asr.data.preparation.shard_audio import encoded, refuse_rate
+from asr.data.preparation.shard_cuts import in_shard, member_name, placeholder
 from asr.errors import refuse_lack_of_resources
 from asr.plain_data import read_json
 from asr.safe_io import TEMPORARY, naming, refuse_links_outside, sync, write_whole
@@ -211,10 +207,10 @@ class WriteShard:
                     continue
                 rate_hz, num_samples = cut.sampling_rate, len(samples)
                 name = member_name(cut.id)
-                placeholder = _placeholder(cut, name, rate_hz, num_samples)
+                held = placeholder(cut, name, rate_hz, num_samples)
                 offset = _add(tar, name + ending, content)
-                _add(tar, f"{name}.json", f"{json.dumps(to_plain(placeholder.recording))}\n".encode())
-                cuts.write(to_line(placeholder).encode())
+                _add(tar, f"{name}.json", f"{json.dumps(to_plain(held.recording))}\n".encode())
+                cuts.write(to_line(held).encode())
                 members.append([rate_hz, num_samples, offset, len(content), zlib.crc32(content)])
         return {"members": members, "dropped": dropped}
 
@@ -271,37 +267,6 @@ def _are_members(index: Mapping[str, Any]) -> bool:
     return are_numbers and all(
         isinstance(one, list) and len(one) == 2 and all(isinstance(text, str) for text in one) for one in dropped
     )
-
-
-def member_name(cut_id: str) -> str:
-    """Return the name of a cut in a tar, which lhotse compares with its id: the id, unless that is no plain name."""
-    path = PurePosixPath(f"{cut_id}.x")
-    is_inside = not path.is_absolute() and ".." not in path.parts and "\0" not in cut_id
-    is_plain = is_inside and str(path.parent / path.stem) == cut_id
-    return cut_id if is_plain and len(cut_id) < 200 else hashlib.sha256(cut_id.encode()).hexdigest()[:32]
-
-
-def in_shard(cut: Cut, rate_hz: int, num_samples: int, member: ShardMember) -> Cut:
-    """Return a cut whose audio is a member of a shard; nothing else changes for who reads it."""
-    stored = _of_own_recording(cut, cut.id, rate_hz, num_samples, AudioSource("file", [0], str(member)))
-    return fastcopy(stored, custom={**_custom(cut), BYTES: member.num_bytes})
-
-
-def _placeholder(cut: Cut, name: str, rate_hz: int, num_samples: int) -> MonoCut:
-    """Return the cut as lhotse's Shar holds it."""
-    stored = _of_own_recording(cut, name, rate_hz, num_samples, AudioSource("shar", [0], ""))
-    return fastcopy(stored, id=name, custom=_custom(cut) or None)
-
-
-def _custom(cut: Cut) -> dict[str, Any]:
-    """Return a cut's custom fields but for those of the files that it was prepared from."""
-    return {key: value for key, value in (cut.custom or {}).items() if key not in (BYTES, MIDDLE)}
-
-
-def _of_own_recording(cut: Cut, recording_id: str, rate_hz: int, num_samples: int, source: AudioSource) -> MonoCut:
-    recording = Recording(recording_id, [source], rate_hz, num_samples, cut.duration, channel_ids=[0])
-    own = [fastcopy(segment, recording_id=recording_id, channel=0) for segment in cut.supervisions]
-    return MonoCut(cut.id, 0.0, cut.duration, 0, own, recording=recording, custom=cut.custom)
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> int:

@@ -21,7 +21,8 @@ from asr.data.manifests.shard_members import forget
 from asr.data.preparation import shards as shards_module
 from asr.data.preparation.fingerprint import describe_source
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.shards import ShardStorage, member_name
+from asr.data.preparation.shard_cuts import member_name
+from asr.data.preparation.shards import ShardStorage
 from asr.errors import RunFailed
 from tests.data.corpora import SPEC, Killed, Pair, Recipe, contents, dropped, ids, noise, run, utterance
 
