@@ -56,8 +56,9 @@ def find_batch_size(
         return build_trainer(config, [], callbacks, **ALONE, max_steps=num_updates)
 
     # DDP keeps a second copy of the gradients in its buckets
-    copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-    copies = copies if trainer.world_size > 1 else 0
+    copies = 0
+    if trainer.world_size > 1:
+        copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     console.print_line("measuring updates on the largest micro-batch of every duration bucket")
     text_lengths = prepared.ctc_lengths("train").num_ctc_frames
     found = search_batch_size(module, dataset, order, text_lengths, make_trainer, copies, trainer.num_devices)
