@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from asr.safe_io import check_inside, named_path, open_inside, refuse_links_outside
+from asr.safe_io import check_inside, lock, named_path, open_inside, refuse_links_outside
 
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
 INIT_RECORD = "init_source.json"  # which file the run started from, and how that was then
@@ -85,8 +84,9 @@ def point_latest(folder: Path, link: Path) -> None:
         return
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
-    fresh.symlink_to(os.path.relpath(folder, link.parent.resolve()))
-    fresh.replace(link)
+    with contextlib.suppress(OSError):  # not every file system has links
+        fresh.symlink_to(os.path.relpath(folder, link.parent.resolve()))
+        fresh.replace(link)
 
 
 def usable_folder(given: object, key: str) -> Path:
@@ -139,7 +139,7 @@ def lock_run_dir(folder: Path) -> Iterator[None]:
     check_run_folder(folder)
     with open_inside(folder / ".lock", "a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BlockingIOError:
             raise ValueError(f"another process is training in {folder}; wait for its end, or end it") from None
         yield

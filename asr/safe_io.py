@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 MAX_TABLE_BYTES = 2**30  # of metrics and errors per utterance
 TEMPORARY = ".tmp"  # after the name of a file that is being written
@@ -122,6 +123,22 @@ def naming(path: Path) -> Iterator[None]:
         if error.errno is None or error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def lock(file: IO[Any]) -> None:
+    """Lock a file until it is closed, which every process that has inherited it must do.
+
+    Raises:
+        BlockingIOError: another process has locked it.
+        OSError: its disk locks no files; names it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        reason = f"{error.strerror}: its disk locks no files, so that two processes could write at once; name a folder"
+        raise OSError(error.errno, f"{reason} on another disk", file.name) from error
 
 
 def write_more(path: Path) -> None:

@@ -102,8 +102,14 @@ def explain_import(error: Exception) -> tuple[str, int]:
     if is_out_of_memory(error):
         return f"out of memory while starting: {first_line(error)}; {MORE_MEMORY}", 1
     # libraries read variables of their own, and some name the value alone
-    words = re.findall(r"[^\s'\",;]+", first_line(error))
-    known = [name for name, value in os.environ.items() if name.startswith(READ_BY_LIBRARIES) and value in words]
+    text, ends = first_line(error), r"[\s'\",;:]"
+    known = [
+        name
+        for name, value in os.environ.items()
+        if name.startswith(READ_BY_LIBRARIES)
+        and value
+        and re.search(rf"(?:^|{ends}){re.escape(value)}(?:{ends}|$)", text)
+    ]
     told = f"a library cannot be imported: {type(error).__name__}: {first_line(error)}"
     if known:
         return f"{told}; correct or unset the variable {' or '.join(known)}", 2

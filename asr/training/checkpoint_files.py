@@ -16,6 +16,7 @@ from asr.errors import RunFailed, remedy
 from asr.quoting import resume_command
 from asr.safe_io import TEMPORARY, replace_by, sync, write_more
 
+WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # exFAT, and some network disks
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 
 
@@ -56,8 +57,13 @@ def write(state: Any, path: Path) -> None:
 
 
 def point_link(link: Path, target: Path) -> None:
-    """Point a symbolic link at a file of the same folder."""
-    replace_by(link, lambda temporary: temporary.symlink_to(target.name))
+    """Point a symbolic link at a file of the same folder; where the file system has no links, make a copy."""
+    try:
+        replace_by(link, lambda temporary: temporary.symlink_to(target.name))
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
+        duplicate(target, link)
 
 
 def duplicate(source: Path, path: Path) -> None:

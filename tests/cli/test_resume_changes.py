@@ -120,13 +120,29 @@ def test_numbers_that_are_equal_are_no_change(small_run, tmp_path):
 
 def test_what_may_change_freely_is_recorded_too(small_run, tmp_path):
     folder = small_run.interrupted(tmp_path / "run")
-    words = "weights=average", "callbacks.averaging.every=2", "logger=csv"
+    words = "weights=average", "callbacks.checkpoints.keep_last=3", "logger=csv"
     for _ in range(2):
         assert small_run.run("train", f"resume={folder}", *words).code == 0
     config = read_yaml(folder / "config.yaml")
-    assert (config["weights"], config["callbacks"]["averaging"]["every"]) == ("average", 2)
-    assert {"weights=average", "callbacks.averaging.every=2"} <= set(read_yaml(folder / "overrides.yaml"))
+    assert (config["weights"], config["callbacks"]["checkpoints"]["keep_last"]) == ("average", 3)
+    assert {"weights=average", "callbacks.checkpoints.keep_last=3"} <= set(read_yaml(folder / "overrides.yaml"))
     assert len(list(folder.glob("config*"))) == 2, "the former one is kept, and nothing new needs a third"
+
+
+@pytest.mark.parametrize("word", ["callbacks.averaging.every=2", "callbacks.averaging.ema_decay=0.5"])
+def test_other_averages_of_weights_are_a_change(small_run, tmp_path, word):
+    folder = small_run.interrupted(tmp_path / "run")
+    ended = small_run.run("train", f"resume={folder}", word)
+    assert ended.code == 2, ended.printed
+    assert f"{word.partition('=')[0]}: " in ended.printed
+    assert small_run.run("train", f"resume={folder}", word, "allow_changes=true").code == 0
+
+
+def test_what_rounds_otherwise_is_said(small_run, tmp_path):
+    folder = small_run.interrupted(tmp_path / "run")
+    ended = small_run.run("train", f"resume={folder}", "torch_threads=2")
+    assert ended.code == 0, ended.printed
+    assert "torch_threads: 1 in the run, 2 now: sums are rounded in another order" in " ".join(ended.printed.split())
 
 
 @pytest.mark.parametrize("max_steps", [2, 5])

@@ -15,6 +15,7 @@ from tests.small_runs import TINY
 IMPORTS = {
     "a backend of matplotlib": ("compare", {"MPLBACKEND": "bogus"}, "Key backend: 'bogus' is not a valid value"),
     "logs of torch": ("train", {"TORCH_LOGS": "bogus"}, "correct or unset the variable TORCH_LOGS"),
+    "several logs of torch": ("train", {"TORCH_LOGS": "+all,bogus"}, "correct or unset the variable TORCH_LOGS"),
 }
 
 

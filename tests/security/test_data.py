@@ -161,6 +161,7 @@ SOURCES = {
     "no gz": (lambda folder: (folder / "c.jsonl.gz").write_text("{}") and "c.jsonl.gz", "no jsonl manifest"),
     "brackets without end": (text("cuts.jsonl", "[" * 10**6), "no jsonl manifest"),
     "a number without end": (text("cuts.jsonl", "9" * 10**6), "no jsonl manifest"),
+    "a manifest of NeMo": (text("cuts.jsonl", '{"audio_filepath": "a.wav", "text": "a"}'), "a manifest of NeMo, which"),
     "a mixed cut": (text("cuts.jsonl", '{"type": "MixedCut", "tracks": []}'), "a cut of type 'MixedCut' is not read"),
     "a million channels": (
         manifests({"sources": [FILE | {"channels": list(range(10**6))}]}),

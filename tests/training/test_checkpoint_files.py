@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import multiprocessing
 import os
@@ -83,6 +84,18 @@ def test_a_link_is_relative_and_a_file_of_the_same_name_is_replaced(tmp_path):
         point_link(tmp_path / "last.ckpt", tmp_path / name)
         assert os.readlink(tmp_path / "last.ckpt") == name
     assert (tmp_path / "last.ckpt").read_text() == "two"
+
+
+def test_where_there_are_no_links_the_last_is_a_copy(tmp_path, monkeypatch):
+    def refuse(path: Path, target: str) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+        point_link(tmp_path / "last.ckpt", tmp_path / name)
+        assert (tmp_path / "last.ckpt").read_text() == name
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "last.ckpt"}
 
 
 @pytest.mark.parametrize("has_links", [True, False])

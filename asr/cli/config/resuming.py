@@ -51,6 +51,9 @@ FREE = (
     "trainer.log_every_n_steps",
     "trainer.enable_progress_bar",
 )
+AVERAGES = "callbacks.averaging"  # of weights: they would be others from here on
+# on the same machine these change how sums are rounded, and nothing else
+ROUNDING = ("torch_threads", "trainer.devices", "trainer.num_nodes")
 # the user's decisions at this start, which a folder cannot make
 TYPED_ONLY = ("resume", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
@@ -239,12 +242,18 @@ def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what differs between two configs, as sentences; where and how fast may differ."""
     old, new = flatten(before), flatten(now)
-    keys = [key for key in sorted(old | new) if not is_within(key, FREE)]
+    keys = [key for key in sorted(old | new) if is_within(key, (AVERAGES,)) or not is_within(key, FREE)]
     return [
         f"{key}: {old.get(key, 'absent')!r} in the run, {new.get(key, 'absent')!r} now"
         for key in keys
         if old.get(key, "absent") != new.get(key, "absent")
     ]
+
+
+def rounded_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what differs between two configs that changes the last digits of a result, as sentences."""
+    pairs = {key: (at(before, *key.split(".")), at(now, *key.split("."))) for key in ROUNDING}
+    return [f"{key}: {old} in the run, {new} now" for key, (old, new) in pairs.items() if old != new]
 
 
 def unaccepted(found: Sequence[str], folder: Path) -> list[str]:

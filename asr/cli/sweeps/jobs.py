@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
@@ -31,7 +30,7 @@ from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import at, flatten, is_within
 from asr.run_folder import check_run_folder
-from asr.safe_io import check_inside, open_inside
+from asr.safe_io import check_inside, lock, open_inside
 from asr.signals import TRY_AGAIN, Terminated
 from asr.subprocesses import die_with_parent
 
@@ -160,7 +159,7 @@ def _locked(sweep_dir: Path, name: str) -> Iterator[bool]:
     with open_inside(records / f"{name}.lock", "a") as file:
         os.utime(file.fileno())
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BlockingIOError:
             yield False
         else:

@@ -86,6 +86,12 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
     last: tuple[Any, Recording] | None = None
     for where, data in objects(path):
         kind = data.get("type")
+        if kind is None:
+            of_nemo = " (this looks like a manifest of NeMo, which is not read)" if "audio_filepath" in data else ""
+            raise ValueError(
+                f"{where}: this is no cut of lhotse: its type is missing{of_nemo}. Give a table with the columns audio "
+                "and text, and perhaps speaker"
+            )
         if kind not in READABLE_CUTS:
             raise ValueError(
                 f"{where}: a cut of type {kind!r} is not read, only {' and '.join(READABLE_CUTS)}: what is mixed or "

@@ -19,7 +19,7 @@ from asr.data.preparation.audio_sample import refuse_changed_audio
 from asr.data.preparation.build import PrepareSpec, build_prepared
 from asr.data.preparation.prepared import INDEX, DamagedData, PreparedData
 from asr.data.preparation.saved_corpus import CORPUS_INDEX, SavedCorpus
-from asr.safe_io import check_inside, naming, open_inside, refuse_links_outside
+from asr.safe_io import check_inside, lock, naming, open_inside, refuse_links_outside
 
 console = PlainConsole()
 
@@ -128,7 +128,7 @@ def _lock(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_inside(path, "a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BlockingIOError:
             console.print(f"another process is preparing {path.parent}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
