@@ -319,3 +319,13 @@ def test_a_reader_that_has_left_does_not_end_a_command_without_a_word(tmp_path):
         said = process.stderr.read() if process.stderr is not None else ""
     assert process.returncode == 1
     assert said.startswith("asr-prepare: the program that read the output has ended"), said
+
+
+def test_a_disk_that_locks_no_files_is_named(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("asr.safe_io.fcntl.flock", refuse)
+    with pytest.raises(OSError, match="its disk locks no files") as raised, lock_run_dir(tmp_path):
+        pass
+    assert raised.value.filename == str(tmp_path / ".lock")
