@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import argparse
 import random
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import soundfile
+from lhotse import Recording
 from lhotse.cut import Cut
+from lhotse.utils import fastcopy
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -28,11 +32,26 @@ from asr.inference.decode import decode_all
 SNRS_DB = (20.0, 10.0, 5.0, 0.0)
 
 
-def noisy(cuts: Iterable[Cut], folder: str, snr_db: float) -> list[Cut]:
-    """Return cuts with noise that depends on their ids alone, ``snr_db`` below the speech."""
+def noisy(cuts: Iterable[Cut], folder: str, snr_db: float, written: Path) -> list[Cut]:
+    """Return cuts of files with noise that depends on their ids alone, ``snr_db`` below the speech.
+
+    Args:
+        cuts: clean ones.
+        folder: recordings of noise.
+        snr_db: signal-to-noise ratio.
+        written: folder for the files.
+    """
     acoustics = Acoustics(noise=AddNoise(probability=1.0, folder=folder, snr_db=(snr_db, snr_db)))
     acoustics.check_files()
-    return [acoustics(cut, random.Random(cut.id)) for cut in cuts]
+    found = []
+    for number, cut in enumerate(cuts):
+        path = written / f"{snr_db:g}-{number}.wav"
+        samples = acoustics(cut, random.Random(cut.id)).load_audio()[0]
+        soundfile.write(path, samples, cut.sampling_rate, "FLOAT")
+        recording = Recording.from_file(path, recording_id=cut.recording_id)
+        # what is known of the clean file does not hold
+        found.append(fastcopy(cut, start=0.0, channel=0, recording=recording, custom=None))
+    return found
 
 
 def row(run: str, folder: str) -> list[str]:
@@ -44,9 +63,10 @@ def row(run: str, folder: str) -> list[str]:
     name, *_ = prepared.names("test")
     clean, cells = list(prepared.cuts(name)), []
     for snr_db in (None, *SNRS_DB):
-        cuts = clean if snr_db is None else noisy(clean, folder, snr_db)
         level = "clean" if snr_db is None else f"{snr_db:g} dB"
-        found = decode_all(restored.recognizer, restored.decoder, restored.data_module, cuts, f"{name}, {level}")
+        with tempfile.TemporaryDirectory() as written:
+            cuts = clean if snr_db is None else noisy(clean, folder, snr_db, Path(written))
+            found = decode_all(restored.recognizer, restored.decoder, restored.data_module, cuts, f"{name}, {level}")
         scored = score(found.results)
         around = bootstrap_interval(scored)
         cells.append(f"{100 * scored.wer:.2f} [{100 * around.low:.2f}, {100 * around.high:.2f}]")
