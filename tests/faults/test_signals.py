@@ -23,6 +23,14 @@ from tests.small_runs import LONG, MANY_SHARDS, SMALL_SHARDS
 AGAIN = "before training began; run the same command again"
 
 
+@pytest.fixture(autouse=True)
+def hears_of_a_closed_terminal():
+    """Undo nohup, which the processes of a test would inherit from pytest."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def ended(process: subprocess.Popen[str] | Started, folder: Path, number: signal.Signals) -> tuple[int, str, str]:
     """Signal one process; return its exit code, its last line, and all that was printed."""
     process.send_signal(number)
