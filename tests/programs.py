@@ -256,6 +256,7 @@ def _be(job: Mapping[str, Any], tasks: Mapping[str, Any], descriptor: int) -> No
     def start() -> None:
         os.setsid()  # so that it can be killed with all that it has started
         die_with_parent(os.getppid())
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # pytest may run under nohup
         if job.get("ignored"):
             signal.signal(job["ignored"], signal.SIG_IGN)
         os.chdir(job["cwd"])
