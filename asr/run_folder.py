@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from asr.safe_io import check_inside, lock, named_path, open_inside, refuse_links_outside
+from asr.safe_io import WITHOUT_LINKS, check_inside, lock, named_path, open_inside, refuse_links_outside
 
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
 INIT_RECORD = "init_source.json"  # which file the run started from, and how that was then
@@ -79,13 +79,17 @@ def create_run_folder(parent: Path, within: Path | None = None) -> Path:
 
 
 def point_latest(folder: Path, link: Path) -> None:
-    """Point the link ``runs/latest`` at a new run; a file or folder of that name is left unchanged."""
+    """Point the link ``runs/latest`` at a new run, where the file system has links; a file of that name stays."""
     if link.exists() and not link.is_symlink():
         return
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # not every file system has links
+    try:
         fresh.symlink_to(os.path.relpath(folder, link.parent.resolve()))
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
+    else:
         fresh.replace(link)
 
 

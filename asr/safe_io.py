@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 MAX_TABLE_BYTES = 2**30  # of metrics and errors per utterance
+WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # of exFAT and some network disks: no symbolic links
 TEMPORARY = ".tmp"  # after the name of a file that is being written
 
 
@@ -126,7 +128,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def lock(file: IO[Any]) -> None:
-    """Lock a file until it is closed, which every process that has inherited it must do.
+    """Lock a file, without waiting, until this process and all that inherit it have closed it or ended.
 
     Raises:
         BlockingIOError: another process has locked it.

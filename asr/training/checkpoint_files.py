@@ -14,9 +14,8 @@ import torch
 
 from asr.errors import RunFailed, remedy
 from asr.quoting import resume_command
-from asr.safe_io import TEMPORARY, replace_by, sync, write_more
+from asr.safe_io import TEMPORARY, WITHOUT_LINKS, replace_by, sync, write_more
 
-WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # exFAT, and some network disks
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 
 

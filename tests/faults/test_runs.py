@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import json
@@ -17,7 +18,7 @@ import torch
 from asr import run_folder
 from asr.cli import transcribe
 from asr.errors import RunFailed
-from asr.run_folder import create_run_folder, lock_run_dir
+from asr.run_folder import create_run_folder, lock_run_dir, point_latest
 from asr.safe_io import write_new, write_whole
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.training import checkpoint_files
@@ -329,3 +330,14 @@ def test_a_disk_that_locks_no_files_is_named(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="its disk locks no files") as raised, lock_run_dir(tmp_path):
         pass
     assert raised.value.filename == str(tmp_path / ".lock")
+
+
+@pytest.mark.parametrize(("number", "passes"), [(errno.EPERM, True), (errno.ENOSPC, False)])
+def test_without_links_no_run_is_called_the_latest(tmp_path, monkeypatch, number, passes):
+    def refuse(path: Path, target: str) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    with contextlib.nullcontext() if passes else pytest.raises(OSError, match="No space left"):
+        point_latest(tmp_path / "run", tmp_path / "latest")
+    assert not list(tmp_path.iterdir())
