@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.cli.builders.parts import DataParts, build_module, build_update_parts
-from asr.cli.config.resuming import changes, refuse_changes, rounded_otherwise, saved_config, unaccepted
+from asr.cli.config.resuming import changes, refuse_changes, saved_config, unaccepted
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
@@ -127,8 +127,12 @@ def accepted_changes(
     refuse_changes(new, bool(config["allow_changes"]))
     if checkpoint is not None:
         _check_resume(config, parts, prepared, checkpoint)
-        for change in rounded_otherwise(checkpoint.config, config):
-            console.print_line(f"note: {change}: sums are rounded in another order, so that last digits will differ")
+        before, now = checkpoint.config.get("torch_threads"), config["torch_threads"]
+        if before != now:
+            console.print_line(
+                f"note: torch_threads: {before} in the run, {now} now: sums are rounded in another order, so that last "
+                "digits will differ"
+            )
     for change in found:
         console.print_line(f"changed since the run was started: {change}")
     return found

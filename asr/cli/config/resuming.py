@@ -52,8 +52,6 @@ FREE = (
     "trainer.enable_progress_bar",
 )
 AVERAGES = "callbacks.averaging"  # of weights: they would be others from here on
-# on the same machine these change how sums are rounded, and nothing else
-ROUNDING = ("torch_threads", "trainer.devices", "trainer.num_nodes")
 # the user's decisions at this start, which a folder cannot make
 TYPED_ONLY = ("resume", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
@@ -248,12 +246,6 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for key in keys
         if old.get(key, "absent") != new.get(key, "absent")
     ]
-
-
-def rounded_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two configs that changes the last digits of a result, as sentences."""
-    pairs = {key: (at(before, *key.split(".")), at(now, *key.split("."))) for key in ROUNDING}
-    return [f"{key}: {old} in the run, {new} now" for key, (old, new) in pairs.items() if old != new]
 
 
 def unaccepted(found: Sequence[str], folder: Path) -> list[str]:
