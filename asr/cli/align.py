@@ -17,11 +17,11 @@ from asr.cli.builders.restore import Restored, restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.errors import RunFailed
+from asr.evaluation.formatting import shortlist
 from asr.evaluation.word_files import ctm_lines, json_line, textgrid
 from asr.inference.align import AlignedText, align_all
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.safe_io import write_new
-from asr.text.vocabulary import UNKNOWN_SURFACE
 
 NUM_NAMED = 20  # utterances that could not be aligned
 UNUSUAL = re.compile(r'^\.|[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
@@ -64,8 +64,9 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
     _write(output, name, texts, formats)
     words, audio = sum(len(one.words) for one in texts), sum(one.duration_s for one in texts)
     console.print_line(f"{name}: {words} words of {len(texts)} utterances, {audio:.0f} s of audio")
-    if unknown := sum(UNKNOWN_SURFACE in word.text for one in texts for word in one.words):
-        console.print_line(f"{name}: {unknown} words have characters that the run does not know: {UNKNOWN_SURFACE}")
+    if unknown := [word for one in texts for word in one.unknown]:
+        which = shortlist(sorted(set(unknown)))
+        console.print_line(f"{name}: {len(unknown)} words have characters that the run does not know: {which}")
     if found.real_time_factor is not None:
         console.print_line(f"{name}: real-time factor {found.real_time_factor:.2g}")
     return len(failed)
@@ -74,7 +75,10 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
 def _why_not(text: AlignedText) -> str:
     if math.isnan(text.log_prob):
         return "the scores of the model are not finite"
-    return f"{text.duration_s:.2f} s are too short for its text: the encoder leaves fewer frames than it has tokens"
+    reason = f"{text.duration_s:.2f} s are too short for its text: the encoder leaves fewer frames than it has tokens"
+    if text.unknown:
+        return f"{reason}; characters that the run does not know are tokens too: {shortlist(text.unknown)}"
+    return reason
 
 
 def _write(folder: Path, name: str, texts: Sequence[AlignedText], formats: Sequence[str]) -> None:

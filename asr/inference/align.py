@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asr.data.loading.batch import Batch
@@ -14,6 +14,7 @@ from asr.inference.batches import Processed, process
 from asr.inference.word_times import aligned, words_of
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
+from asr.text.vocabulary import UNKNOWN_SURFACE
 from asr.text.words import Word
 
 
@@ -24,9 +25,10 @@ class AlignedText:
     Attributes:
         id: of the utterance.
         text: normalized.
-        words: of the text.
+        words: of the text, as it writes them.
         duration_s: of the audio.
         log_prob: of the most probable path; -inf if the text has more tokens than the encoder leaves frames.
+        unknown: words with characters that the tokenizer does not know.
     """
 
     id: str
@@ -34,6 +36,7 @@ class AlignedText:
     words: tuple[Word, ...]
     duration_s: float
     log_prob: float
+    unknown: tuple[str, ...]
 
     @property
     def fits(self) -> bool:
@@ -68,6 +71,16 @@ def align_all(
         words = words_of(emissions, *given, recognizer.subsampling_factor)
         durations = (batch.num_frames * data_module.features.frame_shift_s).tolist()
         rows = zip(batch.ids, batch.texts, words, durations, alignment.score.tolist(), strict=True)
-        return [AlignedText(*row) for row in rows]
+        return [_as_written(*row) for row in rows]
 
     return process(recognizer, data_module, cuts, f"aligning {name}", work)
+
+
+def _as_written(id: str, text: str, words: tuple[Word, ...], duration_s: float, log_prob: float) -> AlignedText:
+    """Return the words of an utterance with the characters that tokens only mark as unknown."""
+    written = text.split()
+    if len(written) != len(words):  # an unknown token may hold a space
+        written = [word.text for word in words]
+    unknown = tuple(own for own, word in zip(written, words, strict=True) if UNKNOWN_SURFACE in word.text)
+    spoken = tuple(replace(word, text=own) for own, word in zip(written, words, strict=True))
+    return AlignedText(id, text, spoken, duration_s, log_prob, unknown)

@@ -50,7 +50,14 @@ def test_every_id_becomes_a_file_of_its_own(tmp_path):
 def test_unknown_characters_are_said(trained, tmp_path):
     (tmp_path / "my.tsv").write_text(f"audio\ttext\n{audio_of(trained, 'test')[0]}\tone ☃\n")
     said = trained.run("align", "run=first", f"manifest={tmp_path}/my.tsv", f"output_dir={tmp_path}/out")
-    assert "my: 1 words have characters that the run does not know: ⁇" in said
+    assert "my: 1 words have characters that the run does not know: ☃" in said
+    assert [line.split()[4] for line in (tmp_path / "out" / "my.ctm").read_text().splitlines()] == ["one", "☃"]
+
+
+def test_a_text_in_letters_that_the_run_does_not_know_is_not_only_too_long(trained, tmp_path):
+    (tmp_path / "my.tsv").write_text(f"audio\ttext\n{audio_of(trained, 'test')[0]}\t{'щ ' * 400}\n")
+    said = trained.run("align", "run=first", f"manifest={tmp_path}/my.tsv", f"output_dir={tmp_path}/out", code=1)
+    assert "fewer frames than it has tokens; characters that the run does not know are tokens too: щ" in said
 
 
 @pytest.mark.parametrize(
