@@ -160,11 +160,11 @@ class _Listener:
         if self.stream.state is not before:
             self.seconds.append(time.perf_counter() - begin)
         self.heard_s += len(samples) / self.rate_hz
-        if partial.text and self.first_word_s is None:
-            self.first_word_s = self.heard_s
         self._show(partial)
 
     def _show(self, partial: Partial) -> None:
+        if partial.text and self.first_word_s is None:
+            self.first_word_s = self.heard_s
         on_terminal = sys.stdout.isatty()
         if on_terminal and partial.text != self.shown:
             sys.stdout.write(f"\r\x1b[K{printable(partial.text)}")

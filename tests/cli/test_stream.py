@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.cli.stream import _from_file
+from asr.cli.stream import _from_file, _Listener
 from asr.errors import RunFailed
+from asr.inference.streaming import Partial
 
 
 @pytest.fixture
@@ -117,6 +118,22 @@ def test_a_file_on_standard_input_is_not_heard_as_samples(causal, tmp_path):
     done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "audio=-: standard input is a file of the kind WAV" in " ".join(done.stderr.split())
+
+
+def test_a_word_that_comes_only_at_the_end_is_the_first(capsys):
+    class Late:
+        state, chunk_s = None, 0.32
+
+        def accept(self, samples):
+            return Partial("", False)
+
+        def finish(self):
+            return Partial("yes", True)
+
+    _Listener(Late(), 8000).listen(iter([np.zeros(4000, np.float32)] * 3))
+    printed = capsys.readouterr()
+    assert printed.out == "yes\n"
+    assert "first word after 1.50 s of audio" in " ".join(printed.err.split())
 
 
 @pytest.mark.parametrize("samples", [0, 1, 100])
