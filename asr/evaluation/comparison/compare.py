@@ -67,12 +67,11 @@ def compare(
     kept, duplicates = drop_duplicates(runs)
     target, disagreement = find_target(kept, target_wer)
     found = [*problems, *duplicates, *different_budgets(kept), *disagreement]
-    base, complaint = find_baseline(sorted({run.system for run in kept}), baseline)
-    found += complaint
+    base = find_baseline(sorted({run.system for run in kept}), baseline)
     if comparisons not in ("all", "baseline"):
         raise ValueError(f"comparisons must be all or baseline, given {comparisons!r}")
     if comparisons == "baseline" and base is None:
-        raise ValueError(f"comparisons=baseline needs a baseline: {'; '.join(complaint) or 'give baseline=NAME'}")
+        raise ValueError("comparisons=baseline needs a baseline: give baseline=NAME")
     only_with = base if comparisons == "baseline" else None
     lost = set(failed) - {(run.system, run.seed) for run in kept}
     num_lost = Counter(system for system, _ in lost)
@@ -138,20 +137,22 @@ def find_target(runs: Sequence[Run], typed: float | None) -> tuple[Target | None
     return None, [f"no times to a target: the sweeps of the runs name sweep.target_wer={texts}; choose target_wer=…"]
 
 
-def find_baseline(systems: Sequence[str], asked: str | None) -> tuple[str | None, list[str]]:
-    """Return the system of that name, or the only one whose first word it is, and a message if there is none.
+def find_baseline(systems: Sequence[str], asked: str | None) -> str | None:
+    """Return the system of that name, or the only one whose first word it is; None if none is asked for.
 
     Case does not count: without an optimizer override a run is named by its class, for example ``AdamW``.
+
+    Raises:
+        ValueError: there is no such system, or there are several.
     """
     if asked is None or not systems:
-        return None, []
+        return None
     same = [name for name in systems if name.casefold() == asked.casefold()]
     near = same or [name for name in systems if name.casefold().split()[:1] == [asked.casefold()]]
     if len(near) == 1:
-        return near[0], []
+        return near[0]
     what = f"several systems are called {asked!r}" if near else f"no system is called {asked!r}"
-    choice = shortlist(near or systems)
-    return None, [f"compared without a baseline: {what}; choose one with baseline=NAME, from {choice}"]
+    raise ValueError(f"baseline: {what}; choose one of {shortlist(near or systems)}, or leave baseline out")
 
 
 class _SetComparer:
