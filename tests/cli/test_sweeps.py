@@ -47,7 +47,7 @@ def test_a_sweep_that_was_killed_goes_on_where_it_was(trained, tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     printed = Workplace(tmp_path).run("train", *words)
-    assert jobs(sweep_dir) == {"optimizer=eve": "finished before", "optimizer=adamw": "finished"}
+    assert jobs(sweep_dir) == {"optimizer=eve": "finished", "optimizer=adamw": "finished"}
     assert "resuming from update 6" in printed
     assert "2 jobs: 2 finished (1 of them before). To compare them: asr-compare sweep=first" in printed
     assert same_weights(last(killed), last(trained.run_dir))
@@ -71,10 +71,20 @@ def test_a_failing_job_does_not_stop_the_others_and_the_sweep_says_so(trained, t
 
 
 def test_each_value_that_is_swept_is_a_job_and_the_same_command_finds_them_again(trained, tmp_path):
-    words = ("-m", "torch_threads=1,2", "sweep.name=all", f"data.dir={data(trained)}")
     quick = [word for word in QUICK if not word.startswith("torch_threads")]
-    assert "2 jobs: 2 finished. " in Workplace(tmp_path).run("train", *quick, *words)
-    assert "2 jobs: 2 finished (2 of them before)" in Workplace(tmp_path).run("train", *quick, *words)
+    words = (*quick, "-m", "sweep.name=all", f"data.dir={data(trained)}")
+    # a value that is named twice was not finished before
+    assert "2 jobs: 2 finished. " in Workplace(tmp_path).run("train", *words, "torch_threads=1,2,2")
+    taken = [record.seconds for record in records(tmp_path / "runs" / "all")]
+    printed = Workplace(tmp_path).run("train", *words, "torch_threads=1,2")
+    assert "2 jobs: 2 finished (2 of them before)" in printed
+    assert [record.seconds for record in records(tmp_path / "runs" / "all")] == taken
+    assert min(taken) > 0
+    # one of another command counts as before, too
+    words = (*words, "torch_threads=1", "optimizer.lr=1e-3,0.001")
+    printed = Workplace(tmp_path).run("train", *words)
+    assert "note: optimizer.lr=1e-3 and optimizer.lr=0.001 are the same training, which is run twice" in printed
+    assert "4 jobs: 4 finished (2 of them before)" in printed
 
 
 def test_two_jobs_at_a_time_of_two_ranks_each(trained, tmp_path):

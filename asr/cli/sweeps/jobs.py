@@ -140,7 +140,7 @@ def run_job(
             print(f"{name}: another process is running it, left alone", flush=True)
             return math.nan
         if is_finished(folder):
-            JobRecord(name, list(overrides), "finished before").save(sweep_dir)
+            _keep(sweep_dir, name, overrides)
             print(f"{name}: finished before, left alone", flush=True)
         else:
             _run_to_end(command, overrides, config, sweep_dir / name, to_file, places)
@@ -169,6 +169,14 @@ def _locked(sweep_dir: Path, name: str) -> Iterator[bool]:
 def asked_for(sweep_dir: Path) -> dict[str, int]:
     """Return when each job of a sweep was asked for last, by a command that started it or left it alone."""
     return {path.stem: path.stat().st_mtime_ns for path in (sweep_dir / RECORDS).glob("*.lock") if path.is_file()}
+
+
+def _keep(sweep_dir: Path, name: str, overrides: Sequence[str]) -> None:
+    """Record a finished job with the words that ask for it now, and the seconds that it is known to have taken."""
+    seconds = 0.0
+    with contextlib.suppress(ValueError, OSError):  # it has no record, or one that is damaged
+        seconds = JobRecord.load(sweep_dir / RECORDS / f"{name}.json").seconds
+    JobRecord(name, list(overrides), "finished", seconds=seconds).save(sweep_dir)
 
 
 def _run_to_end(
@@ -241,6 +249,11 @@ def begun(folder: Path) -> bool:
 def is_finished(folder: Path) -> bool:
     """Return whether a run has left its results."""
     return (folder / "report" / "summary.json").is_file()
+
+
+def finished_jobs(sweep_dir: Path) -> set[str]:
+    """Return the names of the jobs of a sweep that have left their results."""
+    return {record.stem for record in (sweep_dir / RECORDS).glob("*.json") if is_finished(sweep_dir / record.stem)}
 
 
 def best_dev_wer(folder: Path) -> float:

@@ -26,20 +26,20 @@ class JobRecord:
         name: of its folder.
         overrides: of the job.
         status: how it stands.
-        exit_code: of its process; None while it runs, and if it was finished before.
-        seconds: that the last process took.
+        exit_code: of its process; None while it runs, and if a later command left it alone.
+        seconds: that the last process took; 0 if that is not known.
     """
 
     name: str
     overrides: list[str]
-    status: str  # running, finished, finished before, failed, interrupted
+    status: str  # running, finished, failed, interrupted
     exit_code: int | None = None
     seconds: float = 0.0
 
     @property
     def failed(self) -> bool:
         """Whether the job is not finished."""
-        return not self.status.startswith("finished")
+        return not self.status.startswith("finished")  # records of earlier versions also say "finished before"
 
     @property
     def was_ended(self) -> bool:

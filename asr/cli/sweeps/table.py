@@ -6,7 +6,7 @@ import math
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,15 @@ from asr.cli.config.effects import check_effects, check_measuring, check_vocab_s
 from asr.cli.config.options import check_options
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
-from asr.cli.sweeps.jobs import asked_for, begun, best_dev_wer, check_sweep_name, is_finished, swept_free_keys
+from asr.cli.sweeps.jobs import (
+    asked_for,
+    begun,
+    best_dev_wer,
+    check_sweep_name,
+    finished_jobs,
+    is_finished,
+    swept_free_keys,
+)
 from asr.cli.sweeps.records import RECORDS, JobRecord, records
 from asr.console import PlainConsole, one_line
 from asr.errors import RunFailed
@@ -37,7 +45,8 @@ class SweepTable(Callback):
     """Checks a sweep before it starts and tells its jobs what is swept; prints the status of every job at its end."""
 
     def __init__(self) -> None:
-        self._before: dict[str, int] = {}
+        self._asked: dict[str, int] = {}  # before this command
+        self._finished: set[str] = set()
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse an invalid name or target, folders that jobs get by themselves, and a hostile folder; heed signals.
@@ -57,7 +66,8 @@ class SweepTable(Callback):
                     "start the sweep where it is, or choose another launcher, such as hydra/launcher=parallel"
                 )
             check_sweep_folder(Path(config.hydra.sweep.dir))
-            self._before = asked_for(Path(config.hydra.sweep.dir))
+            self._asked = asked_for(Path(config.hydra.sweep.dir))
+            self._finished = finished_jobs(Path(config.hydra.sweep.dir))
             if "optimizers" in config.sweep and not config.hydra.sweeper._target_.endswith(".TunedSweeper"):
                 raise ConfigError("hydra/sweeper: sweep=optimizers and sweep=lr need their own sweeper; leave it out")
             check_effects(config, config.hydra)
@@ -90,26 +100,28 @@ class SweepTable(Callback):
         if not found:
             print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
             raise SystemExit(2)
-        console.print(job_table(sweep_dir, found))
+        console.print(job_table(sweep_dir, found, self._finished))
         target = config.sweep.target_wer
-        before = [record.name for record in found if record.status == "finished before"]
+        before = [record.name for record in found if record.name in self._finished and not record.failed]
         if target is not None and any(_target_of(sweep_dir / name) != target for name in before):
             console.print_line(
                 f"runs that were finished before do not hold sweep.target_wer={target}: asr-compare "
                 f"target_wer={target} asks for it, as one chosen after the runs"
             )
         now = asked_for(sweep_dir)
-        own = [record for record in found if now.get(record.name) != self._before.get(record.name)]
+        own = [record for record in found if now.get(record.name) != self._asked.get(record.name)]
         others = [record.name for record in found if record.failed and record not in own]
         if others:
             console.print_line(f"not finished, and of another command in this sweep: {', '.join(others)}")
-        console.print_line(last_line(sweep_dir, [record for record in found if record.name not in others]))
+        console.print_line(last_line(sweep_dir, [record for record in found if record.name not in others], len(before)))
         if any(record.failed for record in own):
             raise SystemExit(1)
 
 
 def check_jobs(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
     """Compose the config of every job, and refuse options of any, before the first is started.
+
+    Jobs that are the same although their words differ, as 1e-3 and 0.001 do, are named.
 
     Args:
         sweeper: whose method this is.
@@ -118,8 +130,13 @@ def check_jobs(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
     Raises:
         ConfigError: names the key, what was given and what is allowed.
     """
+    first: dict[str, Sequence[str]] = {}  # words by what they are composed to
     for words in batch:
-        composed_job(sweeper, words)
+        same = first.setdefault(OmegaConf.to_yaml(composed_job(sweeper, words)), words)
+        if list(same) != list(words):
+            own = " ".join(word for word in words if word not in same)
+            other = " ".join(word for word in same if word not in words)
+            console.print_line(f"note: {other} and {own} are the same training, which is run twice")
 
 
 def composed_job(sweeper: Sweeper, words: Sequence[str]) -> DictConfig:
@@ -164,8 +181,8 @@ def _has_run(record: JobRecord, sweep_dir: Path) -> bool:
     return has_run
 
 
-def job_table(sweep_dir: Path, found: list[JobRecord]) -> Table:
-    """Return the table of all jobs of a sweep."""
+def job_table(sweep_dir: Path, found: list[JobRecord], before: Collection[str] = ()) -> Table:
+    """Return the table of all jobs of a sweep; those that were finished before its last command are marked."""
     table = Table(title=f"sweep {sweep_dir.name}")
     for column in ("job", "status", "WER dev %", "WER test %", "minutes"):
         table.add_column(column, justify="left" if column in ("job", "status") else "right", overflow="fold")
@@ -174,11 +191,12 @@ def job_table(sweep_dir: Path, found: list[JobRecord]) -> Table:
         folder = sweep_dir / record.name
         wers = [best_dev_wer(folder), *_test_wers(folder)]
         style = "red" if record.failed else None
+        status = "finished before" if record.name in before and not record.failed else record.status
         minutes = f"{record.seconds / 60:.1f}" if record.seconds else ""
         words = [word for word in record.overrides if word not in shared and override_key(word) != "sweep.tuned"]
         table.add_row(
             " ".join(words) or record.name,
-            record.status + (f" (exit code {record.exit_code})" if record.exit_code else ""),
+            status + (f" (exit code {record.exit_code})" if record.exit_code else ""),
             percent(wers[0]),
             " / ".join(map(percent, wers[1:])),
             minutes,
@@ -187,10 +205,15 @@ def job_table(sweep_dir: Path, found: list[JobRecord]) -> Table:
     return table
 
 
-def last_line(sweep_dir: Path, found: list[JobRecord]) -> str:
-    """Return what happened in one line, and what can be done next."""
+def last_line(sweep_dir: Path, found: list[JobRecord], before: int) -> str:
+    """Return what happened in one line, and what can be done next.
+
+    Args:
+        sweep_dir: of the sweep.
+        found: the jobs to be told of.
+        before: number of those that were finished before.
+    """
     failed = [record.name for record in found if record.failed]
-    before = sum(record.status == "finished before" for record in found)
     line = f"{len(found)} jobs: {len(found) - len(failed)} finished" + (f" ({before} of them before)" if before else "")
     if failed:
         logs = f" (logs in {sweep_dir / RECORDS})" if any((sweep_dir / RECORDS).glob("*.log")) else ""
