@@ -115,7 +115,7 @@ def prepare_data(
     data = config["data"]
     check_share(data.get("max_unreadable", 0))
     num_jobs = num_processes(data.get("num_jobs"))
-    if not isinstance(data.get("source"), str | None):
+    if not isinstance(data.get("source"), str | None) or data.get("source") == "":
         raise ConfigError(f"data.source must be a path, or null, given {data['source']!r}")
     # a config of somebody else's must not lead out of the folder of data
     if not re.fullmatch(r"\w[\w.+-]*", str(data.get("corpus"))):

@@ -80,12 +80,12 @@ class Acoustics:
         return [effect.files for effect in self.others if isinstance(effect, AddNoise | Reverberate)]
 
     def digest(self) -> str:
-        """Return a digest of the paths and sizes of all files of noise and impulse responses; empty for none.
+        """Return a digest of the paths and contents of all files of noise and impulse responses; empty for none.
 
         Raises:
             ValueError: a folder holds none, or cannot be searched.
         """
-        found = [folder.sizes() for folder in self.folders()]
+        found = [folder.contents() for folder in self.folders()]
         return hashlib.blake2b(repr(found).encode(), digest_size=5).hexdigest() if any(found) else ""
 
     def check_files(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from lhotse import Recording
 from lhotse.cut import Cut, MonoCut
 
-from asr.data.manifests.audio_checks import archive_problem, audio_problem
+from asr.data.manifests.audio_checks import archive_problem, audio_problem, file_content
 from asr.data.manifests.audio_files import find_audio
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.resampling import at_rate
@@ -24,19 +24,27 @@ class AudioFolder:
     Args:
         key: in the config, for errors.
         folder: None: no recordings.
+
+    Raises:
+        ValueError: the folder has no name.
     """
 
     def __init__(self, key: str, folder: str | None) -> None:
+        if folder is not None and not str(folder).strip():
+            raise ValueError(f"{key} is empty; name a folder, or give null")  # which would be the current folder
         self.key, self.folder = key, folder
         self.recordings: list[Recording] = []
 
-    def sizes(self) -> list[tuple[str, int]]:
-        """Return the paths in the folder and the bytes of the recordings; none of them is opened.
+    def contents(self) -> list[tuple[str, int, int]]:
+        """Return the paths in the folder, sizes and checksums of the recordings, see ``file_content``.
 
         Raises:
-            ValueError: there is none, or too much else.
+            ValueError: there is none, or too much else, or one cannot be read.
         """
-        return [(str(file.relative_to(place)), file.stat().st_size) for file, place in self._files]
+        try:
+            return [(str(file.relative_to(place)), *file_content(file)) for file, place in self._files]
+        except OSError as error:
+            raise ValueError(f"{self.key}: {error.filename}: {error.strerror}; mend or remove it") from error
 
     def check(self) -> None:
         """Read what every recording says of itself, once.

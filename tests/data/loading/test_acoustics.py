@@ -81,7 +81,7 @@ def test_effects_keep_the_length_and_repeat_with_the_same_generator(noise, cuts)
 
 def test_noise_of_any_length_and_rate_is_drawn_from_all_files(noise):
     effect = AddNoise(1.0, str(noise), snr_db=(0.0, 0.0))
-    assert [name for name, _ in effect.files.sizes()] == ["a.wav", "deeper/b.flac"]
+    assert [name for name, *_ in effect.files.contents()] == ["a.wav", "deeper/b.flac"]
     effect.files.check()
     heard = set()
     for seed in range(12):
@@ -210,6 +210,13 @@ def test_noise_that_cannot_be_used_is_refused_by_name(noise, tmp_path):
         AddNoise(0.5, str(noise)).files.check()
 
 
+@pytest.mark.parametrize("effect", [AddNoise, Reverberate])
+@pytest.mark.parametrize("folder", ["", " "])
+def test_a_folder_without_a_name_is_not_the_current_one(effect, folder):
+    with pytest.raises(ValueError, match=r"augment\.audio\.(noise|room)\.folder is empty; name a folder, or give null"):
+        effect(0.5, folder)
+
+
 def test_noise_that_is_not_finite_is_named_when_it_is_read(tmp_path):
     soundfile.write(tmp_path / "nan.wav", np.full(8000, np.nan, np.float32), 8000, subtype="FLOAT")
     files = AddNoise(0.5, str(tmp_path)).files
@@ -225,5 +232,7 @@ def test_the_digest_of_files_changes_with_them(noise):
     before = acoustics.digest()
     assert before == Acoustics(noise=AddNoise(0.1, str(noise))).digest() != ""
     soundfile.write(noise / "a.wav", np.zeros(99), 16_000)
-    assert Acoustics(noise=AddNoise(0.5, str(noise))).digest() != before
+    shorter = Acoustics(noise=AddNoise(0.5, str(noise))).digest()
+    soundfile.write(noise / "a.wav", np.full(99, 0.5), 16_000)
+    assert len({before, shorter, Acoustics(noise=AddNoise(0.5, str(noise))).digest()}) == 3
     assert Acoustics(volume=Volume()).digest() == ""
