@@ -16,6 +16,7 @@ from asr.evaluation.curves import plot_curves
 from asr.evaluation.report import summary
 from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
+from asr.nested import at
 from asr.training.callbacks.sample_tables import log_samples
 from asr.training.checkpoint_files import explaining_failed_writes
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
@@ -127,6 +128,7 @@ def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcom
     """Write the summary and the curves."""
     size = sum(p.numel() for p in module.recognizer.parameters())
     data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
+    data["noise"] = at(module.extra_state, "data", "noise")
     write_summary(run_dir, {**outcome, **data, **peak_memory_mb(), **provenance()})
     if (run_dir / "metrics.csv").exists():  # logger=none writes none
         plot_curves(run_dir / "metrics.csv", run_dir / "report", RATE_NAMES[module.unit])

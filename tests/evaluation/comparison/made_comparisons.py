@@ -48,7 +48,8 @@ def made_comparison(
         for rank, name in enumerate(names[:num_systems])
         for seed in range(1, num_seeds + 1)
     ]
-    given = {"title": "made", "baseline": "adamw", "target_wer": 0.2, "notes": ["synthetic speech"], **options}
+    baseline = "adamw" if "adamw" in names[:num_systems] else None
+    given = {"title": "made", "baseline": baseline, "target_wer": 0.2, "notes": ["synthetic speech"], **options}
     return compare(runs, **given)
 
 

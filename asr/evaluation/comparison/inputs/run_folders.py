@@ -16,6 +16,7 @@ from asr.evaluation.report import check_set_name
 from asr.evaluation.wer import RATE_NAMES, Unit
 from asr.nested import at, flatten, number_at
 from asr.plain_data import read_json, read_yaml
+from asr.run_folder import INIT_RECORD
 
 MAX_SENTENCES = 20  # notes of a run, and problems of its files
 MAX_SENTENCE = 1000  # characters
@@ -100,7 +101,8 @@ def read_runs(
     notes = dict.fromkeys(shortened(note, MAX_SENTENCE) for note in texts)
     if num_tuning:
         notes[f"left out: {count(num_tuning, 'run')} that chose settings on the development sets"] = None
-    return ReadRuns(runs, [*problems, *left_out, *systems.problems, *_different_data(read)], list(notes), lost)
+    differ = [*_different_data(read), *_different_files(read)]
+    return ReadRuns(runs, [*problems, *left_out, *systems.problems, *differ], list(notes), lost)
 
 
 def _read_start(folder: Path) -> _Start:
@@ -253,3 +255,39 @@ def _different_data(read: Sequence[_Files]) -> list[str]:
         return []
     parts = "; ".join(f"{data}: {shortlist(found)}" for data, found in folders.items())
     return [f"the runs were trained on different data; they are compared on the test sets that they share ({parts})"]
+
+
+def _different_files(read: Sequence[_Files]) -> list[str]:
+    """Return messages on files that were others for some runs, though the configs name them by the same path."""
+    messages = []
+    for what, keys, digest_of in (
+        ("the model that they start from", ("init.path",), _initial_model),
+        ("noise and rooms", ("augment.audio.noise.folder", "augment.audio.room.folder"), _noise),
+    ):
+        found: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
+        for files in read:
+            if digest := digest_of(files):
+                named = {key: at(files.config, *key.split(".")) for key in keys}
+                words = (f"{key}={path}" for key, path in named.items() if path is not None)
+                found[shortened(" ".join(words), MAX_SENTENCE)][shortened(digest, MAX_KEY)].append(files.folder)
+        messages += [
+            f"{words}: {what} changed between runs, which are compared as if they had used the same "
+            f"({'; '.join(shortlist(folders) for folders in contents.values())})"
+            for words, contents in found.items()
+            if len(contents) > 1
+        ]
+    return messages
+
+
+def _initial_model(files: _Files) -> str:
+    """Return the digest of the file that a run starts from; empty if it is not known."""
+    if not (files.folder / INIT_RECORD).is_file():
+        return ""
+    try:
+        return str(at(read_json(files.folder / INIT_RECORD), "sha256") or "")
+    except (ValueError, OSError):
+        return ""
+
+
+def _noise(files: _Files) -> str:
+    return str(at(files.summary, "noise") or "")

@@ -174,6 +174,36 @@ def test_different_data_is_said_but_not_a_tokenizer_of_its_own(tmp_path):
     )
 
 
+def test_noise_that_was_replaced_between_runs_is_said_but_not_noise_of_their_own(tmp_path):
+    def run(seed, digest, noise="rain"):
+        config = {"augment": {"audio": {"noise": {"folder": noise}, "room": None}}}
+        words = f"seed={seed}", f"augment.audio.noise.folder={noise}"
+        return write_run(tmp_path / f"{noise}{seed}", *words, config=config, summary={"noise": digest})
+
+    first, same, own, older = run(1, "1"), run(2, "1"), run(1, "2", "cars"), run(3, None)
+    assert read_runs([first, same, own, older], free).problems == []
+    other = run(4, "3")
+    assert the_problem(first, same, own, older, other) == (
+        "augment.audio.noise.folder=rain: noise and rooms changed between runs, which are compared as if they had used "
+        f"the same ({first}, {same}; {other})"
+    )
+
+
+def test_a_model_to_start_from_that_was_replaced_between_runs_is_said(tmp_path):
+    def run(name, content):
+        folder = write_run(tmp_path / name, f"seed={len(name)}", config={"init": {"path": "first"}})
+        (folder / "init_source.json").write_text(content)
+        return folder
+
+    first, same, other = run("a", '{"sha256": "1"}'), run("aa", '{"sha256": "1"}'), run("aaa", '{"sha256": "2"}')
+    damaged = [run("b" * i, content) for i, content in enumerate(("[]", "{"), 1)]
+    assert read_runs([first, same, *damaged], free).problems == []
+    assert "init.path=first: the model that they start from changed between runs, " in (
+        said := the_problem(first, same, other)
+    )
+    assert f"({first}, {same}; {other})" in said
+
+
 HEADER = "id\tspeaker\twords\tsubstitutions\tdeletions\tinsertions\n"
 
 
