@@ -98,11 +98,14 @@ def _shaped(tensor: Tensor, expected: Tensor | None, name: str) -> Tensor:
 
 
 def check_weight(tensor: Tensor, name: str) -> None:
-    """Refuse what holds anything but finite floating-point numbers.
+    """Refuse what holds anything but floating-point numbers that are finite in 32 bits.
 
     Raises:
         ValueError: it does.
     """
     dense = tensor.layout is torch.strided and tensor.device.type != "meta"
-    if not dense or not tensor.is_floating_point() or not tensor.isfinite().all():
-        raise ValueError(f"{name} must hold finite floating-point numbers, as weights do; it is of type {tensor.dtype}")
+    # also as ours: numbers of 64 bits may be too large for 32
+    if not dense or not tensor.is_floating_point() or not tensor.float().isfinite().all():
+        raise ValueError(
+            f"{name} must hold floating-point numbers, finite in 32 bits, as weights do; it is of type {tensor.dtype}"
+        )
