@@ -47,7 +47,15 @@ REFUSED = {
     ),
     "a cycle that is too short": (
         (*SCHEDULE, f"{LRS}.OneCycleLR", "+schedule.max_lr=0.1", "+schedule.total_steps=3"),
-        "schedule: OneCycleLR fails after update 6: ",
+        "schedule: OneCycleLR fails after update 4: ",
+    ),
+    "a power that divides by zero on the way": (
+        (*SCHEDULE, f"{LRS}.PolynomialLR", "+schedule.power=-2", "+schedule.total_iters=3"),
+        "schedule: PolynomialLR fails after update 3: ",
+    ),
+    "a cycle that divides by zero at once": (
+        (*SCHEDULE, f"{LRS}.OneCycleLR", "+schedule.max_lr=0.1", "+schedule.total_steps=9", "+schedule.div_factor=0"),
+        "schedule: OneCycleLR(max_lr=0.1, total_steps=9, div_factor=0.0): ZeroDivisionError: ",
     ),
     "a callback without a logger": (
         ("logger=none", "+callbacks.lr._target_=lightning.pytorch.callbacks.LearningRateMonitor"),

@@ -84,7 +84,10 @@ class Configured:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            raise ConfigError(f"{self.key}: {type(error).__name__}: {error}") from error
+            plain = [item for item in self.keywords.items() if isinstance(item[1], bool | int | float | str | None)]
+            given = ", ".join(f"{name}={value}" for name, value in plain)
+            name = getattr(self.func, "__name__", self.key)
+            raise ConfigError(f"{self.key}: {name}({given}): {type(error).__name__}: {error}") from error
 
 
 def _plain_hint(hint: Any) -> Any:

@@ -16,6 +16,7 @@ from asr.cli.builders.parts import part
 from asr.cli.errors import ConfigError
 from asr.error_text import first_line, is_out_of_memory
 
+NUM_TRIED = 20_000  # updates of a schedule, in some tenths of a second
 NO_OPTIONS = ("pattern", "lr_scale", "optimizer")  # keys of a parameter rule that are no options of an optimizer
 
 
@@ -74,7 +75,7 @@ def _error_of(target: Any, options: Mapping[str, Any], on_cpu: bool) -> Exceptio
 
 
 def try_schedule(schedule: LRScheduler, num_updates: int | None) -> None:
-    """Step to the second update, and to the last: some schedules fail only then; the schedule cannot be used again.
+    """Step to the first updates, and to the last: some schedules fail only then; the schedule cannot be used again.
 
     Args:
         schedule: of an optimizer that is not used.
@@ -83,9 +84,8 @@ def try_schedule(schedule: LRScheduler, num_updates: int | None) -> None:
     Raises:
         ConfigError: the schedule cannot make the step.
     """
-    for last in (0, (num_updates or 0) - 1):
-        if last < 0:
-            continue
+    known = num_updates or 1
+    for last in (*range(min(known, NUM_TRIED)), known - 1):
         schedule.last_epoch = last
         try:
             with warnings.catch_warnings():

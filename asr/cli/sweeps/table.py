@@ -121,8 +121,6 @@ class SweepTable(Callback):
 def check_jobs(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
     """Compose the config of every job, and refuse options of any, before the first is started.
 
-    Jobs that are the same although their words differ, as 1e-3 and 0.001 do, are named.
-
     Args:
         sweeper: whose method this is.
         batch: overrides of each job.
@@ -130,13 +128,8 @@ def check_jobs(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
     Raises:
         ConfigError: names the key, what was given and what is allowed.
     """
-    first: dict[str, Sequence[str]] = {}  # words by what they are composed to
     for words in batch:
-        same = first.setdefault(OmegaConf.to_yaml(composed_job(sweeper, words)), words)
-        if list(same) != list(words):
-            own = " ".join(word for word in words if word not in same)
-            other = " ".join(word for word in same if word not in words)
-            console.print_line(f"note: {other} and {own} are the same training, which is run twice")
+        composed_job(sweeper, words)
 
 
 def composed_job(sweeper: Sweeper, words: Sequence[str]) -> DictConfig:
