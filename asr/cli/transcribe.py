@@ -50,6 +50,7 @@ def run(options: DictConfig) -> None:
     files = find_audio(patterns)
     if options.output_dir is None:
         _check_formats(formats, len(files))
+        _check_ending(formats[0], output)
         num_read, failed = _to_one_place(_transcriber(options), list(files), formats[0], output)
         _report(num_read, failed, output)
     else:
@@ -99,6 +100,16 @@ def _check_formats(formats: Sequence[str], num_files: int) -> None:
         raise ConfigError(
             f"output_format={formats[0]} is for one recording, and audio names {num_files} files; give "
             f"output_dir=FOLDER, or choose one of {', '.join(OF_SEVERAL)}"
+        )
+
+
+def _check_ending(chosen: str, output: Path | None) -> None:
+    """Refuse a name that ends as files of another format do; tables may be called texts too."""
+    ending = "" if output is None else output.suffix[1:]
+    if ending in FORMATS and ending != chosen and (chosen, ending) != ("tsv", "txt"):
+        raise ConfigError(
+            f"output: {output} ends as files of output_format={ending} do, and output_format is {chosen}; give "
+            f"output_format={ending}, or another name"
         )
 
 

@@ -168,6 +168,10 @@ def test_every_channel_is_heard_if_asked_for(small_run, folder):
         (["audio=audio", "output=a", "output_dir=b"], "output and output_dir cannot be given together"),
         (["audio=audio", "output_dir=audio/short.flac"], "is not a folder; name another"),
         (["audio=[audio/short.flac,short.wav]", "output_dir=o"], "would have one transcript, "),
+        (
+            ["audio=audio/short.flac", "output=o.srt"],
+            "o.srt ends as files of output_format=srt do, and output_format",
+        ),
         (["audio=audio", "output_format=pdf"], "output_format must be one of tsv, txt, json, ctm, srt, vtt, or a list"),
         (["audio=audio", "channels=2"], "channels must be one of first, each, given 2"),
         (["audio=audio", "max_segment_s=0"], "max_segment_s must be a finite number above 0, or null, given 0"),

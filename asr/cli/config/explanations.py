@@ -46,6 +46,8 @@ def explain_os_error(error: OSError) -> tuple[str, int]:
         return f"{told}; {remedy(error)}, {again}, or resume=RUN for a run that had begun", 1
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
         return f"{told}; name another file or folder", 2
+    if isinstance(error, FileExistsError):  # our own, which says what to do
+        return told, 2
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{told}; it may not be written or read here: name another folder, or change its permissions", 1
     if error.errno == errno.EPIPE:
