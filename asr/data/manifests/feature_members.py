@@ -25,10 +25,10 @@ def feature_member(storage_path: object, storage_key: object) -> ShardMember | N
     return member if member is not None and member.tar == storage_path else None
 
 
-def in_member(features: Features, member: ShardMember) -> Features:
-    """Return features that are read from a member of a tar."""
+def storage_of(member: ShardMember) -> dict[str, str]:
+    """Return the fields by which features name a member of a tar."""
     place = str(member).removeprefix(f"{member.tar}:")
-    return fastcopy(features, storage_type=IN_SHARD, storage_path=member.tar, storage_key=place)
+    return {"storage_type": IN_SHARD, "storage_path": member.tar, "storage_key": place}
 
 
 def with_checksum(features: Features) -> Features:
@@ -38,7 +38,7 @@ def with_checksum(features: Features) -> Features:
         UnusableShard: they cannot be read.
     """
     member = feature_member(features.storage_path, features.storage_key) if features.storage_type == IN_SHARD else None
-    return features if member is None else in_member(features, member.checked())
+    return features if member is None else fastcopy(features, **storage_of(member.checked()))
 
 
 def check_member(features: Features) -> None:

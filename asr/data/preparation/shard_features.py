@@ -13,7 +13,7 @@ from lhotse.cut import Cut, MonoCut
 from lhotse.utils import fastcopy
 
 from asr.data.features import Features, LogMel, read_features, refuse_infinite
-from asr.data.manifests.feature_members import in_member
+from asr.data.manifests.feature_members import storage_of
 from asr.data.manifests.feature_storage import InMemory, npy_bytes
 from asr.data.manifests.shard_members import ShardMember
 from asr.data.preparation.shard_fields import Encoded, ShardField, of_own_source
@@ -60,7 +60,8 @@ class FeatureField(ShardField):
 
     def in_shard(self, cut: Cut, size: tuple[int, int], member: ShardMember) -> Cut:
         """Return a cut whose features are a member of a shard, and that needs no audio."""
-        return of_own_source(cut, cut.id, features=in_member(self._stored(cut, cut.id, size), member))
+        features = fastcopy(self._stored(cut, cut.id, size), **storage_of(member))
+        return of_own_source(cut, cut.id, features=features)
 
     def placeholder(self, cut: Cut, name: str, size: tuple[int, int]) -> MonoCut:
         """Return the cut with features that its shard holds."""
