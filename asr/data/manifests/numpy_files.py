@@ -13,11 +13,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asr.error_text import first_line
 from asr.errors import refuse_lack_of_resources
 
 MAX_NPY_BYTES = 2**28  # features of a recording: of two hours in 32 bits
 MAX_HEADER_BYTES = 1024  # of an array, 118 in what numpy writes; Python's parser takes much memory for deep nesting
 MAX_NPZ_BYTES = 2**29  # prepared data have 16 bytes for each cut of a split
+READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def check_npy(path: str | Path, shape: tuple[int, ...]) -> None:
@@ -121,11 +123,15 @@ def array_shape(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...],
     Raises:
         ValueError: it is no such array, holds pickled objects, or claims more than there is.
     """
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"{name} is an array of format {version}")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file, max_header_size=MAX_HEADER_BYTES)
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in READERS:
+            raise ValueError(f"format {version} is not read")
+        shape, _, dtype = READERS[version](file, max_header_size=MAX_HEADER_BYTES)
+    # numpy parses the header as Python does, and may raise anything
+    except Exception as error:
+        refuse_lack_of_resources(error, name)
+        raise ValueError(f"{name} has no header of numpy that can be read: {first_line(error)}") from None
     claimed = math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
         raise ValueError(f"{name} holds pickled objects, which could run code: allow_pickle=False")

@@ -123,8 +123,10 @@ def read_shards(shards: list[Shard], split: str) -> tuple[Manifests, list[Droppe
     sources: dict[str, Any] = {}
     supervisions: dict[str, SupervisionSegment] = {}
     dropped: list[Dropped] = []
+    beside: set[str] = set()
     for shard in track(shards, f"reading shards of {split}", transient=True):
         for where, data, source in _cuts(shard):
+            beside.update({"recording"} & data.keys())
             if source is None or not data.get("supervisions"):
                 lacking = "supervision" if source else shard.field
                 dropped.append(Dropped(split, data["id"], f"no {lacking}: the cut has none"))
@@ -133,12 +135,12 @@ def read_shards(shards: list[Shard], split: str) -> tuple[Manifests, list[Droppe
             for supervision in data["supervisions"]:
                 segment = parse_supervision(where, supervision).with_offset(data["start"])
                 add_item(supervisions, replace(segment, recording_id=data["id"]), where, may_repeat=False)
-    return Manifests.of(sources.values(), supervisions.values()), dropped, _notes(shards)
+    return Manifests.of(sources.values(), supervisions.values()), dropped, _notes(shards[0], beside)
 
 
-def _notes(shards: list[Shard]) -> list[str]:
-    beside = (OTHERS.fullmatch(path.name) for path in shards[0].cuts.parent.iterdir())
-    others = sorted({found[1] for found in beside if found} - {"cuts", shards[0].field})
+def _notes(shard: Shard, fields: set[str]) -> list[str]:
+    beside = (OTHERS.fullmatch(path.name) for path in shard.cuts.parent.iterdir())
+    others = sorted(({found[1] for found in beside if found} | fields) - {"cuts", shard.field})
     return [f"fields of Shar folders that were ignored: {', '.join(others)}"] if others else []
 
 
