@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +16,10 @@ from lhotse.utils import fastcopy
 
 from asr.data.features import LogMel, PrecomputedFeatures, read_features
 from asr.data.manifests.corpus import Corpus, Manifests
-from asr.data.manifests.import_manifests import import_manifests
+from asr.data.manifests.import_manifests import import_manifests, manifest_files
 from asr.data.manifests.shard_members import forget
 from asr.data.preparation.build import PrepareSpec
+from asr.data.preparation.fingerprint import describe_source
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.shard_features import FeatureField
 from asr.data.preparation.shards import ShardStorage
@@ -155,7 +157,7 @@ def test_an_interrupted_call_is_continued_and_writes_the_same_bytes(tmp_path, mo
 @kinds
 def test_prepared_data_say_which_shard_is_not_as_it_was(tmp_path, kind):
     spec = in_shards(kind.spec, tmp_path / "shards")
-    prepared, recipe = run(tmp_path / "a", recipe := kind.recipe(), spec), recipe
+    prepared = run(tmp_path / "a", recipe := kind.recipe(), spec)
     tar = tmp_path / "shards" / "dev" / "features.000000.tar"
     whole = tar.read_bytes()
     for harm, message in (
@@ -223,6 +225,24 @@ def test_the_folder_is_a_corpus_of_its_own_with_the_same_numbers(tmp_path, kind)
         pairs = zip(features(prepared, spec, split), features(found, again, split), strict=True)
         assert all(np.array_equal(*pair) for pair in pairs)
     assert set(found.shards) == set(prepared.shards)
+
+
+def test_a_changed_tar_changes_the_name_of_what_is_prepared_and_the_same_one_does_not(tmp_path):
+    run(tmp_path / "a", FeatureRecipe(), in_shards(FEATURES_SPEC, tmp_path / "shards"))
+    before = describe_source(str(tmp_path / "shards"), manifest_files)
+    assert describe_source(str(tmp_path / "shards"), manifest_files) == before
+    os.utime(tmp_path / "shards" / "train" / "features.000001.tar", (1, 1))
+    assert describe_source(str(tmp_path / "shards"), manifest_files) != before
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_shard_that_is_missing_from_the_folder_is_named(tmp_path, kept):
+    run(tmp_path / "a", FeatureRecipe(), in_shards(FEATURES_SPEC, tmp_path / "shards"))
+    gone = sorted((tmp_path / "shards" / "train").glob("*"))[1 - kept :: 2]
+    for path in gone:
+        path.unlink()
+    with pytest.raises(ValueError, match=rf"the shard train/….00000{1 - kept}\.tar is missing: restore it"):
+        import_manifests(tmp_path / "shards")
 
 
 def of_lhotse(folder: Path, compression: str = "numpy", shard_size: int | None = 2) -> list[MonoCut]:
