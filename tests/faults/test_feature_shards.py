@@ -24,6 +24,7 @@ BROUGHT = ("data.source=manifests", "features=precomputed", "data.num_features=5
 COMMON = (*OF_NONE, "augment=specaugment", "augment.features.max_feature_bins=1", "data.transcripts_lm=0")
 KINDS = {"log-mel of audio": (COMPUTED, 80), "features without audio": (BROUGHT, 5)}
 kinds = pytest.mark.parametrize(("words", "width"), KINDS.values(), ids=KINDS.keys())
+ARPA = "\\data\\\nngram 1=4\n\n\\1-grams:\n-99 <s>\n-1 </s>\n-0.5 a\n-0.5 b\n\n\\end\\\n"
 ONE_EACH = {"asr.data.preparation.saved_corpus.CHUNK_UTTERANCES": 1}
 
 
@@ -70,6 +71,9 @@ def test_a_run_from_shards_is_a_run_from_files_to_the_last_digit(programs, folde
     texts = [path.read_text() for name in ("one", "two") for path in sorted((folder / name).glob("*.hyp.txt"))]
     assert len(texts) == 2
     assert texts[0] == texts[1] == (folder / "files" / "decode" / "test.hyp.txt").read_text()
+    (folder / "lm.arpa").write_text(ARPA)
+    tuned = ("run=again", "tune=true", "manifest=shards/dev", "decoder=ctc_beam", "decoder.lm=lm.arpa")
+    assert "tune=True: 2 of its utterances are among those" in run(programs, folder, *tuned, command="evaluate", code=2)
 
 
 @kinds
