@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+READERS = ("table", "jsonl", "archive", "checkpoint", "run_folder", "manifest", "shar", "arpa")  # of fuzz_readers.py
 HANG_S = 60  # of wall time on a busy machine; what needs too much processor time is found before
 MAX_INPUT_BYTES = 2**16
 MAX_RESTARTS = 20
@@ -60,7 +61,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("reader", choices=("table", "jsonl", "archive", "checkpoint", "run_folder", "manifest"))
+    parser.add_argument("reader", choices=READERS)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--folder", type=Path, help="default: werdict-fuzz/READER below the temporary directory")
     parser.add_argument("--input", type=Path)

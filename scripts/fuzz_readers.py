@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import soundfile
 import torch
 
+from asr.data.features import PrecomputedFeatures
 from asr.data.manifests.archives import extract
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.manifests.tables import read_table
+from asr.data.preparation.cuts import SourceCheck, supervised_cuts
 from asr.evaluation.comparison.inputs.run_folders import read_runs
 from asr.evaluation.report import ERROR_COLUMNS
 from asr.language_models.arpa import read_arpa
@@ -83,6 +87,7 @@ FEATURES = {"recording_id": "r", "start": 0.0, "duration": 1.0, "num_frames": 10
 }
 CUT = {"id": "c", "start": 0.0, "duration": 1.0, "channel": 0, "type": "MonoCut", "supervisions": [SUPERVISION]}
 CUT |= {"recording": RECORDING}
+IN_TAR, WIDTH = {"type": "shar", "source": ""}, 4
 TEMPO = {"name": "Speed", "kwargs": {"factor": 1.1}}
 JSONL: tuple[tuple[Callable[[Path], object], dict[str, Any]], ...] = (
     (read_recordings, RECORDING),
@@ -216,6 +221,44 @@ def _manifest_seeds() -> list[bytes]:
     ]
 
 
+SHAR = ("cuts.000000.jsonl", "recording.000000.tar", "features.000000.tar")
+
+
+def _read_shar(data: bytes, folder: Path) -> object:
+    """Read a Shar folder and what its tars hold; after ``t`` their headers get the right checksums."""
+    cuts, *tars = data[1:].split(SEPARATOR)
+    tars = list(map(_with_checksums, tars)) if data[:1] == b"t" else tars
+    imported = import_manifests(_files(folder / "in", SHAR, SEPARATOR.join([cuts, *tars])))
+    check = SourceCheck(PrecomputedFeatures(WIDTH))
+    return [check(cut) for manifests in imported.splits.values() for cut in supervised_cuts(manifests)]
+
+
+def _shar_seeds() -> list[bytes]:
+    audio, array = io.BytesIO(), io.BytesIO()
+    soundfile.write(audio, np.zeros(800), 8000, format="FLAC")
+    np.save(array, np.zeros((10, WIDTH), np.float16))
+    recording = RECORDING | {"sources": [SOURCE | IN_TAR], "num_samples": 800, "duration": 0.1}
+    features = FEATURES | {"storage_type": "shar", "storage_path": "", "storage_key": ""}
+    features |= {"duration": 0.1, "num_frames": 10, "num_features": WIDTH}
+    cut = {**CUT, "recording": recording, "supervisions": [SUPERVISION | {"duration": 0.1}]}
+    empty = _lines({**CUT, "recording": None}), _packed({"c.nodata": b"", "c.nometa": b""})
+    return [
+        SEPARATOR.join([b"t" + _lines(cut), _packed({"c.flac": audio.getvalue(), "c.json": _lines(recording)})]),
+        SEPARATOR.join([b"t" + _lines(cut), b"", _packed({"c.npy": array.getvalue(), "c.json": _lines(features)})]),
+        SEPARATOR.join([b"r" + empty[0], b"", empty[1]]),
+    ]
+
+
+def _packed(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue().rstrip(b"\0") + bytes(4 * tarfile.BLOCKSIZE)
+
+
 def _arpa_seeds() -> list[bytes]:
     unigrams = b"\\1-grams:\n-99 <s>%b\n-1 </s>\n-0.5\ta%b\n"
     bigrams = b"\n\\2-grams:\n-0.1\t<s> a\n-0.2\ta a\n"
@@ -232,5 +275,6 @@ READERS = {
     "checkpoint": Reader(_read_checkpoint, _checkpoint_seeds),
     "run_folder": Reader(lambda data, folder: read_runs([_files(folder / "run", RUN_FILES, data)]), _run_seeds),
     "manifest": Reader(lambda data, folder: import_manifests(_files(folder / "in", BROUGHT, data)), _manifest_seeds),
+    "shar": Reader(_read_shar, _shar_seeds),
     "arpa": Reader(lambda data, folder: read_arpa(_file(folder, "lm.arpa", data)).suffixes(), _arpa_seeds),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-READERS = ("table", "jsonl", "archive", "checkpoint", "run_folder", "manifest", "arpa")
+READERS = ("table", "jsonl", "archive", "checkpoint", "run_folder", "manifest", "shar", "arpa")
 NUM_INPUTS = 150
 pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 

@@ -13,6 +13,7 @@ from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, output
 from asr.cli.builders.restore import Restored, prepared_data, restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
+from asr.data.manifests.feature_storage import place_of
 from asr.data.manifests.shard_members import ShardMember
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
@@ -84,11 +85,7 @@ def _audio(sets: Mapping[str, Any]) -> set[tuple[str, float]]:
     return {
         (_place(source), cut.start)
         for cut in cuts
-        for source in (
-            [one.source for one in cut.recording.sources]
-            if cut.has_recording
-            else [f"{cut.features.storage_path}/{cut.features.storage_key}"]
-        )
+        for source in ([one.source for one in cut.recording.sources] if cut.has_recording else [place_of(cut.features)])
     }
 
 

@@ -12,7 +12,10 @@ import numpy as np
 from lhotse import Fbank, FbankConfig
 from lhotse import Features as StoredFeatures
 from lhotse.cut import Cut
+from lhotse.features.io import FeaturesWriter
+from lhotse.utils import fastcopy
 
+from asr.data.manifests.feature_members import IN_SHARD, check_member
 from asr.data.manifests.feature_storage import refuse_foreign_storage
 from asr.data.manifests.numpy_files import check_npy
 from asr.data.resampling import at_rate
@@ -49,9 +52,18 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
     except Exception as error:  # a decoder may raise anything on a broken file
         refuse_lack_of_resources(error, cut.id)
         raise ValueError(cause(error)) from error
+    refuse_infinite(matrix)
+    return matrix
+
+
+def refuse_infinite(matrix: np.ndarray) -> None:
+    """Refuse features that cannot be trained on.
+
+    Raises:
+        ValueError: one is NaN or infinite.
+    """
     if not np.isfinite(matrix).all():
         raise ValueError("features are not finite; they, or their audio, hold NaN or infinity")
-    return matrix
 
 
 def read_audio(features: LogMel, cut: Cut) -> np.ndarray:
@@ -127,6 +139,12 @@ class LogMel:
             return cut.load_features()
         return self.extractor.extract(self.audio(cut), self.sampling_rate_hz)
 
+    def store(self, cut: Cut, storage: FeaturesWriter) -> Cut:
+        """Return a cut with features that are computed from its audio and stored."""
+        stored = at_rate(cut, self.sampling_rate_hz).compute_and_store_features(self.extractor, storage)
+        # lhotse alone reads its own transforms
+        return fastcopy(cut.resample(self.sampling_rate_hz), features=stored.features)
+
     def audio(self, cut: Cut) -> np.ndarray:
         """Return samples (N,) float32 of the cut's first channel, at the rate of the features."""
         audio: np.ndarray = at_rate(cut, self.sampling_rate_hz).load_audio()[0]
@@ -140,6 +158,9 @@ class LogMel:
 
 
 def _check_stored(features: StoredFeatures) -> None:
+    if features.storage_type == IN_SHARD:
+        check_member(features)
+        return
     shape = features.num_frames, features.num_features
     check_npy(os.path.join(features.storage_path, features.storage_key), shape)
 

@@ -78,7 +78,7 @@ FAULTS = {
     "a shard of the same size with other bytes": (
         in_place(lambda data: data[:512] + bytes(len(data) - 512)),
         1,
-        "recording.000000.tar has changed since the data were prepared: the checksum of the audio at byte",
+        "recording.000000.tar has changed since the data were prepared: the checksum of the member at byte",
     ),
 }
 
@@ -129,9 +129,13 @@ WRONG = {
         (*SHARDS, "data.storage.audio=mp3"),
         "data.storage.audio must be one of flac, opus, original, given 'mp3'",
     ),
-    "stored features": (
-        (*SHARDS, "features=log_mel_precomputed", "augment=specaugment"),
-        "choose features=log_mel, or",
+    "a format of audio for features": (
+        (*SHARDS, "features=log_mel_precomputed", "augment=specaugment", "data.storage.audio=opus"),
+        "data.storage.audio=opus: it does nothing where features are stored, not audio; choose features=log_mel, or",
+    ),
+    "augmented audio of stored features": (
+        (*SHARDS, "features=log_mel_precomputed"),
+        "augment.audio changes the audio, but features are stored; choose augment.audio=null",
     ),
     "a folder below a file": ((SHARDS[0], "data.storage.dir=my.tsv/x"), "data.storage.dir: "),
     "a folder that is a file": ((SHARDS[0], "data.storage.dir=my.tsv"), "data.storage.dir: "),

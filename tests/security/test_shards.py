@@ -232,7 +232,7 @@ FOLDERS = {
     "a gap in the numbers": (second, "shard 1 is missing, between 0 and 2"),
     "features alone": (
         lambda folder: (folder / "recording.000000.tar").rename(folder / "features.000000.tar"),
-        "cuts.000000.jsonl.gz has no recording",
+        "'a.json': the file beside it is .flac, no array of numpy",
     ),
     "a pipe in place of a tar": (piped, "is not a regular file"),
 }

@@ -129,7 +129,7 @@ def prepare_data(
         | {"features": {name: value for name, value in config["features"].items() if name != "on_device"}}
         | {"layout": LAYOUT}
         | {"tokenizer": trainer.tokenizer.state() if isinstance(trainer, KeptTokenizer) else config["tokenizer"]}
-        | ({} if shards is None else {"shards": [str(shards.folder), shards.audio]})
+        | ({} if shards is None else {"shards": [str(shards.folder), shards.field.options]})
     )
     corpus_name, make_corpus = _mixture(data, recorded) if data.get("sources") else _corpus(data, recorded)
     return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_jobs)

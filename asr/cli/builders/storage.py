@@ -1,4 +1,4 @@
-"""``data.storage``: where the audio of prepared data lies."""
+"""``data.storage``: where the audio, or the features, of prepared data lie."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from asr.cli.errors import ConfigError
 from asr.data.features import Features
-from asr.data.preparation.shard_audio import FORMATS
+from asr.data.preparation.shard_audio import FORMATS, AudioField
+from asr.data.preparation.shard_features import FeatureField
 from asr.data.preparation.shards import ShardStorage
 from asr.run_folder import usable_folder
 
@@ -16,7 +17,7 @@ KINDS = ("files", "shar")
 
 
 def shard_storage(given: Any, features: Features) -> ShardStorage | None:
-    """Return how audio is stored in shards; None if it is read where the corpus has it.
+    """Return how audio, or features, are stored in shards; None if they are read where the corpus has them.
 
     Args:
         given: ``data.storage``; None: of a run from before there was such an option.
@@ -44,9 +45,12 @@ def shard_storage(given: Any, features: Features) -> ShardStorage | None:
         return None
     if storage["dir"] is None:
         raise ConfigError("data.storage=shar needs a folder for the shards: data.storage.dir=PATH")
-    if features.precomputed:
+    folder = usable_folder(storage["dir"], "data.storage.dir")
+    if not features.precomputed:
+        return ShardStorage(folder, AudioField(storage["audio"]))
+    if storage["audio"] != OF_FILES["audio"]:
         raise ConfigError(
-            "data.storage=shar stores audio, and stored features are read in its place; choose features=log_mel, or "
-            "data.storage=files"
+            f"data.storage.audio={storage['audio']}: it does nothing where features are stored, not audio; choose "
+            "features=log_mel, or leave this out"
         )
-    return ShardStorage(usable_folder(storage["dir"], "data.storage.dir"), storage["audio"])
+    return ShardStorage(folder, FeatureField(features))

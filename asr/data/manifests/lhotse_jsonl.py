@@ -57,7 +57,7 @@ def read_features(path: Path) -> FeatureSet:
     Raises:
         ValueError: a line is malformed, repeats a recording's id, or names another storage than numpy files.
     """
-    return FeatureSet.from_features(_items(path, _features).values())
+    return FeatureSet.from_features(_items(path, parse_features).values())
 
 
 def read_supervisions(path: Path) -> SupervisionSet:
@@ -129,7 +129,7 @@ def parse_manifests(kind: str, sources: Iterable[str], segments: Iterable[str], 
     Raises:
         ValueError: a line is malformed, or repeats an id.
     """
-    parse: Callable[[str, Any], Any] = parse_recording if kind == "recordings" else _features
+    parse: Callable[[str, Any], Any] = parse_recording if kind == "recordings" else parse_features
     found = _parsed(f"{where}, {kind}", sources, parse)
     return Manifests.of(found.values(), _parsed(f"{where}, supervisions", segments, parse_supervision).values())
 
@@ -224,7 +224,12 @@ def _refuse_many(where: str, fields: dict[str, Any]) -> None:
         )
 
 
-def _features(where: str, data: Any) -> Features:
+def parse_features(where: str, data: Any) -> Features:
+    """Return features of plain data.
+
+    Raises:
+        ValueError: they are malformed, or in a storage that is not read.
+    """
     features = Features(**{"type": "unknown"} | check_fields(where, data, FEATURES, FEATURES_OPTIONAL))
     # prepared data must not depend on where a command is started
     features.storage_path = os.path.abspath(features.storage_path)

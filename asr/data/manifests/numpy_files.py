@@ -13,10 +13,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asr.error_text import first_line
 from asr.errors import refuse_lack_of_resources
 
 MAX_NPY_BYTES = 2**28  # features of a recording: of two hours in 32 bits
+MAX_HEADER_BYTES = 1024  # of an array, 118 in what numpy writes; Python's parser takes much memory for deep nesting
 MAX_NPZ_BYTES = 2**29  # prepared data have 16 bytes for each cut of a split
+READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def check_npy(path: str | Path, shape: tuple[int, ...]) -> None:
@@ -35,11 +38,26 @@ def check_npy(path: str | Path, shape: tuple[int, ...]) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is not a regular file")
     with open(path, "rb") as file:
-        found = _check_claim(file, status.st_size, str(path))
-    if len(found) != len(shape) or any(there > told for there, told in zip(found, shape, strict=True)):
-        raise ValueError(f"{path} holds an array of shape {found}, not {shape}")
-    if (num_bytes := status.st_size) > MAX_NPY_BYTES:
-        raise ValueError(f"{path} has {num_bytes} bytes, more than the {MAX_NPY_BYTES} that are read; divide it")
+        found, _ = array_shape(file, status.st_size, str(path))
+    refuse_other_shape(str(path), found, shape, status.st_size)
+
+
+def refuse_other_shape(name: str, found: tuple[int, ...], told: tuple[int, ...], num_bytes: int) -> None:
+    """Refuse an array with other or larger dimensions than it should have, or with more bytes than are read.
+
+    Args:
+        name: of the file, for messages.
+        found: shape in the file.
+        told: shape that it should have; no dimension may be larger.
+        num_bytes: of the file.
+
+    Raises:
+        ValueError: it is refused.
+    """
+    if len(found) != len(told) or any(there > most for there, most in zip(found, told, strict=True)):
+        raise ValueError(f"{name} holds an array of shape {found}, not {told}")
+    if num_bytes > MAX_NPY_BYTES:
+        raise ValueError(f"{name} has {num_bytes} bytes, more than the {MAX_NPY_BYTES} that are read; divide it")
 
 
 def load_npz(path: Path, dtypes: Mapping[str, type], max_unpacked_bytes: int = 0) -> dict[str, NDArray[Any]]:
@@ -88,22 +106,35 @@ def _check_sizes(parts: list[zipfile.ZipInfo], num_bytes: int, max_unpacked_byte
 def _member(parts: zipfile.ZipFile, name: str) -> NDArray[Any]:
     member = parts.getinfo(f"{name}.npy")
     with parts.open(member) as file:
-        _check_claim(file, member.file_size, name)
+        array_shape(file, member.file_size, name)
     with parts.open(member) as file:
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
         return array
 
 
-def _check_claim(file: IO[bytes], size: int, name: str) -> tuple[int, ...]:
-    """Return the shape of an array from its header, if the file is as large as that claims."""
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"{name} is an array of format {version}")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+def array_shape(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and type of an array from its header, if the file is as large as that claims.
+
+    Args:
+        file: at the beginning of an array of numpy; no more than its header is read.
+        size: bytes of the whole array, with its header.
+        name: of the file, for messages.
+
+    Raises:
+        ValueError: it is no such array, holds pickled objects, or claims more than there is.
+    """
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in READERS:
+            raise ValueError(f"format {version} is not read")
+        shape, _, dtype = READERS[version](file, max_header_size=MAX_HEADER_BYTES)
+    # numpy parses the header as Python does, and may raise anything
+    except Exception as error:
+        refuse_lack_of_resources(error, name)
+        raise ValueError(f"{name} has no header of numpy that can be read: {first_line(error)}") from None
     claimed = math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
         raise ValueError(f"{name} holds pickled objects, which could run code: allow_pickle=False")
     if min(shape, default=0) < 0 or claimed > size - file.tell():
         raise ValueError(f"{name} claims {dtype} of shape {shape}, {claimed} bytes, and holds {size - file.tell()}")
-    return tuple(shape)
+    return tuple(shape), dtype

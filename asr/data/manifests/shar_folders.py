@@ -1,4 +1,4 @@
-"""Reads lhotse's Shar folders, also of strangers: cuts in jsonl, their audio in tars beside them.
+"""Reads lhotse's Shar folders, also of strangers: cuts in jsonl, their audio or features in tars beside them.
 
 Nothing is unpacked: audio is named by its place in the tar. lhotse's own reader (1.33) follows what a manifest in the
 tar says, which may be a command.
@@ -7,19 +7,16 @@ tar says, which may be a command.
 from __future__ import annotations
 
 import itertools
-import json
 import re
-import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
 from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
-from asr.data.manifests.archives import DAMAGE
-from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.corpus import Dropped, Manifests, Source
 from asr.data.manifests.lhotse_jsonl import (
     MAX_SUPERVISIONS,
     READABLE_CUTS,
@@ -29,17 +26,17 @@ from asr.data.manifests.lhotse_jsonl import (
     parse_supervision,
 )
 from asr.data.manifests.manifest_fields import CUT, CUT_OPTIONAL, check_fields
-from asr.data.manifests.shard_members import MAX_MEMBER_BYTES, ShardMember
-from asr.data.manifests.tar_headers import BoundedHeader
+from asr.data.manifests.shar_features import features_of, refuse_other_features
+from asr.data.manifests.shar_tars import TarItem, read_items
 from asr.safe_io import check_regular_file
 
 CUTS = re.compile(r"cuts(?:\.(\w+))?\.jsonl(?:\.gz)?")
-AUDIO = re.compile(r"recording(?:\.(\w+))?\.tar")
-NOT_READ = re.compile(r"(?!recording\.)(\w+)(?:\.\w+)?\.(?:tar|tar\.gz|jsonl\.gz)")  # other fields of the cuts
-MAX_MANIFEST_BYTES = 2**20  # of one recording
+FIELDS = ("recording", "features")
+TARS = {field: re.compile(rf"{field}(?:\.(\w+))?\.tar") for field in FIELDS}
+OTHERS = re.compile(r"(\w+)(?:\.\w+)?\.(?:tar|tar\.gz|jsonl\.gz)")  # names of fields, read or not
+WORDS = {"recording": "audio", "features": "features"}  # for messages
 MAX_SHARD_BYTES = 2**50
 INDEX = "index"  # folder of what this program has written of each shard, <split>.<number>.json
-NO_AUDIO = (".nodata", ".nometa")
 
 
 @dataclass(frozen=True)
@@ -48,35 +45,42 @@ class Shard:
 
     Attributes:
         cuts: the manifest.
-        tar: audio of these cuts, in their order.
+        tar: audio or features of these cuts, in their order.
+        field: ``recording`` or ``features``.
     """
 
     cuts: Path
     tar: Path
+    field: str
 
 
 def find_shards(folder: Path) -> list[Shard]:
     """Return the shards of a folder in order; none if it is no Shar folder.
 
+    A folder with tars of audio is one of audio; with tars of features alone, one of features. A ``features.tar``
+    without a number may be anybody's archive, and counts only beside the cuts of its name.
+
     Raises:
-        ValueError: one lacks cuts or audio, or one is missing between two others.
+        ValueError: one lacks cuts or its tar, or one is missing between two others.
     """
     names = {path.name: path for path in sorted(folder.iterdir())}
-    cuts, tars = (_by_number(names, kind) for kind in (CUTS, AUDIO))
+    cuts, audio, features = (_by_number(names, kind) for kind in (CUTS, *TARS.values()))
+    features = {number: path for number, path in features.items() if number.isdecimal() or number in cuts}
+    field, tars = ("features", features) if features and not audio else ("recording", audio)
     is_numbered = any(number.isdecimal() for number in cuts)
     if not tars and not (is_numbered and any(name.endswith((".tar", ".tar.gz")) for name in names)):
         return []
     for number in sorted(cuts.keys() ^ tars.keys()):
-        here, lacking = (cuts[number], "recording…tar") if number in cuts else (tars[number], "cuts….jsonl.gz")
+        here, lacking = (cuts[number], f"{field}…tar") if number in cuts else (tars[number], "cuts….jsonl.gz")
         raise ValueError(
             f"{folder}: the shard {here.name} has no {lacking} beside it: restore it. Of Shar folders, audio in plain "
-            "tar files is read"
+            "tar files is read, or features"
         )
     counted = sorted(int(number) for number in cuts if number.isdecimal())
     for before, after in itertools.pairwise(counted):
         if after != before + 1:
             raise ValueError(f"{folder}: shard {before + 1} is missing, between {before} and {after}: restore it")
-    return [Shard(cuts[number], tars[number]) for number in sorted(cuts)]
+    return [Shard(cuts[number], tars[number], field) for number in sorted(cuts)]
 
 
 def _by_number(names: Mapping[str, Path], kind: re.Pattern[str]) -> dict[str, Path]:
@@ -101,72 +105,77 @@ def refuse_incomplete(folder: Path) -> None:
     """
     for record in sorted((folder / INDEX).glob("*.json")):
         split, _, number = record.stem.rpartition(".")
-        tar = folder / split / f"recording.{number}.tar"
-        if split and not tar.is_file():
-            raise ValueError(f"{folder}: the shard {tar.relative_to(folder)} is missing: restore it")
+        tars = [folder / split / f"{field}.{number}.tar" for field in FIELDS]
+        if split and not any(tar.is_file() for tar in tars):
+            raise ValueError(f"{folder}: the shard {split}/….{number}.tar is missing: restore it")
 
 
 def read_shards(shards: list[Shard], split: str) -> tuple[Manifests, list[Dropped], list[str]]:
-    """Read shards as the recordings and supervisions of their cuts.
+    """Read shards as the recordings, or features, and the supervisions of their cuts.
 
     Returns:
-        Manifests, the cuts without audio or supervision, and notes on what is not read.
+        Manifests, the cuts without audio (or features) or supervision, and notes on what is not read.
 
     Raises:
         ValueError: a line or a member is malformed, the two files of a shard do not fit each other, or one would do
-            more than hold audio.
+            more than hold audio or features.
     """
-    recordings: dict[str, Recording] = {}
+    sources: dict[str, Any] = {}
     supervisions: dict[str, SupervisionSegment] = {}
     dropped: list[Dropped] = []
+    beside: set[str] = set()
     for shard in track(shards, f"reading shards of {split}", transient=True):
-        for where, data, recording in _cuts(shard):
-            if recording is None or not data.get("supervisions"):
-                lacking = "supervision" if recording else "recording"
+        for where, data, source in _cuts(shard):
+            beside.update({"recording"} & data.keys())
+            if source is None or not data.get("supervisions"):
+                lacking = "supervision" if source else shard.field
                 dropped.append(Dropped(split, data["id"], f"no {lacking}: the cut has none"))
                 continue
-            add_item(recordings, recording, where, may_repeat=False)
+            add_item(sources, source, where, may_repeat=False)
             for supervision in data["supervisions"]:
                 segment = parse_supervision(where, supervision).with_offset(data["start"])
-                add_item(supervisions, replace(segment, recording_id=recording.id), where, may_repeat=False)
-    return Manifests.of(recordings.values(), supervisions.values()), dropped, _notes(shards)
+                add_item(supervisions, replace(segment, recording_id=data["id"]), where, may_repeat=False)
+    return Manifests.of(sources.values(), supervisions.values()), dropped, _notes(shards[0], beside)
 
 
-def _notes(shards: list[Shard]) -> list[str]:
-    beside = (NOT_READ.fullmatch(path.name) for path in shards[0].cuts.parent.iterdir())
-    others = sorted({found[1] for found in beside if found} - {"cuts"})
+def _notes(shard: Shard, fields: set[str]) -> list[str]:
+    beside = (OTHERS.fullmatch(path.name) for path in shard.cuts.parent.iterdir())
+    others = sorted(({found[1] for found in beside if found} | fields) - {"cuts", shard.field})
     return [f"fields of Shar folders that were ignored: {', '.join(others)}"] if others else []
 
 
-def _cuts(shard: Shard) -> Iterator[tuple[str, dict[str, Any], Recording | None]]:
-    """Yield each cut of a shard, and the recording that is its audio alone; None if it has none."""
+def _cuts(shard: Shard) -> Iterator[tuple[str, dict[str, Any], Source | None]]:
+    """Yield each cut of a shard, and the recording, or features, of it alone; None if it has none."""
     check_regular_file(shard.tar, MAX_SHARD_BYTES)
+    what = WORDS[shard.field]
     with shard.tar.open("rb") as file:
-        audio = _audio(shard.tar, file)
+        items = read_items(shard.tar, file, what)
         for where, line in objects(shard.cuts):
-            data = _checked_cut(where, line)
-            found = next(audio, None)
-            if found is None:
-                raise ValueError(f"{shard.tar} ends before the audio of {data['id']!r}: it was cut short; restore it")
-            name, recording = found
-            if name != data["id"]:
+            data = _checked_cut(where, line, shard.field)
+            item = next(items, None)
+            if item is None:
+                raise ValueError(f"{shard.tar} ends before the {what} of {data['id']!r}: it was cut short; restore it")
+            source = _recording(item) if shard.field == "recording" else features_of(item, file)
+            if item.name != data["id"]:
                 raise ValueError(
-                    f"{shard.tar} holds audio of {name[:80]!r} where {shard.cuts.name} has the cut "
+                    f"{shard.tar} holds {what} of {item.name[:80]!r} where {shard.cuts.name} has the cut "
                     f"{data['id'][:80]!r}; the two files are of different shards"
                 )
-            # cuts of one recording have audio of their own here
-            yield where, data, None if recording is None else replace(recording, id=data["id"])
-        if next(audio, None) is not None:
-            raise ValueError(f"{shard.tar} has more audio than {shard.cuts.name} has cuts: restore that file")
+            yield where, data, source
+        if next(items, None) is not None:
+            raise ValueError(f"{shard.tar} has more {what} than {shard.cuts.name} has cuts: restore that file")
 
 
-def _checked_cut(where: str, line: dict[str, Any]) -> dict[str, Any]:
+def _checked_cut(where: str, line: dict[str, Any], field: str) -> dict[str, Any]:
     if line.get("type") not in READABLE_CUTS:
         raise ValueError(
             f"{where}: a cut of type {str(line.get('type'))[:40]!r} is not read, only {' and '.join(READABLE_CUTS)}"
         )
     data = check_fields(where, line, CUT, CUT_OPTIONAL)
-    _refuse_other_audio(where, data.get("recording") or {"sources": []})
+    if field == "recording":
+        _refuse_other_audio(where, data.get("recording") or {"sources": []})
+    elif line.get("features"):
+        refuse_other_features(where, line["features"])
     if len(data.get("supervisions") or ()) > MAX_SUPERVISIONS:
         raise ValueError(
             f"{where}: the cut has {len(data['supervisions'])} supervisions; at most {MAX_SUPERVISIONS} are read"
@@ -186,67 +195,14 @@ def _refuse_other_audio(where: str, recording: Any) -> None:
             )
 
 
-def _audio(path: Path, file: BinaryIO) -> Iterator[tuple[str, Recording | None]]:
-    """Yield the name of each audio in a tar, and its recording; None where a cut has none."""
-    members = _members(path, file)
-    for content in members:
-        manifest = next(members, None)
-        if manifest is None:
-            raise ValueError(f"{path}: no manifest follows {content.name[:80]!r}: it was cut short; restore it")
-        stem, told = (PurePosixPath(member.name) for member in (content, manifest))
-        name = str(stem.parent / stem.stem)
-        if str(told.parent / told.stem) != name:
-            raise ValueError(f"{path}: {str(told)[:80]!r} follows {content.name[:80]!r}, and is not its manifest")
-        if stem.suffix in NO_AUDIO:
-            yield name, None
-            continue
-        where = f"{path}, {str(told)[:80]!r}"
-        if manifest.size > MAX_MANIFEST_BYTES or not 0 < content.size <= MAX_MEMBER_BYTES:
-            raise ValueError(f"{where}: audio of {content.size} bytes with a manifest of {manifest.size} is refused")
-        file.seek(manifest.offset_data)
-        yield (
-            name,
-            _recording(where, file.read(manifest.size), ShardMember(str(path), content.offset_data, content.size)),
-        )
-
-
-def _recording(where: str, manifest: bytes, member: ShardMember) -> Recording:
-    try:
-        told = json.loads(manifest)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: this is no manifest of a recording: {error}") from None
-    _refuse_other_audio(where, told)
+def _recording(item: TarItem) -> Recording | None:
+    """Return the recording that a tar holds of a cut; None if it holds none."""
+    if item.member is None:
+        return None
+    told = item.plain_manifest("a recording")
+    _refuse_other_audio(item.where, told)
     if len(told["sources"]) != 1:
-        raise ValueError(f"{where}: the recording has {len(told['sources'])} sources; in a Shar folder it has one")
-    return parse_recording(where, told | {"sources": [told["sources"][0] | {"type": "file", "source": str(member)}]})
-
-
-def _members(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of an uncompressed tar, whose headers are checked while they are read."""
-    size = path.stat().st_size
-    try:
-        with tarfile.open(fileobj=file, mode="r:", tarinfo=BoundedHeader) as tar:
-            while (member := tar.next()) is not None:
-                _refuse_member(path, member, size)
-                yield member
-                # tarfile keeps every header, which a tar of many members would fill the memory with
-                tar.members.clear()  # type: ignore[attr-defined]
-    except DAMAGE as error:
-        raise ValueError(
-            f"{path} is damaged, cut short, or no uncompressed tar: {str(error) or type(error).__name__}; restore it"
-        ) from error
-    except ValueError as error:
-        raise error if str(path) in str(error) else ValueError(f"{path} is refused: {error}") from error
-
-
-def _refuse_member(path: Path, member: tarfile.TarInfo, size: int) -> None:
-    name = PurePosixPath(member.name)
-    if name.is_absolute() or ".." in name.parts or "\0" in member.name:
-        raise ValueError(f"{path} is refused: its member {member.name[:80]!r} leads out of the folder")
-    if not member.isreg():
-        raise ValueError(f"{path} is refused: its member {member.name[:80]!r} is a link, a folder or a device")
-    if member.offset_data + member.size > size:
-        raise ValueError(
-            f"{path} has {size} bytes, and its member {member.name[:80]!r} claims {member.size} from byte "
-            f"{member.offset_data}: it was cut short; restore it"
-        )
+        raise ValueError(f"{item.where}: the recording has {len(told['sources'])} sources; in a Shar folder it has one")
+    source = told["sources"][0] | {"type": "file", "source": str(item.member)}
+    # cuts of one recording have audio of their own here
+    return replace(parse_recording(item.where, told | {"sources": [source]}), id=item.name)

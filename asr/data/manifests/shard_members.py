@@ -1,4 +1,4 @@
-"""Audio within a tar shard: named as a part of that file, found and read at once, and decoded from memory."""
+"""Members of a tar shard: named as a part of that file, found and read at once; audio is decoded from memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UnusableShard(RunFailed):
 
 @dataclass(frozen=True)
 class ShardMember:
-    """The place of encoded audio in an uncompressed tar.
+    """The place of encoded audio, or of an array, in an uncompressed tar.
 
     Attributes:
         tar: absolute path.
@@ -48,7 +48,7 @@ class ShardMember:
 
     @classmethod
     def find(cls, source: object) -> ShardMember | None:
-        """Return the member that an audio source names; None if it names a whole file."""
+        """Return the member that a source names; None if it names a whole file."""
         found = NAME.fullmatch(source) if isinstance(source, str) else None
         if found is None:
             return None
@@ -80,7 +80,7 @@ class ShardMember:
 @functools.lru_cache(maxsize=1)  # what was checked is decoded next
 def _read(member: ShardMember) -> bytes:
     if not 0 < member.num_bytes <= MAX_MEMBER_BYTES:
-        raise UnusableShard(f"{member}: audio of {member.num_bytes} bytes; at most {MAX_MEMBER_BYTES} are read")
+        raise UnusableShard(f"{member}: a member of {member.num_bytes} bytes; at most {MAX_MEMBER_BYTES} are read")
     try:
         descriptor = _tars.descriptor(member.tar)
         there = os.fstat(descriptor).st_size
@@ -98,12 +98,12 @@ def _read(member: ShardMember) -> bytes:
         raise UnusableShard(f"the shard {member.tar} cannot be read: {error.strerror}; {REMEDY}") from error
     if len(content) != member.num_bytes:
         raise UnusableShard(
-            f"the shard {member.tar} has {there} bytes, its audio at byte {member.offset} takes {member.num_bytes}: "
+            f"the shard {member.tar} has {there} bytes, its member at byte {member.offset} takes {member.num_bytes}: "
             f"it was cut short; {REMEDY}"
         )
     if member.crc32 not in (None, zlib.crc32(content)):
         raise UnusableShard(
-            f"the shard {member.tar} has changed since the data were prepared: the checksum of the audio at byte "
+            f"the shard {member.tar} has changed since the data were prepared: the checksum of the member at byte "
             f"{member.offset} differs; {REMEDY}"
         )
     return content

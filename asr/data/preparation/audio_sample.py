@@ -1,4 +1,4 @@
-"""Some files of a corpus, by which features and shards of other audio than is there now are noticed."""
+"""Some files of a corpus, by which stored features and shards of other files than are there now are noticed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lhotse import Recording
 
 from asr.data.manifests.audio_checks import file_content
 from asr.data.manifests.corpus import Corpus, Manifests
+from asr.data.manifests.feature_storage import place_of
 from asr.data.manifests.shard_members import ShardMember
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
@@ -20,15 +21,15 @@ NUM_FILES = 100  # of each split; all of a large corpus would take minutes on a 
 
 
 def write_sample(folder: Path, corpus: Corpus) -> None:
-    """Write names, sizes and checksums of some files of audio, evenly spread over each split."""
+    """Write names, sizes and checksums of some files of audio, or of features, evenly spread over each split."""
     found = [item for manifests in corpus.splits.values() for item in _sample(manifests)]
     write_whole(folder / SAMPLE, json.dumps(found, indent=None))
 
 
 def _sample(manifests: Manifests) -> Iterator[tuple[str, int, int]]:
-    sources = [source for source in manifests.sources().values() if isinstance(source, Recording)]
-    for recording in sources[:: max(1, len(sources) // NUM_FILES)]:
-        name = str(recording.sources[0].source)
+    sources = list(manifests.sources().values())
+    for source in sources[:: max(1, len(sources) // NUM_FILES)]:
+        name = str(source.sources[0].source) if isinstance(source, Recording) else place_of(source)
         # what cannot be read is dropped, and named, when it is checked
         with contextlib.suppress(OSError):
             if ShardMember.find(name) is None and Path(name).is_file():
@@ -36,7 +37,7 @@ def _sample(manifests: Manifests) -> Iterator[tuple[str, int, int]]:
 
 
 def refuse_changed_audio(folder: Path) -> None:
-    """Refuse a corpus of which some audio is no longer what it was; audio that is gone is no longer needed.
+    """Refuse a corpus of which some file is no longer what it was; one that is gone is no longer needed.
 
     Args:
         folder: of its manifests.

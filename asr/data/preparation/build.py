@@ -6,7 +6,7 @@ import os
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from asr.console import PlainConsole, track
 from asr.data.features import Features, LogMel, cause, read_features
 from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, write_dropped
+from asr.data.manifests.feature_members import IN_SHARD
 from asr.data.manifests.shard_members import ShardMember
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.feature_checks import refuse_unfit
@@ -49,7 +50,7 @@ class PrepareSpec:
         limits: which cuts are used.
         features: cut → features.
         tokenizer_trainer: transcripts → tokenizer.
-        shards: where audio is stored; None: where the corpus has it.
+        shards: where audio, or features, are stored; None: where the corpus has them.
     """
 
     text: TextNormalizer
@@ -109,7 +110,7 @@ def _fill(work: Path, folder: Path, parts: Path, corpus: SavedCorpus, spec: Prep
     _refuse_emptied(corpus, splits)
     tokenizer = spec.tokenizer_trainer.train(splits["train"].texts())
     mean, std = _statistics(splits["train"], spec.features, num_jobs)
-    if spec.features.precomputed and isinstance(spec.features, LogMel):
+    if spec.shards is None and spec.features.precomputed and isinstance(spec.features, LogMel):
         places = parts / FEATURES, folder / FEATURES
         splits = {name: store_features(split, spec.features, *places, num_jobs) for name, split in splits.items()}
         _refuse_emptied(corpus, splits)
@@ -182,15 +183,14 @@ def _statistics(split: SplitParts, features: Features, num_jobs: int) -> tuple[t
 
 
 def _write_cuts(path: Path, split: SplitParts, tars: set[str]) -> dict[str, float]:
-    """Write the cuts of a split, return its counts, and add the shards that hold its audio."""
+    """Write the cuts of a split, return its counts, and add the shards that hold its audio or features."""
     seconds, speakers = array("d"), set()
 
     def lines() -> Iterator[tuple[bytes, float]]:
         for line, data in split.lines():
             seconds.append(data["duration"])
             speakers.add(data["supervisions"][0].get("speaker"))
-            sources = data["recording"]["sources"] if data.get("recording") else ()
-            tars.update(member.tar for source in sources if (member := ShardMember.find(source["source"])))
+            tars.update(_tars_of(data))
             yield line, data["duration"]
 
     IndexedCutSet.write_lines(path, lines())
@@ -199,3 +199,10 @@ def _write_cuts(path: Path, split: SplitParts, tars: set[str]) -> dict[str, floa
         "hours": round(sum(seconds) / 3600, 4),
         "num_speakers": len(speakers - {None}),
     }
+
+
+def _tars_of(data: Mapping[str, Any]) -> Iterator[str]:
+    sources = data["recording"]["sources"] if data.get("recording") else ()
+    yield from (member.tar for source in sources if (member := ShardMember.find(source["source"])))
+    if (features := data.get("features")) and features["storage_type"] == IN_SHARD:
+        yield features["storage_path"]

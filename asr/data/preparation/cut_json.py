@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asr.data.manifests.decoding_limits import MAX_CHANNELS
-from asr.data.manifests.feature_storage import READABLE
+from asr.data.manifests.feature_storage import READABLE, is_readable
 from asr.data.manifests.manifest_fields import (
     NUMBER,
     RECORDING,
@@ -87,9 +87,9 @@ def _check_sources(sources: Any, where: str) -> None:
 
 def _check_storage(node: Mapping[str, Any], where: str) -> None:
     kind, path, key = (node.get(name) for name in ("storage_type", "storage_path", "storage_key"))
-    safe = isinstance(path, str) and os.path.isabs(path) and isinstance(key, str) and key.endswith(".npy")
-    if kind != READABLE or not safe:
+    if not is_readable(kind, path, key):
         raise ValueError(
             f"{where}: an array in storage {kind!r} ({str(path)[:80]!r}, {str(key)[:40]!r}) is refused, because "
-            f"reading it could run a command or fetch something; only {READABLE!r} in an absolute folder is read"
+            f"reading it could run a command or fetch something; only {READABLE!r} in an absolute folder, and parts of "
+            "tars, are read"
         )

@@ -8,13 +8,16 @@ from lhotse.cut import Cut
 
 from asr.data.features import Features, read_features
 from asr.data.manifests.corpus import Manifests
+from asr.data.manifests.feature_members import IN_SHARD
+from asr.data.manifests.feature_storage import place_of
 
 
 def stored_problem(features: Features, cut: Cut) -> str | None:
     """Return why the stored features of a cut cannot be used, or None; reads all of them."""
+    place = place_of(cut.features)
     # Path.is_file raises an error on a name that is too long
-    if not os.path.isfile(path := os.path.join(cut.features.storage_path, cut.features.storage_key)):
-        return f"missing features: {path}"
+    if cut.features.storage_type != IN_SHARD and not os.path.isfile(place):
+        return f"missing features: {place}"
     try:
         read_features(features, cut)
     except ValueError as error:

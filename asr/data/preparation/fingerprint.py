@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from asr.data.manifests.shar_folders import AUDIO
+from asr.data.manifests.shar_folders import TARS
 from asr.data.manifests.source_files import SourceFiles, refuse_special, visible_files
 from asr.safe_io import named_path
 
@@ -44,7 +44,7 @@ def describe_source(source: str | None, source_files: SourceFiles = visible_file
 def _content(path: Path) -> dict[str, Any]:
     status = path.stat()
     # hashing large archives, or thousands of shards, would delay every start of a run
-    if status.st_size > MAX_HASHED_BYTES or AUDIO.fullmatch(path.name):
+    if status.st_size > MAX_HASHED_BYTES or any(tar.fullmatch(path.name) for tar in TARS.values()):
         return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
     digest = hashlib.sha256()
     with path.open("rb") as file:

@@ -169,6 +169,6 @@ def text_of_cut(data: Mapping[str, Any]) -> str:
     return str(data["supervisions"][0]["text"])
 
 
-def unreadable(split: str, cut_id: str, why: str) -> Dropped:
-    """Return the entry of a cut whose audio has a good header and end, but cannot be decoded."""
-    return Dropped(split, cut_id, f"unreadable audio: {why}")
+def unreadable(split: str, cut_id: str, why: str, what: str = "audio") -> Dropped:
+    """Return the entry of a cut whose audio, or features, seemed good when they were checked, but cannot be read."""
+    return Dropped(split, cut_id, f"unreadable {what}: {why}")

@@ -6,26 +6,77 @@ N samples.
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import soundfile
+from lhotse import AudioSource, Recording
 from lhotse.cut import Cut, MonoCut
+from lhotse.utils import fastcopy
+
+from asr.data.manifests.audio_checks import BYTES
+from asr.data.manifests.shard_members import ShardMember
+from asr.data.preparation.shard_fields import Encoded, ShardField, of_own_source
 
 FORMATS = ("flac", "opus", "original")
 OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)  # RFC 6716, section 2; libsndfile writes no others
 BLOCK_SAMPLES = 48_000  # libsndfile 1.2.2 crashes where minutes of Ogg are written at once
 
 
-def encoded(cut: Cut, samples: np.ndarray, audio: str) -> tuple[bytes, str]:
-    """Return encoded audio, and the ending of a file of it.
+@dataclass(frozen=True)
+class AudioField(ShardField):
+    """Stores the audio of cuts.
 
-    Args:
-        cut: whose audio it is.
-        samples: (N,) float32, as they are decoded.
-        audio: ``flac`` keeps 16 and 24 bits as they are, and rounds what has no such samples to 16 bits; ``opus`` is
+    Attributes:
+        format: ``flac`` keeps 16 and 24 bits as they are, and rounds what has no such samples to 16 bits; ``opus`` is
             lossy; ``original`` copies files that hold nothing but the cut, and is ``flac`` for others.
     """
+
+    format: str = "flac"
+    name = "recording"
+    source = "audio"
+
+    @property
+    def options(self) -> str:
+        """Name of the format."""
+        return self.format
+
+    def refuse_unfit(self, cut: Cut) -> None:
+        """Refuse a rate that the format does not have.
+
+        Raises:
+            ValueError: names the cut and the rates.
+        """
+        if self.format == "opus" and cut.sampling_rate not in OPUS_HZ:
+            raise ValueError(
+                f"data.storage.audio=opus stores {', '.join(map(str, OPUS_HZ))} Hz, and {cut.id} has "
+                f"{cut.sampling_rate} Hz; choose data.storage.audio=flac"
+            )
+
+    def encode(self, cut: Cut) -> Encoded:
+        """Return encoded audio of the cut's first channel."""
+        samples = cut.load_audio()[0]
+        return Encoded(*_encoded(cut, samples, self.format), (cut.sampling_rate, len(samples)))
+
+    def in_shard(self, cut: Cut, size: tuple[int, int], member: ShardMember) -> Cut:
+        """Return a cut whose audio is a member of a shard."""
+        recording = _recording(cut, cut.id, size, AudioSource("file", [0], str(member)))
+        return of_own_source(cut, cut.id, {BYTES: member.num_bytes}, recording=recording)
+
+    def placeholder(self, cut: Cut, name: str, size: tuple[int, int]) -> MonoCut:
+        """Return the cut with audio that its shard holds."""
+        recording = _recording(cut, name, size, AudioSource("shar", [0], ""))
+        return fastcopy(of_own_source(cut, name, recording=recording), id=name)
+
+
+def _recording(cut: Cut, recording_id: str, size: tuple[int, int], source: AudioSource) -> Recording:
+    rate_hz, num_samples = size
+    return Recording(recording_id, [source], rate_hz, num_samples, cut.duration, channel_ids=[0])
+
+
+def _encoded(cut: Cut, samples: np.ndarray, audio: str) -> tuple[bytes, str]:
+    """Return samples (N,) float32 of a cut as a file, and its ending."""
     rate_hz = cut.sampling_rate
     if audio == "original" and (file := _own_file(cut)) is not None:
         return file.read_bytes(), file.suffix.lower() or ".audio"
@@ -39,19 +90,6 @@ def encoded(cut: Cut, samples: np.ndarray, audio: str) -> tuple[bytes, str]:
     # libsndfile would scale by 2^15 - 1 and not by 2^15, as it does when it reads
     rounded = np.clip(np.rint(of_16), -(2**15), 2**15 - 1).astype(np.int16)
     return _written(rounded, rate_hz, "FLAC", "PCM_16"), ".flac"
-
-
-def refuse_rate(cut: Cut, audio: str) -> None:
-    """Refuse a rate that a format does not have.
-
-    Raises:
-        ValueError: names the cut and the rates.
-    """
-    if audio == "opus" and cut.sampling_rate not in OPUS_HZ:
-        raise ValueError(
-            f"data.storage.audio=opus stores {', '.join(map(str, OPUS_HZ))} Hz, and {cut.id} has {cut.sampling_rate} "
-            "Hz; choose data.storage.audio=flac"
-        )
 
 
 def _own_file(cut: Cut) -> Path | None:

@@ -1,8 +1,8 @@
-"""Prepared audio as tar shards that lhotse reads too (its Shar format), one for each part of a split.
+"""Prepared audio or features as tar shards that lhotse reads too (its Shar format), one for each part of a split.
 
-<folder>/<split>/cuts.000000.jsonl.gz         cuts without audio
-<folder>/<split>/recording.000000.tar         audio and a manifest of each, in the same order
-<folder>/index/<split>.000000.json            where in the tar the audio of each cut lies, and digests of both files
+<folder>/<split>/cuts.000000.jsonl.gz         cuts without audio or features
+<folder>/<split>/recording.000000.tar         audio and a manifest of each, in the same order; features.000000.tar
+<folder>/index/<split>.000000.json            where in the tar each cut is, and digests of both files
 """
 
 from __future__ import annotations
@@ -26,18 +26,16 @@ from asr.data.jobs import run_jobs
 from asr.data.manifests.plain_items import to_line, to_plain
 from asr.data.manifests.shar_folders import INDEX
 from asr.data.manifests.shard_members import ShardMember, forget
-from asr.data.preparation.file_digests import describe_file, refuse_changed
+from asr.data.preparation.file_digests import describe_file
 from asr.data.preparation.parts import Part, SplitParts, cut_of, unreadable
 from asr.data.preparation.progress import track_hours
 from asr.data.preparation.saved_corpus import GZIP_LEVEL
-from asr.data.preparation.shard_audio import encoded, refuse_rate
-from asr.data.preparation.shard_cuts import in_shard, member_name, placeholder
+from asr.data.preparation.shard_fields import ShardField, member_name
+from asr.data.preparation.shard_index import found_index, own_index
 from asr.errors import refuse_lack_of_resources
-from asr.plain_data import read_json
 from asr.safe_io import TEMPORARY, naming, refuse_links_outside, sync, write_whole
 
 LAYOUT = 1
-MAX_INDEX_BYTES, MAX_INDEX_VALUES = 2**26, 10**6
 BLOCK_BYTES = 512  # of tar
 
 
@@ -47,26 +45,26 @@ class ShardStorage:
 
     Attributes:
         folder: of all splits, absolute.
-        audio: see `encoded`.
+        field: what is stored of each cut.
     """
 
     folder: Path
-    audio: str = "flac"
+    field: ShardField
 
     def files(self, split: str, number: int) -> dict[str, Path]:
         """Return the cuts, the tar and the index of a shard."""
         return {
             "cuts": self.folder / split / f"cuts.{number:06d}.jsonl.gz",
-            "tar": self.folder / split / f"recording.{number:06d}.tar",
+            "tar": self.folder / split / f"{self.field.name}.{number:06d}.tar",
             "index": self.folder / INDEX / f"{split}.{number:06d}.json",
         }
 
 
 def write_shards(splits: Mapping[str, SplitParts], storage: ShardStorage, num_jobs: int) -> dict[str, SplitParts]:
-    """Write the audio of all splits, or find what an earlier call has written, with a line of progress for each.
+    """Write the shards of all splits, or find what an earlier call has written, with a line of progress for each.
 
     Returns:
-        The same splits, with cuts that name the places of their audio in the shards.
+        The same splits, with cuts that name the places of their audio or features in the shards.
 
     Raises:
         ValueError: the folder holds something else, or a shard of other data.
@@ -135,33 +133,33 @@ class WriteShard:
     storage: ShardStorage
 
     def refuse_foreign(self, part: Part) -> None:
-        """Refuse files of other data in the place of the shard, without reading audio.
+        """Refuse files of other data in the place of the shard, without reading audio or features.
 
         Raises:
             ValueError: there are such.
         """
         files = _files(self.storage, part)
         if any(map(os.path.lexists, files.values())):
-            _own_index(files, self._made_of(self._lines(part)))
+            own_index(files, self._made_of(self._lines(part)))
 
     def _lines(self, part: Part) -> list[bytes]:
         return [line for line, _ in self.split.lines_of(part)]
 
     def _made_of(self, lines: Iterable[bytes]) -> str:
-        return hashlib.sha256(b"".join([f"{LAYOUT} {self.storage.audio}\n".encode(), *lines])).hexdigest()
+        return hashlib.sha256(b"".join([f"{LAYOUT} {self.storage.field.options}\n".encode(), *lines])).hexdigest()
 
     def __call__(self, part: Part) -> Part:
-        """Return the part with audio in the shard."""
-        files, lines = _files(self.storage, part), self._lines(part)
+        """Return the part with audio or features in the shard."""
+        field, files, lines = self.storage.field, _files(self.storage, part), self._lines(part)
         made_of = self._made_of(lines)
-        index = _found(files, made_of) or self._write(files, made_of, lines)
+        index = found_index(files, made_of) or self._write(files, made_of, lines)
         left_out = dict(index["dropped"])
         kept = [cut for line in lines if (cut := cut_of(line, str(part.path))).id not in left_out]
         stored = [
-            in_shard(cut, rate_hz, num_samples, ShardMember(str(files["tar"]), *place))
-            for cut, (rate_hz, num_samples, *place) in zip(kept, index["members"], strict=True)
+            field.in_shard(cut, (first, second), ShardMember(str(files["tar"]), *place))
+            for cut, (first, second, *place) in zip(kept, index["members"], strict=True)
         ]
-        dropped = [unreadable(part.split, name, why) for name, why in left_out.items()]
+        dropped = [unreadable(part.split, name, why, field.source) for name, why in left_out.items()]
         path = part.path.with_name(part.path.name.replace("checked-", "sharded-", 1))
         return Part.write(path, part.split, made_of, stored, dropped, part.duration_s)
 
@@ -184,9 +182,10 @@ class WriteShard:
         return index
 
     def _fill(self, temporary: Mapping[str, Path], place: Path, lines: Collection[bytes]) -> dict[str, Any]:
-        """Write tar and cuts; return where the audio of each cut is, and which cuts have none."""
+        """Write tar and cuts; return where each cut is in the tar, and which cuts are not."""
         members: list[list[int]] = []
         dropped: list[tuple[str, str]] = []
+        field = self.storage.field
         with (
             naming(place),
             temporary["tar"].open("wb") as file,
@@ -197,76 +196,20 @@ class WriteShard:
         ):
             for line in lines:
                 cut = cut_of(line, str(place))
-                refuse_rate(cut, self.storage.audio)
+                field.refuse_unfit(cut)
                 try:
-                    samples = cut.load_audio()[0]
-                    content, ending = encoded(cut, samples, self.storage.audio)
+                    encoded = field.encode(cut)
                 except Exception as error:  # a decoder may raise anything on a broken file
                     refuse_lack_of_resources(error, cut.id)
                     dropped.append((cut.id, cause(error)))
                     continue
-                rate_hz, num_samples = cut.sampling_rate, len(samples)
-                name = member_name(cut.id)
-                held = placeholder(cut, name, rate_hz, num_samples)
-                offset = _add(tar, name + ending, content)
-                _add(tar, f"{name}.json", f"{json.dumps(to_plain(held.recording))}\n".encode())
+                name, content = member_name(cut.id), encoded.content
+                held = field.placeholder(cut, name, encoded.size)
+                offset = _add(tar, name + encoded.ending, content)
+                _add(tar, f"{name}.json", f"{json.dumps(to_plain(getattr(held, field.name)))}\n".encode())
                 cuts.write(to_line(held).encode())
-                members.append([rate_hz, num_samples, offset, len(content), zlib.crc32(content)])
+                members.append([*encoded.size, offset, len(content), zlib.crc32(content)])
         return {"members": members, "dropped": dropped}
-
-
-def _own_index(files: Mapping[str, Path], made_of: str) -> dict[str, Any] | None:
-    """Return the index of a shard; None if there is none, nor a file of the shard.
-
-    Raises:
-        ValueError: another shard has its name.
-    """
-    there = _there(files)
-    index = read_json(files["index"], MAX_INDEX_BYTES, MAX_INDEX_VALUES) if files["index"].is_file() else {}
-    if not isinstance(index, dict) or index.get("made_of") != made_of:
-        if there:
-            raise ValueError(
-                f"data.storage.dir: {there[0]} is of other data (of another folder, too), or of other options of "
-                "text or limits; give a new folder, or remove this one if nothing needs it"
-            )
-        return None
-    return index
-
-
-def _there(files: Mapping[str, Path]) -> list[Path]:
-    return [files[kind] for kind in ("tar", "cuts") if os.path.lexists(files[kind])]
-
-
-def _found(files: Mapping[str, Path], made_of: str) -> dict[str, Any] | None:
-    """Return the index of a shard that is there and whole; None if it is not there.
-
-    Raises:
-        ValueError: another shard has its name, or its files have changed.
-    """
-    index, there = _own_index(files, made_of), _there(files)
-    if index is None:
-        return None
-    try:
-        for kind in ("tar", "cuts"):
-            if files[kind] in there:
-                refuse_changed(files[kind], index.get(kind), files["index"].name)
-    except ValueError as error:
-        raise ValueError(
-            f"data.storage.dir: {error} ({files['tar'].parent}); restore it, or remove it to have it written again"
-        ) from error
-    return index if len(there) == 2 and _are_members(index) else None
-
-
-def _are_members(index: Mapping[str, Any]) -> bool:
-    members, dropped = index.get("members"), index.get("dropped")
-    if not isinstance(members, list) or not isinstance(dropped, list):
-        return False
-    are_numbers = all(
-        isinstance(one, list) and len(one) == 5 and all(type(n) is int and n >= 0 for n in one) for one in members
-    )
-    return are_numbers and all(
-        isinstance(one, list) and len(one) == 2 and all(isinstance(text, str) for text in one) for one in dropped
-    )
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> int:

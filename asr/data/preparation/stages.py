@@ -6,8 +6,6 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from lhotse.utils import fastcopy
-
 from asr.data.features import Features, LogMel, cause, read_features
 from asr.data.jobs import run_jobs
 from asr.data.manifests.feature_storage import FeatureFiles
@@ -16,7 +14,6 @@ from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
 from asr.data.preparation.parts import Part, SplitParts, cut_of, text_of_cut, unreadable
 from asr.data.preparation.progress import track_hours
 from asr.data.preparation.saved_corpus import Chunk, SavedCorpus
-from asr.data.resampling import at_rate
 from asr.errors import refuse_lack_of_resources
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer
@@ -92,11 +89,7 @@ class StoreFeatures:
                 # the same name in every preparation, which may be interrupted
                 storage.key = hashlib.sha256(f"{part.split}/{cut.id}".encode()).hexdigest()[:32]
                 try:
-                    stored = at_rate(cut, self.features.sampling_rate_hz).compute_and_store_features(
-                        self.features.extractor, storage
-                    )
-                    # lhotse alone reads its own transforms
-                    cut = fastcopy(cut.resample(self.features.sampling_rate_hz), features=stored.features)
+                    cut = self.features.store(cut, storage)
                     read_features(self.features, cut)
                 except Exception as error:  # a decoder may raise anything on a broken file
                     if storage.failure is not None:

@@ -25,6 +25,7 @@ from tests.data.feature_corpora import (
 )
 
 FEATURES = PrecomputedFeatures(WIDTH)
+READ = ("numpy_files", "numpy_shard")
 
 
 def line(folder: Path, **change) -> Path:
@@ -63,8 +64,8 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path):
     }
 
 
-@pytest.mark.parametrize("storage", [name for name in READER_BACKENDS if name != "numpy_files"] + ["new"])
-def test_every_storage_but_files_of_numpy_is_refused(tmp_path, storage):
+@pytest.mark.parametrize("storage", [name for name in READER_BACKENDS if name not in READ] + ["new"])
+def test_every_storage_but_files_of_numpy_and_shards_is_refused(tmp_path, storage):
     with pytest.raises(ValueError, match=rf"line 1: features of recording 'a': storage '{storage}' is refused"):
         read_features(line(tmp_path, storage_type=storage))
     features = store(tmp_path, "a", matrix(100), storage_type=storage)

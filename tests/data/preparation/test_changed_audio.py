@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from asr.data.preparation.shard_audio import AudioField
 from asr.data.preparation.shards import ShardStorage
 from tests.data.corpora import PRECOMPUTED, SPEC, Recipe, run
 
@@ -40,7 +41,7 @@ def test_features_of_other_audio_are_refused(tmp_path):
 def test_shards_of_other_audio_are_refused(tmp_path):
     recipe = Recipe()
     path = audio_of(run(tmp_path / "files", recipe))
-    spec = replace(SPEC, shards=ShardStorage(tmp_path / "shards"))
+    spec = replace(SPEC, shards=ShardStorage(tmp_path / "shards", AudioField()))
     run(tmp_path / "sharded", recipe, spec)
     (there,) = [one for one in (tmp_path / "sharded").rglob(path.name) if one.suffix == path.suffix]
     reversed_in_time(there)

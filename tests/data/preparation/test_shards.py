@@ -18,17 +18,17 @@ from asr.data.features import LogMel, read_features
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.manifests.import_manifests import import_manifests, manifest_files
 from asr.data.manifests.shard_members import forget
-from asr.data.preparation import shards as shards_module
 from asr.data.preparation.fingerprint import describe_source
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.shard_cuts import member_name
+from asr.data.preparation.shard_audio import AudioField
+from asr.data.preparation.shard_fields import member_name
 from asr.data.preparation.shards import ShardStorage
 from asr.errors import RunFailed
 from tests.data.corpora import SPEC, Killed, Pair, Recipe, contents, dropped, ids, noise, run, utterance
 
 
 def in_shards(folder: Path, audio: str = "flac"):
-    return replace(SPEC, shards=ShardStorage(folder, audio))
+    return replace(SPEC, shards=ShardStorage(folder, AudioField(audio)))
 
 
 @pytest.fixture(autouse=True)
@@ -203,15 +203,15 @@ def test_an_interrupted_call_is_continued_and_writes_the_same_bytes(tmp_path, mo
     assert not (tmp_path / "parted").exists()
 
     left = iter(range(2))
-    encoded = shards_module.encoded
+    encode = AudioField.encode
 
     def interrupted(*arguments):
         if next(left, None) is None:
             raise KeyboardInterrupt
-        return encoded(*arguments)
+        return encode(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(shards_module, "encoded", interrupted)
+        patched.setattr(AudioField, "encode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "b", Recipe(), parted)
     assert not list(tmp_path.rglob("*.tmp"))

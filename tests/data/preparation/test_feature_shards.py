@@ -1,0 +1,306 @@
+"""Features of prepared data in shards: the same numbers as from files, in a folder that lhotse reads too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lhotse import CutSet, Features, MonoCut, SupervisionSegment
+from lhotse.qa import validate
+from lhotse.shar import SharWriter
+from lhotse.utils import fastcopy
+
+from asr.data.features import LogMel, PrecomputedFeatures, read_features
+from asr.data.manifests.corpus import Corpus, Manifests
+from asr.data.manifests.import_manifests import import_manifests, manifest_files
+from asr.data.manifests.shard_members import forget
+from asr.data.preparation.build import PrepareSpec
+from asr.data.preparation.fingerprint import describe_source
+from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.shard_features import FeatureField
+from asr.data.preparation.shards import ShardStorage
+from asr.errors import RunFailed
+from tests.data.corpora import PRECOMPUTED, Recipe, contents, dropped, ids, run, utterance
+from tests.data.feature_corpora import FEATURES_SPEC, FeatureRecipe, file_of, matrix, store, stored_utterance
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of corpus, and how its features come to be.
+
+    Attributes:
+        recipe: makes the corpus.
+        spec: how it is prepared.
+    """
+
+    recipe: Callable[[], Callable[[Path], Corpus]]
+    spec: PrepareSpec
+
+
+def cut_up(folder: Path, splits: dict[str, list]) -> None:
+    """Add parts of a long recording, at another rate, that begin and end between frames."""
+    recording, _ = utterance(folder, "long", duration_s=5.0, rate_hz=22_050)
+    for start in (0.1, 1.23457, 3.3):
+        segment = SupervisionSegment(f"part-{start}", "long", start, 1.2345, text="ab")
+        splits["train"].append((recording, segment))
+
+
+class Talks(FeatureRecipe):
+    """Adds segments of one matrix."""
+
+    def __call__(self, folder: Path) -> Corpus:
+        corpus = super().__call__(folder)
+        found = corpus.splits["train"]
+        talk = store(folder, "talk", matrix(300, seed=1), start=2.0)
+        segments = [SupervisionSegment(f"s{i}", "talk", 2.0 + 0.5 * i, 0.75, text="a") for i in range(3)]
+        corpus.splits["train"] = Manifests.of([*found.features, talk], [*found.supervisions, *segments])
+        return corpus
+
+
+KINDS = {
+    "log-mel of audio": Kind(Recipe, PRECOMPUTED),
+    "log-mel of parts of recordings": Kind(lambda: Recipe(cut_up), PRECOMPUTED),
+    "features without audio": Kind(FeatureRecipe, FEATURES_SPEC),
+    "parts of a matrix": Kind(Talks, FEATURES_SPEC),
+}
+kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_UTTERANCES", 2)
+
+
+def in_shards(spec: PrepareSpec, folder: Path) -> PrepareSpec:
+    return replace(spec, shards=ShardStorage(folder, FeatureField(spec.features)))
+
+
+def features(prepared: PreparedData, spec: PrepareSpec, split: str = "train") -> list[np.ndarray]:
+    return [read_features(spec.features, cut) for cut in prepared.cuts(split)]
+
+
+@kinds
+def test_features_from_shards_are_those_from_files_to_the_last_digit(tmp_path, kind):
+    files = run(tmp_path / "a", kind.recipe(), kind.spec)
+    shards = run(tmp_path / "b", kind.recipe(), in_shards(kind.spec, tmp_path / "shards"))
+    assert (files.mean, files.std, files.tokenizer.state()) == (shards.mean, shards.std, shards.tokenizer.state())
+    assert files.splits == shards.splits
+    for split in ("train", "dev", "test-x"):
+        assert ids(files, split) == ids(shards, split)
+        assert (files.cuts(split).durations == shards.cuts(split).durations).all()
+        for first, second in zip(features(files, kind.spec, split), features(shards, kind.spec, split), strict=True):
+            assert first.dtype == second.dtype
+            assert np.array_equal(first, second)
+    names = [path.name for path in sorted((tmp_path / "shards" / "train").iterdir())]
+    assert names[:1] + names[-1:] == ["cuts.000000.jsonl.gz", f"features.{len(names) // 2 - 1:06d}.tar"]
+    assert not list((tmp_path / "b").rglob("features")), "no features are stored twice"
+
+
+@kinds
+def test_lhotse_reads_the_folder(tmp_path, kind):
+    prepared = run(tmp_path / "a", kind.recipe(), in_shards(kind.spec, tmp_path / "shards"))
+    for split in ("train", "dev", "test-x"):
+        found = CutSet.from_shar(in_dir=tmp_path / "shards" / split).to_eager()
+        validate(found)
+        for first, second in zip(prepared.cuts(split), found, strict=True):
+            assert (first.id, first.duration) == (second.id, second.duration)
+            assert [s.text for s in first.supervisions] == [s.text for s in second.supervisions]
+            assert first.load_features().dtype == second.load_features().dtype
+            assert np.array_equal(first.load_features(), second.load_features())
+            assert not second.has_recording
+
+
+@kinds
+def test_prepared_cuts_need_nothing_but_the_shards(tmp_path, kind):
+    spec = in_shards(kind.spec, tmp_path / "shards")
+    prepared = run(tmp_path / "a", kind.recipe(), spec)
+    kept = features(prepared, spec)
+    for file in [*tmp_path.rglob("*.wav"), *tmp_path.rglob("*.npy")]:
+        file.unlink()
+    assert all(np.array_equal(*pair) for pair in zip(kept, features(prepared, spec), strict=True))
+    assert set(prepared.shards) == {str(path) for path in (tmp_path / "shards").rglob("features.*.tar")}
+
+
+@kinds
+def test_an_interrupted_call_is_continued_and_writes_the_same_bytes(tmp_path, monkeypatch, kind):
+    whole, parted = (in_shards(kind.spec, tmp_path / name) for name in ("whole", "parted"))
+    run(tmp_path / "a", kind.recipe(), whole)
+    recipe, left, encode = kind.recipe(), iter(range(3)), FeatureField.encode
+
+    def interrupted(*arguments):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return encode(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FeatureField, "encode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "b", recipe, parted)
+    assert not list(tmp_path.rglob("*.tmp"))
+    kept = contents(tmp_path / "parted")
+    assert {path.name for path in kept} >= {"features.000000.tar"}
+    run(tmp_path / "b", recipe, parted)
+    now = contents(tmp_path / "parted")
+    assert all(now[path] == content for path, content in kept.items())
+    for name in ("features.*.tar", "cuts.*.jsonl.gz"):
+        written = [
+            {path.relative_to(tmp_path / folder): path.read_bytes() for path in (tmp_path / folder).rglob(name)}
+            for folder in ("whole", "parted")
+        ]
+        assert written[0] == written[1]
+
+
+@kinds
+def test_prepared_data_say_which_shard_is_not_as_it_was(tmp_path, kind):
+    spec = in_shards(kind.spec, tmp_path / "shards")
+    prepared = run(tmp_path / "a", recipe := kind.recipe(), spec)
+    tar = tmp_path / "shards" / "dev" / "features.000000.tar"
+    whole = tar.read_bytes()
+    for harm, message in (
+        (lambda: tar.write_bytes(whole[:-512]), f"{tar} has {len(whole) - 512} bytes; it had {len(whole)} when"),
+        (tar.unlink, f"{tar} cannot be read .*; it had {len(whole)} when"),
+    ):
+        harm()
+        with pytest.raises(ValueError, match=message):
+            run(tmp_path / "a", recipe, spec)
+    tar.write_bytes(bytes(len(whole)))
+    forget(str(tar))
+    with pytest.raises(RunFailed, match=r"dev/features\.000000\.tar has changed since .*; a run can be resumed$"):
+        features(prepared, spec, "dev")
+
+
+def test_shards_of_other_features_are_not_overwritten(tmp_path):
+    run(tmp_path / "a", recipe := Recipe(), in_shards(PRECOMPUTED, tmp_path / "shards"))
+    written = contents(tmp_path / "shards")
+    other = replace(PRECOMPUTED, features=LogMel(30, 8000, precomputed=True))
+    with pytest.raises(ValueError, match=r"features\.000000\.tar is of other data"):
+        run(tmp_path / "a", recipe, in_shards(other, tmp_path / "shards"), spec_name="other")
+    assert contents(tmp_path / "shards") == written
+
+
+def test_shards_of_features_that_have_changed_since_are_refused(tmp_path):
+    recipe = FeatureRecipe()
+    run(tmp_path / "a", recipe, spec := in_shards(FEATURES_SPEC, tmp_path / "shards"))
+    file = next((tmp_path / "a").rglob("*.npy"))
+    np.save(file, matrix(100, seed=99))
+    with pytest.raises(ValueError, match=f"{file.name} has changed since the data in"):
+        run(tmp_path / "a", recipe, spec)
+
+
+def test_features_that_vanish_before_they_are_stored_are_dropped_and_named(tmp_path, monkeypatch):
+    def change(folder: Path, splits: dict[str, list[tuple[Features, SupervisionSegment]]]) -> None:
+        splits["dev"].append(stored_utterance(folder, "gone"))
+        gone.append(file_of(splits["dev"][-1][0]))
+
+    gone: list[Path] = []
+    encode = FeatureField.encode
+
+    def encode_later(self, cut):
+        gone[0].unlink(missing_ok=True)
+        return encode(self, cut)
+
+    monkeypatch.setattr(FeatureField, "encode", encode_later)
+    prepared = run(tmp_path / "a", FeatureRecipe(change), in_shards(FEATURES_SPEC, tmp_path / "shards"))
+    assert ids(prepared, "dev") == ["dev-0", "dev-1"]
+    assert dropped(prepared)["dev", "gone"].startswith("unreadable features: FileNotFoundError")
+
+
+@kinds
+def test_the_folder_is_a_corpus_of_its_own_with_the_same_numbers(tmp_path, kind):
+    spec = in_shards(kind.spec, tmp_path / "shards")
+    prepared = run(tmp_path / "a", kind.recipe(), spec)
+    imported = import_manifests(tmp_path / "shards")
+    assert imported.dropped == imported.notes == []
+    again = replace(spec, features=PrecomputedFeatures(spec.features.num_features), shards=None)
+    found = run(tmp_path / "b", lambda folder: Corpus(imported.splits), again)
+    assert (found.mean, found.std) == (prepared.mean, prepared.std)
+    for split in ("train", "dev", "test-x"):
+        assert ids(found, split) == ids(prepared, split)
+        # lhotse rounds durations to samples at the rate of the features
+        assert np.abs(found.cuts(split).durations - prepared.cuts(split).durations).max() < 1e-4
+        pairs = zip(features(prepared, spec, split), features(found, again, split), strict=True)
+        assert all(np.array_equal(*pair) for pair in pairs)
+    assert set(found.shards) == set(prepared.shards)
+
+
+def test_a_changed_tar_changes_the_name_of_what_is_prepared_and_the_same_one_does_not(tmp_path):
+    run(tmp_path / "a", FeatureRecipe(), in_shards(FEATURES_SPEC, tmp_path / "shards"))
+    before = describe_source(str(tmp_path / "shards"), manifest_files)
+    assert describe_source(str(tmp_path / "shards"), manifest_files) == before
+    os.utime(tmp_path / "shards" / "train" / "features.000001.tar", (1, 1))
+    assert describe_source(str(tmp_path / "shards"), manifest_files) != before
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_shard_that_is_missing_from_the_folder_is_named(tmp_path, kept):
+    run(tmp_path / "a", FeatureRecipe(), in_shards(FEATURES_SPEC, tmp_path / "shards"))
+    gone = sorted((tmp_path / "shards" / "train").glob("*"))[1 - kept :: 2]
+    for path in gone:
+        path.unlink()
+    with pytest.raises(ValueError, match=rf"the shard train/….00000{1 - kept}\.tar is missing: restore it"):
+        import_manifests(tmp_path / "shards")
+
+
+def of_lhotse(folder: Path, compression: str = "numpy", shard_size: int | None = 2) -> list[MonoCut]:
+    """Write a Shar folder with lhotse: whole features, and parts of longer ones; return the cuts."""
+    cuts = []
+    for number in range(5):
+        stored = fastcopy(store(folder / "held", f"r{number}", matrix(200, seed=number)), recording_id=None)
+        whole = MonoCut(f"c/{number}.x", 0.0, 2.0, 0, features=stored)
+        cut = whole if number % 2 else whole.truncate(offset=0.5, duration=1.0, preserve_id=True)
+        cut.supervisions = [SupervisionSegment(f"s{number}", "r", 0.0, cut.duration, text="ab", speaker="x")]
+        cuts.append(cut)
+    with SharWriter(folder, {"features": compression}, shard_size=shard_size) as writer:
+        for cut in cuts:
+            writer.write(cut)
+    return cuts
+
+
+@pytest.mark.parametrize("shard_size", [2, None])
+def test_shards_of_lhotse_are_read_as_they_are(tmp_path, shard_size):
+    (tmp_path / "shar").mkdir()
+    cuts = of_lhotse(tmp_path / "shar", shard_size=shard_size)
+    (whole,) = import_manifests(tmp_path / "shar").splits.values()
+    spec = FEATURES_SPEC
+    prepared = run(tmp_path / "data", lambda folder: Corpus({"train": whole, **elsewhere(folder)}), spec)
+    assert [cut.supervisions[0].speaker for cut in prepared.cuts("train")] == ["x"] * 5
+    for cut, found in zip(cuts, features(prepared, spec), strict=True):
+        assert np.array_equal(cut.load_features().astype(np.float32), found)
+    assert set(prepared.shards) == {str(path) for path in (tmp_path / "shar").glob("features*.tar")}
+
+
+def elsewhere(folder: Path) -> dict[str, Manifests]:
+    corpus = FeatureRecipe()(folder)
+    return {name: manifests for name, manifests in corpus.splits.items() if name != "train"}
+
+
+def test_cuts_of_lhotse_without_features_or_supervisions_are_dropped_and_named(tmp_path):
+    with SharWriter(tmp_path, {"features": "numpy"}) as writer:
+        stored = store(tmp_path / "held", "r", matrix(100))
+        segment = SupervisionSegment("s", "r", 0.0, 1.0, text="ab")
+        writer.write(MonoCut("full", 0.0, 1.0, 0, [segment], features=stored))
+        writer.write(MonoCut("silent", 0.0, 1.0, 0, features=stored))
+        writer.write(MonoCut("empty", 0.0, 1.0, 0, [segment]))
+    imported = import_manifests(tmp_path)
+    assert [segment.recording_id for segment in imported.splits["all"].supervisions] == ["full"]
+    assert {item.item: item.reason for item in imported.dropped} == {
+        "silent": "no supervision: the cut has none",
+        "empty": "no features: the cut has none",
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Found cut with 'recording' field")
+def test_audio_that_cuts_of_lhotse_name_beside_their_features_is_not_read(tmp_path):
+    recording, segment = utterance(tmp_path, "r")
+    with SharWriter(tmp_path / "shar", {"features": "numpy"}) as writer:
+        cut = MonoCut("a", 0.0, 1.0, 0, [segment], features=store(tmp_path, "r", matrix(100)), recording=recording)
+        (tmp_path / "shar").mkdir()
+        writer.write(cut)
+    imported = import_manifests(tmp_path / "shar")
+    assert [features.recording_id for features in imported.splits["all"].features] == ["a"]
+    assert not imported.splits["all"].recordings
+    assert imported.notes == ["fields of Shar folders that were ignored: recording"]
