@@ -45,6 +45,10 @@ class WorkerLost(RuntimeError):
     """A worker that reads data could not be started, or its batches cannot be received."""
 
 
+class UnusableFile(RunFailed):
+    """A file that many utterances need is missing, broken or not what it was: they are not left out one by one."""
+
+
 class PeerLost(RunFailed):
     """Another process of this run has ended; this one does not know why."""
 

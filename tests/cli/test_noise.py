@@ -38,7 +38,7 @@ def test_noise_is_repeatable_and_a_run_is_resumed_with_the_same_files_alone(plac
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert any(not torch.equal(first[key], without[key]) for key in first)
     place.run("train", "resume=a", "trainer.max_steps=6", "allow_changes=true")
-    # neither names nor sizes of what lies there now are those of the checkpoint, so that none of it is opened
+    # what lies there now is not that of the checkpoint, so that none of it is decoded
     (place.folder / "sounds" / "0.flac").write_bytes(b"somebody's own recording")
     printed = place.run("train", "resume=a", "trainer.max_steps=8", "allow_changes=true", code=2)
     assert f"restore them, or type {folder} if these are right" in printed
@@ -46,6 +46,17 @@ def test_noise_is_repeatable_and_a_run_is_resumed_with_the_same_files_alone(plac
     assert "files of augment.audio: " in printed
     soundfile.write(place.folder / "sounds" / "0.flac", np.ones(50) * 0.1, 16_000)
     place.run("train", "resume=a", "trainer.max_steps=8", folder, "allow_changes=true")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_recording_of_noise_that_is_no_audio_ends_the_run_by_its_name(place, num_workers):
+    (place.folder / "broken").mkdir(exist_ok=True)
+    soundfile.write(place.folder / "broken" / "nan.wav", np.full(8000, np.nan), 8000, subtype="FLOAT")
+    words = ("augment.audio.noise.folder=broken", "augment.audio.noise.probability=1")
+    printed = train(place, *words, f"data.workers.num_workers={num_workers}", code=1)
+    assert "augment.audio.noise.folder: " in printed
+    assert "nan.wav: ValueError: it holds samples that are not finite; mend or remove it" in printed
+    assert "left out" not in printed
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ import numpy as np
 from lhotse import Recording
 from lhotse.cut import Cut, MonoCut
 
+from asr.data.features import cause
 from asr.data.manifests.audio_checks import archive_problem, audio_problem, file_content
 from asr.data.manifests.audio_files import find_audio
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.resampling import at_rate
-from asr.errors import refuse_lack_of_resources
+from asr.errors import UnusableFile, refuse_lack_of_resources
 
+SHORTEST_S = 0.001
 SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
 
 
@@ -73,19 +75,32 @@ class AudioFolder:
             refuse_lack_of_resources(error, str(file))
             return f"{type(error).__name__}: {error}"
         self.recordings.append(recording)
-        return audio_problem(recording) or (None if recording.num_samples > 1 else "no samples")
+        return audio_problem(recording) or (None if recording.duration >= SHORTEST_S else "shorter than a millisecond")
 
     def read(self, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
-        """Return ``size`` samples of the first channel from any place of any recording; None: one from its start."""
+        """Return ``size`` samples of the first channel from any place of any recording; None: one from its start.
+
+        Raises:
+            UnusableFile: it cannot be read, or holds what is no audio; utterances are not to blame.
+        """
         recording = self.recordings[int(rng.integers(len(self.recordings)))]
+        try:
+            return self._samples(recording, rate_hz, rng, size)
+        except Exception as error:  # a decoder may raise anything on a broken file
+            refuse_lack_of_resources(error, recording.id)
+            raise UnusableFile(f"{self.key}: {recording.id}: {cause(error)}; mend or remove it") from error
+
+    def _samples(self, recording: Recording, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
         cut: Cut = MonoCut("noise", 0.0, recording.duration, recording.channel_ids[0], recording=recording)
         if size is not None and (part_s := size / rate_hz + SPARE_S) < recording.duration:
             cut = cut.truncate(offset=round(rng.uniform(0, recording.duration - part_s), 3), duration=part_s)
         if problem := too_long(cut, rate_hz):
-            raise ValueError(f"{self.key}: {recording.id}: {problem}")
+            raise ValueError(problem)
         samples: np.ndarray = at_rate(cut, rate_hz).load_audio()[0]
         if not np.isfinite(samples).all():
-            raise ValueError(f"{self.key}: {recording.id} holds samples that are not finite; mend or remove it")
+            raise ValueError("it holds samples that are not finite")
+        if size is None and not samples.any():
+            raise ValueError("it holds nothing but silence, which would make all speech silent")
         return samples if size is None else part_of(samples, size, rng)
 
 

@@ -18,8 +18,7 @@ from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.data.loading.worker_signals import obey_parent_alone
-from asr.data.manifests.shard_members import UnusableShard
-from asr.errors import WorkerLost
+from asr.errors import UnusableFile, WorkerLost
 
 # more than a few processes per core only wait for each other
 MAX_WORKERS = max(64, 4 * (os.cpu_count() or 1))
@@ -61,7 +60,7 @@ def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> It
 
     Raises:
         WorkerLost: a worker cannot be started or reached.
-        UnusableShard: a shard of audio is missing, or has changed.
+        UnusableFile: a shard is missing or has changed, or a recording of noise cannot be used.
         RuntimeError: a worker has ended (raised by torch).
     """
     loader: DataLoader = DataLoader(
@@ -102,9 +101,9 @@ def _started(loader: DataLoader) -> Iterator[Batch]:
 def _received(batches: Iterator[Batch]) -> Iterator[Batch]:
     try:
         yield from batches
-    except UnusableShard as error:
+    except UnusableFile as error:
         # torch puts the traceback of the worker in front
-        raise UnusableShard(str(error).rpartition(f"{UnusableShard.__name__}: ")[2].strip()) from None
+        raise type(error)(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
     except (OSError, EOFError) as error:
         raise WorkerLost(f"a batch could not be received: {str(error) or type(error).__name__}") from error
 

@@ -17,7 +17,7 @@ from lhotse.audio.backend import LibsndfileBackend
 from lhotse.utils import compute_num_samples
 
 from asr.data.manifests.decoding_limits import MAX_DECODED_SAMPLES
-from asr.errors import TOO_MANY_FILES, RunFailed
+from asr.errors import TOO_MANY_FILES, UnusableFile
 
 # as in Kaldi's tables, a place follows the path: byte, number of bytes, checksum
 NAME = re.compile(r"(/.*\.tar):([0-9]{1,15})\+([0-9]{1,10})(?:#([0-9a-f]{8}))?", re.DOTALL)
@@ -26,8 +26,8 @@ MAX_OPEN = 16  # shards that a process keeps open
 REMEDY = "restore the file as it was, then run the same command again; a run can be resumed"
 
 
-class UnusableShard(RunFailed):
-    """A shard is missing, or has changed: it holds hundreds of utterances, which are not left out one by one."""
+class UnusableShard(UnusableFile):
+    """A shard is missing, or has changed."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
+from asr.errors import UnusableFile
 from asr.text.character import CharacterTokenizer
 
 RATE_HZ = 8000
@@ -222,9 +223,23 @@ def test_noise_that_is_not_finite_is_named_when_it_is_read(tmp_path):
     files = AddNoise(0.5, str(tmp_path)).files
     files.check()
     with pytest.raises(
-        ValueError, match=r"noise\.folder: .*nan\.wav holds samples that are not finite; mend or remove"
+        UnusableFile, match=r"noise\.folder: .*nan\.wav: .*holds samples that are not finite; mend or remove"
     ):
         files.read(8000, np.random.default_rng(0), 100)
+
+
+def test_impulse_responses_that_would_silence_speech_are_named(tmp_path):
+    soundfile.write(tmp_path / "silent.wav", np.zeros(800), 8000)
+    files = Reverberate(1.0, str(tmp_path)).files
+    files.check()
+    with pytest.raises(UnusableFile, match=r"room\.folder: .*silent\.wav: .*nothing but silence"):
+        files.read(8000, np.random.default_rng(0), None)
+
+
+def test_recordings_too_short_for_any_rate_are_refused_at_once(tmp_path):
+    soundfile.write(tmp_path / "two.wav", np.ones(2), 192_000)
+    with pytest.raises(ValueError, match=r"noise\.folder: .*two\.wav: shorter than a millisecond; mend or remove it"):
+        AddNoise(1.0, str(tmp_path)).files.check()
 
 
 def test_the_digest_of_files_changes_with_them(noise):
