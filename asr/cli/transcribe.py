@@ -6,8 +6,9 @@ import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
@@ -16,6 +17,7 @@ from asr.cli.builders.restore import restore
 from asr.cli.builders.transcriber import transcriber_of
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.output_file import new_file, write_output
+from asr.cli.transcript_record import maker_of, record_maker, refuse_other_maker
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import find_audio, groups_of
 from asr.errors import RunFailed, remedy
@@ -61,11 +63,13 @@ def _transcribe_to_folder(options: DictConfig, files: Mapping[Path, Path], forma
     """Write the transcripts that are not in ``output_dir`` yet."""
     folder = usable_folder(options.output_dir, "output_dir")
     targets = _targets(files, folder, formats)
+    maker = maker_of(options)
+    refuse_other_maker(folder, maker)
     todo, blocked = _missing(targets, folder)
     num_before = len(files) - len(todo) - len(blocked)
     if num_before:
         console.print(f"{num_before} of {len(files)} files have their transcripts already")
-    num_read, failed = _to_folder(_transcriber(options), todo, targets, folder) if todo else (0, [])
+    num_read, failed = _to_folder(_transcriber(options), todo, targets, folder, maker) if todo else (0, [])
     for path, reason in blocked:
         console.print_line(f"no transcript of {shortened(path)}: {reason}")
     _report(num_read, failed, options.output_dir, num_before + len(blocked))
@@ -142,6 +146,9 @@ def _missing(targets: Targets, folder: Path) -> tuple[list[Path], list[tuple[Pat
             there = [_is_there(path, folder) for path in paths.values()]
             if not all(there):
                 todo.append(file)
+            elif older := [path for path in paths.values() if path.stat().st_mtime < file.stat().st_mtime]:
+                what = f"{shortened(older[0])} is older than the recording, which may have changed"
+                blocked.append((file, f"{what}; remove it to have it made again"))
         except ValueError as error:
             blocked.append((file, str(error)))
         except OSError as error:  # above all a name that is too long with the ending of the format
@@ -169,7 +176,9 @@ def _is_there(path: Path, folder: Path) -> bool:
     )
 
 
-def _to_folder(transcriber: Transcriber, files: Sequence[Path], targets: Targets, folder: Path) -> tuple[int, Failed]:
+def _to_folder(
+    transcriber: Transcriber, files: Sequence[Path], targets: Targets, folder: Path, maker: Mapping[str, Any]
+) -> tuple[int, Failed]:
     """Write the files of transcripts that are not there yet, a group of recordings after the other."""
     num_read, unreadable = 0, []
     start = 1
@@ -177,7 +186,9 @@ def _to_folder(transcriber: Transcriber, files: Sequence[Path], targets: Targets
         transcripts, failed = transcriber(group, f"files {start}-{start + len(group) - 1} of {len(files)}")
         start += len(group)
         for transcript in transcripts:
-            _write_missing(transcript, targets[transcript.path], folder)
+            with _explaining_lost_transcripts(folder):
+                record_maker(folder, maker)
+                _write_missing(transcript, targets[transcript.path], folder)
         num_read += len(transcripts)
         unreadable += failed
     return num_read, unreadable
@@ -185,19 +196,25 @@ def _to_folder(transcriber: Transcriber, files: Sequence[Path], targets: Targets
 
 def _write_missing(transcript: Transcript, paths: Mapping[str, Path], folder: Path) -> None:
     for name, path in paths.items():
-        try:
-            if _is_there(path, folder):
-                continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):  # of the user, or of another process
-                write_new(path, FORMATS[name](transcript))
-        except OSError as error:
-            raise RunFailed(
-                f"output_dir: {path} could not be written: {error.strerror}; {remedy(error)}, and say the same again: "
-                "files that have their transcripts are skipped"
-            ) from error
-        except ValueError as error:  # made while the recording was transcribed
-            raise RunFailed(f"output_dir: {error}, and say the same again") from error
+        if _is_there(path, folder):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # of the user, or of another process
+            write_new(path, FORMATS[name](transcript))
+
+
+@contextlib.contextmanager
+def _explaining_lost_transcripts(folder: Path) -> Iterator[None]:
+    """Say what to do where a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFailed(
+            f"output_dir: {error.filename or folder} could not be written: {error.strerror}; {remedy(error)}, and say "
+            "the same again: files that have their transcripts are skipped"
+        ) from error
+    except ValueError as error:  # made while the recording was transcribed
+        raise RunFailed(f"output_dir: {error}, and say the same again") from error
 
 
 def _targets(files: Mapping[Path, Path], folder: Path, formats: Sequence[str]) -> Targets:

@@ -1,6 +1,7 @@
 """asr-transcribe: long recordings, folders, formats, and what is there already."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -48,6 +49,29 @@ def test_a_folder_becomes_a_folder_and_what_is_done_is_skipped(small_run, folder
     printed = transcribe(small_run, folder, *words)
     assert "2 of 3 files have their transcripts already" in printed
     assert written(folder / "out") == {**first, "deep/long.txt": "mine"}
+
+
+def test_transcripts_of_another_model_or_recording_are_not_taken_for_those_asked_for(small_run, folder):
+    words = ("audio=audio/short.flac", "output_dir=out", "output_format=txt")
+    transcribe(small_run, folder, *words)
+    other = shutil.copy(next((small_run.run_dir / "checkpoints").glob("update-*.ckpt")), folder / "other.ckpt")
+    with open(other, "ab") as file:
+        file.write(b" ")
+    for changed, what in (
+        (f"run={other}", "checkpoint"),
+        ("max_segment_s=3", "max_segment_s"),
+        ("decoder=ctc_beam", "decoder"),
+    ):
+        printed = transcribe(small_run, folder, *words, changed, code=2)
+        assert f"out holds transcripts that were made with another {what}; name another folder" in printed
+    audio = folder / "audio" / "short.flac"
+    os.utime(audio, (audio.stat().st_atime, (folder / "out" / "short.txt").stat().st_mtime + 1))
+    printed = transcribe(small_run, folder, *words, code=1)
+    assert "short.txt' is older than the recording, which may have changed; remove it" in printed
+    (folder / "out" / "short.txt").unlink()
+    assert "transcripts of 1 file: out" in transcribe(small_run, folder, *words)
+    (folder / "out" / ".asr-transcribe.json").write_text("{")
+    assert ".asr-transcribe.json" in transcribe(small_run, folder, *words, code=2)
 
 
 def test_a_file_that_cannot_be_read_is_told_again_and_is_no_fault_of_the_others(small_run, folder):
