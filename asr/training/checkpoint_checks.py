@@ -226,8 +226,13 @@ def check_werdict(part: Mapping[str, Any]) -> None:
         raise ValueError(f"werdict.data.notes must be a list of texts, and is {notes!r:.80}")
 
 
-def check_weights(weights: Mapping[str, Any], where: str) -> None:
+def check_weights(weights: Mapping[str, Any], where: str, dtype: torch.dtype | None = None) -> None:
     """Refuse weights that are not tensors by name, or not finite.
+
+    Args:
+        weights: of a checkpoint.
+        where: they are there.
+        dtype: that they are to be finite in; None: their own.
 
     Raises:
         ValueError: names the first such weight.
@@ -235,7 +240,7 @@ def check_weights(weights: Mapping[str, Any], where: str) -> None:
     for name, weight in weights.items():
         if not isinstance(name, str) or not isinstance(weight, torch.Tensor):
             raise ValueError(f"{where}.{name} is not a weight but a {type(weight).__name__}")
-        if weight.is_floating_point() and not weight.isfinite().all():
+        if weight.is_floating_point() and not weight.to(dtype or weight.dtype).isfinite().all():
             raise ValueError(f"{where}.{name} holds numbers that are not finite: the model has diverged")
 
 

@@ -111,7 +111,8 @@ def _loaded(path: Path, state: object) -> LoadedCheckpoint:
     if extra.get("format") != FORMAT:
         raise ValueError(f"its format is {extra.get('format')!r:.80}; this version reads {FORMAT}")
     check_werdict(extra)
-    check_weights(all_weights, "state_dict")
+    # as a recognizer has them: numbers of 64 bits may be too large for 32
+    check_weights(all_weights, "state_dict", torch.float32)
     weights = {name.removeprefix(PREFIX): tensor for name, tensor in all_weights.items() if name.startswith(PREFIX)}
     averages = mapping_at(state, AVERAGES) if AVERAGES in state else None
     if averages is not None:

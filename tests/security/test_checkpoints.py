@@ -90,6 +90,12 @@ def diverge(state: State) -> None:
             weight.fill_(float("nan"))
 
 
+def grow(state: State) -> None:
+    for name, weight in state["state_dict"].items():
+        if weight.is_floating_point():
+            state["state_dict"][name] = torch.full_like(weight.double(), 1e39)
+
+
 FIRST = "encoder.subsampling.convolutions.0.weight"
 MEAN, WEIGHT = "state_dict/recognizer.normalize.mean", f"state_dict/recognizer.{FIRST}"
 CONFIG = "werdict/config"
@@ -116,6 +122,7 @@ PARTS = {
         r"pieces ['\ud800'] are halves of surrogate pairs",
     ),
     "weights that have diverged": (diverge, "holds numbers that are not finite: the model has diverged"),
+    "weights that are finite in 64 bits alone": (grow, "holds numbers that are not finite: the model has diverged"),
     "pieces missing": (put("werdict/tokenizer/pieces", ["<blk>", "<unk>", "a"]), "its weights do not fit its config"),
     "a broken model of pieces": (
         put("werdict/tokenizer", {"kind": "sentencepiece", "model": "AAAA"}),
