@@ -51,6 +51,8 @@ class PlainConsole(Console):
     """
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False, **options: Any) -> None:
+        if os.environ.get("COLUMNS") == "0":  # as some terminals say; rich would print nothing
+            del os.environ["COLUMNS"]
         super().__init__(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:

@@ -26,7 +26,7 @@ from asr.evaluation.comparison.report.terminal import tables
 from asr.evaluation.comparison.result import Comparison
 from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path
-from asr.tracking.wandb_access import has_api_key
+from asr.tracking.wandb_access import has_api_key, is_switched_off
 from asr.tracking.wandb_comparison import log_comparison
 
 RUNS = Path("runs")
@@ -166,7 +166,7 @@ def _track(
 ) -> None:
     """Send the comparison to wandb if the user asked for it, or if there is an API key and ``logger`` is not set."""
     node = {} if logger is None else logger.get("wandb")
-    if node is None or (logger is None and not has_api_key()):
+    if node is None or (logger is None and (is_switched_off() or not has_api_key())):
         return
     given = {key: node[key] for key in ("project", "entity", "tags", "mode") if key in node}
     group = node.get("group") or (sweep.name if sweep else None)

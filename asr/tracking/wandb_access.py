@@ -20,6 +20,8 @@ HARMLESS = {"mode", "disabled", "project", "console", "quiet", "silent"}
 FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
 
 Mode = Literal["auto", "online", "offline"]
+# values of WANDB_MODE; dryrun and run are their former names
+MODES: dict[str, Mode] = {"online": "online", "run": "online", "offline": "offline", "dryrun": "offline"}
 
 
 def has_api_key() -> bool:
@@ -34,14 +36,26 @@ def has_api_key() -> bool:
     return any(host in saved.hosts for host in hosts)
 
 
+def is_switched_off() -> bool:
+    """Return whether a variable of wandb asks for no runs at all."""
+    disabled = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "t", "yes", "y", "on")
+    return disabled or os.environ.get("WANDB_MODE") == "disabled"
+
+
 def chosen_mode(mode: Mode) -> Mode:
     """Return the mode that ``auto`` stands for: the variable WANDB_MODE, else online if there is an API key.
 
     Raises:
-        ValueError: a file of the current folder would change where numbers and the key go; or wandb cannot write.
+        ValueError: WANDB_MODE is none of wandb's modes, or wandb is switched off; a file of the current folder would
+            change where numbers and the key go; or wandb cannot write.
     """
     if mode == "auto":
-        mode = os.environ.get("WANDB_MODE") or ("online" if has_api_key() else "offline")  # type: ignore[assignment]
+        if is_switched_off():
+            raise ValueError("wandb is switched off by WANDB_MODE or WANDB_DISABLED; choose logger=csv, or unset that")
+        named = os.environ.get("WANDB_MODE") or ("online" if has_api_key() else "offline")
+        if named not in MODES:
+            raise ValueError(f"WANDB_MODE must be online, offline or disabled, given {named[:40]!r}")
+        mode = MODES[named]
     refuse_settings_of_folder()
     refuse_unwritable_folders()
     return mode

@@ -90,3 +90,10 @@ def test_a_strangers_end_of_line_begins_no_line_of_an_error(monkeypatch, capsys,
     assert first.startswith("asr-train: evil")
     assert second == "  a line of our own, of evil\\nfake"
     assert third == "(HYDRA_FULL_ERROR=1 shows where this comes from.)"
+
+
+def test_a_terminal_without_columns_shows_everything(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    shown = io.StringIO()
+    PlainConsole(file=shown).print("all", "of it")
+    assert shown.getvalue() == "all of it\n"

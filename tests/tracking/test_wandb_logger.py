@@ -5,13 +5,13 @@ import os
 import pytest
 import wandb
 
-from asr.tracking.wandb_access import has_api_key, refuse_unwritable_folders
+from asr.tracking.wandb_access import chosen_mode, has_api_key, refuse_unwritable_folders
 from asr.tracking.wandb_logger import WandbTracking
 
 
 @pytest.fixture(autouse=True)
 def no_key(monkeypatch, tmp_path):
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -36,6 +36,27 @@ def test_without_a_key_a_run_is_offline_and_says_how_to_upload(tmp_path):
     finally:
         upload = logger.close(0)
     assert upload == f"wandb sync {next((tmp_path / 'wandb').glob('offline-run-*'))}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("WANDB_MODE", "disabled", "wandb is switched off by WANDB_MODE or WANDB_DISABLED; choose logger=csv"),
+        ("WANDB_DISABLED", "true", "wandb is switched off"),
+        ("WANDB_MODE", "often", "WANDB_MODE must be online, offline or disabled, given 'often'"),
+    ],
+)
+def test_a_mode_that_cannot_be_followed_is_said(monkeypatch, tmp_path, variable, value, said):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=said):
+        WandbTracking(tmp_path, {"seed": 1})
+    assert not (tmp_path / "wandb").exists()
+
+
+@pytest.mark.parametrize(("named", "mode"), [("dryrun", "offline"), ("run", "online"), ("online", "online")])
+def test_former_names_of_modes_are_known(monkeypatch, named, mode):
+    monkeypatch.setenv("WANDB_MODE", named)
+    assert chosen_mode("auto") == mode
 
 
 def test_wandb_is_told_the_home_that_no_variable_names(monkeypatch):
