@@ -122,7 +122,8 @@ def free_folder(given: object, key: str) -> Path:
         # all there is if a run was ended before it had recorded its start
         names -= UNSTARTED if names <= UNSTARTED else set()
     if names:
-        raise ValueError(f"{key}: {folder} exists and is not empty; name another folder, or remove it")
+        again = f"continue the run in it with resume={given}, " if "config.yaml" in names and key == "run_dir" else ""
+        raise ValueError(f"{key}: {folder} exists and is not empty; {again}name another folder, or remove it")
     return folder
 
 
@@ -149,11 +150,13 @@ def lock_run_dir(folder: Path) -> Iterator[None]:
         yield
 
 
-def backup_existing(folder: Path, names: Sequence[str]) -> None:
-    """Rename files and folders of a run to free names, before new ones are written."""
-    for name in names:
-        if os.path.lexists(folder / name):
-            (folder / name).rename(backup_path(folder / name))
+def backup_existing(folder: Path, names: Sequence[str]) -> list[tuple[Path, str]]:
+    """Rename files and folders of a run, before new ones are written; return the paths with their free names."""
+    renamed = []
+    for path in (folder / name for name in names):
+        if os.path.lexists(path):
+            renamed.append((path, path.rename(backup_path(path)).name))
+    return renamed
 
 
 def backup_path(path: Path) -> Path:

@@ -270,7 +270,8 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
         early = why_early(trainer)
         if is_first_process():
-            backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING))
+            for before, backup in backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING)):
+                console.print_line(f"the former {before} is kept as {backup}")
             report_run(
                 module,
                 plan.data_module,

@@ -144,7 +144,9 @@ def test_several_manifests_give_one_table_and_texts_are_normalized_if_that_is_as
     assert "scoring.normalize=basic" in said
     assert "ZERO" not in (tmp_path / "out" / "b.alignments.txt").read_text()
     same = f"manifest=[{tmp_path}/a.tsv,{tmp_path}/./a.tsv]"
-    assert "two manifests would be the set 'a'" in trained.run("evaluate", "run=first", same, code=2)
+    printed = trained.run("evaluate", "run=first", same, code=2)
+    assert "two manifests would be the set 'a'" in printed
+    assert "left out" not in printed, "they were read before"
 
 
 def test_duplicated_cuts_count_once(trained, tmp_path):

@@ -129,7 +129,8 @@ def test_a_folder_in_which_nothing_was_recorded_yet_can_be_used(small_run, tmp_p
     ended = small_run.run("train", *TINY, f"run_dir={tmp_path / 'run'}")
     assert ended.code == 0, ended.printed
     again = small_run.run("train", *TINY, f"run_dir={tmp_path / 'run'}")
-    assert (again.code, "exists and is not empty" in again.last_line) == (2, True)
+    said = f"exists and is not empty; continue the run in it with resume={tmp_path / 'run'}, name another folder, or"
+    assert (again.code, said in again.last_line) == (2, True)
 
 
 RANKS = {

@@ -189,10 +189,12 @@ def _naming_entry(number: int) -> Iterator[None]:
 
 def _mixture(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a mixture and its prepare function; weights change neither."""
-    made = {}
+    made: dict[str, tuple[str, Callable[[Path], Corpus]]] = {}
     for number, entry in enumerate(data["sources"]):
         with _naming_entry(number):
             corpus_name, make_corpus = _corpus(entry, recorded)
+        if recorded is None and (same := [name for name, (known, _) in made.items() if known == corpus_name]):
+            raise ConfigError(f"data.sources: {same[0]} and {entry['name']} are the same corpus; leave one out")
         made[entry["name"]] = corpus_name, _naming_entry(number)(make_corpus)
     corpora = {
         name: partial(corpus_alone, corpus_name=corpus_name, make_corpus=make)

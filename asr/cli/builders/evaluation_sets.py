@@ -53,24 +53,22 @@ def evaluation_sets(
     given = list(manifest) if isinstance(manifest, ListConfig) else [manifest]
     if not given or (name is not None and len(given) > 1):
         raise ConfigError(f"{option}: name one manifest, or several without name=, given {given}")
+    paths: dict[str, Path] = {}
+    for path in map(named_path, given):
+        found = _set_name(path, name, option)
+        if found in paths:
+            raise ConfigError(f"{option}: two manifests would be the set {found!r}; rename one of their files")
+        paths[found] = path
     sets: dict[str, Any] = {}
     notes: list[str] = []
-    for one in given:
-        found, cuts, told = _read(named_path(one), name, restored, option)
-        if found in sets:
-            raise ConfigError(f"{option}: two manifests would be the set {found!r}; rename one of their files")
-        sets[found] = cuts
+    for found, path in paths.items():
+        sets[found], told = _read(path, restored, option)
         notes += [f"{found}: {note}" for note in told] if len(given) > 1 else told
     return sets, notes
 
 
-def _read(path: Path, name: object, restored: Restored, option: str) -> tuple[str, Any, list[str]]:
-    """Return the name of the set of a manifest, its cuts, and notes; what was left out is printed."""
-    cuts, dropped, notes = evaluation_cuts(path, restored.text, restored.data_module.features, option)
-    for item in dropped[:NUM_LEFT_OUT]:
-        console.print_line(f"left out {item.item}: {item.reason}")
-    if len(dropped) > NUM_LEFT_OUT:
-        console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
+def _set_name(path: Path, name: object, option: str) -> str:
+    """Return the name of the set of a manifest: the one that is given, or that of the file without its endings."""
     of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
     found = of_file if name is None else str(name)
     if len(found.encode()) > MAX_NAME_BYTES:
@@ -78,9 +76,19 @@ def _read(path: Path, name: object, restored: Restored, option: str) -> tuple[st
             f"{option}: the files of results are named after {shortened(path)}, whose name has more than "
             f"{MAX_NAME_BYTES} bytes; give name=NAME, or rename it"
         )
+    return found
+
+
+def _read(path: Path, restored: Restored, option: str) -> tuple[Any, list[str]]:
+    """Return the cuts of a manifest, and notes; what was left out is printed."""
+    cuts, dropped, notes = evaluation_cuts(path, restored.text, restored.data_module.features, option)
+    for item in dropped[:NUM_LEFT_OUT]:
+        console.print_line(f"left out {item.item}: {item.reason}")
+    if len(dropped) > NUM_LEFT_OUT:
+        console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
     if not any(cut.supervisions[0].text for cut in cuts):
         raise ConfigError(f"{option}: the transcripts of {shortened(path)} hold no words; name other data")
-    return found, cuts, notes
+    return cuts, notes
 
 
 @contextlib.contextmanager

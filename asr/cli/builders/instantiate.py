@@ -167,6 +167,8 @@ def _checked(value: Any, hint: Any, key: str) -> Any:
         size = len(get_args(hint))
         if not isinstance(value, list) or len(value) != size:
             raise ConfigError(f"{key} must be a list of {size} values, given {value!r}")
+    if hint is type(None) and value is not None:
+        raise ConfigError(f"{key} must be null, or hold _target_ and options, given {value!r}")
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:

@@ -221,7 +221,9 @@ def recorded_data(folder: Path) -> str:
         check_regular_file(path, MAX_BYTES)
     found = path.read_bytes().decode(errors="replace")
     if not re.fullmatch(r"[0-9a-f]{10}/[0-9a-f]{10}", found):
-        raise ConfigError(f"resume: {path} holds {found[:40]!r}, not a fingerprint of data; remove it")
+        raise ConfigError(
+            f"resume: {path} holds {found[:40]!r}, not a fingerprint of data; remove it, and type data.dir=PATH too"
+        )
     return found
 
 

@@ -39,7 +39,10 @@ def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, st
     """Return a recording whose header and end were read; or None, and why it cannot be used."""
     # Path.is_file raises an error on a name that is too long
     if not os.path.isfile(audio):
-        return None, f"missing audio: {audio}"
+        # what else is at the end of a name: a table has no quotes, and no addresses
+        wrong = " (give the path alone, without quotes)" if audio.name.endswith(('"', "'")) else ""
+        wrong = " (give the path, not an address)" if "file:" in audio.parts else wrong
+        return None, f"missing audio: {audio}{wrong}"
     if problem := archive_problem(audio.resolve()):
         return None, problem
     try:

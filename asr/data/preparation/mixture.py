@@ -54,7 +54,7 @@ class Mixture:
                 if joined.startswith("test") and tests.setdefault(joined, name) != name:
                     raise ValueError(
                         f"data.sources: {tests[joined]} and {name} would both have a test set {joined!r}; give one of "
-                        "them another name:"
+                        "them another name (name: in its entry)"
                     )
                 for manifests in _named_manifests(corpus, split, name):
                     _join(sources[joined], manifests.sources(), joined)

@@ -100,7 +100,8 @@ def read_runs(
     texts = (note for own in written if isinstance(own, list) for note in own[:MAX_SENTENCES] if isinstance(note, str))
     notes = dict.fromkeys(shortened(note, MAX_SENTENCE) for note in texts)
     if num_tuning:
-        notes[f"left out: {count(num_tuning, 'run')} that chose settings on the development sets"] = None
+        what = "without results on test sets (decode_test=false), as those are that choose settings"
+        notes[f"left out: {count(num_tuning, 'run')} {what}"] = None
     differ = [*_different_data(read), *_different_files(read)]
     return ReadRuns(runs, [*problems, *left_out, *systems.problems, *differ], list(notes), lost)
 
