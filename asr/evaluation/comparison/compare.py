@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from asr.evaluation.comparison.inputs.matching import comparable_runs, different_budgets, drop_duplicates
 from asr.evaluation.comparison.inputs.runs import MAX_SETS, Run
@@ -58,36 +58,19 @@ def compare(
     Raises:
         ValueError: no test set can be compared, runs are scored in different units, or an option is out of range.
     """
-    if not 0 < level <= MAX_LEVEL:
-        raise ValueError(f"level must be above 0 and at most {MAX_LEVEL}, given {level}; 0.95 is customary")
-    if minutes is not None and minutes <= 0:
-        raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
-    if len({run.unit for run in runs}) > 1:
-        raise ValueError("some runs are scored by word, others by character; compare those of each unit on their own")
+    _check_options(runs, comparisons, minutes, level)
     kept, duplicates = drop_duplicates(runs)
     target, disagreement = find_target(kept, target_wer)
-    found = [*problems, *duplicates, *different_budgets(kept), *disagreement]
     base = find_baseline(sorted({run.system for run in kept}), baseline)
-    if comparisons not in ("all", "baseline"):
-        raise ValueError(f"comparisons must be all or baseline, given {comparisons!r}")
     if comparisons == "baseline" and base is None:
         raise ValueError("comparisons=baseline needs a baseline: give baseline=NAME")
     only_with = base if comparisons == "baseline" else None
     lost = set(failed) - {(run.system, run.seed) for run in kept}
     num_lost = Counter(system for system, _ in lost)
     gone = sorted(set(num_lost) - {run.system for run in kept})
-    sets, names = [], sorted({name for run in kept for name in run.sets})
-    if len(names) > MAX_SETS:
-        raise ValueError(f"the runs have {len(names)} test sets; at most {MAX_SETS} are compared: name fewer runs")
-    for name in names:
-        comparable, left_out = comparable_runs(kept, name)
-        found += left_out
-        if sum(map(bool, comparable[0].sets[name].words)) < 2:
-            found.append(
-                f"{name} is left out: it has a single utterance with {kept[0].unit}s, which says nothing about others"
-            )
-        else:
-            sets.append(_SetComparer(comparable, name, base, only_with, level, num_lost, gone).compare())
+    options = base, only_with, level, num_lost, gone
+    sets, left_out = _sets(kept, lambda runs, name: _SetComparer(runs, name, *options).compare())
+    found = [*problems, *duplicates, *different_budgets(kept), *disagreement, *left_out]
     if not sets:
         why = found or [*notes] or ["no runs were given"]
         raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
@@ -96,12 +79,52 @@ def compare(
         rate_name = RATE_NAMES[kept[0].unit]
         found.append(f"no times to a target: no run has logged its {rate_name} on the development sets")
     after = equal_time(kept, level, None if minutes is None else 60 * minutes, base, only_with)
-    if minutes is not None and after is None:
-        found.append(f"no comparison after minutes={minutes}: not every run has logged times of its validations")
-    untimed = [str(run.folder) for run in kept if DEV_WER in run.curves and not run.curves[DEV_WER].seconds]
-    if after is None and 0 < len(untimed) < len(kept):
-        found.append(f"no comparison after the same time: no times of the validations of {shortlist(untimed)}")
+    found += [] if after is not None else _why_not_after(kept, minutes)
     return Comparison(title, sets, kept, target, times, after, level, found, list(notes), tunings)
+
+
+def _check_options(runs: Sequence[Run], comparisons: str, minutes: float | None, level: float) -> None:
+    """Refuse options that are out of range, and runs that are scored in different units."""
+    if not 0 < level <= MAX_LEVEL:
+        raise ValueError(f"level must be above 0 and at most {MAX_LEVEL}, given {level}; 0.95 is customary")
+    if minutes is not None and minutes <= 0:
+        raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
+    if comparisons not in ("all", "baseline"):
+        raise ValueError(f"comparisons must be all or baseline, given {comparisons!r}")
+    if len({run.unit for run in runs}) > 1:
+        raise ValueError("some runs are scored by word, others by character; compare those of each unit on their own")
+
+
+def _sets(
+    runs: Sequence[Run], compared: Callable[[Sequence[Run], str], SetComparison]
+) -> tuple[list[SetComparison], list[str]]:
+    """Return the comparisons on all test sets that can be compared, and messages on what was left out.
+
+    Args:
+        runs: without duplicates.
+        compared: returns the comparison of runs on the set of a name.
+    """
+    sets, messages, names = [], [], sorted({name for run in runs for name in run.sets})
+    if len(names) > MAX_SETS:
+        raise ValueError(f"the runs have {len(names)} test sets; at most {MAX_SETS} are compared: name fewer runs")
+    for name in names:
+        comparable, left_out = comparable_runs(runs, name)
+        messages += left_out
+        if sum(map(bool, comparable[0].sets[name].words)) < 2:
+            messages.append(
+                f"{name} is left out: it has a single utterance with {runs[0].unit}s, which says nothing about others"
+            )
+        else:
+            sets.append(compared(comparable, name))
+    return sets, messages
+
+
+def _why_not_after(runs: Sequence[Run], minutes: float | None) -> list[str]:
+    """Return messages on why runs could not be compared after the same time, if somebody would miss that."""
+    asked = [f"no comparison after minutes={minutes}: not every run has logged times of its validations"]
+    untimed = [str(run.folder) for run in runs if DEV_WER in run.curves and not run.curves[DEV_WER].seconds]
+    some = [f"no comparison after the same time: no times of the validations of {shortlist(untimed)}"]
+    return (asked if minutes is not None else []) + (some if 0 < len(untimed) < len(runs) else [])
 
 
 def _times(
