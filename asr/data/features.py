@@ -23,6 +23,7 @@ from asr.error_text import text_of
 from asr.errors import refuse_lack_of_resources
 from asr.features.log_mel import LogMelOptions
 
+MOST_FEATURE = 1e15  # a network can still compute with it in 32 bits
 LARGEST = 1e12  # of a sample; the spectrum of larger ones is infinite in 32 bits
 
 
@@ -64,6 +65,8 @@ def refuse_infinite(matrix: np.ndarray) -> None:
     """
     if not np.isfinite(matrix).all():
         raise ValueError("features are not finite; they, or their audio, hold NaN or infinity")
+    if (largest := float(np.abs(matrix).max(initial=0.0))) > MOST_FEATURE:
+        raise ValueError(f"features reach {largest:.3g}; at most {MOST_FEATURE:g} is trained on, so scale them down")
 
 
 def read_audio(features: LogMel, cut: Cut) -> np.ndarray:
@@ -189,6 +192,9 @@ class PrecomputedFeatures:
             raise ValueError(f"cut {cut.id!r} has no stored features; choose features=log_mel to compute them")
         refuse_foreign_storage(cut.features)
         _check_stored(cut.features)
+        if abs(cut.features.frame_shift - self.frame_shift_s) > 1e-6:
+            given_ms, expected_ms = 1000 * cut.features.frame_shift, 1000 * self.frame_shift_s
+            raise ValueError(f"cut {cut.id!r} has frames every {given_ms:g} ms, expected {expected_ms:g} ms")
         features = cut.load_features().astype(np.float32, copy=False, casting="same_kind")
         if features.shape != (cut.num_frames, self.num_features):
             raise ValueError(

@@ -91,10 +91,7 @@ def report_run(
             checkpoint, missing = _checkpoint(run_dir, which, weights)
             notes += _warned(missing, f"Left out: decode={which}")
             if not missing:
-                console.print(f"with decode={which}:")
-                found_there = _numbers(decoding(checkpoint, notes, run_dir / "decode" / which))
-                other_weights[which] = {"test": found_there, **_origin(checkpoint)}
-                _log_summary(loggers, found_there, f"{which}/")
+                other_weights[which] = _with_weights(which, checkpoint, decoding, notes, run_dir, loggers)
         outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
         outcome |= {"other_weights": other_weights} if other_weights else {}
         outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
@@ -102,6 +99,21 @@ def report_run(
         _print_places(run_dir, best.path, training, decoded=bool(results))
     if decoding.failures:
         raise RunFailed(decoding.failures[0])
+
+
+def _with_weights(
+    which: str,
+    checkpoint: LoadedCheckpoint,
+    decoding: _Decoding,
+    notes: Sequence[str],
+    run_dir: Path,
+    loggers: Sequence[Any],
+) -> dict[str, Any]:
+    """Decode with other weights than those of the result; return what the summary says of them."""
+    console.print(f"with decode={which}:")
+    found = _numbers(decoding(checkpoint, notes, run_dir / "decode" / which))
+    _log_summary(loggers, found, f"{which}/")
+    return {"test": found, **_origin(checkpoint)}
 
 
 class _Decoding:

@@ -128,6 +128,7 @@ def test_a_preparation_that_was_killed_is_continued_and_writes_the_same_bytes(pr
 @pytest.fixture
 def of_lhotse(tmp_path) -> Path:
     """Return a folder of Shar that lhotse has written, of 12 utterances."""
+    write_corpus(tmp_path)
     (tmp_path / "shar").mkdir()
     with SharWriter(tmp_path / "shar", {"features": "numpy"}, shard_size=5) as writer:
         for number in range(12):
@@ -142,6 +143,24 @@ def test_a_shar_of_lhotse_is_trained_on(programs, of_lhotse):
     run(programs, of_lhotse, *COMMON, *words)
     assert (of_lhotse / "run" / "report" / "summary.json").is_file()
     assert not [path for path in of_lhotse.rglob("*.npy") if "matrices" not in path.parts]
+
+
+def test_a_run_of_features_names_what_it_can_be_evaluated_on(programs, of_lhotse):
+    words = ("features=precomputed", "data.num_features=5", "run_dir=run")
+    run(programs, of_lhotse, *COMMON, "data.source=shar", *words)
+    last = run(programs, of_lhotse, *COMMON, "data.source=my.tsv", "init=run", "run_dir=new", code=2)
+    assert "best.ckpt was trained on stored features, and this run reads audio; choose another model" in last
+    last = run(programs, of_lhotse, "run=run", "manifest=my.tsv", command="evaluate", code=2)
+    assert "the run was trained on stored features, and there is audio; name features like those" in last
+
+
+@pytest.mark.parametrize("key", ["data.dir", "data.storage.dir"])
+def test_data_are_not_prepared_in_the_folder_of_a_new_run(programs, of_lhotse, key):
+    places = {"data.dir": "data", "data.storage.dir": "shards", key: "run/data"}
+    words = ("data.source=shar", "features=precomputed", "data.num_features=5", "data.storage=shar", "run_dir=run")
+    last = run(programs, of_lhotse, *COMMON, *words, *map("=".join, places.items()), code=2)
+    assert f"{key}=run/data is in the folder of the run, which begins empty; name one beside it" in last
+    assert not (of_lhotse / "run").exists()
 
 
 WRONG = {

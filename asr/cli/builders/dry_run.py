@@ -36,6 +36,7 @@ from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.models.recognizer import Recognizer
+from asr.nested import at
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.training.compiled_encoder import check_compilable, check_compiler
@@ -96,7 +97,7 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     if config["run_dir"] is None:
         usable_folder("runs", "run_dir")
     elif begun is None:
-        free_folder(config["run_dir"], "run_dir")
+        _refuse_data_inside(free_folder(config["run_dir"], "run_dir"), config)
     part(config, "data.prepare")
     check_init(config)
     data = build_data_parts(config, kept_tokenizer(config, begun))
@@ -152,6 +153,14 @@ def try_updates(config: Mapping[str, Any], recognizer: Recognizer, on_cpu: bool)
     tried = updates.schedule_factory(updates.optimizer_factory(small_parameters(recognizer.named_parameters())))
     try_schedule(tried, max_steps if isinstance(max_steps, int) else None)
     return optimizer
+
+
+def _refuse_data_inside(run_dir: Path, config: Mapping[str, Any]) -> None:
+    """Refuse to prepare data in the folder of a run, which must be empty when the run begins."""
+    for key in ("data.dir", "data.storage.dir"):
+        given = at(config, *key.split("."))
+        if given is not None and usable_folder(given, key).is_relative_to(run_dir):
+            raise ConfigError(f"{key}={given} is in the folder of the run, which begins empty; name one beside it")
 
 
 def _check_processes(trainer: Trainer) -> None:

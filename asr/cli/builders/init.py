@@ -187,6 +187,11 @@ def _icefall_weights(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def _check_features(source: str, own: Features, num_features: int, sampling_rate_hz: int, frame_shift_s: float) -> None:
+    kinds = ["audio" if rate_hz else "stored features" for rate_hz in (sampling_rate_hz, own.sampling_rate_hz)]
+    if kinds[0] != kinds[1]:
+        raise ConfigError(
+            f"init: {source} was trained on {kinds[0]}, and this run reads {kinds[1]}; choose another model"
+        )
     named = ("mel bins, or numbers per frame", "sampling_rate_hz", "frame_shift_s")
     ours = own.num_features, own.sampling_rate_hz, own.frame_shift_s
     for name, here, there in zip(named, ours, (num_features, sampling_rate_hz, frame_shift_s), strict=True):

@@ -172,7 +172,7 @@ def evaluation_cuts(
     """
     imported = import_manifests(path, option)
     for manifests in imported.splits.values():
-        refuse_unfit(manifests, features)
+        refuse_unfit(manifests, features, of_run=True)
     cuts, dropped = [], list(imported.dropped)
     for split, manifests in imported.splits.items():
         # per split, because the same id may name another recording in another split

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from asr.data.features import MOST_FEATURE
 from asr.data.manifests.corpus import SPLIT, Dropped, write_dropped
 from asr.data.preparation.ctc_lengths import CtcLengths, OutputFrames
 from asr.data.preparation.file_digests import describe_file, refuse_changed
@@ -25,7 +26,6 @@ from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 INDEX = "prepared.json"
 DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
 MAX_INDEX_BYTES = 2**26  # includes a sentencepiece model
-MOST_STATISTIC = 1e15  # of features; a network can still compute with it in float32
 COUNTS = ("num_utterances", "hours", "num_speakers", "num_dropped")
 
 
@@ -221,7 +221,7 @@ def _checked(index: Any) -> dict[str, Any]:
         if not isinstance(values, list) or not values or not all(map(_is_finite, values)):
             raise ValueError(f"{name!r} of {INDEX} is {str(values)[:60]!r}, not a list of finite numbers")
     mean, std = tuple(index["mean"]), tuple(index["std"])
-    if len(mean) != len(std) or min(std) < 1 / MOST_STATISTIC or max(map(abs, mean + std)) > MOST_STATISTIC:
+    if len(mean) != len(std) or min(std) < 1 / MOST_FEATURE or max(map(abs, mean + std)) > MOST_FEATURE:
         raise ValueError(f"'mean' and 'std' of {INDEX} differ in length, or hold values that no features have")
     notes = index.get("notes")
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):

@@ -22,6 +22,7 @@ from asr.evaluation.confidence import interval_of_counts
 from asr.evaluation.formatting import shortlist
 from asr.evaluation.wer import RATE_NAMES
 
+AUTO, USUAL = "auto", "adamw"  # baselines
 MAX_LEVEL = 0.9999  # beyond it, intervals are those of tails that no number of seeds or utterances shows
 
 
@@ -163,12 +164,17 @@ def find_target(runs: Sequence[Run], typed: float | None) -> tuple[Target | None
 def find_baseline(systems: Sequence[str], asked: str | None) -> str | None:
     """Return the system of that name, or the only one whose first word it is; None if none is asked for.
 
-    Case does not count: without an optimizer override a run is named by its class, for example ``AdamW``.
+    ``auto`` is ``adamw``, if there is exactly one. Case does not count: without an optimizer override a run is named by
+    its class, for example ``AdamW``.
 
     Raises:
         ValueError: there is no such system, or there are several.
     """
     if asked is None or not systems:
+        return None
+    if asked == AUTO and AUTO not in systems:
+        with contextlib.suppress(ValueError):
+            return find_baseline(systems, USUAL)
         return None
     same = [name for name in systems if name.casefold() == asked.casefold()]
     near = same or [name for name in systems if name.casefold().split()[:1] == [asked.casefold()]]

@@ -90,6 +90,15 @@ def beyond_float32(pair: Pair) -> None:
     np.save(file_of(pair[0]), np.full((100, WIDTH), 1e300))
 
 
+def huge(pair: Pair) -> None:
+    np.save(file_of(pair[0]), np.full((100, WIDTH), 1e30))
+
+
+def other_shift(pair: Pair) -> None:
+    np.save(file_of(pair[0]), matrix(50))
+    pair[0].num_frames, pair[0].frame_shift = 50, 0.02
+
+
 def words(pair: Pair) -> None:
     np.save(file_of(pair[0]), np.full((100, WIDTH), "1.0"))
 
@@ -118,6 +127,8 @@ def other_width(pair: Pair) -> None:
         (half_a_file, "unreadable features: "),
         (not_a_number, "unreadable features: .*not finite"),
         (beyond_float32, "unreadable features: .*not finite"),
+        (huge, "unreadable features: .*reach 1e\\+30; at most 1e\\+15 is trained on, so scale them down"),
+        (other_shift, "unreadable features: .*has frames every 20 ms, expected 10 ms"),
         (words, "unreadable features: .*same_kind"),
         (objects, "unreadable features: .*allow_pickle=False"),
         (too_short, "too short for its transcript: 25 frames, 40 needed"),

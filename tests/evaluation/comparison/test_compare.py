@@ -331,6 +331,10 @@ def test_options_out_of_range_are_refused(options, complaint):
         (["adamw", "adamw lr=0.1"], "adamw", "adamw"),
         (["eve", "cain"], None, None),
         ([], "adamw", None),
+        (["eve", "AdamW"], "auto", "AdamW"),
+        (["eve", "cain"], "auto", None),
+        (["adamw lr=0.1", "adamw lr=0.2"], "auto", None),
+        (["eve", "auto"], "auto", "auto"),
     ],
 )
 def test_the_baseline_is_found_by_name(systems, asked, expected):
