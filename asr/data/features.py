@@ -195,7 +195,8 @@ class PrecomputedFeatures:
         if abs(cut.features.frame_shift - self.frame_shift_s) > 1e-6:
             given_ms, expected_ms = 1000 * cut.features.frame_shift, 1000 * self.frame_shift_s
             raise ValueError(f"cut {cut.id!r} has frames every {given_ms:g} ms, expected {expected_ms:g} ms")
-        features = cut.load_features().astype(np.float32, copy=False, casting="same_kind")
+        with np.errstate(over="ignore"):  # what is infinite then is refused by those who read it
+            features = cut.load_features().astype(np.float32, copy=False, casting="same_kind")
         if features.shape != (cut.num_frames, self.num_features):
             raise ValueError(
                 f"cut {cut.id!r} has features of shape {features.shape}, expected {cut.num_frames} frames of "

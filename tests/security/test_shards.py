@@ -246,6 +246,12 @@ def test_a_folder_that_lacks_a_part_is_refused(tmp_path, harm, said):
         import_manifests(folder)
 
 
+def test_a_part_of_a_folder_is_refused_with_the_name_of_the_whole(tmp_path):
+    folder = write(tmp_path / "shar", GOOD)
+    with pytest.raises(ValueError, match=f"is a part of a Shar folder; name the folder: {folder}"):
+        import_manifests(folder / "cuts.000000.jsonl.gz")
+
+
 def test_a_folder_that_names_a_command_ends_in_a_line_and_runs_nothing(programs, tmp_path):
     write(tmp_path / "shar", source(**COMMAND))
     words = [word for word in TINY if not word.startswith("data.source")]

@@ -14,7 +14,7 @@ from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.manifests.manifest_checks import segment_problem
 from asr.data.manifests.recordings import open_recordings
-from asr.data.manifests.shar_folders import find_shards, read_shards, refuse_incomplete
+from asr.data.manifests.shar_folders import CUTS, find_shards, read_shards, refuse_incomplete
 from asr.data.manifests.source_files import refuse_special
 from asr.data.manifests.tables import SPLIT_ALIASES, read_table
 from asr.safe_io import naming
@@ -62,6 +62,8 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
         _read_shar(path, places, imported)
     elif path.is_dir():
         _read_folder(path, imported)
+    elif CUTS.fullmatch(path.name) and find_shards(path.parent):
+        raise ValueError(f"{path} is a part of a Shar folder; name the folder: {path.parent}")
     elif path.name.endswith(SUFFIXES):
         _read_cuts(path, _split_of(path, imported.notes), imported)
     elif path.name.endswith(ARCHIVES):

@@ -134,7 +134,6 @@ def other_width(pair: Pair) -> None:
         (too_short, "too short for its transcript: 25 frames, 40 needed"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow")
 def test_features_that_cannot_be_trained_on_are_dropped_with_the_reason(tmp_path, spoil, reason):
     def change(folder: Path, splits: dict[str, list[Pair]]) -> None:
         splits["train"].append(stored_utterance(folder, "bad"))
