@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -146,7 +147,7 @@ def _missing(targets: Targets, folder: Path) -> tuple[list[Path], list[tuple[Pat
             there = [_is_there(path, folder) for path in paths.values()]
             if not all(there):
                 todo.append(file)
-            elif older := [path for path in paths.values() if path.stat().st_mtime < file.stat().st_mtime]:
+            elif older := [path for path in paths.values() if _is_older(path, file)]:
                 what = f"{shortened(older[0])} is older than the recording, which may have changed"
                 blocked.append((file, f"{what}; remove it to have it made again"))
         except ValueError as error:
@@ -155,6 +156,11 @@ def _missing(targets: Targets, folder: Path) -> tuple[list[Path], list[tuple[Pat
             what = f"{shortened(Path(error.filename))} cannot be written: {error.strerror}"
             blocked.append((file, f"{what}; rename the recording, or name another output_dir"))
     return todo, blocked
+
+
+def _is_older(transcript: Path, recording: Path) -> bool:
+    """Return whether a recording was written after its transcript; a time that is still to come tells nothing."""
+    return transcript.stat().st_mtime < recording.stat().st_mtime <= time.time()
 
 
 def _is_there(path: Path, folder: Path) -> bool:
