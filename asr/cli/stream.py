@@ -28,7 +28,11 @@ STANDARD_INPUT = "-"
 PACKET_S = 0.01, 10
 ENDPOINT_S = 0.01, 3600
 BYTES = 2  # of a sample on standard input
-FILES = {b"RIFF": "WAV", b"FORM": "AIFF", b"fLaC": "FLAC", b"OggS": "Ogg"}  # what files of audio begin with
+# what files of audio begin with; at byte 4 those of MP4, and MPEG audio without a tag are told apart by their frames
+FILES = {
+    **{b"RIFF": "WAV", b"RF64": "WAV", b"riff": "Wave64", b"FORM": "AIFF", b"caff": "CAF", b".snd": "AU"},
+    **{b"fLaC": "FLAC", b"OggS": "Ogg", b"ID3": "MP3", b"\x1aE\xdf\xa3": "Matroska or WebM"},
+}
 # of restored parts that a stream does not use
 UNUSED = {"batch_duration_s": 1.0, "num_workers": 0}
 
@@ -113,7 +117,7 @@ def _from_file(file: soundfile.SoundFile, size: int, at_own_pace: bool) -> Itera
 def _from_standard_input(size: int) -> Iterator[NDArray[np.float32]]:
     """Yield samples as they come; half a sample at the end is left out."""
     kept = data = os.read(sys.stdin.fileno(), size * BYTES)
-    if kind := FILES.get(data[:4]):
+    if kind := _kind_of_file(data):
         raise ConfigError(
             f"audio=-: standard input is a file of the kind {kind}, whose bytes would be heard as noise; give samples "
             "alone (arecord -t raw, ffmpeg -f s16le), or audio=FILE"
@@ -123,6 +127,15 @@ def _from_standard_input(size: int) -> Iterator[NDArray[np.float32]]:
         yield np.frombuffer(kept[:whole], dtype="<i2").astype(np.float32) * np.float32(2**-15)
         data = os.read(sys.stdin.fileno(), size * BYTES)
         kept = kept[whole:] + data
+
+
+def _kind_of_file(data: bytes) -> str | None:
+    """Return the kind of file that begins so; None for samples, as far as can be told."""
+    if data[4:8] == b"ftyp":
+        return "MP4"
+    if data[:2] in (b"\xff\xfb", b"\xff\xf3", b"\xff\xfa", b"\xff\xf2") and data.count(data[:2], 2, 4096) > 1:
+        return "MP3"
+    return next((kind for begin, kind in FILES.items() if data.startswith(begin)), None)
 
 
 class _Listener:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
@@ -18,7 +16,7 @@ from asr.cli.builders.restore import restore
 from asr.cli.builders.transcriber import transcriber_of
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.output_file import new_file, write_output
-from asr.cli.transcript_record import maker_of, record_maker, refuse_other_maker
+from asr.cli.transcript_record import TranscriptRecord, maker_of
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import find_audio, groups_of
 from asr.errors import RunFailed, remedy
@@ -64,13 +62,12 @@ def _transcribe_to_folder(options: DictConfig, files: Mapping[Path, Path], forma
     """Write the transcripts that are not in ``output_dir`` yet."""
     folder = usable_folder(options.output_dir, "output_dir")
     targets = _targets(files, folder, formats)
-    maker = maker_of(options)
-    refuse_other_maker(folder, maker)
-    todo, blocked = _missing(targets, folder)
+    record = TranscriptRecord(folder, maker_of(options))
+    todo, blocked = _missing(targets, folder, record)
     num_before = len(files) - len(todo) - len(blocked)
     if num_before:
         console.print(f"{num_before} of {len(files)} files have their transcripts already")
-    num_read, failed = _to_folder(_transcriber(options), todo, targets, folder, maker) if todo else (0, [])
+    num_read, failed = _to_folder(_transcriber(options), todo, targets, folder, record) if todo else (0, [])
     for path, reason in blocked:
         console.print_line(f"no transcript of {shortened(path)}: {reason}")
     _report(num_read, failed, options.output_dir, num_before + len(blocked))
@@ -139,17 +136,17 @@ def _to_one_place(
     return len(transcripts), unreadable
 
 
-def _missing(targets: Targets, folder: Path) -> tuple[list[Path], list[tuple[Path, str]]]:
+def _missing(targets: Targets, folder: Path, record: TranscriptRecord) -> tuple[list[Path], list[tuple[Path, str]]]:
     """Return the files whose transcripts are not all there, and (path, reason) for those that could not be written."""
     todo, blocked = [], []
     for file, paths in targets.items():
         try:
             there = [_is_there(path, folder) for path in paths.values()]
-            if not all(there):
+            if any(there) and record.is_of_another(_name_of(paths, folder), file):
+                which = shortened(next(path for path, is_there in zip(paths.values(), there, strict=True) if is_there))
+                blocked.append((file, f"{which} is of another recording; remove it, or name another output_dir"))
+            elif not all(there):
                 todo.append(file)
-            elif older := [path for path in paths.values() if _is_older(path, file)]:
-                what = f"{shortened(older[0])} is older than the recording, which may have changed"
-                blocked.append((file, f"{what}; remove it to have it made again"))
         except ValueError as error:
             blocked.append((file, str(error)))
         except OSError as error:  # above all a name that is too long with the ending of the format
@@ -158,9 +155,10 @@ def _missing(targets: Targets, folder: Path) -> tuple[list[Path], list[tuple[Pat
     return todo, blocked
 
 
-def _is_older(transcript: Path, recording: Path) -> bool:
-    """Return whether a recording was written after its transcript; a time that is still to come tells nothing."""
-    return transcript.stat().st_mtime < recording.stat().st_mtime <= time.time()
+def _name_of(paths: Mapping[str, Path], folder: Path) -> str:
+    """Return the name that all transcripts of a recording share, from their folder on."""
+    ending, path = next(iter(paths.items()))
+    return str(path.relative_to(folder)).removesuffix(f".{ending}")
 
 
 def _is_there(path: Path, folder: Path) -> bool:
@@ -183,7 +181,7 @@ def _is_there(path: Path, folder: Path) -> bool:
 
 
 def _to_folder(
-    transcriber: Transcriber, files: Sequence[Path], targets: Targets, folder: Path, maker: Mapping[str, Any]
+    transcriber: Transcriber, files: Sequence[Path], targets: Targets, folder: Path, record: TranscriptRecord
 ) -> tuple[int, Failed]:
     """Write the files of transcripts that are not there yet, a group of recordings after the other."""
     num_read, unreadable = 0, []
@@ -193,7 +191,7 @@ def _to_folder(
         start += len(group)
         for transcript in transcripts:
             with _explaining_lost_transcripts(folder):
-                record_maker(folder, maker)
+                record.add(_name_of(targets[transcript.path], folder), transcript.path)
                 _write_missing(transcript, targets[transcript.path], folder)
         num_read += len(transcripts)
         unreadable += failed

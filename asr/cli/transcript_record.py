@@ -1,8 +1,7 @@
-"""What made the transcripts of a folder: recorded beside them, so that no other model adds its own."""
+"""What made the transcripts of a folder, and of which recordings: no others are added, or taken for those asked for."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +10,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.errors import ConfigError
+from asr.data.manifests.audio_checks import file_content
 from asr.data.preparation.file_digests import describe_file
-from asr.plain_data import read_json
-from asr.safe_io import named_path, write_new
+from asr.inference.transcripts_lm import FOLDER
+from asr.safe_io import check_regular_file, named_path, open_inside
 from asr.training.checkpoints import checkpoint_file
 
-NAME = ".asr-transcribe.json"
+NAME = ".asr-transcribe.jsonl"
+MAX_BYTES = 2**30
 OPTIONS = ("weights", "average_since", "decoder", "max_segment_s", "channels")
 FILES = ("lm", "lodr", "hotwords")  # that a decoder reads
 
@@ -29,35 +30,74 @@ def maker_of(options: DictConfig) -> dict[str, Any]:
     """
     plain: dict[str, Any] = OmegaConf.to_container(options, resolve=True)  # type: ignore[assignment]
     found = {key: plain.get(key) for key in OPTIONS}
-    files = {"checkpoint": checkpoint_file(str(options.run))}
-    files |= {key: named_path(path) for key in FILES if (path := (found["decoder"] or {}).get(key)) is not None}
+    checkpoint = checkpoint_file(str(options.run))
+    files = {"checkpoint": checkpoint}
+    if decoder := found["decoder"]:
+        files |= {key: named_path(decoder[key]) for key in FILES if decoder.get(key) is not None}
+    else:
+        # what the run itself decodes with
+        files |= {f"{FOLDER}/{path.name}": path for path in (checkpoint.absolute().parents[1] / FOLDER).glob("*")}
     return found | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}
 
 
-def refuse_other_maker(folder: Path, maker: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds transcripts of something else; of those without a record nothing is known.
+class TranscriptRecord:
+    """The record of a folder: a line of JSON about the maker, and then one for each recording.
+
+    Args:
+        folder: of transcripts; it need not exist.
+        maker: of the transcripts that are asked for.
 
     Raises:
-        ConfigError: it does, or its record is damaged.
+        ConfigError: transcripts there were made by something else, or the record is damaged.
     """
-    path = folder / NAME
-    if not path.exists():
-        return
+
+    def __init__(self, folder: Path, maker: Mapping[str, Any]) -> None:
+        self.path, self.maker = folder / NAME, maker
+        self.is_whole = True
+        self.known: dict[str, tuple[int, int]] = {}  # content of recordings, by the names of their transcripts
+        if not self.path.exists():
+            return
+        written = self._read()
+        if keys := [key for key in {**written, **maker} if written.get(key) != maker.get(key)]:
+            raise ConfigError(
+                f"output_dir: {folder} holds transcripts that were made with another {' and '.join(keys)}; name "
+                f"another folder, or remove them and {NAME}"
+            )
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            check_regular_file(self.path, MAX_BYTES)
+            with open_inside(self.path, "r") as file:
+                first, *others = file.readlines()
+            # a process that was killed may have left half a line, which another has ended
+            self.is_whole = [first, *others][-1].endswith("\n")
+            parts = [plain for line in others if (plain := _plain(line)) is not None]
+            self.known = {str(name): (int(size), int(crc32)) for name, size, crc32 in parts}
+            return dict(json.loads(first))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ConfigError(
+                f"output_dir: {self.path} is no record of transcripts ({error}); remove it, or name another folder"
+            ) from None
+
+    def is_of_another(self, name: str, recording: Path) -> bool:
+        """Return whether a transcript is known to be of another recording than this one."""
+        try:
+            return name in self.known and self.known[name] != file_content(recording)
+        except OSError:  # which reading it will tell
+            return False
+
+    def add(self, name: str, recording: Path) -> None:
+        """Record a recording whose transcript is about to be written."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [] if self.path.exists() else [self.maker]
+        with open_inside(self.path, "a") as file:
+            file.write("" if self.is_whole else "\n")
+            file.writelines(f"{json.dumps(line)}\n" for line in [*lines, [name, *file_content(recording)]])
+        self.is_whole = True
+
+
+def _plain(line: str) -> Any:
     try:
-        recorded = read_json(path)
-    except ValueError as error:
-        raise ConfigError(f"output_dir: {error}; remove that file, or name another folder") from None
-    written = recorded if isinstance(recorded, dict) else {}
-    keys = [key for key in {**written, **maker} if written.get(key) != maker.get(key)]
-    if keys:
-        raise ConfigError(
-            f"output_dir: {folder} holds transcripts that were made with another {' and '.join(keys)}; name another "
-            f"folder, or remove them and {NAME}"
-        )
-
-
-def record_maker(folder: Path, maker: Mapping[str, Any]) -> None:
-    """Write the record, unless there is one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        write_new(folder / NAME, json.dumps(maker, indent=1))
+        return json.loads(line)
+    except ValueError:
+        return None

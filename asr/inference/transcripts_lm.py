@@ -13,6 +13,7 @@ from typing import Any
 
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
+from asr.data.preparation.file_digests import describe_file, refuse_changed
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.hypothesis import Decoder
@@ -25,7 +26,7 @@ from asr.language_models.tokens import Tokens
 from asr.models.heads.protocols import FrameScores
 from asr.models.recognizer import Recognizer
 from asr.plain_data import read_json
-from asr.safe_io import write_new
+from asr.safe_io import write_new, write_whole
 from asr.text.tokenizer import Tokenizer
 
 FOLDER, WEIGHTS = "lm", "weights.json"  # in the folder of a run
@@ -61,7 +62,9 @@ def with_transcripts(
     """
     if not order:
         return None
-    if not _model(run_dir, order).exists():
+    if _model(run_dir, order).exists():
+        _refuse_changed_model(run_dir, order)
+    else:
         cuts = (cut for name in prepared.names("train") for cut in prepared.cuts(name))
         _write_model((cut.supervisions[0].text for cut in cuts), data_module.tokenizer, order, _model(run_dir, order))
 
@@ -91,6 +94,7 @@ def _write_model(transcripts: Iterable[str], tokenizer: Tokenizer, order: int, p
         raise ValueError(f"data.transcripts_lm={order}: {error}; give a smaller order, or 0 for no model") from error
     path.parent.mkdir(exist_ok=True)
     write_new(path, (line.encode() for line in arpa_lines(model)))
+    write_whole(path.with_suffix(".json"), json.dumps(describe_file(path)) + "\n")
     console.print_line(f"language model of the transcripts: order {model.order}, {len(model.keys)} n-grams, {path}")
 
 
@@ -112,11 +116,24 @@ def saved_search(run_dir: Path, head: object, order: int) -> Decoder | None:
     numbers = isinstance(weights, dict) and all(type(value) in (int, float) for value in weights.values())
     if not numbers or weights.keys() != {"lm_weight", "token_bonus"}:
         raise ValueError(f"{path} must hold the numbers lm_weight and token_bonus alone; remove it, or restore it")
+    _refuse_changed_model(run_dir, order)
     return _beam(head, _model(run_dir, order), **weights)
 
 
 def _model(run_dir: Path, order: int) -> Path:
     return run_dir / FOLDER / f"transcripts-{order}.arpa"
+
+
+def _refuse_changed_model(run_dir: Path, order: int) -> None:
+    """Refuse a model that is not as it was estimated; earlier runs do not know how it was."""
+    path = _model(run_dir, order)
+    index = path.with_suffix(".json")
+    if not index.is_file():
+        return
+    try:
+        refuse_changed(path, read_json(index), index.name)
+    except ValueError as error:
+        raise ValueError(f"{path.parent}: {error}; restore it, or remove {index.name} if it is meant") from error
 
 
 def _beam(head: object, model: Path, beam_size: int = BEAM_SIZE, **weights: Any) -> CtcBeam | TransducerBeam:

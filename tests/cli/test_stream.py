@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.cli.stream import _from_file, _Listener
+from asr.cli.stream import _from_file, _kind_of_file, _Listener
 from asr.errors import RunFailed
 from asr.inference.streaming import Partial
 
@@ -109,6 +109,15 @@ def test_a_closed_standard_input_is_told(causal):
     done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "audio=-: standard input is closed" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["WAV", "AIFF", "FLAC", "OGG", "MP3", "AU", "CAF", "RF64", "W64"])
+def test_each_kind_of_file_is_told_from_samples(tmp_path, kind):
+    samples = np.random.default_rng(0).normal(size=16_000) * 0.1
+    soundfile.write(tmp_path / "a", samples, 16_000, format=kind)
+    assert _kind_of_file((tmp_path / "a").read_bytes()[:8192]) is not None
+    assert _kind_of_file((samples * 2**15).astype("<i2").tobytes()) is None
+    assert _kind_of_file(b"\xff\xfb" + (samples * 2**15).astype("<i2").tobytes()) is None
 
 
 def test_a_file_on_standard_input_is_not_heard_as_samples(causal, tmp_path):

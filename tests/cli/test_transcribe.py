@@ -66,15 +66,23 @@ def test_transcripts_of_another_model_or_recording_are_not_taken_for_those_asked
         printed = transcribe(small_run, folder, *words, changed, code=2)
         assert f"out holds transcripts that were made with another {what}; name another folder" in printed
     audio = folder / "audio" / "short.flac"
-    os.utime(audio, (time.time(), time.time() + 10_000))  # of a machine whose clock goes wrong
+    os.utime(audio, (0, time.time() + 10_000))  # the same content, by a clock that goes wrong
     assert "1 of 1 files have their transcripts already" in transcribe(small_run, folder, *words)
-    os.utime(audio)
-    printed = transcribe(small_run, folder, *words, code=1)
-    assert "short.txt' is older than the recording, which may have changed; remove it" in printed
+    samples, rate_hz = soundfile.read(audio)
+    soundfile.write(audio, samples[::-1], rate_hz)
+    printed = transcribe(small_run, folder, *words, "output_format=[txt,srt]", code=1)
+    assert "short.txt' is of another recording; remove it, or name another output_dir" in printed
     (folder / "out" / "short.txt").unlink()
     assert "transcripts of 1 file: out" in transcribe(small_run, folder, *words)
-    (folder / "out" / ".asr-transcribe.json").write_text("{")
-    assert ".asr-transcribe.json" in transcribe(small_run, folder, *words, code=2)
+    assert "1 of 1 files have their transcripts already" in transcribe(small_run, folder, *words)
+    record = folder / "out" / ".asr-transcribe.jsonl"
+    record.write_text(record.read_text() + '["half a li')
+    assert "1 of 1 files have their transcripts already" in transcribe(small_run, folder, *words)
+    (folder / "out" / "short.txt").unlink()
+    transcribe(small_run, folder, *words)
+    assert "1 of 1 files have their transcripts already" in transcribe(small_run, folder, *words)
+    record.write_text("[1]\n")
+    assert ".asr-transcribe.jsonl is no record of transcripts" in transcribe(small_run, folder, *words, code=2)
 
 
 def test_a_file_that_cannot_be_read_is_told_again_and_is_no_fault_of_the_others(small_run, folder):

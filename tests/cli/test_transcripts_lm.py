@@ -50,6 +50,22 @@ def test_a_checkpoint_alone_decodes_without_it_and_says_so(place):
     assert (place.folder / "alone" / "test.hyp.txt").read_text() == content(place, "decode/without_lm/test.hyp.txt")
 
 
+def test_another_model_in_the_place_of_its_own_is_refused(place):
+    shutil.copytree(place.folder / "run", place.folder / "changed", symlinks=True)
+    model = place.folder / "changed" / "lm" / "transcripts-3.arpa"
+    model.write_text(model.read_text(encoding="utf-8").replace("-", "-1", 1), encoding="utf-8")
+    for words in (
+        ("evaluate", "run=changed"),
+        ("train", "resume=changed", "trainer.max_steps=8", "allow_changes=true"),
+    ):
+        printed = place.run(*words, code=2)
+        assert "transcripts-3.arpa has " in printed
+        assert "bytes, " in printed
+        assert "restore it, or remove transcripts-3.json if it is meant" in printed
+    model.with_suffix(".json").unlink()
+    place.run("evaluate", "run=changed", "output_dir=changed-model")
+
+
 def test_a_resumed_run_keeps_its_former_results(place):
     shutil.copytree(place.folder / "run", place.folder / "longer", symlinks=True)
     before = content(place, "lm/transcripts-3.arpa")

@@ -102,7 +102,7 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     check_init(config)
     data = build_data_parts(config, kept_tokenizer(config, begun))
     if isinstance(data.perturb, Acoustics) and begun is None:  # of a stranger's run they may be anybody's recordings
-        data.perturb.check_files()
+        data.perturb.check_files(data.features.sampling_rate_hz)
     scoring_unit(config)
     transcripts_lm(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)

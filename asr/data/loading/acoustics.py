@@ -21,6 +21,7 @@ from scipy.signal import butter, fftconvolve, sosfilt
 from asr.data.loading.audio_folder import AudioFolder, part_of
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.resampling import at_rate
+from asr.errors import refuse_lack_of_resources
 
 MAX_DECAY_S = 5.0  # of the largest churches
 MAX_DB = 100.0
@@ -88,14 +89,17 @@ class Acoustics:
         found = [folder.contents() for folder in self.folders()]
         return hashlib.blake2b(repr(found).encode(), digest_size=5).hexdigest() if any(found) else ""
 
-    def check_files(self) -> None:
+    def check_files(self, rate_hz: int | None = None) -> None:
         """Check the files of noise and impulse responses.
+
+        Args:
+            rate_hz: that they will be heard at, if it is known.
 
         Raises:
             ValueError: a file cannot be used.
         """
         for folder in self.folders():
-            folder.check()
+            folder.check(rate_hz)
 
     def of_corpus(self, cuts: Sequence[Cut]) -> Self:
         """Return itself with its files checked, and with the cuts of training that babble.
@@ -232,7 +236,12 @@ class AddBabble:
         babble = np.zeros(len(samples))
         for _ in range(rng.integers(self.num_talkers[0], self.num_talkers[1] + 1)):
             cut = self.cuts[int(rng.integers(len(self.cuts)))]
-            babble += part_of(_at_level_of(np.ones(1), at_rate(cut, rate_hz).load_audio()[0]), len(samples), rng)
+            try:
+                talker = at_rate(cut, rate_hz).load_audio()[0]
+            except Exception as error:  # a decoder may raise anything on a broken file
+                refuse_lack_of_resources(error, cut.id)
+                continue  # it is named when it is its own turn; those beside it are not to blame
+            babble += part_of(_at_level_of(np.ones(1), talker), len(samples), rng)
         return mix(samples, babble, rng.uniform(*self.snr_db))
 
 

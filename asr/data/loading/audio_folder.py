@@ -48,8 +48,11 @@ class AudioFolder:
         except OSError as error:
             raise ValueError(f"{self.key}: {error.filename}: {error.strerror}; mend or remove it") from error
 
-    def check(self) -> None:
+    def check(self, rate_hz: int | None = None) -> None:
         """Read what every recording says of itself, once.
+
+        Args:
+            rate_hz: that they will be heard at, if it is known.
 
         Raises:
             ValueError: one of them cannot be used.
@@ -57,7 +60,7 @@ class AudioFolder:
         if self.recordings:
             return
         for file, _ in self._files:
-            if problem := archive_problem(file) or self._problem(file):
+            if problem := archive_problem(file) or self._problem(file, rate_hz):
                 raise ValueError(f"{self.key}: {file}: {problem}; mend or remove it")
 
     @cached_property
@@ -68,14 +71,17 @@ class AudioFolder:
         except ValueError as error:
             raise ValueError(f"{self.key}={self.folder}: {error}") from error
 
-    def _problem(self, file: Path) -> str | None:
+    def _problem(self, file: Path, rate_hz: int | None) -> str | None:
         try:
             recording = Recording.from_file(file, recording_id=str(file))
         except Exception as error:  # a decoder may raise anything on a file that is no audio
             refuse_lack_of_resources(error, str(file))
             return f"{type(error).__name__}: {error}"
         self.recordings.append(recording)
-        return audio_problem(recording) or (None if recording.duration >= SHORTEST_S else "shorter than a millisecond")
+        if recording.duration < SHORTEST_S:
+            return "shorter than a millisecond"
+        start = _cut(recording, min(recording.duration, 1.0))
+        return audio_problem(recording) or (None if rate_hz is None else too_long(start, rate_hz))
 
     def read(self, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
         """Return ``size`` samples of the first channel from any place of any recording; None: one from its start.
@@ -91,7 +97,7 @@ class AudioFolder:
             raise UnusableFile(f"{self.key}: {recording.id}: {cause(error)}; mend or remove it") from error
 
     def _samples(self, recording: Recording, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
-        cut: Cut = MonoCut("noise", 0.0, recording.duration, recording.channel_ids[0], recording=recording)
+        cut: Cut = _cut(recording, recording.duration)
         if size is not None and (part_s := size / rate_hz + SPARE_S) < recording.duration:
             cut = cut.truncate(offset=round(rng.uniform(0, recording.duration - part_s), 3), duration=part_s)
         if problem := too_long(cut, rate_hz):
@@ -102,6 +108,11 @@ class AudioFolder:
         if size is None and not samples.any():
             raise ValueError("it holds nothing but silence, which would make all speech silent")
         return samples if size is None else part_of(samples, size, rng)
+
+
+def _cut(recording: Recording, duration_s: float) -> MonoCut:
+    """Return the first channel of a recording from its start on."""
+    return MonoCut("noise", 0.0, duration_s, recording.channel_ids[0], recording=recording)
 
 
 def part_of(samples: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:

@@ -242,6 +242,23 @@ def test_recordings_too_short_for_any_rate_are_refused_at_once(tmp_path):
         AddNoise(1.0, str(tmp_path)).files.check()
 
 
+def test_noise_of_a_rate_that_cannot_be_resampled_is_refused_at_once(tmp_path):
+    soundfile.write(tmp_path / "odd.wav", np.ones(44_101), 44_101)
+    acoustics = Acoustics(noise=AddNoise(1.0, str(tmp_path)))
+    with pytest.raises(ValueError, match=r"noise\.folder: .*odd\.wav: impossible rate"):
+        acoustics.check_files(RATE_HZ)
+
+
+def test_a_talker_whose_audio_is_gone_is_no_fault_of_those_beside_him(cuts, tmp_path):
+    soundfile.write(tmp_path / "gone.wav", SAMPLES, RATE_HZ)
+    gone = Recording.from_file(tmp_path / "gone.wav").to_cut()
+    (tmp_path / "gone.wav").unlink()
+    babble = Acoustics(babble=AddBabble(1.0, (3, 3))).of_corpus([gone, *cuts]).babble
+    assert np.isfinite(babble(SAMPLES, RATE_HZ, np.random.default_rng(0))).all()
+    alone = Acoustics(babble=AddBabble(1.0)).of_corpus([gone]).babble
+    assert np.array_equal(alone(SAMPLES, RATE_HZ, np.random.default_rng(0)), SAMPLES)
+
+
 def test_the_digest_of_files_changes_with_them(noise):
     acoustics = Acoustics(noise=AddNoise(0.5, str(noise)))
     before = acoustics.digest()

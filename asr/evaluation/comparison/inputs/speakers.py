@@ -22,9 +22,9 @@ def read_speakers(path: Path) -> SpeakerOf:
     Raises:
         ValueError: the file is not such a table, or the function is given another utterance.
     """
-    check_regular_file(path)
     table: dict[str, str] = {}
     try:
+        check_regular_file(path)
         with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(bounded_lines(file), start=1):
                 if not line.strip():
