@@ -101,6 +101,8 @@ def explain_import(error: Exception) -> tuple[str, int]:
     """Return why libraries cannot be imported, and the exit code."""
     if is_out_of_memory(error):
         return f"out of memory while starting: {first_line(error)}; {MORE_MEMORY}", 1
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+        return f"{first_line(error)}: none can be written; make room in one of them, or name another by TMPDIR", 1
     # libraries read variables of their own, and some name the value alone
     text, ends = first_line(error), r"[\s'\",;:]"
     known = [

@@ -114,9 +114,13 @@ def _audio(sets: Mapping[str, Any]) -> set[tuple[str, float]]:
 
 
 def _place(source: str) -> str:
-    # with or without a checksum
+    """Return what is the same for all names of a file, links of either kind too, with or without a checksum."""
     member = ShardMember.find(source)
-    return os.path.realpath(source) if member is None else f"{os.path.realpath(member.tar)}:{member.offset}"
+    path = os.path.realpath(source if member is None else member.tar)
+    # without hard links the path tells more than numbers do
+    status = os.stat(path) if os.path.exists(path) else None
+    place = path if status is None or status.st_nlink < 2 else f"file {status.st_ino} of device {status.st_dev}"
+    return place if member is None else f"{place}:{member.offset}"
 
 
 if __name__ == "__main__":

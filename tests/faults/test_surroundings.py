@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from asr.cli.__main__ import explain_import
 from tests.cli.test_resume import wait_for_update
 from tests.small_runs import TINY
 
@@ -120,6 +121,14 @@ def test_a_folder_that_is_removed_while_training_is_named(small_run, tmp_path, f
     line = [line for line in (tmp_path / "log.txt").read_text().splitlines() if line.startswith("asr-train: ")][-1]
     assert said.format(here=tmp_path) in line
     assert ("resume" in line) == (folder == "data")
+
+
+def test_a_machine_without_room_for_temporary_files_is_told_from_one_without_libraries():
+    told, code = explain_import(FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']"))
+    assert (code, "install the packages" in told) == (1, False)
+    assert told.endswith(
+        "['/tmp', '/var/tmp']: none can be written; make room in one of them, or name another by TMPDIR"
+    )
 
 
 def test_a_folder_in_which_nothing_was_recorded_yet_can_be_used(small_run, tmp_path):
