@@ -36,7 +36,7 @@ def maker_of(options: DictConfig) -> dict[str, Any]:
         files |= {key: named_path(decoder[key]) for key in FILES if decoder.get(key) is not None}
     else:
         # what the run itself decodes with
-        files |= {f"{FOLDER}/{path.name}": path for path in (checkpoint.absolute().parents[1] / FOLDER).glob("*")}
+        files |= {f"{FOLDER}/{path.name}": path for path in (checkpoint.absolute().parent.parent / FOLDER).glob("*")}
     return found | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}
 
 
@@ -69,9 +69,9 @@ class TranscriptRecord:
             check_regular_file(self.path, MAX_BYTES)
             with open_inside(self.path, "r") as file:
                 first, *others = file.readlines()
-            # a process that was killed may have left half a line, which another has ended
+            # a process that was killed may have left half a line, and two that began at once both name the maker
             self.is_whole = [first, *others][-1].endswith("\n")
-            parts = [plain for line in others if (plain := _plain(line)) is not None]
+            parts = [plain for line in others if isinstance(plain := _plain(line), list)]
             self.known = {str(name): (int(size), int(crc32)) for name, size, crc32 in parts}
             return dict(json.loads(first))
         except (ValueError, TypeError, RecursionError) as error:
