@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,13 +17,10 @@ from asr.data.manifests.feature_storage import place_of
 from asr.data.manifests.shard_members import ShardMember
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
-from asr.evaluation.formatting import shortlist
 from asr.evaluation.normalization import Normalization
 from asr.inference.evaluate import evaluate_sets
 from asr.inference.tune import tell, tune
 from asr.safe_io import named_path
-from asr.text.normalize import TextNormalizer
-from asr.text.vocabulary import UNKNOWN_ID
 
 console = PlainConsole()
 
@@ -54,32 +50,12 @@ def run(options: DictConfig) -> None:
         if tuned_on:
             trials = tune(restored.recognizer, restored.decoder, restored.data_module, tuned_on, restored.unit)
             notes.append(tell(trials, list(tuned_on), output))
-        notes += [checkpoint.decoding_note(), *restored.notes, *_on_unknown_words(sets, restored, options.scoring)]
+        notes += [checkpoint.decoding_note(), *restored.notes]
         parts = restored.recognizer, restored.decoder, restored.data_module
         _, failures = evaluate_sets(*parts, sets, notes, output, normalization, restored.unit)
     console.print_line(f"hypotheses and error rates: {output}")
     if failures:
         raise RunFailed(failures[0])
-
-
-def _on_unknown_words(sets: Mapping[str, Any], restored: Restored, scoring: DictConfig) -> list[str]:
-    """Return a note if references have words that the run cannot write, such as those in other letters or case."""
-    texts = (cut.supervisions[0].text or "" for cuts in sets.values() for cut in cuts)
-    counts = Counter(word for text in texts for word in text.split())
-    encode, plain = restored.data_module.tokenizer.encode, TextNormalizer("lower", "strip")
-    exactly = scoring.normalize == "none"
-
-    def is_unknown(word: str) -> bool:
-        forms = [word] if exactly else [plain(word), plain(word).upper()]
-        return all(UNKNOWN_ID in encode(form) for form in forms)
-
-    if not (unknown := list(filter(is_unknown, counts))):
-        return []
-    hint = " (scoring.normalize=basic compares without case and punctuation)" if exactly else ""
-    return [
-        f"{sum(counts[word] for word in unknown)} of {counts.total()} words of the references have characters that the "
-        f"run does not know, and count as errors: {shortlist(unknown)}{hint}"
-    ]
 
 
 def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:

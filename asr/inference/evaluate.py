@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +14,16 @@ from asr.console import PlainConsole, one_line
 from asr.data.loading.data_module import DataModule
 from asr.decoding.hypothesis import Decoder
 from asr.evaluation.confidence import Interval, bootstrap_interval
-from asr.evaluation.formatting import percent
+from asr.evaluation.formatting import percent, shortlist
 from asr.evaluation.normalization import Normalization
 from asr.evaluation.report import headline, write_report
 from asr.evaluation.wer import RATE_NAMES, Score, Unit, Utterance, score
 from asr.inference.batches import Processed
 from asr.inference.decode import decode_all
 from asr.models.recognizer import Recognizer
+from asr.text.normalize import TextNormalizer
+from asr.text.tokenizer import Tokenizer
+from asr.text.vocabulary import UNKNOWN_ID
 
 console = PlainConsole()
 
@@ -69,10 +73,31 @@ def evaluate_sets(
                 "put their audio back, or prepare the data again, and decode it with asr-evaluate"
             )
         else:
-            results[name] = _report(name, decoded, notes, folder, normalization or Normalization(), unit)
+            told = [*notes, *_on_unknown_words(decoded.results, data_module.tokenizer, normalization)]
+            results[name] = _report(name, decoded, told, folder, normalization or Normalization(), unit)
     if len(sets) > 1:
         console.print(_table(results, unit))
     return results, failures
+
+
+def _on_unknown_words(
+    utterances: Sequence[Utterance], tokenizer: Tokenizer, normalization: Normalization | None
+) -> list[str]:
+    """Return a note if references have words that cannot be written, such as those in other letters or case."""
+    counts = Counter(word for one in utterances for word in one.reference.split())
+    exactly, plain = normalization is None or not normalization.note, TextNormalizer("lower", "strip")
+
+    def is_unknown(word: str) -> bool:
+        forms = [word] if exactly else [plain(word), plain(word).upper()]
+        return all(UNKNOWN_ID in tokenizer.encode(form) for form in forms)
+
+    if not (unknown := list(filter(is_unknown, counts))):
+        return []
+    hint = " (asr-evaluate scoring.normalize=basic compares without case and punctuation)" if exactly else ""
+    return [
+        f"{sum(counts[word] for word in unknown)} of {counts.total()} words of the references have characters that the "
+        f"run does not know, and count as errors: {shortlist(unknown)}{hint}"
+    ]
 
 
 def _table(results: Mapping[str, Evaluated], unit: Unit) -> Table:

@@ -149,7 +149,9 @@ def test_several_manifests_give_one_table_and_texts_are_normalized_if_that_is_as
         "2 of 2 words of the references have characters that the run does not know, and count as errors: ZERO,, Zero!"
     )
     assert told in " ".join(printed.split())
-    assert "(scoring.normalize=basic compares without case" in (tmp_path / "upper" / "b.wer.txt").read_text()
+    assert (
+        "(asr-evaluate scoring.normalize=basic compares without case" in (tmp_path / "upper" / "b.wer.txt").read_text()
+    )
     same = f"manifest=[{tmp_path}/a.tsv,{tmp_path}/./a.tsv]"
     printed = trained.run("evaluate", "run=first", same, code=2)
     assert "two manifests would be the set 'a'" in printed

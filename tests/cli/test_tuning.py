@@ -152,6 +152,7 @@ def test_a_system_that_never_learned_is_said_to_have_failed(wers, learned, tmp_p
         ({"search": ["optimizer.weight_decay"]}, "the lr of adamw must be searched too"),
         ({"search": ["optimizer.lr", "optimizer.betas", "optimizer.beta"]}, "no range has 'optimizer.beta'"),
         ({"choices": {"encoder.dropout": []}}, "sweep.choices.encoder.dropout: List should have at least 1 item"),
+        ({"choices": {"seed": [5, 6]}}, "sweep.choices.seed: this is the sweep's own, and no setting"),
         ({"widths": {"lr": 0.5, "optimizer": 10, "schedule": 2}}, "sweep.widths.lr: Input should be greater than"),
         ({"optimizers": {"eve": {"around": {"lr": "1"}, "usual": "eden2"}}}, "eve.around.lr: Input should be a valid"),
         ({"optimizers": {"eve": {"around": {}, "usual": "eden2", "lr": [1]}}}, "eve.lr: Extra inputs are not"),

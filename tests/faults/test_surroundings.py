@@ -123,6 +123,14 @@ def test_a_folder_that_is_removed_while_training_is_named(small_run, tmp_path, f
     assert ("resume" in line) == (folder == "data")
 
 
+@pytest.mark.parametrize("budget", ["trainer.max_steps=2", "trainer.max_epochs=2"])
+def test_an_epoch_without_a_whole_update_is_refused_before_the_run_begins(small_run, tmp_path, budget):
+    words = ("trainer.accumulate_grad_batches=500", budget, f"run_dir={tmp_path / 'run'}")
+    ended = small_run.run("train", *(word for word in TINY if not word.startswith("trainer.max_steps")), *words)
+    assert "accumulate_grad_batches=500 in each of 1 processes are 500 micro-batches for an update" in ended.last_line
+    assert (ended.code, (tmp_path / "run").exists()) == (2, False), ended.printed
+
+
 def test_a_machine_without_room_for_temporary_files_is_told_from_one_without_libraries():
     told, code = explain_import(FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']"))
     assert (code, "install the packages" in told) == (1, False)

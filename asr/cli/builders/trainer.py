@@ -211,12 +211,22 @@ def set_budget(config: DictConfig, prepared: PreparedData, data_module: DataModu
     """Replace ``trainer.max_epochs`` by ``trainer.max_steps``, with updates counted from metadata.
 
     The budget of a run is its number of updates: schedules take their length from there.
+
+    Raises:
+        ConfigError: an epoch has too little audio for an update.
     """
+    _, order = data_module.training_data(prepared.cuts("train"), config.seed, None)
+    per_update = config.trainer.accumulate_grad_batches * world_size
+    num_batches = order.count_updates(0, 1)
+    if num_batches < per_update:  # it would wait for the first update forever
+        raise ConfigError(
+            f"trainer.accumulate_grad_batches={config.trainer.accumulate_grad_batches} in each of {world_size} "
+            f"processes are {per_update} micro-batches for an update, and an epoch has {num_batches}; lower it, "
+            f"trainer.devices, or data.batch.max_duration_s={config.data.batch.max_duration_s}"
+        )
     epochs = config.trainer.get("max_epochs")
     if epochs in (None, -1):
         return
-    _, order = data_module.training_data(prepared.cuts("train"), config.seed, None)
-    per_update = config.trainer.accumulate_grad_batches * world_size
     config.trainer.max_steps = sum(order.count_updates(epoch, per_update) for epoch in range(epochs))
     config.trainer.max_epochs = -1
     PlainConsole(quiet=not is_first_process()).print(f"{epochs} epochs are {config.trainer.max_steps} updates")

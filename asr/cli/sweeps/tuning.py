@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LR = "optimizer.lr"
 SEEDS_APART = 1000  # of the trials of two studies
 MOST = 1000  # trials, studies, seeds
+NOT_CHOSEN = ("seed", "run_dir", "resume", "sweep", "decode_test", "allow_changes")  # that a sweep sets, or no job has
 BEYOND = 3.0  # a trial beyond an edge has so many times the outermost lr that was tried, or as small a part of it
 
 Settings = dict[str, Any]  # values by key of the config
@@ -140,7 +141,10 @@ class TunedSystem:
         own = [word for word in self.overrides if override_key(word) not in settings]
         return [
             *own,
-            *(f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in settings.items()),
+            *(
+                f"{key}={json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+                for key, value in settings.items()
+            ),
         ]
 
 
@@ -218,6 +222,10 @@ class Search(_Strict):
                     f"{where} is missing: hydra/sweeper=tuned needs sweep=optimizers or sweep=lr"
                 ) from None
             raise ConfigError(f"{where}: {first['msg']}, given {first['input']!r}") from None
+        if fixed := [key for key in choices if key.partition(".")[0] in NOT_CHOSEN]:
+            raise ConfigError(
+                f"sweep.choices.{fixed[0]}: this is the sweep's own, and no setting to choose; leave it out"
+            )
         for name in found.only or ():
             if name not in found.optimizers:
                 raise ConfigError(f"sweep.only: no range is known of {name!r}; there are {', '.join(found.optimizers)}")

@@ -50,7 +50,8 @@ def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, st
         recording = Recording.from_file(audio.resolve(), recording_id=recording_id)
     except Exception as error:  # a decoder may raise anything on a file that is no audio
         refuse_lack_of_resources(error, str(audio))
-        return None, f"unreadable audio: {audio}: {type(error).__name__}"
+        why = getattr(error, "error_string", "") or type(error).__name__
+        return None, f"unreadable audio: {audio}: {why.rstrip('.')}; WAV, FLAC, Ogg and MP3 are read, among others"
     if recording.num_samples == 0:
         return None, f"empty audio: {audio}"
     problem = audio_problem(recording)
