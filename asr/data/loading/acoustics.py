@@ -86,7 +86,7 @@ class Acoustics:
         Raises:
             ValueError: a folder holds none, or cannot be searched.
         """
-        found = [folder.contents() for folder in self.folders()]
+        found = [folder.contents for folder in self.folders()]
         return hashlib.blake2b(repr(found).encode(), digest_size=5).hexdigest() if any(found) else ""
 
     def check_files(self, rate_hz: int | None = None) -> None:

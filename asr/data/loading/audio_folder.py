@@ -37,6 +37,7 @@ class AudioFolder:
         self.key, self.folder = key, folder
         self.recordings: list[Recording] = []
 
+    @cached_property
     def contents(self) -> list[tuple[str, int, int]]:
         """Return the paths in the folder, sizes and checksums of the recordings, see ``file_content``.
 

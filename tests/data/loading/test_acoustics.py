@@ -82,7 +82,7 @@ def test_effects_keep_the_length_and_repeat_with_the_same_generator(noise, cuts)
 
 def test_noise_of_any_length_and_rate_is_drawn_from_all_files(noise):
     effect = AddNoise(1.0, str(noise), snr_db=(0.0, 0.0))
-    assert [name for name, *_ in effect.files.contents()] == ["a.wav", "deeper/b.flac"]
+    assert [name for name, *_ in effect.files.contents] == ["a.wav", "deeper/b.flac"]
     effect.files.check()
     heard = set()
     for seed in range(12):
