@@ -26,7 +26,7 @@ from asr.data.preparation.cuts import SourceCheck, supervised_cuts
 from asr.evaluation.comparison.inputs.run_folders import read_runs
 from asr.evaluation.report import ERROR_COLUMNS
 from asr.language_models.arpa import read_arpa
-from asr.training.checkpoints import FORMAT, load_checkpoint
+from asr.training.checkpoints.loading import FORMAT, load_checkpoint
 from asr.training.running_averages import RunningAverages
 from asr.training.weights import KINDS, choose_weights
 

@@ -21,8 +21,8 @@ from asr.models.heads.icefall import convert_head
 from asr.safe_io import check_regular_file, named_path
 from asr.text.icefall import MAX_BYTES, icefall_tokenizer
 from asr.text.subword import SubwordTokenizer
-from asr.training.checkpoints import FORMAT, PREFIX
-from asr.training.icefall_checkpoints import encoder_weights, icefall_state, part_of
+from asr.training.checkpoints.icefall import encoder_weights, icefall_state, part_of
+from asr.training.checkpoints.loading import FORMAT, PREFIX
 
 ENDING = ".ckpt"
 OWN_KEYS = ("model", "bpe_model", "output")

@@ -14,7 +14,7 @@ from asr.cli.builders.restore import Restored, prepared_data, restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.manifests.feature_storage import place_of
-from asr.data.manifests.shard_members import ShardMember
+from asr.data.manifests.shar.members import ShardMember
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
 from asr.evaluation.normalization import Normalization

@@ -17,7 +17,7 @@ from asr.console import one_line
 from asr.errors import DIVERGED, LOST_PEER
 from asr.signals import TRY_AGAIN, Terminated, listen
 from asr.subprocesses import die_with_parent
-from asr.training.checkpoint_files import how_to_resume
+from asr.training.checkpoints.files import how_to_resume
 
 POLL_S = 0.1
 GRACE_S = 20.0  # for the other processes to end too; many schedulers kill all of them 30 s after SIGTERM

@@ -53,8 +53,8 @@ from asr.signals import Terminated
 from asr.subprocesses import is_first_process
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
-from asr.training.checkpoint_files import explaining_failed_writes, how_to_resume
-from asr.training.checkpoints import newest_good_checkpoint
+from asr.training.checkpoints.files import explaining_failed_writes, how_to_resume
+from asr.training.checkpoints.loading import newest_good_checkpoint
 from asr.training.fit import fit
 from asr.training.processes import agree, is_started_as_rank
 from asr.training.report import report_run

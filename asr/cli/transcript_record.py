@@ -14,7 +14,7 @@ from asr.data.manifests.audio_checks import file_content
 from asr.data.preparation.file_digests import describe_file
 from asr.inference.transcripts_lm import FOLDER
 from asr.safe_io import check_regular_file, named_path, open_inside
-from asr.training.checkpoints import checkpoint_file
+from asr.training.checkpoints.loading import checkpoint_file
 
 NAME = ".asr-transcribe.jsonl"
 MAX_BYTES = 2**30

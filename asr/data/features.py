@@ -15,9 +15,9 @@ from lhotse.cut import Cut
 from lhotse.features.io import FeaturesWriter
 from lhotse.utils import fastcopy
 
-from asr.data.manifests.feature_members import IN_SHARD, check_member
 from asr.data.manifests.feature_storage import refuse_foreign_storage
 from asr.data.manifests.numpy_files import check_npy
+from asr.data.manifests.shar.feature_members import IN_SHARD, check_member
 from asr.data.resampling import at_rate
 from asr.error_text import text_of
 from asr.errors import refuse_lack_of_resources

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from asr.evaluation.metrics_csv import HEADER, rows_before
 from asr.safe_io import check_regular_file, naming, open_inside, replace_by
-from asr.training.checkpoint_files import explaining_failed_writes
+from asr.training.checkpoints.files import explaining_failed_writes
 
 
 class MetricsCsv(Logger):

@@ -11,7 +11,7 @@ from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
 from asr.errors import Diverged, RunFailed
 from asr.models.heads.protocols import Losses
-from asr.training.checkpoint_checks import count_at
+from asr.training.checkpoints.content_checks import count_at
 
 MAX_CONSECUTIVE_SKIPS = 50
 

@@ -18,8 +18,8 @@ from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.nested import at
 from asr.training.callbacks.sample_tables import log_samples
-from asr.training.checkpoint_files import explaining_failed_writes
-from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
+from asr.training.checkpoints.files import explaining_failed_writes
+from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.module import TrainingModule
 from asr.training.run_summary import Stopwatch, peak_memory_mb, provenance, write_summary
 from asr.training.weights import choose_weights, why_missing

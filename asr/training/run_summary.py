@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from asr.safe_io import write_whole
-from asr.training.checkpoints import LoadedCheckpoint
+from asr.training.checkpoints.loading import LoadedCheckpoint
 
 PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
 

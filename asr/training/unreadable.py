@@ -7,7 +7,7 @@ from typing import Any
 from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
 from asr.errors import RunFailed
-from asr.training.checkpoint_checks import count_at
+from asr.training.checkpoints.content_checks import count_at
 from asr.training.processes import gather
 
 NUM_NAMED = 5

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from asr.training.checkpoint_files import update_files
-from asr.training.checkpoints import LoadedCheckpoint, load_checkpoint
+from asr.training.checkpoints.files import update_files
+from asr.training.checkpoints.loading import LoadedCheckpoint, load_checkpoint
 from asr.training.running_averages import Mark, RunningAverages
 
 KINDS = ("raw", "average", "ema")

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from asr.training.checkpoint_files import point_link, update_file
+from asr.training.checkpoints.files import point_link, update_file
 from tests.cli.test_resume import last, same_weights
 from tests.small_runs import TINY
 from tests.training.runs import same

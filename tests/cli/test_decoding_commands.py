@@ -13,7 +13,7 @@ from lhotse.cut import CutSet
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.builders.restore import restore
-from asr.training.checkpoints import load_checkpoint
+from asr.training.checkpoints.loading import load_checkpoint
 from asr.training.weights import choose_weights
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.training.checkpoints import checkpoint_file, load_checkpoint
+from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
 from tests.small_runs import TINY
 
 UNMOVED = ("optimizer.lr=1e-30", "trainer.max_steps=1", "trainer.val_check_interval=1", "decode=[last]")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.training.checkpoint_files import point_link, update_file
+from asr.training.checkpoints.files import point_link, update_file
 from tests.cli.test_resume import last, losses, same_weights
 from tests.small_runs import TINY, SmallRun
 from tests.training.runs import same

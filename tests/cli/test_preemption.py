@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from asr.training.callbacks.preemption import EXIT_CODE
-from asr.training.checkpoint_files import point_link
+from asr.training.checkpoints.files import point_link
 from tests.cli.conftest import TINY, Workplace
 from tests.cli.test_resume import data, last, losses, same_weights, start, wait_for_update
 

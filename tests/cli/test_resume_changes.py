@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from asr.plain_data import read_yaml
-from asr.training.checkpoint_files import update_file
+from asr.training.checkpoints.files import update_file
 
 CHECKPOINT = "/checkpoints/update-000003.ckpt: "
 SINCE = "because of what has changed since it was saved: "

@@ -11,7 +11,7 @@ import torch
 
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.parts import plain
-from asr.training.checkpoints import load_checkpoint
+from asr.training.checkpoints.loading import load_checkpoint
 from tests.cli.conftest import Workplace
 from tests.cli.test_configs import composed
 from tests.cli.test_resume import OPTIONS, TWO, data, last, losses, start, wait_for_update

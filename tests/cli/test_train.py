@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from asr.training.checkpoints import load_checkpoint
+from asr.training.checkpoints.loading import load_checkpoint
 from tests.cli.conftest import TINY
 from tests.cli.wandb_file import read_wandb
 

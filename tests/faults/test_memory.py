@@ -16,7 +16,7 @@ from asr.cli.builders.model_size import no_more_than_this_machine_holds
 from asr.cli.errors import ConfigError
 from asr.errors import RunFailed
 from asr.inference.decode import decode_all
-from asr.training.checkpoints import load_checkpoint, newest_good_checkpoint
+from asr.training.checkpoints.loading import load_checkpoint, newest_good_checkpoint
 from tests.small_runs import TINY
 from tests.training.tiny import TOKENIZER, batch_of
 
@@ -101,7 +101,7 @@ def load_last(run_dir):
 
 
 @each_error
-@pytest.mark.parametrize("where", ["torch.load", "asr.training.checkpoint_checks.zipfile.ZipFile"])
+@pytest.mark.parametrize("where", ["torch.load", "asr.training.checkpoints.file_checks.zipfile.ZipFile"])
 @pytest.mark.parametrize("read", [load_last, newest_good_checkpoint])
 def test_a_checkpoint_that_does_not_fit_into_memory_is_not_called_damaged(small_run, monkeypatch, error, where, read):
     monkeypatch.setattr(where, failing_with(error))

@@ -21,9 +21,9 @@ from asr.errors import RunFailed
 from asr.run_folder import create_run_folder, lock_run_dir, point_latest
 from asr.safe_io import write_new, write_whole
 from asr.tracking.metrics_csv import MetricsCsv
-from asr.training import checkpoint_files
-from asr.training.checkpoint_files import duplicate, explaining_failed_writes, update_file, write
-from asr.training.checkpoints import newest_good_checkpoint
+from asr.training.checkpoints import files as checkpoint_files
+from asr.training.checkpoints.files import duplicate, explaining_failed_writes, update_file, write
+from asr.training.checkpoints.loading import newest_good_checkpoint
 from asr.training.run_summary import Stopwatch, write_summary
 from tests.faults import spoken_corpus
 from tests.faults.conftest import fill

@@ -18,8 +18,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from asr.cli.config.explanations import CONFIGS
-from asr.training.checkpoint_files import point_link, update_file
-from asr.training.checkpoints import load_checkpoint
+from asr.training.checkpoints.files import point_link, update_file
+from asr.training.checkpoints.loading import load_checkpoint
 from asr.training.resuming.resume_checks import check_schedule
 from asr.training.weights import choose_weights
 from tests.small_runs import TINY
@@ -241,7 +241,7 @@ def test_a_folder_of_data_that_cannot_be_is_named_in_short(small_run, tmp_path, 
 
 def test_a_step_that_torch_does_not_know_brings_no_advice_of_its_own(tmp_path, monkeypatch):
     torch.save({"a": 1 << 20000}, tmp_path / "a.ckpt")
-    monkeypatch.setattr("asr.training.checkpoints.damage", lambda path: "")
+    monkeypatch.setattr("asr.training.checkpoints.loading.damage", lambda path: "")
     with pytest.raises(ValueError, match=r"its data\.pkl cannot be read: Unsupported operand 139$"):
         load_checkpoint(tmp_path / "a.ckpt")
 

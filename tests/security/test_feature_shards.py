@@ -18,7 +18,7 @@ import pytest
 from asr.data.features import read_features
 from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.manifests.shard_members import UnusableShard
+from asr.data.manifests.shar.members import UnusableShard
 from asr.data.preparation.cut_json import parse_cut
 from asr.data.preparation.cuts import supervised_cuts
 from tests.data.corpora import dropped, ids, run

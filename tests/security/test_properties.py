@@ -27,7 +27,7 @@ from asr.cli.builders.parts import plain as plain_config
 from asr.cli.builders.restore import recognizer_of
 from asr.cli.config.explanations import CONFIGS
 from asr.data.manifests.tables import OPTIONAL, REQUIRED
-from asr.training.checkpoints import FORMAT, load_checkpoint
+from asr.training.checkpoints.loading import FORMAT, load_checkpoint
 from asr.training.weights import KINDS, choose_weights
 from tests.training.tiny import TOKENIZER
 

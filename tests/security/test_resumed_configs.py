@@ -48,7 +48,7 @@ WORDS = [
     "hydra.job.env_set.LD_PRELOAD=hacked.so",
     "hydra.searchpath=[file:///tmp]",
     "hydra/job_logging=default",
-    "+callbacks.x._target_=asr.training.checkpoint_files.duplicate",
+    "+callbacks.x._target_=asr.training.checkpoints.files.duplicate",
     "+trainer.plugins._target_=lightning.pytorch.core.saving.save_hparams_to_yaml",
     "data.dir=hacked",
     "logger.wandb.entity=stranger",
@@ -106,7 +106,7 @@ WANDB = {"_target_": "asr.tracking.wandb_logger.WandbTracking"}
 CONFIGS = {
     "callback: copies files": (
         changed(
-            callbacks__x={"_target_": "asr.training.checkpoint_files.duplicate", "source": "run", "path": "hacked"}
+            callbacks__x={"_target_": "asr.training.checkpoints.files.duplicate", "source": "run", "path": "hacked"}
         ),
         NOT_ALLOWED,
     ),

@@ -18,7 +18,7 @@ import soundfile
 
 from asr.data.manifests.audio_checks import audio_problem
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.manifests.shard_members import ShardMember, UnusableShard
+from asr.data.manifests.shar.members import ShardMember, UnusableShard
 from asr.data.preparation.prepared import DamagedData, PreparedData
 from tests.data.corpora import Recipe, run
 from tests.faults.spoken_corpus import TINY

@@ -12,7 +12,7 @@ import torch
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import Workers
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.checkpoints import FORMAT, newest_good_checkpoint
+from asr.training.checkpoints.loading import FORMAT, newest_good_checkpoint
 from asr.training.module import TrainingModule
 from asr.training.resuming.resumable_loader import ResumableLoader
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer

@@ -6,11 +6,11 @@ import lightning.pytorch as pl
 import pytest
 
 from asr.errors import Diverged
-from asr.training import checkpoint_files
 from asr.training.callbacks import checkpoint_callback
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.checkpoint_files import duplicate, update_file
-from asr.training.checkpoints import newest_good_checkpoint
+from asr.training.checkpoints import files as checkpoint_files
+from asr.training.checkpoints.files import duplicate, update_file
+from asr.training.checkpoints.loading import newest_good_checkpoint
 from tests.training.runs import Validated, names, run, same, state
 
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from asr import safe_io
-from asr.training import checkpoint_files
-from asr.training.checkpoint_files import (
+from asr.training.checkpoints import files as checkpoint_files
+from asr.training.checkpoints.files import (
     duplicate,
     point_link,
     prune_checkpoints,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.training.checkpoint_files import duplicate, point_link, update_file, write
-from asr.training.checkpoints import checkpoint_file, load_checkpoint, newest_good_checkpoint
+from asr.training.checkpoints.files import duplicate, point_link, update_file, write
+from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint, newest_good_checkpoint
 from tests.training.runs import EXTRA
 
 
@@ -147,6 +147,6 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(tmp_path, monke
     def refuse(*_):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("asr.training.checkpoint_checks.io.FileIO", refuse)
+    monkeypatch.setattr("asr.training.checkpoints.file_checks.io.FileIO", refuse)
     with pytest.raises(PermissionError, match=r"last\.ckpt"):
         load_checkpoint(path)

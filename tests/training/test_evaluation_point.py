@@ -13,8 +13,8 @@ import optim
 from asr.inference.decode import decode
 from asr.training.callbacks.averaging import WeightAveraging
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.checkpoint_files import duplicate, update_file
-from asr.training.checkpoints import load_checkpoint
+from asr.training.checkpoints.files import duplicate, update_file
+from asr.training.checkpoints.loading import load_checkpoint
 from asr.training.evaluation_point import at_evaluation_point
 from asr.training.weights import choose_weights
 from tests.training import runs

@@ -19,7 +19,7 @@ from asr.console import PlainConsole
 from asr.data.preparation.cuts import evaluation_cuts
 from asr.run_folder import claim_run_folder, create_run_folder
 from asr.safe_io import named_path
-from asr.training.checkpoints import LoadedCheckpoint
+from asr.training.checkpoints.loading import LoadedCheckpoint
 
 NUM_LEFT_OUT = 20  # so many are named
 

@@ -20,9 +20,9 @@ from asr.run_folder import INIT_RECORD
 from asr.safe_io import named_path, write_whole
 from asr.subprocesses import is_first_process
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from asr.training.checkpoint_files import update_files
-from asr.training.checkpoints import checkpoint_file, load_checkpoint, newest_good_checkpoint
-from asr.training.icefall_checkpoints import encoder_weights, icefall_state
+from asr.training.checkpoints.files import update_files
+from asr.training.checkpoints.icefall import encoder_weights, icefall_state
+from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint, newest_good_checkpoint
 from asr.training.initial_weights import LEFT, NEW, OTHER_SHAPE, TAKEN, Fate, fates, summary, take, write_fates
 from asr.training.module import TrainingModule
 from asr.training.weights import KINDS, choose_weights

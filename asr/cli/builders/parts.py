@@ -32,7 +32,7 @@ from asr.models.initialize import initialize
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import KeptTokenizer, Tokenizer
-from asr.training.checkpoints import FORMAT, LoadedCheckpoint
+from asr.training.checkpoints.loading import FORMAT, LoadedCheckpoint
 from asr.training.initial_weights import freeze
 from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
 from asr.training.resuming.restorable import Misfit

@@ -28,8 +28,8 @@ from asr.inference.transcripts_lm import saved_search
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from asr.training.checkpoint_checks import count_at
-from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, load_checkpoint
+from asr.training.checkpoints.content_checks import count_at
+from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.weights import check_kind, choose_weights, misfit
 
 LACKING = "decoded without the model of the run's transcripts, which is in the folder of a finished run (lm/)"

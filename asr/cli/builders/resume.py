@@ -17,7 +17,7 @@ from asr.data.loading.acoustics import Acoustics
 from asr.data.preparation.prepared import PreparedData
 from asr.nested import flatten, is_within
 from asr.subprocesses import is_first_process
-from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
+from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.module import TrainingModule
 from asr.training.resuming.changed_updates import ChangedUpdates
 from asr.training.resuming.restorable import Misfit, check_restorable

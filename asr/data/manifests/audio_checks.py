@@ -16,7 +16,7 @@ from lhotse.audio import set_current_audio_backend
 from lhotse.cut import Cut
 
 from asr.data.manifests.decoding_limits import before_transforms, impulse_responses, rate_problem
-from asr.data.manifests.shard_members import FilesAndShards, ShardMember
+from asr.data.manifests.shar.members import FilesAndShards, ShardMember
 from asr.data.manifests.truncated_audio import TOLERATED_S, AudioContent, end_problem, header_problem
 from asr.errors import refuse_lack_of_resources
 

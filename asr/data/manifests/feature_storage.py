@@ -10,7 +10,7 @@ import numpy as np
 from lhotse import Features, NumpyFilesWriter
 from lhotse.features.io import FeaturesWriter
 
-from asr.data.manifests.feature_members import IN_SHARD, feature_member
+from asr.data.manifests.shar.feature_members import IN_SHARD, feature_member
 
 # Of lhotse's other storages memory_raw unpickles, kaldiio runs a program named by the path, and lilcom_url opens an
 # address; the rest need other packages. numpy_files reads with allow_pickle=False, and so do shards.

@@ -14,7 +14,7 @@ from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.manifests.manifest_checks import segment_problem
 from asr.data.manifests.recordings import open_recordings
-from asr.data.manifests.shar_folders import CUTS, find_shards, read_shards, refuse_incomplete
+from asr.data.manifests.shar.folders import CUTS, find_shards, read_shards, refuse_incomplete
 from asr.data.manifests.source_files import refuse_special
 from asr.data.manifests.tables import SPLIT_ALIASES, read_table
 from asr.safe_io import naming

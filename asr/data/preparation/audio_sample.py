@@ -12,7 +12,7 @@ from lhotse import Recording
 from asr.data.manifests.audio_checks import file_content
 from asr.data.manifests.corpus import Corpus, Manifests
 from asr.data.manifests.feature_storage import place_of
-from asr.data.manifests.shard_members import ShardMember
+from asr.data.manifests.shar.members import ShardMember
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
 

@@ -19,8 +19,8 @@ from asr.console import PlainConsole, track
 from asr.data.features import Features, LogMel, cause, read_features
 from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, write_dropped
-from asr.data.manifests.feature_members import IN_SHARD
-from asr.data.manifests.shard_members import ShardMember
+from asr.data.manifests.shar.feature_members import IN_SHARD
+from asr.data.manifests.shar.members import ShardMember
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.feature_checks import refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
@@ -29,7 +29,7 @@ from asr.data.preparation.moments import moments
 from asr.data.preparation.parts import SplitParts, cut_of
 from asr.data.preparation.prepared import DROPPED, PreparedData
 from asr.data.preparation.saved_corpus import SavedCorpus, first_source
-from asr.data.preparation.shards import ShardStorage, write_shards
+from asr.data.preparation.shards.writing import ShardStorage, write_shards
 from asr.data.preparation.stages import CheckChunk, check_corpus, ctc_lengths, store_features
 from asr.errors import RunFailed
 from asr.text.normalize import TextNormalizer

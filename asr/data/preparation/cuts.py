@@ -16,8 +16,8 @@ from asr.data.features import Features
 from asr.data.manifests.audio_checks import audio_problem, remember_content
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.decoding_limits import RATES_HZ, too_long
-from asr.data.manifests.feature_members import with_checksum
 from asr.data.manifests.import_manifests import import_manifests
+from asr.data.manifests.shar.feature_members import with_checksum
 from asr.data.manifests.source_files import refuse_unspeakable
 from asr.data.preparation.feature_checks import refuse_unfit, stored_problem
 from asr.text.normalize import TextNormalizer

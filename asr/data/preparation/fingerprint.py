@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from asr.data.manifests.shar_folders import TARS
+from asr.data.manifests.shar.folders import TARS
 from asr.data.manifests.source_files import SourceFiles, refuse_special, visible_files
 from asr.safe_io import named_path
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.console import PlainConsole
 from asr.subprocesses import is_first_process
-from asr.training.checkpoints import AVERAGES
+from asr.training.checkpoints.loading import AVERAGES
 from asr.training.evaluation_point import at_evaluation_point
 from asr.training.module import TrainingModule
 from asr.training.resuming.loop_counters import ends_update

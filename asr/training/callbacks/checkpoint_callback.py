@@ -12,8 +12,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch.nn.utils import get_total_norm
 
 from asr.errors import Diverged
-from asr.training.checkpoint_checks import count_at
-from asr.training.checkpoint_files import (
+from asr.training.checkpoints.content_checks import count_at
+from asr.training.checkpoints.files import (
     duplicate,
     explaining_failed_writes,
     point_link,

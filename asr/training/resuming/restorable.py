@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asr.error_text import first_line, is_out_of_memory
 from asr.text.tokenizer import tokenizer_from_state
-from asr.training.checkpoints import PREFIX
+from asr.training.checkpoints.loading import PREFIX
 from asr.training.module import TrainingModule
 from asr.training.resuming.resume_checks import check_optimizer, check_options, check_resumable, check_schedule
 from asr.training.weights import misfit

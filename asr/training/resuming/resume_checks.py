@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from asr.training.checkpoint_checks import count_at, mapping_at
+from asr.training.checkpoints.content_checks import count_at, mapping_at
 
 MAX_PER_UPDATE = 2**20  # micro-batches of an update, and of the validation after it
 PARTS = ("ready", "started", "processed", "completed")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.preparation.shard_audio import AudioField
-from asr.data.preparation.shards import ShardStorage
+from asr.data.preparation.shards.audio import AudioField
+from asr.data.preparation.shards.writing import ShardStorage
 from tests.data.corpora import PRECOMPUTED, SPEC, Recipe, run
 
 TINY_TABLE = "audio\ttext\tsplit\n" + "".join(f"{split}.wav\tone\t{split}\n" for split in ("train", "dev", "test"))

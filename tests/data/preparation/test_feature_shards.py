@@ -17,12 +17,12 @@ from lhotse.utils import fastcopy
 from asr.data.features import LogMel, PrecomputedFeatures, read_features
 from asr.data.manifests.corpus import Corpus, Manifests
 from asr.data.manifests.import_manifests import import_manifests, manifest_files
-from asr.data.manifests.shard_members import forget
+from asr.data.manifests.shar.members import forget
 from asr.data.preparation.build import PrepareSpec
 from asr.data.preparation.fingerprint import describe_source
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.shard_features import FeatureField
-from asr.data.preparation.shards import ShardStorage
+from asr.data.preparation.shards.features import FeatureField
+from asr.data.preparation.shards.writing import ShardStorage
 from asr.errors import RunFailed
 from tests.data.corpora import PRECOMPUTED, Recipe, contents, dropped, ids, run, utterance
 from tests.data.feature_corpora import FEATURES_SPEC, FeatureRecipe, file_of, matrix, store, stored_utterance

@@ -17,12 +17,12 @@ from lhotse.shar import SharWriter
 from asr.data.features import LogMel, read_features
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.manifests.import_manifests import import_manifests, manifest_files
-from asr.data.manifests.shard_members import forget
+from asr.data.manifests.shar.members import forget
 from asr.data.preparation.fingerprint import describe_source
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.shard_audio import AudioField
-from asr.data.preparation.shard_fields import member_name
-from asr.data.preparation.shards import ShardStorage
+from asr.data.preparation.shards.audio import AudioField
+from asr.data.preparation.shards.fields import member_name
+from asr.data.preparation.shards.writing import ShardStorage
 from asr.errors import RunFailed
 from tests.data.corpora import SPEC, Killed, Pair, Recipe, contents, dropped, ids, noise, run, utterance
 

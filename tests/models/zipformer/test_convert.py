@@ -18,7 +18,7 @@ from asr.data.features import LogMel
 from asr.models.encoders.zipformer.convert import convert
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.text.icefall import icefall_tokenizer
-from asr.training.checkpoints import load_checkpoint
+from asr.training.checkpoints.loading import load_checkpoint
 from tests.cli.test_configs import composed
 from tests.models.zipformer.reference import Reference
 from tests.models.zipformer.sizes import SMALL, L, M, S

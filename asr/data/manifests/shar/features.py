@@ -10,11 +10,11 @@ from typing import Any, BinaryIO
 from lhotse import Features
 from lhotse.utils import compute_num_frames, fastcopy
 
-from asr.data.manifests.feature_members import storage_of
 from asr.data.manifests.lhotse_jsonl import parse_features
 from asr.data.manifests.numpy_files import array_shape
-from asr.data.manifests.shar_tars import TarItem
-from asr.data.manifests.shard_members import ShardMember
+from asr.data.manifests.shar.feature_members import storage_of
+from asr.data.manifests.shar.members import ShardMember
+from asr.data.manifests.shar.tars import TarItem
 
 WITH_NUMPY = 'write them with numpy: SharWriter(…, fields={"features": "numpy"})'
 PREFIX_BYTES = 2**12  # longer than the header of any array that is read

@@ -16,8 +16,8 @@ from lhotse.cut import Cut, MonoCut
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.audio_checks import BYTES
-from asr.data.manifests.shard_members import ShardMember
-from asr.data.preparation.shard_fields import Encoded, ShardField, of_own_source
+from asr.data.manifests.shar.members import ShardMember
+from asr.data.preparation.shards.fields import Encoded, ShardField, of_own_source
 
 FORMATS = ("flac", "opus", "original")
 OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)  # RFC 6716, section 2; libsndfile writes no others

@@ -12,7 +12,8 @@ from torch import Tensor
 from asr.error_text import is_out_of_memory
 from asr.models.encoders.zipformer.convert import Converted, convert
 from asr.safe_io import check_regular_file
-from asr.training.checkpoint_checks import check_contents, damage, why_unreadable
+from asr.training.checkpoints.content_checks import check_contents
+from asr.training.checkpoints.file_checks import damage, why_unreadable
 
 FIRST_FRONT_END, FIRST_PROJECTION = "encoder_embed.conv.0.weight", "encoder_embed.out.weight"
 

@@ -26,8 +26,8 @@ from asr.data.manifests.lhotse_jsonl import (
     parse_supervision,
 )
 from asr.data.manifests.manifest_fields import CUT, CUT_OPTIONAL, check_fields
-from asr.data.manifests.shar_features import features_of, refuse_other_features
-from asr.data.manifests.shar_tars import TarItem, read_items
+from asr.data.manifests.shar.features import features_of, refuse_other_features
+from asr.data.manifests.shar.tars import TarItem, read_items
 from asr.safe_io import check_regular_file
 
 CUTS = re.compile(r"cuts(?:\.(\w+))?\.jsonl(?:\.gz)?")

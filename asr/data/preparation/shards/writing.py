@@ -24,14 +24,14 @@ from typing import Any
 from asr.data.features import cause
 from asr.data.jobs import run_jobs
 from asr.data.manifests.plain_items import to_line, to_plain
-from asr.data.manifests.shar_folders import INDEX
-from asr.data.manifests.shard_members import ShardMember, forget
+from asr.data.manifests.shar.folders import INDEX
+from asr.data.manifests.shar.members import ShardMember, forget
 from asr.data.preparation.file_digests import describe_file
 from asr.data.preparation.parts import Part, SplitParts, cut_of, unreadable
 from asr.data.preparation.progress import track_hours
 from asr.data.preparation.saved_corpus import GZIP_LEVEL
-from asr.data.preparation.shard_fields import ShardField, member_name
-from asr.data.preparation.shard_index import found_index, own_index
+from asr.data.preparation.shards.fields import ShardField, member_name
+from asr.data.preparation.shards.index import found_index, own_index
 from asr.errors import refuse_lack_of_resources
 from asr.safe_io import TEMPORARY, naming, refuse_links_outside, sync, write_whole
 

@@ -12,17 +12,16 @@ import torch
 from asr.error_text import is_out_of_memory
 from asr.errors import explaining_out_of_memory
 from asr.safe_io import named_path
-from asr.training.checkpoint_checks import (
+from asr.training.checkpoints.content_checks import (
     check_averages,
     check_contents,
     check_weights,
     check_werdict,
     count_at,
-    damage,
     mapping_at,
-    why_unreadable,
 )
-from asr.training.checkpoint_files import update_files
+from asr.training.checkpoints.file_checks import damage, why_unreadable
+from asr.training.checkpoints.files import update_files
 from asr.training.running_averages import RunningAverages
 
 FORMAT = 2  # raise it when a class or callback of a run is renamed: checkpoints hold their names

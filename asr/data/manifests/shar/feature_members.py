@@ -14,7 +14,7 @@ from lhotse.features.io import FeaturesReader, register_reader
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.numpy_files import array_shape, refuse_other_shape
-from asr.data.manifests.shard_members import ShardMember
+from asr.data.manifests.shar.members import ShardMember
 
 IN_SHARD = "numpy_shard"
 

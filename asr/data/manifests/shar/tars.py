@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from asr.data.manifests.archives import DAMAGE
-from asr.data.manifests.shard_members import MAX_MEMBER_BYTES, ShardMember
+from asr.data.manifests.shar.members import MAX_MEMBER_BYTES, ShardMember
 from asr.data.manifests.tar_headers import BoundedHeader
 
 MAX_MANIFEST_BYTES = 2**20  # of one recording

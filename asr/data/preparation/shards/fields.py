@@ -12,7 +12,7 @@ from lhotse.cut import Cut, MonoCut
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.audio_checks import BYTES, MIDDLE
-from asr.data.manifests.shard_members import ShardMember
+from asr.data.manifests.shar.members import ShardMember
 
 
 @dataclass(frozen=True)
