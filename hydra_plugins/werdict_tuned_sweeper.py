@@ -19,8 +19,9 @@ from rich.table import Table
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.records import records
+from asr.cli.sweeps.search_space import SEEDS_APART, Search
 from asr.cli.sweeps.table import composed_job
-from asr.cli.sweeps.tuning import SEEDS_APART, Search, Settings, Trial, TunedSystem, shares, systems
+from asr.cli.sweeps.tuning import Settings, Trial, TunedSystem, shares, systems
 from asr.cli.sweeps.tuning_checks import UNTUNED, check_compared, extreme_settings, system_names, try_parts
 from asr.console import PlainConsole
 from asr.errors import DIVERGED, RunFailed

@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.records import records
-from asr.cli.sweeps.tuning import Choice, Range, Search, Trial, TunedSystem, shares, systems
+from asr.cli.sweeps.search_space import Choice, Range, Search
+from asr.cli.sweeps.tuning import Trial, TunedSystem, shares, systems
 from asr.cli.sweeps.tuning_checks import extreme_settings, system_names
 from asr.errors import DIVERGED
 from hydra_plugins.werdict_tuned_sweeper import report

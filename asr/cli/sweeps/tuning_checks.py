@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from omegaconf import DictConfig
 
 from asr.cli.errors import ConfigError
-from asr.cli.sweeps.tuning import Choice, Settings, TunedSystem
+from asr.cli.sweeps.search_space import Choice
+from asr.cli.sweeps.tuning import Settings, TunedSystem
 
 UNTUNED = "untuned "  # before the name of an optimizer, the system with its own default options
 

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from asr.cli.sweeps.tuning import Range, Trial, TunedSystem
+from asr.cli.sweeps.search_space import Range
+from asr.cli.sweeps.tuning import Trial, TunedSystem
 from asr.evaluation.comparison.inputs.tuning import Tuning, read_tuning
 from asr.evaluation.comparison.plots.line_styles import line_styles
 from asr.evaluation.comparison.plots.trials_plot import plot_trials
