@@ -13,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -85,46 +86,60 @@ def run_app(config_name: str, task: Callable[[DictConfig], object] | None = None
             leave(config_name, f"ended by {ended.signal.name}{ended.advice()}", code)
 
 
-def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None) -> None:
-    full, begun = FULL_ERROR in os.environ, False
+@dataclass
+class _GuardedTask:
+    """A command's task, which leaves with one message for what a user can mend.
 
-    def guarded(config: DictConfig) -> object:
-        """Run the task, and leave with one message for what a user can mend."""
-        nonlocal begun
-        begun = True
-        if not full:
+    Attributes:
+        config_name: the command.
+        task: None for the command's own.
+        full: whether errors are shown as they are.
+        begun: whether the config was composed.
+    """
+
+    config_name: str
+    task: Callable[[DictConfig], object] | None
+    full: bool
+    begun: bool = False
+
+    def run(self, config: DictConfig) -> object:
+        """Run the task inside Hydra's job, because Hydra comments on what leaves it."""
+        self.begun = True
+        if not self.full:
             os.environ.pop(FULL_ERROR, None)  # which children would inherit
-        # inside the job, because Hydra comments on what leaves it
         try:
-            _check(config_name, config)
-            return (task or own_task(config_name))(config)
+            _check(self.config_name, config)
+            return (self.task or own_task(self.config_name))(config)
         except Exception as error:
             end_if_asked(error)
-            if full or not is_explained(error):
+            if self.full or not is_explained(error):
                 raise
             if isinstance(error, PeerLost) and RUN_DIR_VARIABLE in os.environ:
                 raise SystemExit(LOST_PEER) from None  # the launcher says which process was the first to end
-            lines, code = told(error, config_name)
-            leave(config_name, (*lines, f"({FULL_ERROR}=1 shows where this comes from.)"), code)
+            lines, code = told(error, self.config_name)
+            leave(self.config_name, (*lines, f"({FULL_ERROR}=1 shows where this comes from.)"), code)
         finally:
             os.environ[FULL_ERROR] = "1"
 
+
+def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None) -> None:
+    guarded = _GuardedTask(config_name, task, full=FULL_ERROR in os.environ)
     try:
         try:
-            _compose_and_run(config_name, guarded)
+            _compose_and_run(config_name, guarded.run)
         except Exception as error:
             end_if_asked(error)
             raise
     except RecursionError:
-        if full:
+        if guarded.full:
             raise
         leave(config_name, "the configs are nested too deeply, or refer to each other without end")
     except Exception as error:
-        if full:
+        if guarded.full:
             raise
         if is_explained(error):
             leave(config_name, *told(error, config_name))
-        if begun:
+        if guarded.begun:
             raise
         # Hydra may raise anything if an override indexes a list, or if its own settings are invalid
         leave(config_name, f"what was typed cannot be composed: {first_line(error)}; see --cfg all")
