@@ -7,7 +7,6 @@ import io
 import json
 import os
 import resource
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,13 @@ from asr.data.manifests.shar.members import ShardMember, UnusableShard
 from asr.data.preparation.prepared import DamagedData, PreparedData
 from tests.data.corpora import Recipe, run
 from tests.faults.spoken_corpus import TINY
+from tests.security.hostile_tars import bad_tars, member, packed
 
 SHAR = {"type": "shar", "channels": [0], "source": ""}
 RECORDING = {"id": "r", "sources": [SHAR], "sampling_rate": 8000, "num_samples": 8000, "duration": 1.0}
 SEGMENT = {"id": "s", "recording_id": "r", "start": 0, "duration": 1.0, "text": "a", "channel": 0}
 CUT = {"id": "a", "start": 0, "duration": 1.0, "channel": 0, "supervisions": [SEGMENT], "recording": RECORDING}
 CUT["type"] = "MonoCut"
-
-Member = tuple[Any, bytes]
 
 
 def flac() -> bytes:
@@ -40,22 +38,6 @@ def flac() -> bytes:
 
 def told(**changed: Any) -> bytes:
     return f"{json.dumps(RECORDING | changed)}\n".encode()
-
-
-def member(name: str, content: bytes = b"", **fields: Any) -> Member:
-    header = tarfile.TarInfo(name)
-    header.size = len(content)
-    for field, value in fields.items():
-        setattr(header, field, value)
-    return header, content
-
-
-def packed(*members: Member) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for header, content in members:
-            tar.addfile(header, io.BytesIO(content))
-    return made.getvalue()
 
 
 def write(folder: Path, tar: bytes, cut: Any = CUT) -> Path:
@@ -81,60 +63,9 @@ def of_cut(**changed: Any) -> Any:
     return CUT | changed
 
 
-def resized(tar: bytes, size: bytes) -> bytes:
-    """Return a tar whose first member claims another size, with a checksum that fits."""
-    header = bytearray(tar[:512])
-    header[124:136] = size.ljust(12, b"\0")
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    return bytes(header) + tar[512:]
-
-
-PICKLE = b"cos\nmkdir\n(S'hacked'\ntR."  # makes a folder where it is unpickled
-A_LINK = "is a link, a folder or a device"
 COMMAND = {"type": "command", "channels": [0], "source": "touch hacked"}
-TARS = {
-    "an absolute path": (
-        packed(member("/etc/a.flac", flac()), member("/etc/a.json", told())),
-        "leads out of the folder",
-    ),
-    "a path that leads out": (packed(member("../a.flac", flac()), member("../a.json", told())), "leads out of the"),
-    "a link": (
-        packed(member("a.flac", type=tarfile.SYMTYPE, linkname="/etc/passwd")),
-        "is a link, a folder or a device",
-    ),
-    "a hard link": (packed(member("a.flac", type=tarfile.LNKTYPE, linkname="/etc/passwd")), A_LINK),
-    "a device": (packed(member("a.flac", type=tarfile.CHRTYPE)), A_LINK),
-    "a pipe": (packed(member("a.flac", type=tarfile.FIFOTYPE)), A_LINK),
-    "a folder": (packed(member("a.flac", type=tarfile.DIRTYPE)), A_LINK),
-    "a sparse file": (packed(member("a.flac", flac(), type=tarfile.GNUTYPE_SPARSE)), "a sparse file"),
-    "a size of a terabyte": (resized(GOOD, b"20000000000\0"), "was cut short"),
-    "a size below zero": (resized(GOOD, b"\xff" * 12), "negative size"),
-    "a size that hides the next member": (resized(GOOD, b"%011o\0" % (len(flac()) + 4096)), "recording.000000.tar"),
-    "a name of a gigabyte": (
-        resized(packed(member("x", type=tarfile.GNUTYPE_LONGNAME)), b"10000000000\0"),
-        "announces",
-    ),
-    "no tar": (b"no tar at all" * 100, "no uncompressed tar"),
-    "a pickle": (PICKLE, "no uncompressed tar"),
-    "a pickle as manifest": (with_manifest(PICKLE), "this is no manifest of a recording"),
-    "a tar that is packed": (gzip.compress(GOOD), "no uncompressed tar"),
-    "a tar that is cut short in audio": (GOOD[:5000], "it was cut short; restore it"),
-    "a tar that is cut short after audio": (
-        GOOD[: 512 + (len(flac()) // 512 + 1) * 512],
-        "no manifest follows 'a.flac'",
-    ),
-    "a tar without members": (packed(), "ends before the audio of 'a'"),
-    "an empty file": (b"", "no uncompressed tar"),
-    "audio of another cut": (packed(member("b.flac", flac()), member("b.json", told())), "holds audio of 'b' where"),
-    "a manifest of another audio": (packed(member("a.flac", flac()), member("b.json", told())), "is not its manifest"),
-    "more audio than cuts": (
-        packed(*[member(f"a.{kind}", content) for kind, content in (("flac", flac()), ("json", told()))] * 2),
-        "has more audio than",
-    ),
-    "audio without bytes": (packed(member("a.flac"), member("a.json", told())), "audio of 0 bytes"),
-    "a manifest of 2 MB": (with_manifest(told(x="x" * 2**21)), "is refused"),
-    "a manifest nested deeply": (with_manifest(b"[" * 10**5), "this is no manifest of a recording"),
+BAD_RESPONSE = {"name": "ReverbWithImpulseResponse", "kwargs": {"rir": RECORDING | {"sources": [COMMAND]}}}
+TARS = bad_tars(flac(), told(), ".flac", "audio", "a recording") | {
     "a manifest that is a list": (with_manifest(b"[]"), "audio of type 'None' is refused"),
     "a command": (source(**COMMAND), "audio of type 'command' is refused"),
     "an address": (source(type="url", source="http://localhost/a.wav"), "audio of type 'url' is refused"),
@@ -144,16 +75,7 @@ TARS = {
     "a second source that is a command": (with_manifest(told(sources=[SHAR, COMMAND])), "type 'command' is refused"),
     "two sources": (with_manifest(told(sources=[SHAR, SHAR])), "has 2 sources"),
     "sources as text": (with_manifest(told(sources="touch hacked")), "audio of type 'None' is refused"),
-    "a command as impulse response": (
-        with_manifest(
-            told(
-                transforms=[
-                    {"name": "ReverbWithImpulseResponse", "kwargs": {"rir": RECORDING | {"sources": [COMMAND]}}}
-                ]
-            )
-        ),
-        "'command'",
-    ),
+    "a command as impulse response": (with_manifest(told(transforms=[BAD_RESPONSE])), "'command'"),
     "a rate in words": (with_manifest(told(sampling_rate="8000")), "field 'sampling_rate' must be int"),
 }
 
