@@ -103,6 +103,11 @@ def _example(text: TextSide, features: Features, recognizer: Recognizer, model_t
         cut = next((cut for name in prepared.names("test") for cut in prepared.cuts(name)), None)
         if cut is None:
             raise ValueError("the data of this run have no test set: no recording is exported")
+        if not cut.has_recording:
+            raise ValueError(
+                f"the shards of {prepared.folder} hold features, no audio: no recording is exported "
+                "(test_wav=false asks for none)"
+            )
         audio = at_rate(cut, features.sampling_rate_hz).load_audio()[0]
     except Exception as error:  # a decoder may raise anything on a file that has changed
         refuse_lack_of_resources(error, "a recording of the test set")

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 from asr.cli.app import run_app
 from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
+from asr.cli.builders.init import take_rates
 from asr.cli.builders.parts import plain
 from asr.cli.builders.scoring import transcripts_lm
 from asr.cli.builders.sources import complete_sources
@@ -22,8 +23,10 @@ def main() -> None:
 def run(config: DictConfig) -> None:
     """Prepare what is missing and print the table."""
     complete_sources(config)
+    typed = {override_key(word) for word in HydraConfig.get().overrides.task}
+    take_rates(config, typed)
     if config.data.by_corpus:
-        choose_by_corpus(config, {override_key(word) for word in HydraConfig.get().overrides.task})
+        choose_by_corpus(config, typed)
     transcripts_lm(plain(config))  # checked as asr-train does
     data_for_run(plain(config))
 

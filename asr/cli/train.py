@@ -21,7 +21,7 @@ from asr.cli.app import run_app
 from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
-from asr.cli.builders.init import Source, record_source, start_from
+from asr.cli.builders.init import Source, record_source, start_from, take_rates
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.builders.resume import accepted_changes, build_resumed_module, changes_explain_errors
 from asr.cli.builders.scoring import transcripts_lm
@@ -140,9 +140,10 @@ def _plan(config: DictConfig, job: Any) -> Plan:
         raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is only for this program itself; unset it")
     resumed = None if config.resume is None else run_folder(config.resume)
     run_dir = None if launched is None else Path(launched)
-    outline = dry_run(plain(config), resumed or run_dir)
-    # the folder of a stranger's run could say where data are written, and how much of them
     typed = {override_key(word) for word in job.overrides.task}
+    if resumed is None:
+        take_rates(config, typed)
+    outline = dry_run(plain(config), resumed or run_dir)
     if typed >= {"trainer.max_steps", "trainer.max_epochs"} and config.trainer.max_epochs not in (None, -1):
         raise ConfigError(
             f"trainer.max_steps={config.trainer.max_steps} and trainer.max_epochs={config.trainer.max_epochs}: a run "
@@ -151,6 +152,7 @@ def _plan(config: DictConfig, job: Any) -> Plan:
     if resumed is None and config.data.by_corpus and choose_by_corpus(config, typed):
         outline = dry_run(plain(config), run_dir)
     places = {"data.dir"} | ({"data.storage.dir"} if at(plain(config), "data", "storage", "dir") else set())
+    # the folder of a stranger's run could say where data are written, and how much of them
     may_prepare = resumed is None or typed >= places or (config.allow_changes and typed >= places - {"data.dir"})
     # it could name any place as its source too, which could take hours to read
     recorded = None if resumed is None or may_prepare or "data.source" in typed else recorded_data(resumed)

@@ -116,8 +116,13 @@ def saved_search(run_dir: Path, head: object, order: int) -> Decoder | None:
     numbers = isinstance(weights, dict) and all(type(value) in (int, float) for value in weights.values())
     if not numbers or weights.keys() != {"lm_weight", "token_bonus"}:
         raise ValueError(f"{path} must hold the numbers lm_weight and token_bonus alone; remove it, or restore it")
+    if _model(run_dir, order).is_symlink():
+        raise ValueError(f"{_model(run_dir, order)} is a link, which may lead anywhere; put the file in its place")
     _refuse_changed_model(run_dir, order)
-    return _beam(head, _model(run_dir, order), **weights)
+    try:
+        return _beam(head, _model(run_dir, order), **weights)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; restore it, or remove it to decode without the language model") from error
 
 
 def _model(run_dir: Path, order: int) -> Path:

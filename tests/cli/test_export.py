@@ -11,6 +11,7 @@ import soundfile
 
 from asr.cli.builders.restore import recognizer_of
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
+from tests.small_runs import TINY
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")
 
@@ -43,6 +44,17 @@ def test_no_recording_is_given_away_where_none_shall_be(small_run, tmp_path):
     ended = small_run.run("export", f"run={small_run.run_dir}", f"output={tmp_path}/out", "test_wav=false")
     assert ended.code == 0, ended.printed
     assert not (tmp_path / "out" / "test_wavs").exists()
+    assert "FILE.wav" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_shards_of_features_hold_no_recording(small_run, tmp_path):
+    shards = ("data.storage=shar", f"data.storage.dir={tmp_path}/shards", f"data.dir={tmp_path}/data", "augment=none")
+    words = (*TINY, "features=log_mel_precomputed", *shards, "decode_test=false", f"run_dir={tmp_path}/run")
+    ended = small_run.run("train", *words)
+    assert ended.code == 0, ended.printed
+    ended = small_run.run("export", f"run={tmp_path}/run", f"output={tmp_path}/out")
+    assert ended.code == 0, ended.printed
+    assert "hold features, no audio: no recording is exported (test_wav=false asks for none)" in ended.printed
     assert "FILE.wav" in (tmp_path / "out" / "README.md").read_text()
 
 

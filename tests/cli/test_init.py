@@ -52,6 +52,24 @@ def test_another_vocabulary_and_more_layers_leave_new_tensors(small_run, tmp_pat
     assert found["encoder.layers.1.attention_norm.weight"] == ("new", "not in the source")
 
 
+def test_rates_are_those_of_the_source_unless_they_are_typed(small_run, tmp_path):
+    source = f"run_dir={tmp_path}/source"
+    rates = ("encoder.subsampling_factor=2", "data.sampling_rate_hz=8000")
+    ended = small_run.run("train", *TINY, *UNMOVED, *rates, source, "decode_test=false")
+    assert ended.code == 0, ended.printed
+    words = (f"init={tmp_path}/source", "decode_test=false", *UNMOVED)
+    printed = train(small_run, tmp_path, *words)
+    assert f"as in {tmp_path}/source: encoder.subsampling_factor=2" in printed
+    assert f"as in {tmp_path}/source: data.sampling_rate_hz=8000" in printed
+    config = load_checkpoint(checkpoint_file(f"{tmp_path}/new")).config
+    assert (config["encoder"]["subsampling_factor"], config["features"]["sampling_rate_hz"]) == (2, 8000)
+    printed = train(small_run, tmp_path, *words, f"run_dir={tmp_path}/slower", "encoder.subsampling_factor=4")
+    assert "as in" not in printed.replace(f"as in {tmp_path}/source: data.sampling_rate_hz=8000", "")
+    printed = train(small_run, tmp_path, *words, f"run_dir={tmp_path}/other", "data.sampling_rate_hz=16000", code=2)
+    assert "sampling_rate_hz 8000, and here it is 16000" in printed
+    assert not (tmp_path / "other").exists()
+
+
 def test_what_is_frozen_stays_and_a_resumed_run_needs_no_source(small_run, tmp_path):
     source = small_run.copy(tmp_path / "source")
     words = (f"init={source}", "init.freeze=['^encoder']", "trainer.max_steps=3")

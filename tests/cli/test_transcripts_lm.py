@@ -84,7 +84,7 @@ def test_strange_weights_are_refused(place, weights):
     shutil.copytree(place.folder / "run", strange, symlinks=True)
     (strange / "lm" / "weights.json").write_text(weights)
     printed = place.run("evaluate", "run=strange", code=2)
-    assert "weights.json must hold the numbers" in printed or "lm_weight must be" in printed
+    assert "lm/weights.json must hold the numbers" in printed or "lm/weights.json: lm_weight must be" in printed
     assert "Traceback" not in printed
 
 

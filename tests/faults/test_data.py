@@ -71,6 +71,14 @@ def test_another_version_of_the_corpus_is_named_and_the_run_stays_as_it_was(prog
     assert programs.run("train", "resume=run", cwd=folder).code == 0
 
 
+def test_references_of_several_words_are_said_where_training_had_one_each(programs, folder):
+    assert programs.run("train", *TINY, "run_dir=run", cwd=folder).code == 0
+    (folder / "two.tsv").write_text("audio\ttext\ntest0.wav\ta b\ntest1.wav\ta\n")
+    ended = programs.run("evaluate", "run=run", "manifest=two.tsv", cwd=folder)
+    assert ended.code == 0, ended.printed
+    assert "1 of 2 references have several words, and the run writes one at most" in " ".join(ended.printed.split())
+
+
 LEADING_OUT = {"the corpus": 0, "the prepared data": 1}
 
 

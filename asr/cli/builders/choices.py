@@ -47,7 +47,7 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
     # one of them alone would hear the corpus too rarely, or too often
     kept = [*options, *(BUDGET if any(is_within(key, options) for key in BUDGET) else ())]
     if config.init.path is not None:
-        kept += ["data.sampling_rate_hz", "encoder.subsampling_factor"]  # the weights know one rate of each
+        kept += ["data.sampling_rate_hz", "encoder.subsampling_factor"]  # the rates of its weights are taken
     if "tokenizer" in typed:
         kept.append("encoder.subsampling_factor")  # it follows from characters as tokens
     console, changed = PlainConsole(quiet=not is_first_process()), False

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from asr.cli.builders.parts import outline_recognizer, part
+from asr.cli.builders.parts import outline_recognizer, part, plain
 from asr.cli.errors import ConfigError
+from asr.console import PlainConsole
 from asr.data.features import Features
 from asr.data.preparation.file_digests import describe_file, refuse_changed
-from asr.nested import at
+from asr.nested import at, is_within
 from asr.plain_data import read_json
 from asr.run_folder import INIT_RECORD
 from asr.safe_io import named_path, write_whole
@@ -30,6 +32,11 @@ from asr.training.weights import KINDS, choose_weights
 ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
 ICEFALL_FEATURES = (80, 16_000, 0.01)
 OPTIONS = ("path", "weights", "keep_tokenizer", "freeze")
+# where a config has a rate that weights know, and the key that sets it
+RATES = {
+    "data.sampling_rate_hz": ("features", "sampling_rate_hz"),
+    "encoder.subsampling_factor": ("encoder", "subsampling_factor"),
+}
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,30 @@ def check_init(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"init.keep_tokenizer must be true or false, given {options['keep_tokenizer']!r}")
     if not isinstance(options["freeze"], list) or not all(isinstance(one, str) for one in options["freeze"]):
         raise ConfigError(f"init.freeze must be a list of regular expressions, given {options['freeze']!r}")
+
+
+def take_rates(config: DictConfig, typed: Collection[str]) -> None:
+    """Take over the rates of features and encodings that the weights of ``init`` know; say each.
+
+    Args:
+        config: of a new run.
+        typed: keys that the command line names, which keep their values.
+
+    Raises:
+        ConfigError: the source cannot be read.
+    """
+    ours = plain(config)
+    check_init(ours)
+    path = ours["init"]["path"]
+    if path is None or path.endswith(ICEFALL):
+        return
+    theirs = load_checkpoint(_file(path)).config
+    for key, place in RATES.items():
+        rate = at(theirs, *place)
+        is_typed = is_within(key, [one for one in typed if one != "encoder"])  # encoder=conformer_xs says no rate
+        if not is_typed and type(rate) is int and type(at(ours, *place)) is int and rate != at(ours, *place):
+            OmegaConf.update(config, key, rate)
+            PlainConsole(quiet=not is_first_process()).print_line(f"as in {path}: {key}={rate}")
 
 
 def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Tokenizer | None:

@@ -74,7 +74,7 @@ def compare(
     found = [*problems, *duplicates, *different_budgets(kept), *disagreement, *left_out]
     if not sets:
         why = found or [*notes] or ["no runs were given"]
-        raise ValueError("there is no test set to compare:\n  " + "\n  ".join(why))
+        raise ValueError(f"there is no test set to compare: {'; '.join(why)}")
     times = [] if target is None else _times(kept, target, level, base, lost, only_with)
     if target is not None and not times:
         rate_name = RATE_NAMES[kept[0].unit]

@@ -301,9 +301,9 @@ def test_a_speaker_without_words_is_no_second_speaker():
 
 
 def test_nothing_to_compare_says_why():
-    with pytest.raises(ValueError, match=r"no test set to compare:\n  runs/x is left out: unfinished"):
+    with pytest.raises(ValueError, match=r"no test set to compare: runs/x is left out: unfinished"):
         compare([], title="made", problems=["runs/x is left out: unfinished"])
-    with pytest.raises(ValueError, match=r"no test set to compare:\n  2 runs chose settings$"):
+    with pytest.raises(ValueError, match=r"no test set to compare: 2 runs chose settings$"):
         compare([], title="made", baseline="adamw", notes=["2 runs chose settings"])
 
 

@@ -17,7 +17,8 @@ SpeakerOf = Callable[[str], str]
 def read_speakers(path: Path) -> SpeakerOf:
     """Read a table of utterances and their speakers, and return a function from the first to the second.
 
-    A line has an utterance's id, a space or a tab, and a speaker without either, as in Kaldi's ``utt2spk``.
+    A line has an utterance's id, a tab, and a speaker; or a space in place of the tab, and a speaker without spaces,
+    as in Kaldi's ``utt2spk``.
 
     Raises:
         ValueError: the file is not such a table, or the function is given another utterance.
@@ -29,8 +30,9 @@ def read_speakers(path: Path) -> SpeakerOf:
             for number, line in enumerate(bounded_lines(file), start=1):
                 if not line.strip():
                     continue
-                fields = line.strip().rsplit(maxsplit=1)
-                if len(fields) != 2 or fields[0] in table:
+                fields = line.strip().split("\t") if "\t" in line.strip() else line.rsplit(maxsplit=1)
+                fields = [field.strip() for field in fields]
+                if len(fields) != 2 or not all(fields) or fields[0] in table:
                     raise ValueError(
                         f"line {number}: expected a new id, a space or a tab, and a speaker, given {line!r}"
                     )

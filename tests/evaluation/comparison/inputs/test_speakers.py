@@ -13,6 +13,8 @@ def test_a_table_names_the_speakers_of_every_set(tmp_path):
     (tmp_path / "utt2spk").write_text("\ufeffu0\tann\nu1 bo\n\n  u2  ann \nlong id 7 bo\n \n", encoding="utf-8")
     speaker_of = read_speakers(tmp_path / "utt2spk")
     assert speaker_of("long id 7") == "bo"
+    (tmp_path / "named").write_text("u0\tAnna B\nlong id 7\tJos\u00e9 de la Cruz \n", encoding="utf-8")
+    assert [read_speakers(tmp_path / "named")(id) for id in ("u0", "long id 7")] == ["Anna B", "José de la Cruz"]
     run = run_of("adamw", 1, sets={"a": errors_of((1, 2, 3)), "b": errors_of((0, 1), speakers=None)})
     (changed,) = with_speakers([run], speaker_of)
     assert {name: errors.speakers for name, errors in changed.sets.items()} == {
@@ -27,6 +29,7 @@ def test_a_table_names_the_speakers_of_every_set(tmp_path):
     [
         (b"u0 ann\nu1\n", "line 2: expected a new id, a space or a tab, and a speaker, given 'u1\\n'"),
         (b"u0 ann\nu0 bo\n", "line 2: expected a new id"),
+        (b"u0\tann\tbo\n", "line 1: expected a new id"),
         (b"u0 ann\n\nu1\n", "line 3: expected a new id"),
         (b"u0 \xff\n", "is not text in UTF-8"),
         (b"u0 ann\n", "has no line for the utterance 'u1'"),
