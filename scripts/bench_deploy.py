@@ -52,8 +52,9 @@ from asr.data.features import Features
 from asr.data.resampling import at_rate
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.export.int8 import write_int8
 from asr.export.offline_ctc import OfflineCtc
-from asr.export.onnx_files import onnx_session, write_int8, write_onnx
+from asr.export.onnx_files import onnx_session, write_onnx
 from asr.features.normalize import GlobalNorm
 from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder

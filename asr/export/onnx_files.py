@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,11 +10,10 @@ from pathlib import Path
 import onnx
 import onnxruntime
 import torch
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor
 
 from asr.export.graph import Call, Graph
-from asr.safe_io import naming, write_more, write_new
+from asr.safe_io import write_new
 
 OPSET = 17  # that of LayerNorm; runtimes on small devices lag behind
 
@@ -45,29 +43,6 @@ def write_onnx(graph: Graph, path: Path) -> None:
     for key, value in graph.metadata.items():
         model.metadata_props.add(key=key, value=str(value))
     write_new(path, model.SerializeToString())
-
-
-def write_int8(source: Path, path: Path) -> None:
-    """Write a graph anew with the weights of matrix products in eight bits; activations are quantized as it runs.
-
-    Raises:
-        OSError: it cannot be written; names the file.
-    """
-    # it advises a pre-processing that only helps where shapes are fixed
-    logging.disable(logging.WARNING)
-    try:
-        with naming(path):
-            quantize_dynamic(source, path, ["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
-    except OSError:
-        raise
-    except Exception:
-        # it reads a copy with shapes that onnx has written, perhaps a part of one
-        for copy in path.parent.glob("*-inferred.onnx"):
-            with naming(path):
-                write_more(copy)
-        raise
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def onnx_session(path: Path) -> onnxruntime.InferenceSession:

@@ -56,7 +56,8 @@ def write_onnx_files(export: Export, norm: GlobalNorm, folder: Path, quantize: b
         OSError: a file cannot be written; names it.
     """
     # here, because the packages are an extra
-    from asr.export.onnx_files import onnx_call, write_int8, write_onnx
+    from asr.export.int8 import write_int8
+    from asr.export.onnx_files import onnx_call, write_onnx
 
     def file_of(graph: Graph, ending: str = ".onnx") -> Path:
         return folder / f"{graph.name}{ending}"
