@@ -11,6 +11,7 @@ from pathlib import Path
 
 from asr.safe_io import WITHOUT_LINKS, check_inside, lock, named_path, open_inside, refuse_links_outside
 
+LATEST = "latest"  # the link to the newest run, in runs/
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
 INIT_RECORD = "init_source.json"  # which file the run started from, and how that was then
 ACCEPTED = "accepted.yaml"  # changes that the user has accepted, since a checkpoint may be older

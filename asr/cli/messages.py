@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -50,7 +51,8 @@ def _message(error: Exception, config_name: str) -> tuple[str, int]:
         return explain_os_error(error)
     if isinstance(error, UnicodeEncodeError) and error.encoding == "ascii":
         shown = error.object[max(0, error.start - 40) : error.end + 40]
-        return f"{shown!r} cannot be named in the locale of this process, which is not UTF-8; set LC_ALL=C.UTF-8", 2
+        how = "unset PYTHONIOENCODING" if "PYTHONIOENCODING" in os.environ else "set LC_ALL=C.UTF-8"
+        return f"{shown!r} cannot be written by this process, whose locale or encoding is not UTF-8; {how}", 2
     if isinstance(error, yaml.YAMLError):
         return explain_yaml(error), 2
     if isinstance(error, Diverged):

@@ -27,14 +27,8 @@ from asr.cli.builders.resume import accepted_changes, build_resumed_module, chan
 from asr.cli.builders.scoring import transcripts_lm
 from asr.cli.builders.sources import complete_sources, mixing_of
 from asr.cli.builders.trainer import build_trainer, set_budget
-from asr.cli.config.resuming import (
-    differs,
-    record_accepted,
-    recorded_data,
-    recorded_overrides,
-    run_folder,
-    saved_config,
-)
+from asr.cli.config.changes import differs, record_accepted
+from asr.cli.config.resuming import recorded_data, recorded_overrides, run_folder, saved_config
 from asr.cli.config.words import override_key, words_for_jobs
 from asr.cli.errors import ConfigError
 from asr.cli.find_batch_size import find_batch_size
@@ -47,7 +41,15 @@ from asr.errors import PeerLost, RunFailed
 from asr.inference.transcripts_lm import AFTER_TRAINING, with_transcripts
 from asr.nested import at
 from asr.quoting import resume_command
-from asr.run_folder import backup_existing, backup_path, claim_run_folder, create_run_folder, lock_run_dir, point_latest
+from asr.run_folder import (
+    LATEST,
+    backup_existing,
+    backup_path,
+    claim_run_folder,
+    create_run_folder,
+    lock_run_dir,
+    point_latest,
+)
 from asr.safe_io import write_whole
 from asr.signals import Terminated
 from asr.subprocesses import is_first_process
@@ -192,7 +194,7 @@ def _new_run_folder(plan: Plan) -> Path:
     if plan.config["run_dir"] is not None:
         return claim_run_folder(plan.config["run_dir"])
     folder = create_run_folder(Path("runs") / plan.job.runtime.choices["recipe"])
-    point_latest(folder, Path("runs") / "latest")
+    point_latest(folder, Path("runs") / LATEST)
     return folder
 
 

@@ -76,7 +76,7 @@ def with_transcripts(
         trials = tune(recognizer, tuned, data_module, dev, unit)
         note = tell(trials, list(dev), run_dir / FOLDER)
         weights: dict[str, Any] = dict(best_of(trials).weights)
-        write_new(run_dir / FOLDER / WEIGHTS, json.dumps(weights, indent=1) + "\n")
+        write_new(run_dir / FOLDER / WEIGHTS, json.dumps({"order": order, **weights}, indent=1) + "\n")
         decoder = _beam(recognizer.head, model, **weights)
         decoder.load_scorers(data_module.tokenizer, normalize)
         return decoder, note
@@ -104,7 +104,7 @@ def saved_search(run_dir: Path, head: object, order: int) -> Decoder | None:
     Args:
         run_dir: maybe a stranger's.
         head: of the run's recognizer.
-        order: of the model.
+        order: of the model, if the file of weights is from before it said so.
 
     Raises:
         ValueError: a file is damaged.
@@ -114,8 +114,11 @@ def saved_search(run_dir: Path, head: object, order: int) -> Decoder | None:
         return None
     weights = read_json(path)
     numbers = isinstance(weights, dict) and all(type(value) in (int, float) for value in weights.values())
-    if not numbers or weights.keys() != {"lm_weight", "token_bonus"}:
-        raise ValueError(f"{path} must hold the numbers lm_weight and token_bonus alone; remove it, or restore it")
+    if not numbers or weights.keys() | {"order"} != {"lm_weight", "token_bonus", "order"}:
+        raise ValueError(
+            f"{path} must hold the numbers lm_weight, token_bonus and order alone; remove it, or restore it"
+        )
+    order = weights.pop("order", order)
     if _model(run_dir, order).is_symlink():
         raise ValueError(f"{_model(run_dir, order)} is a link, which may lead anywhere; put the file in its place")
     _refuse_changed_model(run_dir, order)

@@ -55,6 +55,21 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("+optimizer.lrr=1", ["optimizer.lrr", "Did you mean 'lr'?", "weight_decay"]),
         ("optimizer.lr=-1", ["optimizer", "-1"]),
         ("optimizer.lr=fast", ["optimizer", "fast"]),
+        ("data.max_unreadable=2", ["data.max_unreadable must be in [0, 1]", "2"]),
+        ("data.storage=shar", ["data.storage=shar needs a folder for the shards: data.storage.dir=PATH"]),
+        (
+            "data.storage=shar data.storage.dir=new data.storage.audio=mp3",
+            ["data.storage.audio must be one of", "'mp3'"],
+        ),
+        (
+            "+callbacks.stop={_target_:lightning.pytorch.callbacks.EarlyStopping,monitor:dev/loss}",
+            ["EarlyStopping cannot monitor 'dev/loss'", "allowed: val/wer, val/NAME/wer, val/NAME/cer"],
+        ),
+        (
+            "+callbacks.stop={_target_:lightning.pytorch.callbacks.EarlyStopping,monitor:val/wer,"
+            "check_on_train_epoch_end:true}",
+            ["check_on_train_epoch_end=true would look for a metric too early"],
+        ),
         ("optimiser=adamw", ["optimiser", "Did you mean 'optimizer'?"]),
         ("optimizer=adamm", ["optimizer=adamm", "Did you mean 'adamw'?", "eve"]),
         ("optimizer.lr=inf", ["optimizer.lr", "inf", "finite number"]),

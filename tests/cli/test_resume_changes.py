@@ -10,6 +10,7 @@ import yaml
 
 from asr.plain_data import read_yaml
 from asr.training.checkpoints.files import update_file
+from tests.small_runs import TINY
 
 CHECKPOINT = "/checkpoints/update-000003.ckpt: "
 SINCE = "because of what has changed since it was saved: "
@@ -71,6 +72,32 @@ def groups_after(small_run, folder: Path, *words: str) -> list[dict]:
     assert ended.code == 0, ended.printed
     state = torch.load(update_file(folder / "checkpoints", 6), weights_only=True)
     return state["optimizer_states"][0]["param_groups"]
+
+
+def test_a_rate_that_followed_another_still_does(small_run, tmp_path):
+    words = (*TINY, "optimizer=muon", "trainer.max_steps=3", "decode_test=false", f"run_dir={tmp_path}/run")
+    ended = small_run.run("train", *words)
+    assert ended.code == 0, ended.printed
+    longer = ("trainer.max_steps=6", "optimizer.lr=0.0007", "allow_changes=true")
+    groups = groups_after(small_run, tmp_path / "run", *longer)
+    assert len(groups) > 1
+    assert {group["initial_lr"] for group in groups} == {0.0007}
+
+
+@pytest.mark.parametrize(
+    ("word", "change"),
+    [
+        ("optimizer.lr=0.003", "optimizer.lr: 0.0015 in the run, 0.003 now"),
+        ("encoder.dropout=0.3", "encoder.dropout: 0.1 in the run, 0.3 now"),
+    ],
+)
+def test_a_finished_run_takes_no_change_that_no_update_would_follow(small_run, tmp_path, word, change):
+    folder = small_run.copy(tmp_path / "run")
+    before = content(folder)
+    ended = small_run.run("train", f"resume={folder}", "allow_changes=true", word)
+    assert ended.code == 2, ended.printed
+    assert f"the run has made all its 6 updates, so that nothing would follow {change}" in ended.last_line
+    assert content(folder) == before
 
 
 def test_an_option_that_was_changed_is_that_of_the_restored_optimizer(small_run, tmp_path):

@@ -91,6 +91,11 @@ def test_a_name_that_is_no_folder_name_is_refused(name):
         check_sweep_name(name)
 
 
+def test_the_link_to_the_newest_run_is_no_sweep():
+    with pytest.raises(ConfigError, match=r"sweep\.name: runs/latest leads to the newest run"):
+        check_sweep_name("latest")
+
+
 @pytest.fixture
 def two_gpus(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, "3,GPU-a/b")

@@ -24,7 +24,8 @@ def content(place, name):
 def test_the_run_holds_its_model_its_weights_and_both_results(place):
     assert content(place, "lm/transcripts-3.arpa").startswith("\\data\\")
     weights = json.loads(content(place, "lm/weights.json"))
-    assert weights.keys() == {"lm_weight", "token_bonus"}
+    assert [*weights] == ["order", "lm_weight", "token_bonus"]
+    assert weights.pop("order") == 3
     tried = [line.split("\t") for line in content(place, "lm/tuning.tsv").splitlines()]
     assert tried[0] == ["lm_weight", "token_bonus", "wer", "cer"]
     best = min(tried[1:], key=lambda row: float(row[2]))
@@ -64,6 +65,15 @@ def test_another_model_in_the_place_of_its_own_is_refused(place):
         assert "restore it, or remove transcripts-3.json if it is meant" in printed
     model.with_suffix(".json").unlink()
     place.run("evaluate", "run=changed", "output_dir=changed-model")
+
+
+def test_a_model_that_a_finished_run_is_given_decodes_it_again_too(place):
+    place.run("train", *TINY, *STEPS, "data.transcripts_lm=0", "run_dir=later", "decode_test=false")
+    place.run("train", "resume=later", "data.transcripts_lm=2", "decode_test=true", "allow_changes=true")
+    place.run("evaluate", "run=later", "output_dir=later-again")
+    decoded = (place.folder / "later" / "decode" / "test.hyp.txt").read_text()
+    assert (place.folder / "later-again" / "test.hyp.txt").read_text() == decoded
+    assert "language model" in (place.folder / "later-again" / "test.wer.txt").read_text()
 
 
 def test_a_resumed_run_keeps_its_former_results(place):

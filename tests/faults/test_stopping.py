@@ -14,7 +14,7 @@ EARLY = f"{LIGHTNING}.EarlyStopping"
 REFUSED = {
     "a metric that there is not": (
         f"{{{EARLY}, monitor: nonsense}}",
-        "EarlyStopping cannot monitor 'nonsense'; allowed: val/wer, val/dev/wer, val/dev/cer",
+        "EarlyStopping cannot monitor 'nonsense'; allowed: val/wer, val/NAME/wer, val/NAME/cer",
     ),
     "a metric that may be missing": (f"{{{EARLY}, monitor: val/other/wer, strict: false}}", "cannot monitor"),
     "a metric of another set": (f"{{{EARLY}, monitor: val/test/wer}}", "cannot monitor 'val/test/wer'"),

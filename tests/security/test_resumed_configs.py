@@ -11,7 +11,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from asr.cli.config.resuming import recorded_data, recorded_overrides, unaccepted
+from asr.cli.config.changes import unaccepted
+from asr.cli.config.resuming import recorded_data, recorded_overrides
 from asr.cli.errors import ConfigError
 from asr.plain_data import MAX_BYTES, read_yaml
 from tests.security.hostile_pickle import write_hostile_pickle

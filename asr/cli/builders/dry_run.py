@@ -29,6 +29,7 @@ from asr.cli.builders.parts import (
     part,
 )
 from asr.cli.builders.scoring import scoring_unit, transcripts_lm
+from asr.cli.builders.storage import shard_storage
 from asr.cli.builders.trainer import build_trainer
 from asr.cli.builders.trial_updates import try_optimizers, try_schedule
 from asr.cli.config.bounds import MAX_CPU_S, bounded
@@ -44,6 +45,8 @@ from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.initial_weights import freeze
 from asr.training.processes import is_started_as_rank
 from asr.training.resuming.changed_updates import small_parameters
+from asr.training.stopping import check_monitors
+from asr.training.unreadable import check_share
 from asr.training.weights import check_kind
 
 NEEDING_LOGGER = (LearningRateMonitor, DeviceStatsMonitor)
@@ -89,6 +92,7 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     callbacks = build_callbacks(config, Path("runs"))
     if not any(config["logger"].values()) and any(isinstance(c, NEEDING_LOGGER) for c in callbacks):
         raise ConfigError("callbacks: LearningRateMonitor and DeviceStatsMonitor need a logger, such as logger=csv")
+    check_monitors(callbacks)
     if config["callbacks"].get("checkpoints") is None:
         raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
     _check_weights(config)
@@ -101,8 +105,11 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     part(config, "data.prepare")
     check_init(config)
     data = build_data_parts(config, kept_tokenizer(config, begun))
-    if isinstance(data.perturb, Acoustics) and begun is None:  # of a stranger's run they may be anybody's recordings
-        data.perturb.check_files(data.features.sampling_rate_hz)
+    check_share(config["data"].get("max_unreadable", 0))
+    if begun is None:  # of a stranger's run they may be anybody's folders
+        shard_storage(config["data"].get("storage"), data.features)
+        if isinstance(data.perturb, Acoustics):
+            data.perturb.check_files(data.features.sampling_rate_hz)
     scoring_unit(config)
     transcripts_lm(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)

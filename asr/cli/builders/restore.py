@@ -181,10 +181,12 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         chosen = decoder or build_decoder(config)
         check_decoder(chosen, recognizer.head)
         lacking = ""
-        if decoder is None and with_lm and (order := transcripts_lm(config)):
-            own = saved_search(checkpoint.path.absolute().parent.parent, recognizer.head, order)
+        order, folder = transcripts_lm(config), checkpoint.path.absolute().parent
+        # the model may have been asked for when the run was resumed, after the best checkpoint was saved
+        if decoder is None and with_lm and (order or folder.name == "checkpoints"):
+            own = saved_search(folder.parent, recognizer.head, order)
             chosen = own or chosen
-            lacking = "" if own else LACKING
+            lacking = LACKING if order and own is None else ""
     if isinstance(chosen, LoadsScorers):
         try:
             chosen.load_scorers(tokenizer, text)

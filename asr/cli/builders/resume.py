@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from asr.cli.builders.parts import DataParts, build_module, build_update_parts
-from asr.cli.config.resuming import changes, refuse_changes, saved_config, unaccepted
+from asr.cli.config.changes import changes, refuse_changes, unaccepted
+from asr.cli.config.resuming import saved_config
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
@@ -30,6 +31,8 @@ DECIDING = {
     "schedule": ("schedule", "optimizer", "parameter_rules"),
 }
 MOST_NAMED = 4  # changes
+# keys that act when all updates are done
+LATE = ("decoder", "data.transcripts_lm", "trainer.max_steps", "trainer.max_epochs", "schedule.max_steps")
 
 console = PlainConsole(quiet=not is_first_process())
 
@@ -123,6 +126,7 @@ def accepted_changes(
     found = new = changes(saved_config(folder), config)
     if checkpoint is not None:
         found = _changes_since(checkpoint, config, parts, prepared)
+        _refuse_late(found, config, checkpoint)
         new = unaccepted(found, folder)
     refuse_changes(new, bool(config["allow_changes"]))
     if checkpoint is not None:
@@ -136,6 +140,16 @@ def accepted_changes(
     for change in found:
         console.print_line(f"changed since the run was started: {change}")
     return found
+
+
+def _refuse_late(found: Collection[str], config: Mapping[str, Any], checkpoint: LoadedCheckpoint) -> None:
+    """Refuse changes that no update could follow: the run would be named after what it was never trained with."""
+    late = [change for change in found if not is_within(change.partition(":")[0], LATE)]
+    if late and checkpoint.update == config["trainer"]["max_steps"]:
+        raise ConfigError(
+            f"resume: the run has made all its {checkpoint.update} updates, so that nothing would follow {late[0]}; "
+            "give more updates by trainer.max_steps, leave the change out, or start a new run"
+        )
 
 
 def _refuse_foreign_recordings(parts: DataParts, recorded: object, typed: Collection[str]) -> None:

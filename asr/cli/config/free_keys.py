@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from asr.cli.config.resuming import FREE
+from asr.cli.config.changes import FREE
 from asr.nested import at
 
 # a resumption may change these, but with them the result

@@ -18,40 +18,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
-from asr.nested import at, flatten, is_within
+from asr.nested import at
 from asr.plain_data import MAX_BYTES, check_plain, read_yaml
-from asr.run_folder import ACCEPTED, DATA_RECORD, check_run_folder
-from asr.safe_io import check_regular_file, named_path, write_whole
+from asr.run_folder import DATA_RECORD, check_run_folder
+from asr.safe_io import check_regular_file, named_path
 
-# what may differ between a run and its resumption: where and how fast, not what is trained
-FREE = (
-    "init",  # refused when typed: a resumed run has weights of its own
-    "resume",
-    "allow_changes",
-    "resume_logger",
-    "run_dir",
-    "recipes_dir",
-    "sweep",
-    "decode_test",
-    "torch_threads",
-    "find_batch_size",
-    "weights",
-    "decode",
-    "logger",
-    "callbacks",
-    "data.dir",
-    "data.workers",
-    "data.num_jobs",
-    "data.max_unreadable",
-    "trainer.devices",
-    "trainer.num_nodes",
-    "trainer.strategy",
-    "trainer.peer_timeout_s",
-    "trainer.step_in_backward",
-    "trainer.log_every_n_steps",
-    "trainer.enable_progress_bar",
-)
-AVERAGES = "callbacks.averaging"  # of weights: they would be others from here on
 # the user's decisions at this start, which a folder cannot make
 TYPED_ONLY = ("resume", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
@@ -125,13 +96,27 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
         _refuse_destinations(saved, typed, defaults)
     scalars = {key: value for key, value in own.items() if key not in ("defaults", "hydra")}
     node = scalars | saved | {key: own.get(key) for key in TYPED_ONLY}
+    _follow(node, saved, typed)
+    defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
+    ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": own["hydra"], **node})
+
+
+def _follow(node: dict[str, Any], saved: Mapping[str, Any], typed: set[str]) -> None:
+    """Let values that followed another option when the run began follow what is typed for it now."""
     if typed & {"trainer.max_steps", "trainer.max_epochs"} and at(saved, "schedule", "max_steps") == at(
         saved, "trainer", "max_steps"
     ):
-        # the horizon of the schedule was that of the run, and still is
         node["schedule"] = {**saved["schedule"], "max_steps": "${trainer.max_steps}"}
-    defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
-    ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": own["hydra"], **node})
+    rules = at(saved, "parameter_rules", "rules")
+    if "optimizer.lr" in typed and isinstance(rules, list):
+        lr = at(saved, "optimizer", "lr")
+        followed = [
+            {**rule, "optimizer": {**rule["optimizer"], "lr": "${optimizer.lr}"}}
+            if lr is not None and at(rule, "optimizer", "lr") == lr
+            else rule
+            for rule in rules
+        ]
+        node["parameter_rules"] = {**saved["parameter_rules"], "rules": followed}
 
 
 def _refuse_destinations(saved: Mapping[str, Any], typed: set[str], defaults: Mapping[str, Any]) -> None:
@@ -195,7 +180,7 @@ def _with_remedy(remedy: str) -> Iterator[None]:
         raise ConfigError(f"resume: {error}; {remedy}") from None
 
 
-def _read_texts(path: Path, remedy: str) -> list[str]:
+def read_texts(path: Path, remedy: str) -> list[str]:
     """Return the list of texts in a file.
 
     Raises:
@@ -235,60 +220,5 @@ def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
     """
     now = [word for word in words if override_key(word) not in TYPED_ONLY]
     typed = {override_key(word) for word in now}
-    saved = _read_texts(folder / "overrides.yaml", "write [] into it: the words are only shown")
+    saved = read_texts(folder / "overrides.yaml", "write [] into it: the words are only shown")
     return [*(word for word in saved if override_key(word) not in typed), *now]
-
-
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two configs, as sentences; where and how fast may differ."""
-    old, new = flatten(before), flatten(now)
-    keys = [key for key in sorted(old | new) if is_within(key, (AVERAGES,)) or not is_within(key, FREE)]
-    return [
-        f"{key}: {old.get(key, 'absent')!r} in the run, {new.get(key, 'absent')!r} now"
-        for key in keys
-        if old.get(key, "absent") != new.get(key, "absent")
-    ]
-
-
-def unaccepted(found: Sequence[str], folder: Path) -> list[str]:
-    """Return those changes since a checkpoint that the user has not accepted for the run, with both of their values.
-
-    Raises:
-        ConfigError: the record of what was accepted cannot be read.
-    """
-    path = folder / ACCEPTED
-    accepted = _read_texts(path, "remove it, and accept changes again") if path.exists() else []
-    return [change for change in found if change not in accepted]
-
-
-def record_accepted(folder: Path, found: Sequence[str]) -> None:
-    """Write the changes that the user has accepted, so that a resumption before the next checkpoint knows them.
-
-    Earlier ones that a checkpoint holds by now are left out.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    write_whole(folder / ACCEPTED, yaml.safe_dump(list(found)))
-
-
-def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether a config says something new that a run's folder should hold: free keys, such as weights, too."""
-    old, new = (
-        {key: value for key, value in flatten(config).items() if key.partition(".")[0] not in TYPED_ONLY}
-        for config in (saved, now)
-    )
-    return old != new
-
-
-def refuse_changes(found: list[str], anyway: bool) -> None:
-    """Refuse changes that were not asked for.
-
-    Raises:
-        ConfigError: something has changed, without ``allow_changes=true``.
-    """
-    if found and not anyway:
-        refused = ConfigError("resume: the config or the data have changed since the run was started:")
-        for line in (*(f"  {change}" for change in found), "Undo the changes, or accept them with allow_changes=true."):
-            refused.add_note(line)
-        raise refused

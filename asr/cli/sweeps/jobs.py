@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from asr.cli.config.changes import FREE
 from asr.cli.config.effects import JOB_VARIABLE
-from asr.cli.config.resuming import FREE
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.gpus import claimed_gpus
@@ -29,7 +29,7 @@ from asr.cli.sweeps.slurm import queue_again
 from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import at, flatten, is_within
-from asr.run_folder import check_run_folder
+from asr.run_folder import LATEST, check_run_folder
 from asr.safe_io import check_inside, lock, open_inside
 from asr.signals import TRY_AGAIN, Terminated
 from asr.subprocesses import die_with_parent
@@ -55,10 +55,12 @@ def check_sweep_name(name: object, key: str = "sweep.name") -> None:
         key: that it was given as.
 
     Raises:
-        ConfigError: it holds more than letters, digits and ``_ . + -``.
+        ConfigError: it holds more than letters, digits and ``_ . + -``, or is that of the link to the newest run.
     """
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigError(f"{key} must be letters, digits and _ . + -, as in first-try, given {name!r}")
+    if name == LATEST:
+        raise ConfigError(f"{key}: runs/{LATEST} leads to the newest run; give the sweep another name")
 
 
 def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:

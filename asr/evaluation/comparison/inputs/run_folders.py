@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from asr.evaluation.comparison.inputs.naming import BUDGET, MAX_KEY, SEED, FreeKeys, Systems
+from asr.evaluation.comparison.inputs.differences import changed_runs, different_data, different_files
+from asr.evaluation.comparison.inputs.naming import BUDGET, SEED, FreeKeys, Systems
 from asr.evaluation.comparison.inputs.run_files import MAX_UTTERANCES, read_curves, read_errors
-from asr.evaluation.comparison.inputs.runs import MAX_SETS, Cost, Curve, Run, SetErrors
+from asr.evaluation.comparison.inputs.runs import MAX_SETS, Cost, Curve, FinishedRun, Run, SetErrors, StartedRun
 from asr.evaluation.formatting import count, shortened, shortlist
 from asr.evaluation.report import check_set_name
 from asr.evaluation.wer import RATE_NAMES, Unit
 from asr.nested import at, flatten, number_at
 from asr.plain_data import read_json, read_yaml
-from asr.run_folder import INIT_RECORD
 
 MAX_SENTENCES = 20  # notes of a run, and problems of its files
 MAX_SENTENCE = 1000  # characters
@@ -41,27 +41,6 @@ class ReadRuns:
     failed: list[tuple[str, int]]
 
 
-@dataclass(frozen=True)
-class _Start:
-    """What a run's folder says of its start."""
-
-    folder: Path
-    typed: list[str]
-    config: dict[str, Any]
-    seed: int
-    unit: Unit
-
-
-@dataclass(frozen=True)
-class _Files(_Start):
-    """The contents of the folder of a finished run."""
-
-    summary: dict[str, Any]
-    sets: dict[str, SetErrors]
-    curves: dict[str, Curve]
-    problems: list[str]
-
-
 def read_runs(
     folders: Sequence[Path], free: FreeKeys = lambda config: (), failed_folders: Collection[Path] = ()
 ) -> ReadRuns:
@@ -72,8 +51,8 @@ def read_runs(
         free: tells of each config which keys do not change the result.
         failed_folders: of runs that failed by themselves; others without a summary still run, or may be resumed.
     """
-    read: list[_Files] = []
-    failed: list[_Start] = []
+    read: list[FinishedRun] = []
+    failed: list[StartedRun] = []
     problems, num_tuning = [], 0
     for folder in folders:
         try:
@@ -102,11 +81,11 @@ def read_runs(
     if num_tuning:
         what = "without results on test sets (decode_test=false), as those are that choose settings"
         notes[f"left out: {count(num_tuning, 'run')} {what}"] = None
-    differ = [*_different_data(read), *_different_files(read)]
+    differ = [*different_data(read), *different_files(read), *changed_runs(read, free)]
     return ReadRuns(runs, [*problems, *left_out, *systems.problems, *differ], list(notes), lost)
 
 
-def _read_start(folder: Path) -> _Start:
+def _read_start(folder: Path) -> StartedRun:
     config, typed = read_yaml(folder / "config.yaml"), read_yaml(folder / "overrides.yaml") or []
     seed = at(config, SEED)
     if not isinstance(config, dict):
@@ -115,10 +94,10 @@ def _read_start(folder: Path) -> _Start:
         raise ValueError("overrides.yaml is not a list of overrides")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"seed must be an integer in config.yaml, given {seed!r}")
-    return _Start(folder, typed, config, seed, _unit(config, None))
+    return StartedRun(folder, typed, config, seed, _unit(config, None))
 
 
-def _read(start: _Start) -> _Files:
+def _read(start: StartedRun) -> FinishedRun:
     folder = start.folder
     summary = read_json(folder / SUMMARY)
     if not isinstance(summary, dict):
@@ -134,7 +113,7 @@ def _read(start: _Start) -> _Files:
     except (ValueError, OSError) as error:
         problems.append(f"{folder}: no curves: {error}")
     scored = replace(start, unit=unit)
-    return _Files(**vars(scored), summary=summary, sets=sets, curves=curves, problems=problems)
+    return FinishedRun(**vars(scored), summary=summary, sets=sets, curves=curves, problems=problems)
 
 
 def _unit(config: Any, tested: Any) -> Unit:
@@ -173,7 +152,7 @@ def _read_sets(folder: Path, tested: Any, text: tuple[str, ...], unit: Unit) -> 
     return sets, problems
 
 
-def _run(files: _Files, system: str) -> Run:
+def _run(files: FinishedRun, system: str) -> Run:
     return Run(
         folder=files.folder,
         system=system,
@@ -189,7 +168,7 @@ def _run(files: _Files, system: str) -> Run:
     )
 
 
-def _wers_by_weights(files: _Files) -> dict[str, dict[str, float]]:
+def _wers_by_weights(files: FinishedRun) -> dict[str, dict[str, float]]:
     """Return the WERs with all weights that the test sets were decoded with, if there are several."""
     decoded = files.config.get("decode")
     if not isinstance(decoded, list) or len(decoded) < 2:
@@ -201,7 +180,7 @@ def _wers_by_weights(files: _Files) -> dict[str, dict[str, float]]:
     return found
 
 
-def _cost(files: _Files) -> Cost:
+def _cost(files: FinishedRun) -> Cost:
     summary = files.summary
     num_updates = number_at(files.config, *BUDGET.split("."))
     logged = max((curve.updates[-1] for curve in files.curves.values()), default=0)
@@ -226,7 +205,9 @@ def _cost(files: _Files) -> Cost:
     )
 
 
-def _of_one_unit(read: list[_Files], failed: list[_Start]) -> tuple[list[_Files], list[_Start], list[str]]:
+def _of_one_unit(
+    read: list[FinishedRun], failed: list[StartedRun]
+) -> tuple[list[FinishedRun], list[StartedRun], list[str]]:
     """Return the finished and the failed runs that are scored in one unit, and a message if others are left out.
 
     The unit of most finished runs decides; in a tie, that of the first run.
@@ -245,50 +226,3 @@ def _of_one_unit(read: list[_Files], failed: list[_Start]) -> tuple[list[_Files]
         "(runs=[FOLDER,FOLDER]), or train all with the same data.scoring_unit"
     )
     return [files for files in read if files.unit == unit], [one for one in failed if one.unit == unit], [message]
-
-
-def _different_data(read: Sequence[_Files]) -> list[str]:
-    """Return a message if runs had different data; systems may have tokenizers of their own."""
-    folders = defaultdict(list)
-    for files in read:
-        folders[shortened(str(at(files.summary, "data")).partition("/")[0], MAX_KEY)].append(files.folder)
-    if len(folders) < 2:
-        return []
-    parts = "; ".join(f"{data}: {shortlist(found)}" for data, found in folders.items())
-    return [f"the runs were trained on different data; they are compared on the test sets that they share ({parts})"]
-
-
-def _different_files(read: Sequence[_Files]) -> list[str]:
-    """Return messages on files that were others for some runs, though the configs name them by the same path."""
-    messages = []
-    for what, keys, digest_of in (
-        ("the model that they start from", ("init.path",), _initial_model),
-        ("noise and rooms", ("augment.audio.noise.folder", "augment.audio.room.folder"), _noise),
-    ):
-        found: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
-        for files in read:
-            if digest := digest_of(files):
-                named = {key: at(files.config, *key.split(".")) for key in keys}
-                words = (f"{key}={path}" for key, path in named.items() if path is not None)
-                found[shortened(" ".join(words), MAX_SENTENCE)][shortened(digest, MAX_KEY)].append(files.folder)
-        messages += [
-            f"{words}: {what} changed between runs, which are compared as if they had used the same "
-            f"({'; '.join(shortlist(folders) for folders in contents.values())})"
-            for words, contents in found.items()
-            if len(contents) > 1
-        ]
-    return messages
-
-
-def _initial_model(files: _Files) -> str:
-    """Return the digest of the file that a run starts from; empty if it is not known."""
-    if not (files.folder / INIT_RECORD).is_file():
-        return ""
-    try:
-        return str(at(read_json(files.folder / INIT_RECORD), "sha256") or "")
-    except (ValueError, OSError):
-        return ""
-
-
-def _noise(files: _Files) -> str:
-    return str(at(files.summary, "noise") or "")

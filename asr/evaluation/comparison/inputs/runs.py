@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from asr.evaluation.wer import Unit
 
@@ -110,3 +111,24 @@ class Run:
     target_wer: float | None = None
     wers_by_weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     unit: Unit = "word"
+
+
+@dataclass(frozen=True)
+class StartedRun:
+    """What a run's folder says of its start."""
+
+    folder: Path
+    typed: list[str]
+    config: dict[str, Any]
+    seed: int
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class FinishedRun(StartedRun):
+    """The contents of the folder of a finished run."""
+
+    summary: dict[str, Any]
+    sets: dict[str, SetErrors]
+    curves: dict[str, Curve]
+    problems: list[str]

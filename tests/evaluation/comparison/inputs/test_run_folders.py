@@ -189,6 +189,22 @@ def test_noise_that_was_replaced_between_runs_is_said_but_not_noise_of_their_own
     )
 
 
+def test_a_run_that_was_resumed_with_other_options_is_said(tmp_path):
+    runs = [write_run(tmp_path / name, f"seed={seed}") for seed, name in enumerate("ab", start=1)]
+    for folder, change in zip(runs, ("seed: 1", "run_dir: elsewhere"), strict=True):
+        text = (folder / "config.yaml").read_text()
+        (folder / "config.backup1.yaml").write_text(f"{text}\n{change}\n" if change not in text else text)
+    assert read_runs(runs, free).problems == []
+    before = yaml.safe_load((runs[1] / "config.yaml").read_text())
+    before["optimizer"]["lr"], before["trainer"]["max_steps"] = 0.5, 50
+    (runs[1] / "config.backup2.yaml").write_text(yaml.safe_dump(before))
+    (runs[1] / "config.backup3.yaml").write_bytes(b"\xff")
+    assert the_problem(*runs) == (
+        f"{runs[1]} was resumed with other options than it was begun with, and is compared by the last "
+        "(optimizer.lr: 0.5 / 0.001; trainer.max_steps: 50 / 100)"
+    )
+
+
 def test_a_model_to_start_from_that_was_replaced_between_runs_is_said(tmp_path):
     def run(name, content):
         folder = write_run(tmp_path / name, f"seed={len(name)}", config={"init": {"path": "first"}})

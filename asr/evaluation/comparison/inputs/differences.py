@@ -1,0 +1,102 @@
+"""What runs that are compared do not have in common: data, files by one path, and options that changed on the way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.evaluation.comparison.inputs.naming import MAX_KEY, NUM_KEYS, SEED, FreeKeys
+from asr.evaluation.comparison.inputs.runs import FinishedRun
+from asr.evaluation.formatting import shortened, shortlist
+from asr.nested import at, flatten, is_within
+from asr.plain_data import read_json, read_yaml
+from asr.run_folder import INIT_RECORD
+
+MAX_PATHS = 1000  # characters
+MAX_BACKUPS = 20  # of a config
+
+
+def different_data(read: Sequence[FinishedRun]) -> list[str]:
+    """Return a message if runs had different data; systems may have tokenizers of their own."""
+    folders = defaultdict(list)
+    for files in read:
+        folders[shortened(str(at(files.summary, "data")).partition("/")[0], MAX_KEY)].append(files.folder)
+    if len(folders) < 2:
+        return []
+    parts = "; ".join(f"{data}: {shortlist(found)}" for data, found in folders.items())
+    return [f"the runs were trained on different data; they are compared on the test sets that they share ({parts})"]
+
+
+def different_files(read: Sequence[FinishedRun]) -> list[str]:
+    """Return messages on files that were others for some runs, though the configs name them by the same path."""
+    messages = []
+    for what, keys, digest_of in (
+        ("the model that they start from", ("init.path",), _initial_model),
+        ("noise and rooms", ("augment.audio.noise.folder", "augment.audio.room.folder"), _noise),
+    ):
+        found: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
+        for files in read:
+            if digest := digest_of(files):
+                named = {key: at(files.config, *key.split(".")) for key in keys}
+                words = (f"{key}={path}" for key, path in named.items() if path is not None)
+                found[shortened(" ".join(words), MAX_PATHS)][shortened(digest, MAX_KEY)].append(files.folder)
+        messages += [
+            f"{words}: {what} changed between runs, which are compared as if they had used the same "
+            f"({'; '.join(shortlist(folders) for folders in contents.values())})"
+            for words, contents in found.items()
+            if len(contents) > 1
+        ]
+    return messages
+
+
+def changed_runs(read: Sequence[FinishedRun], free: FreeKeys) -> list[str]:
+    """Return messages on runs that were resumed with another config than they were begun with."""
+    messages = []
+    for files in read:
+        now, changed = _trained(files.config, free), dict[str, str]()
+        for path in sorted(files.folder.glob("config.backup*.yaml"))[:MAX_BACKUPS]:
+            before = _backup(path)
+            was = {} if before is None else _trained(before, free)
+            # keys of one of them alone may be of another version of this program
+            for key in sorted(key for key in now.keys() & was.keys() if was[key] != now[key]):
+                values = (shortened(str(value), MAX_KEY) for value in (was[key], now[key]))
+                changed.setdefault(key, f"{shortened(key, MAX_KEY)}: {' / '.join(values)}")
+        if changed:
+            texts = [*changed.values()]
+            more = f"; and {len(texts) - NUM_KEYS} more" if len(texts) > NUM_KEYS else ""
+            messages.append(
+                f"{files.folder} was resumed with other options than it was begun with, and is compared by the last "
+                f"({'; '.join(texts[:NUM_KEYS])}{more})"
+            )
+    return messages
+
+
+def _backup(path: Path) -> dict[str, Any] | None:
+    """Return a former config; None if it is damaged."""
+    try:
+        config = read_yaml(path)
+    except (ValueError, OSError):
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def _trained(config: Mapping[str, Any], free: FreeKeys) -> dict[str, Any]:
+    """Return the values of a config that can change the result of its run, by key."""
+    own = (*free(config), SEED)
+    return {key: value for key, value in flatten(config).items() if not is_within(key, own)}
+
+
+def _initial_model(files: FinishedRun) -> str:
+    """Return the digest of the file that a run starts from; empty if it is not known."""
+    if not (files.folder / INIT_RECORD).is_file():
+        return ""
+    try:
+        return str(at(read_json(files.folder / INIT_RECORD), "sha256") or "")
+    except (ValueError, OSError):
+        return ""
+
+
+def _noise(files: FinishedRun) -> str:
+    return str(at(files.summary, "noise") or "")
