@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.cli.builders.parts import DataParts, build_module, build_update_parts
-from asr.cli.config.changes import changes, refuse_changes, unaccepted
+from asr.cli.config.changes import ABSENT, changes, refuse_changes, unaccepted
 from asr.cli.config.resuming import saved_config
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
@@ -126,7 +126,8 @@ def accepted_changes(
     found = new = changes(saved_config(folder), config)
     if checkpoint is not None:
         found = _changes_since(checkpoint, config, parts, prepared)
-        _refuse_late(found, config, checkpoint)
+        if checkpoint.update == config["trainer"]["max_steps"]:
+            _refuse_late(found, checkpoint.update)
         new = unaccepted(found, folder)
     refuse_changes(new, bool(config["allow_changes"]))
     if checkpoint is not None:
@@ -142,12 +143,13 @@ def accepted_changes(
     return found
 
 
-def _refuse_late(found: Collection[str], config: Mapping[str, Any], checkpoint: LoadedCheckpoint) -> None:
+def _refuse_late(found: Collection[str], num_updates: int) -> None:
     """Refuse changes that no update could follow: the run would be named after what it was never trained with."""
-    late = [change for change in found if not is_within(change.partition(":")[0], LATE)]
-    if late and checkpoint.update == config["trainer"]["max_steps"]:
+    # a key that the run lacks is of a later version of this program
+    known = [change for change in found if f": {ABSENT!r} in the run" not in change]
+    if late := [change for change in known if not is_within(change.partition(":")[0], LATE)]:
         raise ConfigError(
-            f"resume: the run has made all its {checkpoint.update} updates, so that nothing would follow {late[0]}; "
+            f"resume: the run has made all its {num_updates} updates, so that nothing would follow {late[0]}; "
             "give more updates by trainer.max_steps, leave the change out, or start a new run"
         )
 

@@ -42,6 +42,7 @@ FREE = (
     "trainer.log_every_n_steps",
     "trainer.enable_progress_bar",
 )
+ABSENT = "absent"  # what a config that lacks a key is said to have there
 AVERAGES = "callbacks.averaging"  # of weights: they would be others from here on
 
 
@@ -50,9 +51,9 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     old, new = flatten(before), flatten(now)
     keys = [key for key in sorted(old | new) if is_within(key, (AVERAGES,)) or not is_within(key, FREE)]
     return [
-        f"{key}: {old.get(key, 'absent')!r} in the run, {new.get(key, 'absent')!r} now"
+        f"{key}: {old.get(key, ABSENT)!r} in the run, {new.get(key, ABSENT)!r} now"
         for key in keys
-        if old.get(key, "absent") != new.get(key, "absent")
+        if old.get(key, ABSENT) != new.get(key, ABSENT)
     ]
 
 
