@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.evaluation.comparison.inputs.naming import MAX_KEY, NUM_KEYS, SEED, FreeKeys
+from asr.evaluation.comparison.inputs.naming import MAX_KEY, NUM_KEYS, FreeKeys
 from asr.evaluation.comparison.inputs.runs import FinishedRun
 from asr.evaluation.formatting import shortened, shortlist
 from asr.nested import at, flatten, is_within
@@ -83,8 +83,8 @@ def _backup(path: Path) -> dict[str, Any] | None:
 
 
 def _trained(config: Mapping[str, Any], free: FreeKeys) -> dict[str, Any]:
-    """Return the values of a config that can change the result of its run, by key."""
-    own = (*free(config), SEED)
+    """Return the values of a config that can change the result of its run, the seed too, by key."""
+    own = free(config)
     return {key: value for key, value in flatten(config).items() if not is_within(key, own)}
 
 

@@ -196,12 +196,12 @@ def test_a_run_that_was_resumed_with_other_options_is_said(tmp_path):
         (folder / "config.backup1.yaml").write_text(f"{text}\n{change}\n" if change not in text else text)
     assert read_runs(runs, free).problems == []
     before = yaml.safe_load((runs[1] / "config.yaml").read_text())
-    before["optimizer"]["lr"], before["trainer"]["max_steps"] = 0.5, 50
+    before["optimizer"]["lr"], before["trainer"]["max_steps"], before["seed"] = 0.5, 50, 7
     (runs[1] / "config.backup2.yaml").write_text(yaml.safe_dump(before))
     (runs[1] / "config.backup3.yaml").write_bytes(b"\xff")
     assert the_problem(*runs) == (
         f"{runs[1]} was resumed with other options than it was begun with, and is compared by the last "
-        "(optimizer.lr: 0.5 / 0.001; trainer.max_steps: 50 / 100)"
+        "(optimizer.lr: 0.5 / 0.001; seed: 7 / 2; trainer.max_steps: 50 / 100)"
     )
 
 
