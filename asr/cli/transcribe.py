@@ -142,9 +142,9 @@ def _missing(targets: Targets, folder: Path, record: TranscriptRecord) -> tuple[
     for file, paths in targets.items():
         try:
             there = [_is_there(path, folder) for path in paths.values()]
-            if any(there) and record.is_of_another(_name_of(paths, folder), file):
+            if any(there) and (why := record.why_not_of(_name_of(paths, folder), file)):
                 which = shortened(next(path for path, is_there in zip(paths.values(), there, strict=True) if is_there))
-                blocked.append((file, f"{which} is of another recording; remove it, or name another output_dir"))
+                blocked.append((file, f"{which} {why}; remove it, or name another output_dir"))
             elif not all(there):
                 todo.append(file)
         except ValueError as error:

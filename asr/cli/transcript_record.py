@@ -79,12 +79,16 @@ class TranscriptRecord:
                 f"output_dir: {self.path} is no record of transcripts ({error}); remove it, or name another folder"
             ) from None
 
-    def is_of_another(self, name: str, recording: Path) -> bool:
-        """Return whether a transcript is known to be of another recording than this one."""
+    def why_not_of(self, name: str, recording: Path) -> str:
+        """Return why a file that is there is no transcript of this recording; empty if it is one."""
+        if name not in self.known and self.path.exists():
+            self._read()  # another process may have written it since
+        if name not in self.known:
+            return f"was not written by asr-transcribe, as {NAME} of that folder does not name it"
         try:
-            return name in self.known and self.known[name] != file_content(recording)
+            return "" if self.known[name] == file_content(recording) else "is of another recording"
         except OSError:  # which reading it will tell
-            return False
+            return ""
 
     def add(self, name: str, recording: Path) -> None:
         """Record a recording whose transcript is about to be written."""

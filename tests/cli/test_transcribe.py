@@ -146,12 +146,26 @@ def test_what_is_in_the_way_of_one_transcript_is_told_and_the_others_are_written
 
 
 def test_a_link_to_a_transcript_is_one(small_run, folder):
-    (folder / "out").mkdir()
+    words = ("audio=audio/short.flac", "output_dir=out", "output_format=txt")
+    transcribe(small_run, folder, *words)
+    (folder / "out" / "short.txt").rename(folder / "mine.txt")
     (folder / "mine.txt").write_text("mine")
     (folder / "out" / "short.txt").symlink_to(folder / "mine.txt")
-    words = ("audio=audio/short.flac", "output_dir=out", "output_format=txt")
     assert transcribe(small_run, folder, *words).splitlines() == ["1 of 1 files have their transcripts already"]
     assert (folder / "mine.txt").read_text() == "mine"
+
+
+def test_a_text_beside_a_recording_is_not_its_transcript(small_run, folder):
+    reference = folder / "audio" / "short.txt"
+    reference.write_text("what was really said")
+    words = ("audio=audio", "output_dir=audio", "output_format=txt")
+    for done in ("transcripts of 2 files", "2 of 3 files have their transcripts already"):
+        printed = transcribe(small_run, folder, *words, code=1)
+        assert (
+            "short.txt' was not written by asr-transcribe, as .asr-transcribe.jsonl of that folder does not" in printed
+        )
+        assert done in printed
+    assert reference.read_text() == "what was really said"
 
 
 def test_a_transcript_that_would_be_a_folder_too_is_refused(small_run, folder):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +55,15 @@ def changed_runs(read: Sequence[FinishedRun], free: FreeKeys) -> list[str]:
     """Return messages on runs that were resumed with another config than they were begun with."""
     messages = []
     for files in read:
-        now, changed = _trained(files.config, free), dict[str, str]()
+        now, changed = flatten(files.config), dict[str, str]()
         for path in sorted(files.folder.glob("config.backup*.yaml"))[:MAX_BACKUPS]:
             before = _backup(path)
-            was = {} if before is None else _trained(before, free)
+            was, without_effect = flatten(before), {*free(files.config)} & {*free(before)}
             # keys of one of them alone may be of another version of this program
             for key in sorted(key for key in now.keys() & was.keys() if was[key] != now[key]):
                 values = (shortened(str(value), MAX_KEY) for value in (was[key], now[key]))
-                changed.setdefault(key, f"{shortened(key, MAX_KEY)}: {' / '.join(values)}")
+                if not is_within(key, without_effect):
+                    changed.setdefault(key, f"{shortened(key, MAX_KEY)}: {' / '.join(values)}")
         if changed:
             texts = [*changed.values()]
             more = f"; and {len(texts) - NUM_KEYS} more" if len(texts) > NUM_KEYS else ""
@@ -73,19 +74,13 @@ def changed_runs(read: Sequence[FinishedRun], free: FreeKeys) -> list[str]:
     return messages
 
 
-def _backup(path: Path) -> dict[str, Any] | None:
-    """Return a former config; None if it is damaged."""
+def _backup(path: Path) -> dict[str, Any]:
+    """Return a former config; empty if it is damaged."""
     try:
         config = read_yaml(path)
     except (ValueError, OSError):
-        return None
-    return config if isinstance(config, dict) else None
-
-
-def _trained(config: Mapping[str, Any], free: FreeKeys) -> dict[str, Any]:
-    """Return the values of a config that can change the result of its run, the seed too, by key."""
-    own = free(config)
-    return {key: value for key, value in flatten(config).items() if not is_within(key, own)}
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def _initial_model(files: FinishedRun) -> str:
