@@ -52,7 +52,7 @@ def prepare_custom(
         raise ValueError("recipe custom needs your recordings: data.source=PATH of a TSV or of lhotse manifests")
     for name, fraction in (("dev_fraction", dev_fraction), ("test_fraction", test_fraction)):
         if not 0 < fraction < 0.5:
-            raise ValueError(f"data.prepare.{name} must be between 0 and 0.5, given {fraction}")
+            raise ValueError(f"data.prepare.{name} must be above 0 and below 0.5, given {fraction}")
     imported = import_manifests(named_path(source), num_jobs=num_processes(num_jobs))
     _refuse_useless(source, imported)
     segments = {split: list(found.supervisions) for split, found in imported.splits.items()}

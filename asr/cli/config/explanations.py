@@ -143,6 +143,9 @@ def _explain_key(key: str, config_name: str) -> str:
     if not parent and (folder / key).is_dir() and key not in (used := used_groups(config_name, folder)):
         return f"{key}: asr-{config_name} has no group {key}. Its groups: {', '.join(used) or 'none'}."
     known = known_keys(config_name, folder, parent)
+    if known is None and parent in used_groups(config_name, folder):
+        allowed = ", ".join(choices(folder, parent))
+        return f"{key}: this needs {parent}=… too, of which none is chosen. Allowed: {allowed}."
     if known is None:
         return _explain_key(parent, config_name) if parent else f"{key}: there is no such key"
     if parent == "trainer":
