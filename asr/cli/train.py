@@ -282,7 +282,9 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
                 plan.prepared,
                 run_dir,
                 loggers,
-                training=watch.read() | ({} if checkpoint is None else {"resumed_after": checkpoint.update}),
+                training=watch.read()
+                | ({} if checkpoint is None else {"resumed_after": checkpoint.update})
+                | ({"num_unreadable": unreadable} if (unreadable := module.unreadable.num_utterances) else {}),
                 cost=measured_cost(trainer),
                 test_names=plan.prepared.names("test") if config["decode_test"] else (),
                 weights=config["weights"],

@@ -45,6 +45,7 @@ class UnreadableCuts:
         self.max_per_epoch = max_per_epoch
         self.counts = {"total": 0, "epoch": 0, "in_epoch": 0, "learned": 0}
         self.named: dict[str, str] = {}
+        self.num_utterances = 0  # that could not be read on any rank since the process began, once training has ended
 
     def see(self, batch: Batch) -> None:
         """Print the utterances of a micro-batch of this rank that could not be read, each one once."""
@@ -72,11 +73,14 @@ class UnreadableCuts:
             )
 
     def end_training(self) -> None:
-        """Fail a run that has learned from nothing.
+        """Count different utterances on all ranks, and fail a run that has learned from nothing.
 
         Raises:
             RunFailed: no utterance of the whole run could be read.
         """
+        named = {cut for part in gather(self.named) for cut in part}
+        # those of before a resumption are counts alone
+        self.num_utterances = len(named) or int(self.counts["total"] > 0)
         if self.counts["total"] and not self.counts["learned"]:
             raise RunFailed(f"no utterance could be read, nothing was learned; the first: {self._first()}")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
 import shutil
 from collections.abc import Callable
@@ -152,6 +154,9 @@ def test_unreadable_audio_is_counted_and_too_much_of_it_ends_the_run(
         assert printed in ended.printed
         assert (corpus / "run" / "report" / "summary.json").exists() == (code == 0 or "of test could" in last)
         assert code != 2 or not (corpus / "run").exists()
+        if code == 0:
+            summary = json.loads((corpus / "run" / "report" / "summary.json").read_text())
+            assert summary["training"]["num_unreadable"] == len(set(re.findall(r"left out (\S+):", ended.printed)))
     finally:
         # prepared cuts hold absolute paths
         shutil.rmtree(corpus)

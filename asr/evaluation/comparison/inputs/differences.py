@@ -10,7 +10,7 @@ from typing import Any
 from asr.evaluation.comparison.inputs.naming import MAX_KEY, NUM_KEYS, FreeKeys
 from asr.evaluation.comparison.inputs.runs import FinishedRun
 from asr.evaluation.formatting import shortened, shortlist
-from asr.nested import at, flatten, is_within
+from asr.nested import at, flatten, is_within, number_at
 from asr.plain_data import read_json, read_yaml
 from asr.run_folder import INIT_RECORD
 
@@ -49,6 +49,17 @@ def different_files(read: Sequence[FinishedRun]) -> list[str]:
             if len(contents) > 1
         ]
     return messages
+
+
+def unreadable_in(read: Sequence[FinishedRun]) -> list[str]:
+    """Return a message on runs that could not read all of their utterances of training and validation."""
+    counts = {files.folder: number_at(files.summary, "training", "num_unreadable") for files in read}
+    if not (found := [f"{folder}: {number:.0f}" for folder, number in counts.items() if number]):
+        return []
+    return [
+        "utterances could not be read in training or validation, and were left out, which other runs may have heard "
+        f"({shortlist(found)})"
+    ]
 
 
 def changed_runs(read: Sequence[FinishedRun], free: FreeKeys) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from asr.evaluation.comparison.inputs.differences import changed_runs, different_data, different_files
+from asr.evaluation.comparison.inputs.differences import changed_runs, different_data, different_files, unreadable_in
 from asr.evaluation.comparison.inputs.naming import BUDGET, SEED, FreeKeys, Systems
 from asr.evaluation.comparison.inputs.run_files import MAX_UTTERANCES, read_curves, read_errors
 from asr.evaluation.comparison.inputs.runs import MAX_SETS, Cost, Curve, FinishedRun, Run, SetErrors, StartedRun
@@ -81,7 +81,7 @@ def read_runs(
     if num_tuning:
         what = "without results on test sets (decode_test=false), as those are that choose settings"
         notes[f"left out: {count(num_tuning, 'run')} {what}"] = None
-    differ = [*different_data(read), *different_files(read), *changed_runs(read, free)]
+    differ = [*different_data(read), *different_files(read), *unreadable_in(read), *changed_runs(read, free)]
     return ReadRuns(runs, [*problems, *left_out, *systems.problems, *differ], list(notes), lost)
 
 

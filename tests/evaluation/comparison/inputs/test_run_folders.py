@@ -189,6 +189,13 @@ def test_noise_that_was_replaced_between_runs_is_said_but_not_noise_of_their_own
     )
 
 
+def test_a_run_that_could_not_read_all_is_said(tmp_path):
+    whole = write_run(tmp_path / "a", "seed=1")
+    part = write_run(tmp_path / "b", "seed=2", summary={"training": {"seconds": 1, "num_unreadable": 3}})
+    assert read_runs([whole], free).problems == []
+    assert the_problem(whole, part).endswith(f"left out, which other runs may have heard ({part}: 3)")
+
+
 def test_a_run_that_was_resumed_with_other_options_is_said(tmp_path):
     runs = [write_run(tmp_path / name, f"seed={seed}") for seed, name in enumerate("ab", start=1)]
     for folder, change in zip(runs, ("seed: 1", "run_dir: elsewhere"), strict=True):
