@@ -13,6 +13,7 @@ from asr.cli.builders.parts import plain
 from asr.cli.builders.scoring import transcripts_lm
 from asr.cli.builders.sources import complete_sources
 from asr.cli.config.words import override_key
+from asr.data.preparation.audio_sample import refuse_changed_audio
 
 
 def main() -> None:
@@ -28,7 +29,9 @@ def run(config: DictConfig) -> None:
     if config.data.by_corpus:
         choose_by_corpus(config, typed)
     transcripts_lm(plain(config))  # checked as asr-train does
-    data_for_run(plain(config))
+    prepared = data_for_run(plain(config))
+    # training leaves out what has changed; who prepares wants to know of it
+    refuse_changed_audio(prepared.folder.parent)
 
 
 if __name__ == "__main__":

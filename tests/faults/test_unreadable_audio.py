@@ -211,6 +211,27 @@ def test_audio_that_was_put_back_is_read_and_another_file_of_the_same_size_is_no
     assert "changed audio" in batch.skipped[0][1]
 
 
+def test_who_prepares_again_is_told_what_has_changed_and_what_is_back(programs, tmp_path):
+    folder = write_corpus(tmp_path / "corpus", "flac")
+    first, second = audio(folder, "train", "flac")[:2]
+    first.rename(folder / "elsewhere")
+    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
+    assert ended.code == 0, ended.printed
+    assert "exist now" not in ended.printed
+    (folder / "elsewhere").rename(first)
+    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
+    assert ended.code == 0, ended.printed
+    said = "note: 1 recordings that were missing when the data were prepared exist now; remove "
+    assert said in ended.printed
+    write_audio(second, 1.5)
+    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
+    assert (ended.code, f"{second.name} has changed since the data in " in ended.last_line) == (2, True), ended.printed
+    prepared = re.search(r"the data in (\S+) were prepared", ended.last_line)[1]
+    shutil.rmtree(prepared)
+    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
+    assert (ended.code, "dropped from" in ended.printed) == (0, False), ended.printed
+
+
 def test_a_test_set_that_cannot_be_read_ends_an_evaluation_with_1(programs, corpus):
     assert programs.run("train", *TRAIN[:-1], "run_dir=whole", cwd=corpus).code == 0
     files = audio(corpus, "test", "flac")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from pathlib import Path
 
 from rich.table import Table
 
@@ -11,6 +12,8 @@ from asr.console import PlainConsole
 from asr.data.preparation.prepared import DROPPED, TOO_SHORT, PreparedData
 
 NUM_NAMED = 5
+MISSING = "missing audio: "  # before the name of a file
+MOST_LOOKED_FOR = 1000  # such files
 
 
 def print_table(prepared: PreparedData, console: PlainConsole) -> None:
@@ -33,6 +36,12 @@ def print_table(prepared: PreparedData, console: PlainConsole) -> None:
         console.print(f"dropped from {name}: {count} × {kind}")
     if dropped_before:
         console.print_line(f"each of them: {prepared.folder / DROPPED}")
+    missing = [why.removeprefix(MISSING) for _, why in dropped_before if why.startswith(MISSING)]
+    if back := sum(Path(name).is_file() for name in missing[:MOST_LOOKED_FOR]):
+        console.print_line(
+            f"note: {back} recordings that were missing when the data were prepared exist now; remove "
+            f"{prepared.folder.parent} to have the data prepared again"
+        )
     if prepared.too_short:
         named = ", ".join(item.item for item in prepared.too_short[:NUM_NAMED])
         more = f" and {len(prepared.too_short) - NUM_NAMED} more" if len(prepared.too_short) > NUM_NAMED else ""

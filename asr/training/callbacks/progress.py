@@ -74,7 +74,9 @@ class TrainingProgress(pl.Callback):
         # names, not the counter train/unreadable: that one counts an utterance again in every epoch
         names = {cut for named in gather(pl_module.unreadable.named) for cut in named}
         if trainer.is_global_zero and names:
-            self.console.print(f"{len(names)} utterances could not be read and were left out of training.")
+            self.console.print(
+                f"{len(names)} utterances could not be read and were left out of training or validation."
+            )
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Close the bar: an error printed below it would be overwritten."""
