@@ -24,14 +24,18 @@ def main() -> None:
 def run(config: DictConfig) -> None:
     """Prepare what is missing and print the table."""
     complete_sources(config)
-    typed = {override_key(word) for word in HydraConfig.get().overrides.task}
-    take_rates(config, typed)
+    if config.init.path is not None:
+        take_rates(config, _typed())
     if config.data.by_corpus:
-        choose_by_corpus(config, typed)
+        choose_by_corpus(config, _typed())
     transcripts_lm(plain(config))  # checked as asr-train does
     prepared = data_for_run(plain(config))
     # training leaves out what has changed; who prepares wants to know of it
     refuse_changed_audio(prepared.folder.parent)
+
+
+def _typed() -> set[str]:
+    return {override_key(word) for word in HydraConfig.get().overrides.task}
 
 
 if __name__ == "__main__":

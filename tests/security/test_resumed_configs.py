@@ -333,7 +333,7 @@ def test_shards_are_not_written_where_only_the_folder_of_a_run_says(small_run, t
 
 
 def test_a_disk_without_room_for_a_config_leaves_the_one_that_was(small_run, tmp_path):
-    folder = small_run.copy(tmp_path / "run")
+    folder = small_run.interrupted(tmp_path / "run")
     before = (folder / "config.yaml").read_text()
     ended = small_run.programs.run(
         "train", *OTHER_SEED, f"data.dir={small_run.data_dir}", cwd=tmp_path, limits={"RLIMIT_FSIZE": 2500}

@@ -126,12 +126,12 @@ def accepted_changes(
     found = new = changes(saved_config(folder), config)
     if checkpoint is not None:
         found = _changes_since(checkpoint, config, parts, prepared)
-        if checkpoint.update == config["trainer"]["max_steps"]:
-            _refuse_late(found, checkpoint.update)
         new = unaccepted(found, folder)
     refuse_changes(new, bool(config["allow_changes"]))
     if checkpoint is not None:
         _check_resume(config, parts, prepared, checkpoint)
+        if checkpoint.update == config["trainer"]["max_steps"]:
+            _refuse_late(found, checkpoint.update)
         before, now = checkpoint.config.get("torch_threads"), config["torch_threads"]
         if before != now:
             console.print_line(
