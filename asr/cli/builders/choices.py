@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.builders.data import source_corpus
+from asr.cli.builders.init import RATES
 from asr.cli.builders.parts import part, plain
 from asr.cli.config.explanations import CONFIGS
 from asr.cli.errors import ConfigError
@@ -47,7 +48,7 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
     # one of them alone would hear the corpus too rarely, or too often
     kept = [*options, *(BUDGET if any(is_within(key, options) for key in BUDGET) else ())]
     if config.init.path is not None:
-        kept += ["data.sampling_rate_hz", "encoder.subsampling_factor"]  # the rates of its weights are taken
+        kept += RATES  # those of its weights are taken
     if "tokenizer" in typed:
         kept.append("encoder.subsampling_factor")  # it follows from characters as tokens
     console, changed = PlainConsole(quiet=not is_first_process()), False
