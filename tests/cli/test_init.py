@@ -145,6 +145,7 @@ def test_a_run_without_a_checkpoint_is_not_resumed_from_another_source(small_run
         (["init.freeze=['a{99999999999}']"], "init.freeze: 'a{99999999999}' is no regular expression"),
         (["init.freeze=['(([a-z_.0-9])+)+!']"], "a pattern takes longer than 3 s on all names; simplify it"),
         (["init.weights=best"], "init.weights must be one of raw, average, ema, given 'best'"),
+        (["init.weights=ema", "init.path=null"], "init.weights=ema: there is no model to start from; give init=PATH"),
         (["init.keep_tokenizer=1"], "init.keep_tokenizer must be true or false, given 1"),
         (["init.keep_tokenizer=true", "init.path=null"], "there is no source to keep the tokenizer of; give init=PATH"),
         (["init.keep_tokenizer=true", "data.text.case=upper"], "does not know"),

@@ -122,6 +122,14 @@ def test_other_words_for_splits_are_understood_and_said(tmp_path):
     assert any("'valid' was read as 'dev'" in note for note in corpus.notes)
 
 
+def test_splits_that_are_evaluated_together_are_said(tmp_path):
+    rows = [f"{name}\thi\t{split}" for name, split in zip(wavs(tmp_path, 2), ("train", "test"), strict=True)]
+    path = table(tmp_path, "audio\ttext\tsplit", *rows)
+    cuts, _, notes = evaluation_cuts(Path(path), str, SPEC.features)
+    assert len(cuts) == 2
+    assert "the splits train, test are read as one set" in notes
+
+
 def test_names_of_splits_may_be_decomposed(tmp_path):
     names = wavs(tmp_path, 3)
     rows = [f"{name}\thi\t{split}" for name, split in zip(names, ("train", "dev", "teste\u0301"), strict=True)]

@@ -69,6 +69,8 @@ def check_init(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"init.path must be a run, a checkpoint or a model of icefall, given {options['path']!r}")
     if options["weights"] not in KINDS:
         raise ConfigError(f"init.weights must be one of {', '.join(KINDS)}, given {options['weights']!r}")
+    if options["path"] is None and options["weights"] != "raw":
+        raise ConfigError(f"init.weights={options['weights']}: there is no model to start from; give init=PATH")
     if not isinstance(options["keep_tokenizer"], bool):
         raise ConfigError(f"init.keep_tokenizer must be true or false, given {options['keep_tokenizer']!r}")
     if not isinstance(options["freeze"], list) or not all(isinstance(one, str) for one in options["freeze"]):

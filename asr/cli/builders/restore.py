@@ -33,6 +33,7 @@ from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, 
 from asr.training.weights import check_kind, choose_weights, misfit
 
 LACKING = "decoded without the model of the run's transcripts, which is in the folder of a finished run (lm/)"
+OTHER_DECODER = "decoder= replaces the run's own search with the model of its transcripts; decoder.lm=FILE names a model"
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,8 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         check_decoder(chosen, recognizer.head)
         lacking = ""
         order, folder = transcripts_lm(config), checkpoint.path.absolute().parent
+        if with_lm and order and given is not None and given.get("lm") is None:
+            lacking = OTHER_DECODER
         # the model may have been asked for when the run was resumed, after the best checkpoint was saved
         if decoder is None and with_lm and (order or folder.name == "checkpoints"):
             own = saved_search(folder.parent, recognizer.head, order)

@@ -186,4 +186,5 @@ def evaluation_cuts(
                 cuts.append(cut)
     if not cuts:
         raise ValueError(f"{path}: there is nothing to decode; the first reasons: {[d.reason for d in dropped[:3]]}")
-    return CutSet.from_cuts(cuts), dropped, imported.notes
+    together = f"the splits {', '.join(map(str, imported.splits))} are read as one set"
+    return CutSet.from_cuts(cuts), dropped, [*imported.notes, *([together] if len(imported.splits) > 1 else [])]
