@@ -40,7 +40,7 @@ def test_the_run_holds_its_model_its_weights_and_both_results(place):
 def test_decoding_the_run_again_gives_its_result_and_greedy_search_the_other(place):
     place.run("evaluate", "run=run", "output_dir=again")
     printed = place.run("evaluate", "run=run", "decoder=ctc_greedy", "output_dir=greedy")
-    assert "replaces the run's own search with the model of its transcripts" in printed
+    assert "replaces the run's search with the model of its transcripts" in printed
     assert (place.folder / "again" / "test.hyp.txt").read_text() == content(place, "decode/test.hyp.txt")
     assert (place.folder / "greedy" / "test.hyp.txt").read_text() == content(place, "decode/without_lm/test.hyp.txt")
 

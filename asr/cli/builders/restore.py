@@ -33,7 +33,7 @@ from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, 
 from asr.training.weights import check_kind, choose_weights, misfit
 
 LACKING = "decoded without the model of the run's transcripts, which is in the folder of a finished run (lm/)"
-OTHER_DECODER = "decoder= replaces the run's own search with the model of its transcripts; decoder.lm=FILE names a model"
+OTHER_DECODER = "decoder= replaces the run's search with the model of its transcripts; decoder.lm=FILE names a model"
 
 
 @dataclass(frozen=True)
