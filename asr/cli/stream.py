@@ -68,6 +68,8 @@ def run(options: DictConfig) -> None:
         stream = StreamingRecognizer(*parts, rate_hz, options.endpoint_s)
     except ValueError as error:
         raise ConfigError(f"run: {error}") from error
+    if file is not None and file.channels > 1:
+        console.print_line(f"{file.name} has {file.channels} channels; the first one is heard")
     packets = _from_standard_input(size) if file is None else _from_file(file, size, options.at_own_pace)
     _Listener(stream, rate_hz).listen(packets)
 

@@ -151,6 +151,7 @@ def test_next_to_nothing_ends_well(small_run, causal, tmp_path, samples):
     ended = small_run.run("stream", f"run={causal}", f"audio={tmp_path}/a.wav")
     assert ended.code == 0, ended.printed
     assert "no word" in ended.printed
+    assert "a.wav has 8 channels; the first one is heard" in " ".join(ended.printed.split())
 
 
 def test_a_file_that_breaks_off_while_it_is_heard_leaves_its_text_and_a_line(tmp_path):
