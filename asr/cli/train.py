@@ -21,6 +21,7 @@ from asr.cli.app import run_app
 from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
+from asr.cli.builders.how_to_resume import LAST_RECORDED, saying_how_to_resume
 from asr.cli.builders.init import Source, record_source, start_from, take_rates
 from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
 from asr.cli.builders.resume import accepted_changes, build_resumed_module, changes_explain_errors
@@ -36,11 +37,9 @@ from asr.cli.launcher import launch
 from asr.cli.sweeps.jobs import run_job
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
-from asr.data.preparation.prepared import INDEX, PreparedData
-from asr.errors import PeerLost, RunFailed
+from asr.data.preparation.prepared import PreparedData
 from asr.inference.transcripts_lm import AFTER_TRAINING, with_transcripts
 from asr.nested import at
-from asr.quoting import resume_command
 from asr.run_folder import (
     LATEST,
     backup_existing,
@@ -51,11 +50,10 @@ from asr.run_folder import (
     point_latest,
 )
 from asr.safe_io import write_whole
-from asr.signals import Terminated
 from asr.subprocesses import is_first_process
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
-from asr.training.checkpoints.files import explaining_failed_writes, how_to_resume
+from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import newest_good_checkpoint
 from asr.training.fit import fit
 from asr.training.processes import agree, is_started_as_rank
@@ -64,7 +62,6 @@ from asr.training.resuming.resumable_loader import ResumableLoader
 from asr.training.run_summary import Stopwatch, start_lines
 from asr.training.stopping import check_monitors, why_early
 
-LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # process id of the launcher that has set RUN_DIR_VARIABLE
 
 console = PlainConsole(quiet=not is_first_process())
@@ -183,7 +180,7 @@ def _open_run_folder(plan: Plan) -> Iterator[Path]:
     owner = plan.launched is None and is_first_process()
     with (
         lock_run_dir(run_dir) if owner else contextlib.nullcontext(),
-        _saying_how_to_resume(run_dir, plan.prepared),
+        saying_how_to_resume(run_dir, plan.prepared),
     ):
         if owner:
             _record_start(plan, run_dir)
@@ -196,31 +193,6 @@ def _new_run_folder(plan: Plan) -> Path:
     folder = create_run_folder(Path("runs") / plan.job.runtime.choices["recipe"])
     point_latest(folder, Path("runs") / LATEST)
     return folder
-
-
-@contextlib.contextmanager
-def _saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[None]:
-    """Add the command that resumes the run to a Ctrl-C, a signal, a lost peer, and an error of data that are gone."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not (run_dir / LAST_RECORDED).is_file():
-            raise
-        raise KeyboardInterrupt(f"to resume from its last checkpoint: {resume_command(run_dir)}") from None
-    except PeerLost as error:
-        raise PeerLost(f"{error}; {how_to_resume(run_dir)}") from error
-    except (OSError, ValueError, RunFailed) as error:
-        if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
-            raise
-        again = f"{resume_command(run_dir)} data.dir={prepared.folder.parent.parent}"
-        raise RunFailed(
-            f"the prepared data in {prepared.folder} were removed while the run read them; {again} prepares them "
-            "again and continues after the last checkpoint"
-        ) from error
-    except Terminated as ended:
-        if not (run_dir / LAST_RECORDED).is_file():
-            raise  # nothing to resume yet
-        raise Terminated(ended.signal, lambda: f"; to resume: {resume_command(run_dir)}") from None
 
 
 def _record_start(plan: Plan, folder: Path) -> None:
