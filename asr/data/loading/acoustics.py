@@ -196,14 +196,13 @@ class AddNoise:
     def __init__(
         self, probability: float = 0.5, folder: str | None = None, snr_db: tuple[float, float] = (0.0, 20.0)
     ) -> None:
-        self.probability = _probability(probability)
+        self.probability, self.snr_db = _probability(probability), _range("snr_db", snr_db, -MAX_DB, MAX_DB)
         if folder is None:
             raise ValueError(
                 "folder must name recordings of noise, as in augment.audio.noise.folder=PATH; or leave noise out with "
                 "augment.audio.noise=null"
             )
         self.files = AudioFolder("augment.audio.noise.folder", folder)
-        self.snr_db = _range("snr_db", snr_db, -MAX_DB, MAX_DB)
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
         """Return (N,) noisy samples."""
