@@ -11,7 +11,7 @@ import yaml
 from asr.cli.config.resuming import TYPED_ONLY, read_texts
 from asr.cli.errors import ConfigError
 from asr.nested import flatten, is_within
-from asr.run_folder import ACCEPTED
+from asr.run_folder import ACCEPTED, backup_path
 from asr.safe_io import write_whole
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
@@ -71,12 +71,15 @@ def unaccepted(found: Sequence[str], folder: Path) -> list[str]:
 def record_accepted(folder: Path, found: Sequence[str]) -> None:
     """Write the changes that the user has accepted, so that a resumption before the next checkpoint knows them.
 
-    Earlier ones that a checkpoint holds by now are left out.
+    Earlier ones, which a checkpoint may hold by now, are kept beside them, for whoever compares the run.
 
     Raises:
         OSError: it cannot be written.
     """
-    write_whole(folder / ACCEPTED, yaml.safe_dump(list(found)))
+    path, text = folder / ACCEPTED, yaml.safe_dump(list(found))
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        write_whole(backup_path(path), path.read_bytes())
+    write_whole(path, text)
 
 
 def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

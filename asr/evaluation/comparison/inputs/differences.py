@@ -15,7 +15,9 @@ from asr.plain_data import read_json, read_yaml
 from asr.run_folder import INIT_RECORD
 
 MAX_PATHS = 1000  # characters
-MAX_BACKUPS = 20  # of a config
+MAX_BACKUPS = 20  # of a file
+MAX_ACCEPTED = 100  # changes
+ABSENT = "absent"
 
 
 def different_data(read: Sequence[FinishedRun]) -> list[str]:
@@ -63,20 +65,10 @@ def unreadable_in(read: Sequence[FinishedRun]) -> list[str]:
 
 
 def changed_runs(read: Sequence[FinishedRun], free: FreeKeys) -> list[str]:
-    """Return messages on runs that were resumed with another config than they were begun with."""
+    """Return messages on runs that were resumed with other options, data or files than they were begun with."""
     messages = []
     for files in read:
-        now, changed = flatten(files.config), dict[str, str]()
-        for path in sorted(files.folder.glob("config.backup*.yaml"))[:MAX_BACKUPS]:
-            before = _backup(path)
-            was, without_effect = flatten(before), {*free(files.config)} & {*free(before)}
-            # keys of one of them alone may be of another version of this program
-            for key in sorted(key for key in now.keys() & was.keys() if was[key] != now[key]):
-                values = (shortened(str(value), MAX_KEY) for value in (was[key], now[key]))
-                if not is_within(key, without_effect):
-                    changed.setdefault(key, f"{shortened(key, MAX_KEY)}: {' / '.join(values)}")
-        if changed:
-            texts = [*changed.values()]
+        if texts := [*_changes(files, free).values()]:
             more = f"; and {len(texts) - NUM_KEYS} more" if len(texts) > NUM_KEYS else ""
             messages.append(
                 f"{files.folder} was resumed with other options than it was begun with, and is compared by the last "
@@ -85,13 +77,45 @@ def changed_runs(read: Sequence[FinishedRun], free: FreeKeys) -> list[str]:
     return messages
 
 
-def _backup(path: Path) -> dict[str, Any]:
-    """Return a former config; empty if it is damaged."""
+def _changes(files: FinishedRun, free: FreeKeys) -> dict[str, str]:
+    """Return what changed on the way of a run, by key: of its former configs, and of what its user has accepted."""
+    now, changed = flatten(files.config), dict[str, str]()
+    for path in sorted(files.folder.glob("config.backup*.yaml"))[:MAX_BACKUPS]:
+        if not isinstance(before := _saved(path), dict):
+            changed.setdefault(path.name, f"{path.name}: it cannot be read")
+            continue
+        was, without_effect = flatten(before), {*free(files.config)} & {*free(before)}
+        for key in sorted(now.keys() | was.keys()):
+            value, former = now.get(key, ABSENT), was.get(key, ABSENT)
+            # what lies at a place that the former config lacks as a whole is of a later version of this program
+            if former != value and key.partition(".")[0] in before and not is_within(key, without_effect):
+                changed.setdefault(key, f"{shortened(key, MAX_KEY)}: {' / '.join(_apart(str(former), str(value)))}")
+    for path in sorted(files.folder.glob("accepted*.yaml"))[:MAX_BACKUPS]:
+        if not isinstance(accepted := _saved(path), list):
+            changed.setdefault(path.name, f"{path.name}: it cannot be read")
+            continue
+        for change in map(str, accepted[:MAX_ACCEPTED]):
+            key = change.partition(":")[0]
+            if not is_within(key, free(files.config)):
+                changed.setdefault(key, shortened(change, 2 * MAX_KEY))
+    return changed
+
+
+def _saved(path: Path) -> Any:
+    """Return what a file of a run holds; None if it is damaged."""
     try:
-        config = read_yaml(path)
+        return read_yaml(path)
     except (ValueError, OSError):
-        return {}
-    return config if isinstance(config, dict) else {}
+        return None
+
+
+def _apart(former: str, now: str) -> tuple[str, str]:
+    """Return two different texts, shortened such that they still differ."""
+    short = shortened(former, MAX_KEY), shortened(now, MAX_KEY)
+    if short[0] != short[1]:
+        return short
+    same = next((i for i, (a, b) in enumerate(zip(former, now, strict=False)) if a != b), 0)
+    return shortened(f"…{former[same:]}", MAX_KEY), shortened(f"…{now[same:]}", MAX_KEY)
 
 
 def _initial_model(files: FinishedRun) -> str:

@@ -208,8 +208,47 @@ def test_a_run_that_was_resumed_with_other_options_is_said(tmp_path):
     (runs[1] / "config.backup3.yaml").write_bytes(b"\xff")
     assert the_problem(*runs) == (
         f"{runs[1]} was resumed with other options than it was begun with, and is compared by the last "
-        "(optimizer.lr: 0.5 / 0.001; seed: 7 / 2; trainer.max_steps: 50 / 100)"
+        "(optimizer.lr: 0.5 / 0.001; seed: 7 / 2; trainer.max_steps: 50 / 100; config.backup3.yaml: it cannot be read)"
     )
+
+
+def mixture(weight):
+    return {"data": {"sources": [{"source": "x" * 200, "weight": weight}, {"source": "y" * 200}]}}
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ({"augment": {"features": {"num_time_masks": 2}}}, "augment.features.num_time_masks: 2 / absent"),
+        ({"augment": {}}, "augment: {} / absent; augment.audio: absent / None"),
+        (mixture(1), "data.sources: …1}, {'source': 'yyy"),
+        ({"later": 1}, "later: 1 / absent"),
+    ],
+)
+def test_what_one_of_two_configs_lacks_is_a_change_too(tmp_path, before, said):
+    folder = write_run(tmp_path / "a", "seed=1", config={"augment": {"audio": None}, **mixture(2)})
+    (folder / "config.backup1.yaml").write_text(yaml.safe_dump(before))
+    assert said in the_problem(folder)
+
+
+def test_what_a_later_version_of_the_program_adds_to_a_config_is_no_change(tmp_path):
+    folder = write_run(tmp_path / "a", "seed=1", config={"weights": "raw"})
+    before = yaml.safe_load((folder / "config.yaml").read_text())
+    del before["weights"]
+    (folder / "config.backup1.yaml").write_text(yaml.safe_dump(before))
+    assert read_runs([folder], free).problems == []
+
+
+def test_other_data_and_files_that_were_accepted_on_the_way_are_said(tmp_path):
+    first, other = write_run(tmp_path / "a", "seed=1"), write_run(tmp_path / "b", "seed=2")
+    (first / "accepted.yaml").write_text("['data: 1/2 in the run, 3/4 now', 'run_dir: 1 in the run, 2 now', 3]")
+    (first / "accepted.backup1.yaml").write_text("['files of augment.audio: 1 in the run, 2 now']")
+    assert f"{first} was resumed with other options than it was begun with" in (said := the_problem(first, other))
+    for change in ("data: 1/2 in the run, 3/4 now", "files of augment.audio: 1 in the run, 2 now"):
+        assert change in said
+    assert "run_dir" not in said
+    (first / "accepted.yaml").write_text("- {")
+    assert "accepted.yaml: it cannot be read" in the_problem(first)
 
 
 def test_a_model_to_start_from_that_was_replaced_between_runs_is_said(tmp_path):
