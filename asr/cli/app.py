@@ -30,6 +30,7 @@ from asr.cli.config.explanations import config_folder
 from asr.cli.config.flags import check_shown, typed_overrides
 from asr.cli.config.help import command_help
 from asr.cli.config.hydra_guard import check_hydra
+from asr.cli.config.known_keys import check_known
 from asr.cli.config.options import GROUPS, PLACE, check_options
 from asr.cli.config.resuming import CONFIG_NAME, resumed_folder, store_resumed, typed_value
 from asr.cli.config.words import (
@@ -152,6 +153,7 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
 
 
 def _check(config_name: str, config: DictConfig) -> None:
+    check_known(config_name, config_folder(config_name), config)
     check_options(config_name, config)
     if config_name == "train":
         check_effects(config, HydraConfig.get())

@@ -78,7 +78,7 @@ def check_measuring(config: DictConfig, beside: str) -> None:
 
 
 def check_scorers(config: DictConfig, words: Sequence[str]) -> None:
-    """Refuse typed weights of what a decoder has not been given.
+    """Refuse typed options of a decoder that was not chosen, and weights of what it has not been given.
 
     Args:
         config: of a command, composed; decoders of some have no such options.
@@ -88,6 +88,8 @@ def check_scorers(config: DictConfig, words: Sequence[str]) -> None:
         ConfigError: names the option, and the file that is missing.
     """
     for word in words:
+        if override_key(word).startswith("decoder.") and "_target_" not in (config.get("decoder") or {}):
+            raise ConfigError(f"{word}: this needs decoder=… too, of which none is chosen, such as decoder=ctc_beam")
         file = ABOUT_FILES.get(override_key(word))
         if file is not None and (config.get("decoder") or {}).get(file) is None:
             raise ConfigError(f"{word}: it does nothing without decoder.{file}=FILE; add that, or leave this out")

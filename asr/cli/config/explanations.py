@@ -13,6 +13,7 @@ from hydra.errors import ConfigCompositionException, MissingConfigException, Ove
 from omegaconf.errors import OmegaConfBaseException
 
 from asr.cli.config.help import choices, known_keys, used_groups
+from asr.cli.config.known_keys import CLOSED
 from asr.cli.errors import did_you_mean
 from asr.errors import TOO_MANY_FILES, remedy
 
@@ -165,7 +166,6 @@ def _explain_key(key: str, config_name: str) -> str:
             f"{', '.join(inside) or 'none'}."
         )
     where = f"in {parent}" if parent else "at the top level"
-    return (
-        f"{key}: there is no key {name!r} {where}.{did_you_mean(name, known)} Allowed: {', '.join(known) or 'none'}. "
-        f"(+{key}=… would add it.)"
-    )
+    advice = "" if parent in CLOSED else f" (+{key}=… would add it.)"
+    allowed = ", ".join(known) or "none"
+    return f"{key}: there is no key {name!r} {where}.{did_you_mean(name, known)} Allowed: {allowed}.{advice}"
