@@ -39,7 +39,7 @@ def test_every_mapping_of_a_run_refuses_a_key_that_nothing_reads():
     for place in places:
         changed = OmegaConf.create(OmegaConf.to_container(config))
         OmegaConf.update(changed, f"{place}.fooo".lstrip("."), 1, force_add=True)
-        with pytest.raises(ConfigError, match="fooo|parameter rule"):
+        with pytest.raises(ConfigError, match=r"fooo|parameter rule"):
             start(changed)
 
 
