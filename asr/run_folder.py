@@ -35,7 +35,7 @@ def check_run_folder(folder: Path) -> None:
         for path in (folder / name for name in names):
             if os.path.lexists(path) and not is_right(path):
                 raise ValueError(f"{path} is not a {kind}, as it is in the folder of a run; remove it")
-    for path in (folder / "checkpoints").glob("*"):
+    for path in (folder / "checkpoints").glob("*.ckpt*"):
         # a kill between two steps of writing can leave a link that leads nowhere
         if path.exists() and not path.is_file():
             raise ValueError(f"{path} is not a regular file, as checkpoints are; remove it")

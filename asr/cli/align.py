@@ -67,6 +67,11 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
     if unknown := [word for one in texts for word in one.unknown]:
         which = shortlist(sorted(set(unknown)))
         console.print_line(f"{name}: {len(unknown)} words have characters that the run does not know: {which}")
+    if joined := sum(len(one.words) < len(one.text.split()) for one in texts):
+        console.print_line(
+            f"{name}: in {joined} of {len(texts)} utterances several words are aligned as one, because the run does "
+            "not know the space between them: the transcripts that it was trained on had none"
+        )
     if found.real_time_factor is not None:
         console.print_line(f"{name}: real-time factor {found.real_time_factor:.2g}")
     return len(failed)

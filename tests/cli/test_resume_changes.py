@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from asr.cli.config.resuming import REMEDIES
 from asr.plain_data import read_yaml
 from asr.training.checkpoints.files import update_file
 from tests.small_runs import TINY
@@ -189,3 +190,11 @@ def test_a_capturable_optimizer_trains_and_is_resumed(small_run, tmp_path):
     groups = groups_after(small_run, folder, "allow_changes=true", "optimizer.capturable=true")
     assert all(isinstance(group["lr"], torch.Tensor) for group in groups)
     assert groups_after(small_run, folder, "allow_changes=true", "trainer.max_steps=7")[0]["lr"] >= 0
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "overrides.yaml"])
+def test_a_file_that_a_run_lacks_is_named(small_run, tmp_path, name):
+    folder = small_run.interrupted(tmp_path / "run")
+    (folder / name).unlink()
+    ended = small_run.run("train", f"resume={folder}")
+    assert (ended.code, f"resume: {folder / name} is missing; {REMEDIES[name]}" in ended.printed) == (2, True)

@@ -69,6 +69,14 @@ def test_another_version_of_the_corpus_is_named_and_the_run_stays_as_it_was(prog
     assert ended.code == 2, ended.printed
     assert re.search(r"data: \w+/\w+ in the run, \w+/\w+ now", ended.printed), ended.printed
     assert programs.run("train", "resume=run", cwd=folder).code == 0
+    accepted = ("resume=run", "data.dir=other", "data.source=my.tsv", "trainer.max_steps=9", "allow_changes=true")
+    ended = programs.run("train", *accepted, cwd=folder)
+    assert ended.code == 0, ended.printed
+    ended = programs.run("compare", "runs=run", cwd=folder)
+    said = " ".join(ended.printed.split())
+    assert re.search(r"run was resumed with other options than it was begun with, .*data: \w+/\w+ in the run", said), (
+        said
+    )
 
 
 def test_references_of_several_words_are_said_where_training_had_one_each(programs, folder):
@@ -77,6 +85,9 @@ def test_references_of_several_words_are_said_where_training_had_one_each(progra
     ended = programs.run("evaluate", "run=run", "manifest=two.tsv", cwd=folder)
     assert ended.code == 0, ended.printed
     assert "1 of 2 references have several words, and the run writes one at most" in " ".join(ended.printed.split())
+    ended = programs.run("align", "run=run", "manifest=two.tsv", cwd=folder)
+    assert ended.code == 0, ended.printed
+    assert "in 1 of 2 utterances several words are aligned as one" in ended.printed
 
 
 LEADING_OUT = {"the corpus": 0, "the prepared data": 1}

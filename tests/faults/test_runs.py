@@ -54,6 +54,20 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_former_one(small_run, tmp_pat
     assert json.loads((run_dir / "report" / "summary.json").read_text())["checkpoint_update"] == 6
 
 
+def test_a_folder_of_checkpoints_that_may_not_be_written_ends_before_any_update(small_run, tmp_path):
+    run_dir = small_run.interrupted(tmp_path / "run")
+    folder = run_dir / "checkpoints"
+    if subprocess.run(["chattr", "+i", str(folder)], capture_output=True).returncode:
+        pytest.skip("chattr cannot make a folder immutable here, and root may write all others")
+    try:
+        ended = small_run.run("train", f"resume={run_dir}")
+    finally:
+        subprocess.run(["chattr", "-i", str(folder)], check=True)
+    assert ended.code == 1, ended.printed
+    assert "checkpoints/writable.tmp could not be written: Operation not permitted" in ended.last_line
+    assert "update 4/" not in ended.printed
+
+
 def test_a_table_of_metrics_that_cannot_grow_ends_the_run_with_a_line(small_run, tmp_path):
     run_dir = small_run.interrupted(tmp_path / "run")
     before = contents(run_dir / "checkpoints")

@@ -25,6 +25,11 @@ from asr.safe_io import check_regular_file, named_path
 
 # the user's decisions at this start, which a folder cannot make
 TYPED_ONLY = ("resume", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
+# of files without which nothing is resumed
+REMEDIES = {
+    "config.yaml": "restore it, maybe from a config.backup file beside it",
+    "overrides.yaml": "write [] into it, as its words are only shown; or start anew if the run had not begun",
+}
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 DESTINATION = ("project", "entity", "mode")  # where a logger sends numbers to
 
@@ -52,8 +57,11 @@ def run_folder(given: object) -> Path:
         ConfigError: it is not a folder, holds no run, or a symbolic link in it leads out of it.
     """
     folder = named_path(given).resolve()
-    if not (folder / "overrides.yaml").is_file() or not (folder / "config.yaml").is_file():
+    missing = [name for name in REMEDIES if not (folder / name).is_file()]
+    if len(missing) == len(REMEDIES):
         raise ConfigError(f"resume: {str(folder)!r} is not the folder of a run; give one with config.yaml, as in runs/")
+    for name in missing:
+        raise ConfigError(f"resume: {folder / name} is missing; {REMEDIES[name]}")
     check_run_folder(folder)
     return folder
 
@@ -142,7 +150,7 @@ def saved_config(folder: Path) -> dict[str, Any]:
         ValueError: it cannot be read.
     """
     path = folder / "config.yaml"
-    with _with_remedy("restore it, maybe from a config.backup file beside it"):
+    with _with_remedy(REMEDIES["config.yaml"]):
         config = read_yaml(path)
     if not isinstance(config, dict):
         raise ConfigError(f"resume: {path} holds {type(config).__name__}, not a config")
