@@ -1,8 +1,9 @@
-"""The file or folder that ``output=`` names: checked before any work, written whole or not, never overwritten."""
+"""What ``output=`` and ``output_dir=`` name: checked before any work, written whole or not, never overwritten."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -37,6 +38,33 @@ def new_file(output: object, otherwise: str = "", what: str = "file") -> Path:
             f"output: {shortened(path)} cannot be created: {error.strerror}; name another {what}"
         ) from None
     return path
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Let no other process write to ``output_dir``, which is created; what stays empty is removed at the end.
+
+    Raises:
+        ConfigError: another process writes its results to it.
+    """
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # some network disks lock no folders; there, the second process fails when it writes
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"output_dir: another process writes its results to {folder}; name another folder, or wait for it"
+                ) from None
+        yield
+    finally:
+        os.close(descriptor)
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _try_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from asr.cli.app import run_app
 from asr.cli.builders.restore import restore
 from asr.cli.builders.transcriber import transcriber_of
 from asr.cli.errors import ConfigError, shortened
-from asr.cli.output_file import new_file, write_output
+from asr.cli.output_file import alone_in, new_file, write_output
 from asr.cli.transcript_record import TranscriptRecord, maker_of
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import find_audio, groups_of
@@ -55,13 +55,14 @@ def run(options: DictConfig) -> None:
         num_read, failed = _to_one_place(_transcriber(options), list(files), formats[0], output)
         _report(num_read, failed, output)
     else:
-        _transcribe_to_folder(options, files, formats)
+        folder = usable_folder(options.output_dir, "output_dir")
+        targets = _targets(files, folder, formats)
+        with alone_in(folder):
+            _transcribe_to_folder(options, files, targets, folder)
 
 
-def _transcribe_to_folder(options: DictConfig, files: Mapping[Path, Path], formats: Sequence[str]) -> None:
+def _transcribe_to_folder(options: DictConfig, files: Mapping[Path, Path], targets: Targets, folder: Path) -> None:
     """Write the transcripts that are not in ``output_dir`` yet."""
-    folder = usable_folder(options.output_dir, "output_dir")
-    targets = _targets(files, folder, formats)
     record = TranscriptRecord(folder, maker_of(options))
     todo, blocked = _missing(targets, folder, record)
     num_before = len(files) - len(todo) - len(blocked)

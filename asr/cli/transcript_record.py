@@ -69,7 +69,7 @@ class TranscriptRecord:
             check_regular_file(self.path, MAX_BYTES)
             with open_inside(self.path, "r") as file:
                 first, *others = file.readlines()
-            # a process that was killed may have left half a line, and two that began at once both name the maker
+            # a process that was killed may have left half a line
             self.is_whole = [first, *others][-1].endswith("\n")
             parts = [plain for line in others if isinstance(plain := _plain(line), list)]
             self.known = {str(name): (int(size), int(crc32)) for name, size, crc32 in parts}
@@ -81,8 +81,6 @@ class TranscriptRecord:
 
     def why_not_of(self, name: str, recording: Path) -> str:
         """Return why a file that is there is no transcript of this recording; empty if it is one."""
-        if name not in self.known and self.path.exists():
-            self._read()  # another process may have written it since
         if name not in self.known:
             return f"was not written by asr-transcribe, as {NAME} of that folder does not name it"
         try:

@@ -44,12 +44,13 @@ def test_a_long_name_is_replaced_by_one_that_is_given(small_run, tmp_path, table
     assert (tmp_path / "out" / "short.hyp.txt").is_file()
 
 
-@pytest.mark.parametrize("command", ["evaluate", "align"])
+@pytest.mark.parametrize("command", ["evaluate", "align", "transcribe"])
 def test_one_process_at_a_time_writes_to_a_folder(small_run, tmp_path, command):
     (tmp_path / "out").mkdir()
+    audio = (f"audio={small_run.audio()}",) if command == "transcribe" else ()
     descriptor = os.open(tmp_path / "out", os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    words = (f"run={small_run.run_dir}", f"output_dir={tmp_path}/out", "num_workers=0")
+    words = (f"run={small_run.run_dir}", f"output_dir={tmp_path}/out", "num_workers=0", *audio)
     ended = small_run.run(command, *words)
     assert (ended.code, f"another process writes its results to {tmp_path}/out" in ended.printed) == (2, True)
     assert not list((tmp_path / "out").iterdir())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from omegaconf import DictConfig, ListConfig
 from asr.cli.builders.restore import Restored
 from asr.cli.config.options import MAX_NAME_BYTES
 from asr.cli.errors import ConfigError, shortened
+from asr.cli.output_file import alone_in
 from asr.console import PlainConsole
 from asr.data.preparation.cuts import evaluation_cuts
 from asr.run_folder import claim_run_folder, create_run_folder
@@ -105,19 +104,10 @@ def output_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) 
         folder = create_run_folder(run_dir / kind, within=run_dir)
     else:
         folder = claim_run_folder(options.output_dir, "output_dir")
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # some network disks lock no folders; there, the second process fails when it writes
-        with contextlib.suppress(OSError):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"output_dir: another process writes its results to {folder}; name another folder"
-                ) from None
-        yield folder
+        with alone_in(folder):
+            yield folder
     finally:
-        os.close(descriptor)
         if options.output_dir is None:
             # of an error before there were results
             with contextlib.suppress(OSError):

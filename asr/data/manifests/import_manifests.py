@@ -24,6 +24,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # of a table, which is then asked for in UTF-8
 KINDS = ("recordings", "features", "supervisions", "cuts")
+NAMED = re.compile(rf"(?:.*[_-])?({'|'.join(KINDS)})(?:[_-](.+))?")  # cuts_train, librispeech_cuts_dev-clean
 
 
 @dataclass
@@ -45,8 +46,8 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     """Read a TSV, a manifest of cuts, or a folder of supervisions with recordings or features, of cuts, or of shards.
 
     In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` without audio, belongs to
-    ``supervisions_train.jsonl.gz``; the split follows the first ``_`` or ``-``. Only lhotse's jsonl is read, because
-    its other formats may hold code.
+    ``supervisions_train.jsonl.gz``; the split follows the kind, and the name of a corpus may stand before it, as in
+    ``librispeech_cuts_dev-clean.jsonl.gz``. Only lhotse's jsonl is read, because its other formats may hold code.
 
     Args:
         path: of them.
@@ -65,7 +66,7 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     elif CUTS.fullmatch(path.name) and find_shards(path.parent):
         raise ValueError(f"{path} is a part of a Shar folder; name the folder: {path.parent}")
     elif path.name.endswith(SUFFIXES):
-        _read_cuts(path, _split_of(path, imported.notes), imported)
+        _read_cuts(path, _split_of_file(path, imported.notes), imported)
     elif path.name.endswith(ARCHIVES):
         raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
     else:
@@ -165,30 +166,45 @@ def manifest_files(folder: Path) -> list[Path]:
 
 
 def _manifests_in(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.iterdir()) if file.name.startswith(KINDS) and file.name.endswith(SUFFIXES)]
+    return [file for file in sorted(folder.iterdir()) if NAMED.fullmatch(_stem(file)) and file.name.endswith(SUFFIXES)]
+
+
+def _stem(file: Path) -> str:
+    return file.name.partition(".")[0]
 
 
 def _manifest_files(folder: Path, kind: str, notes: list[str]) -> dict[str, Path]:
     """Return the manifests of a kind by split."""
     found: dict[str, Path] = {}
     for file in _manifests_in(folder):
-        if file.name.startswith(kind):
-            split = _split_of(file, notes)
+        match = NAMED.fullmatch(_stem(file))
+        if match and match[1] == kind:
+            split = (
+                UNSPLIT
+                if match[2] is None
+                else _split_named(file, match[2], notes, f"rename it: after {kind}_ stands ")
+            )
             if split in found:
                 raise ValueError(f"{folder}: {found[split].name} and {file.name} are both of split {split!r}; keep one")
             found[split] = file
     return found
 
 
-def _split_of(path: Path, notes: list[str]) -> str:
-    """Return the split in a manifest's name: dev-clean of cuts_dev-clean.jsonl.gz."""
-    written = re.split(r"[_-]", path.name.split(".")[0], maxsplit=1)[1:]
-    return _split_named(path, written[0], notes, "after the first '_' or '-' stands ") if written else UNSPLIT
+def _split_of_file(path: Path, notes: list[str]) -> str:
+    """Return the split in the name of a manifest that is read alone: dev-clean of cuts_dev-clean.jsonl.gz, else all."""
+    match = NAMED.fullmatch(_stem(path)) or re.fullmatch(r"([^_-]*)[_-](.+)", _stem(path))
+    written = match[2] if match else None
+    return _split_named(path, written, notes) if written and _is_split(written) else UNSPLIT
+
+
+def _is_split(name: str) -> bool:
+    split = SPLIT_ALIASES.get(name, name)
+    return split == "train" or split.startswith(("dev", "test"))
 
 
 def _split_named(path: Path, name: str, notes: list[str], where: str = "folders of shards are called ") -> str:
     split = SPLIT_ALIASES.get(name, name)
-    if split != "train" and not split.startswith(("dev", "test")):
+    if not _is_split(name):
         raise ValueError(f"{path}: there is no split {split!r}; {where}train, or a name that begins with dev or test")
     note = f"split {name!r} was read as {split!r}"
     if split != name and note not in notes:

@@ -3,9 +3,9 @@ import tarfile
 import numpy as np
 import pytest
 import soundfile
-from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
-from asr.data.manifests.import_manifests import import_manifests
+from asr.data.manifests.import_manifests import import_manifests, manifest_files
 from asr.data.manifests.tables import read_table
 from asr.data.preparation.cuts import evaluation_cuts
 from tests.data.corpora import SPEC, utterance
@@ -84,11 +84,38 @@ def test_other_words_for_splits_are_understood_in_names_of_manifests(manifests):
 
 
 @pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("cuts.jsonl.gz", "all"),
+        ("cuts_dev-clean.jsonl.gz", "dev-clean"),
+        ("librispeech_cuts_test-clean.jsonl.gz", "test-clean"),
+        ("cv-en_cuts_valid.jsonl.gz", "dev"),
+        ("mine_train.jsonl", "train"),
+        ("gigaspeech_cuts_XL.jsonl.gz", "all"),
+        ("team_meeting.jsonl.gz", "all"),
+        ("2024-01-01.jsonl.gz", "all"),
+    ],
+)
+def test_a_manifest_of_cuts_may_have_any_name_and_lhotses_says_its_split(manifests, name, split):
+    cut = Recording.from_file("a.wav").to_cut()
+    cut.supervisions = [SupervisionSegment("good", "a", 0.0, 1.0, text="hi")]
+    CutSet.from_cuts([cut]).to_file(manifests / name)
+    assert [*import_manifests(manifests / name).splits] == [split]
+
+
+def test_the_name_of_a_corpus_may_stand_before_the_kind(manifests):
+    for kind in ("recordings", "supervisions"):
+        (manifests / f"{kind}.jsonl.gz").rename(manifests / f"librispeech_{kind}_test-clean.jsonl.gz")
+    assert [*import_manifests(manifests).splits] == ["test-clean"]
+    assert len(manifest_files(manifests)) == 2
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("recordings.jsonl", r"recordings\.jsonl and recordings\.jsonl\.gz are both of split 'all'"),
         ("recordings_train.jsonl", "split 'train' has recordings or supervisions, but not both"),
-        ("supervisions_mine.jsonl", "there is no split 'mine'"),
+        ("supervisions_mine.jsonl", "there is no split 'mine'; rename it: after supervisions_ stands train, or a name"),
     ],
 )
 def test_a_folder_of_unclear_manifests_is_refused(manifests, name, message):
