@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -16,8 +17,8 @@ class Normalization:
     """Changes references and hypotheses alike.
 
     Args:
-        name: ``none``; ``basic``, lower case without punctuation, of any language; or ``english``, Whisper's rules, by
-            which *colour* is *color*, *twenty one* is *21*, and *I'm* is *I am*.
+        name: ``none``; ``basic``, lower case, without punctuation but for apostrophes, of any language; or ``english``,
+            Whisper's rules, by which *colour* is *color*, *twenty one* is *21*, and *I'm* is *I am*.
 
     Raises:
         ValueError: there is no such choice, or its package is not installed.
@@ -33,7 +34,7 @@ class Normalization:
         self._change: Callable[[str], str] | None = None
         self.note = ""
         if name == "basic":
-            self._change = TextNormalizer("lower", "strip")
+            self._change = _basic
             self.note = "scored in lower case without punctuation (scoring.normalize=basic)"
         elif name == "english":
             self._change = _english()
@@ -46,6 +47,11 @@ class Normalization:
         if change is None:
             return utterances
         return [replace(one, reference=change(one.reference), hypothesis=change(one.hypothesis)) for one in utterances]
+
+
+def _basic(text: str) -> str:
+    # don’t is don't: people and programs write either
+    return TextNormalizer("lower", "strip")(re.sub(r"(?<=\w)’(?=\w)", "'", text))
 
 
 def _english() -> Callable[[str], str]:

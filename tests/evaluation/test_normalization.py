@@ -18,6 +18,11 @@ def test_each_choice_forgives_more(name):
     assert (f"scoring.normalize={name}" in Normalization(name).note) == (name != "none")
 
 
+def test_either_apostrophe_is_one_and_a_quotation_mark_is_none():
+    pair = Utterance("a", "Don’t say ‘l’eau’!", "don't say l'eau")
+    assert score(Normalization("basic")([pair])).utterances[0].words.errors == 0
+
+
 def test_another_choice_is_refused():
     with pytest.raises(ValueError, match="must be one of none, basic, english, given 'Basic'"):
         Normalization("Basic")

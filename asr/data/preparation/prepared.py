@@ -138,8 +138,8 @@ class PreparedData:
                 there = f"cannot be read ({error.strerror})"
             if there:
                 raise ValueError(
-                    f"the shard {path} {there}; it had {num_bytes} when the data were prepared. Restore it; or to have "
-                    f"it written again, remove it, remove {self.folder}, and prepare the data again"
+                    f"the shard {path} {there}; it had {num_bytes} bytes when the data were prepared. Restore it; or "
+                    f"remove {self.folder}, and the shard if it is there, and prepare the data again"
                 )
 
     def record(self, run_dir: Path) -> None:
