@@ -72,6 +72,8 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ),
         ("optimiser=adamw", ["optimiser", "Did you mean 'optimizer'?"]),
         ("optimizer=adamm", ["optimizer=adamm", "Did you mean 'adamw'?", "eve"]),
+        ("trainer.max_epochs=1 trainer.max_steps=null", ["given None; leave it out where trainer.max_epochs says how"]),
+        ("data.source=~/x.tsv", ["the shell has not replaced the '~', as it stands within a word: write $HOME"]),
         ("optimizer.lr=inf", ["optimizer.lr", "inf", "finite number"]),
         ("optimizer.lr=1e31", ["lr must be", "in [0, 1e30]", "1e+31"]),
         ("optimizer.lr=nan", ["optimizer.lr", "nan", "finite number"]),

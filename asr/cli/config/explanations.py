@@ -114,6 +114,8 @@ def _explain_grammar(error: OverrideParseException) -> str:
     why = f"it holds the character {odd[0]}" if odd else _in_one_line(" ".join(said))
     if why.startswith("LexerNoViableAltException"):  # followed by what was typed once more
         why = "a key, or a value outside quotes, has a character that is not allowed there"
+        if "=~" in str(error.override):
+            why = "the shell has not replaced the '~', as it stands within a word: write $HOME"
     return (
         f"{error.override}: this cannot be read as KEY=VALUE: {why}; "
         "a value with spaces or signs is quoted, as in 'KEY=\"a, b\"'"
