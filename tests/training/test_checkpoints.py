@@ -140,6 +140,15 @@ def test_a_run_is_decoded_with_its_best(run_dir):
         checkpoint_file(str(run_dir / "elsewhere"))
 
 
+def test_a_link_to_a_checkpoint_of_another_run_is_not_taken_for_its_best(run_dir, tmp_path):
+    best, other = run_dir / "checkpoints" / "best.ckpt", tmp_path / "other.ckpt"
+    best.rename(other)
+    best.symlink_to(other)
+    with pytest.raises(ValueError, match=r"best\.ckpt is a link to .*other\.ckpt, which this run has not made"):
+        checkpoint_file(str(run_dir))
+    assert checkpoint_file(str(other)) == other
+
+
 def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch):
     path = tmp_path / "last.ckpt"
     path.touch()

@@ -66,14 +66,16 @@ def checkpoint_file(run: str) -> Path:
     """Return the checkpoint that ``run=`` names: a file, or the best (else the last) of a run's folder.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither, or a link leads to a checkpoint that is not of the run.
     """
     path = named_path(run)
     if path.is_file():
         return path
-    for name in ("best", "last"):
-        if (path / "checkpoints" / f"{name}.ckpt").is_file():
-            return path / "checkpoints" / f"{name}.ckpt"
+    for found in (path / "checkpoints" / f"{name}.ckpt" for name in ("best", "last")):
+        if found.is_file():
+            if not (target := found.resolve()).is_relative_to(found.parent.resolve()):
+                raise ValueError(f"run: {found} is a link to {target}, which this run has not made; name that itself")
+            return found
     raise ValueError(
         f"run: {str(path)!r} is neither a checkpoint nor a run folder with checkpoints/best.ckpt; "
         "give the folder that asr-train printed at its end"
