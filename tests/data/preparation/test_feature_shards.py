@@ -161,8 +161,8 @@ def test_prepared_data_say_which_shard_is_not_as_it_was(tmp_path, kind):
     tar = tmp_path / "shards" / "dev" / "features.000000.tar"
     whole = tar.read_bytes()
     for harm, message in (
-        (lambda: tar.write_bytes(whole[:-512]), f"{tar} has {len(whole) - 512} bytes; it had {len(whole)} when"),
-        (tar.unlink, f"{tar} cannot be read .*; it had {len(whole)} when"),
+        (lambda: tar.write_bytes(whole[:-512]), f"{tar} has {len(whole) - 512} bytes; it had {len(whole)} bytes when"),
+        (tar.unlink, f"{tar} cannot be read .*; it had {len(whole)} bytes when"),
     ):
         harm()
         with pytest.raises(ValueError, match=message):
