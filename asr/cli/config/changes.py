@@ -76,10 +76,10 @@ def record_accepted(folder: Path, found: Sequence[str]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path, text = folder / ACCEPTED, yaml.safe_dump(list(found))
-    if path.exists() and path.read_text(encoding="utf-8") != text:
-        write_whole(backup_path(path), path.read_bytes())
-    write_whole(path, text)
+    path, content = folder / ACCEPTED, yaml.safe_dump(list(found)).encode()
+    if path.exists() and (former := path.read_bytes()) != content:
+        write_whole(backup_path(path), former)
+    write_whole(path, content)
 
 
 def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
