@@ -204,7 +204,8 @@ def check_in_backward(trainer: Trainer) -> None:
 def _check_count(value: Any, key: str, most: int = MOST_UPDATES) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         at_most = f" and at most {most}" if isinstance(value, int) and value > most else ""
-        instead = "; leave it out where trainer.max_epochs says how long" if key == "trainer.max_steps" else ""
+        by_epochs = value is None and key == "trainer.max_steps"
+        instead = "; leave it out where trainer.max_epochs says how long" if by_epochs else ""
         raise ConfigError(f"{key} must be a whole number of at least 1{at_most}, given {value!r}{instead}")
 
 
