@@ -69,7 +69,7 @@ def _top(command: str, folder: Path) -> dict[str, Any]:
 def _read(file: Path) -> dict[str, Any]:
     found = yaml.safe_load(file.read_text(encoding="utf-8"))
     assert isinstance(found, dict), file
-    return {key: value for key, value in found.items() if key not in HYDRA or key == "defaults"}
+    return found
 
 
 def _referred(node: Any) -> Iterator[str]:
