@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.cli.train import _saying_how_to_resume
+from asr.cli.builders.how_to_resume import saying_how_to_resume
 from asr.errors import PeerLost, explaining_lost_peers
 from asr.signals import TRY_AGAIN
 from tests.cli.test_resume import wait_for_update
@@ -59,7 +59,7 @@ def test_a_killed_process_is_the_only_one_that_is_spoken_of(small_run, tmp_path,
 
 def test_a_lost_peer_is_not_said_to_have_printed_anything_and_the_run_can_be_resumed(tmp_path):
     said = "it has ended, and has printed why unless it was killed, or its machine is gone; asr-train resume="
-    with pytest.raises(PeerLost, match=said), _saying_how_to_resume(tmp_path, None), explaining_lost_peers():
+    with pytest.raises(PeerLost, match=said), saying_how_to_resume(tmp_path, None), explaining_lost_peers():
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:1234")
 
 
