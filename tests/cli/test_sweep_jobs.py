@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ from asr.cli.config.explanations import PLUGINS
 from asr.cli.config.words import name_sweep
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.gpus import VARIABLE, claimed_gpus
-from asr.cli.sweeps.jobs import check_sweep_name, job_name, swept_free_keys
+from asr.cli.sweeps.jobs import check_sweep_name, check_swept_once, job_name, swept_free_keys
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 
@@ -46,6 +47,13 @@ def test_values_that_are_swept_are_different_jobs_whatever_they_change(key):
     names = {job_name([f"{key}={value}"], {**CONFIG, "sweep": {"swept": swept}, key: value}) for value in (1, 2)}
     assert len(names) == 2
     assert swept_free_keys([f"{key}=1"], {f"+{key}": "1,2"}) == swept, "the params of a sweeper are swept too"
+
+
+@pytest.mark.parametrize("word", ["seed=1,2,1", "optimizer.lr=0.1,1e-1", "optimizer=choice(eve,eve)"])
+def test_a_value_that_is_swept_twice_is_refused(word):
+    with pytest.raises(ConfigError, match=f"^{re.escape(word)}: .* is given twice"):
+        check_swept_once(["trainer.max_steps=5", word])
+    check_swept_once(["seed=1,2", "seed=1,2", "optimizer.lr=0.1,0.2", "seed=range(1,3)", "encoder.num_layers=3"])
 
 
 def test_one_value_that_does_not_change_the_training_does_not_change_the_name():

@@ -103,6 +103,25 @@ def swept_free_keys(words: Sequence[str], params: Mapping[str, Any]) -> list[str
     return sorted(key for key in {*swept, *map(override_key, params)} if _is_free(key))
 
 
+def check_swept_once(words: Sequence[str]) -> None:
+    """Refuse a value that a sweep names twice: it would be one job, where two were meant.
+
+    Args:
+        words: overrides of the sweep.
+
+    Raises:
+        ConfigError: names the override and the value.
+    """
+    for override in OverridesParser.create().parse_overrides(list(words)):
+        if override.is_discrete_sweep():
+            values = list(override.sweep_string_iterator())
+            twice = [value for number, value in enumerate(values) if value in values[:number]]
+            if twice:
+                raise ConfigError(
+                    f"{override.input_line}: {twice[0]} is given twice, which is one job; give it once"
+                )
+
+
 def run_job(
     command: str,
     overrides: Sequence[str],

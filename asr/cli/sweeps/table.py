@@ -24,6 +24,7 @@ from asr.cli.sweeps.jobs import (
     begun,
     best_dev_wer,
     check_sweep_name,
+    check_swept_once,
     finished_jobs,
     is_finished,
     swept_free_keys,
@@ -74,6 +75,7 @@ class SweepTable(Callback):
             # what is swept is not composed yet
             if not _is_swept("tokenizer", config):
                 check_vocab_size(config, config.hydra.overrides.task)
+            check_swept_once(config.hydra.overrides.task)
             swept = swept_free_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {})
         except (ValueError, RunFailed) as error:
             print(f"asr-train: {one_line(str(error))}", file=sys.stderr)
