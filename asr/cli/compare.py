@@ -15,7 +15,7 @@ from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.config.free_keys import free_in_comparison
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.sweeps.jobs import check_sweep_name
-from asr.cli.sweeps.records import records
+from asr.cli.sweeps.records import RECORDS, records
 from asr.console import PlainConsole
 from asr.evaluation.comparison.compare import compare
 from asr.evaluation.comparison.inputs.run_folders import read_runs
@@ -83,7 +83,9 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
         raise ConfigError("name what to compare: either sweep=NAME, or runs='runs/…/*', or runs=[FOLDER,FOLDER]")
     if config["sweep"] is not None:
         folder = _sweep_folder(str(config["sweep"]))
-        return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run")
+        jobs = records(folder)
+        refused = f", as none of its jobs ({len(jobs)}) has begun: see {folder / RECORDS}" if jobs else ""
+        return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run{refused}")
     patterns = config["runs"] if isinstance(config["runs"], list) else [config["runs"]]
     if not patterns:
         raise ConfigError("runs: the list is empty; name run folders, for example runs=[runs/a,runs/b]")

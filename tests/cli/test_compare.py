@@ -35,6 +35,7 @@ def workplace(tmp_path_factory) -> Workplace:
         if status:
             JobRecord(name, [], status, code).save(folder / "runs" / "first")
     (folder / "runs" / "empty").mkdir()
+    JobRecord("bad", ["optimizer.lr=high"], "failed", 2).save(folder / "runs" / "refused")
     return Workplace(folder)
 
 
@@ -161,7 +162,11 @@ def test_the_weights_that_were_typed_name_a_system(tmp_path):
     [
         ({"sweep": "fist"}, ["no folder 'runs/fist'", "Did you mean 'first'?", "Known: first"]),
         ({"sweep": ".."}, ["sweep must be letters, digits and _ . + -"]),
-        ({"sweep": "empty"}, ["runs/empty' contains no run"]),
+        ({"sweep": "empty"}, ["runs/empty' contains no run; a run folder"]),
+        (
+            {"sweep": "refused"},
+            ["'runs/refused' contains no run, as none of its jobs (1) has begun", "refused/jobs"],
+        ),
         ({}, ["either sweep=NAME, or runs="]),
         ({"sweep": "first", "runs": "runs/first"}, ["either sweep=NAME, or runs="]),
         ({"runs": ["runs/empty"]}, ["'runs/empty' is not a run folder"]),

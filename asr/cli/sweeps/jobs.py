@@ -117,9 +117,7 @@ def check_swept_once(words: Sequence[str]) -> None:
             values = list(override.sweep_string_iterator())
             twice = [value for number, value in enumerate(values) if value in values[:number]]
             if twice:
-                raise ConfigError(
-                    f"{override.input_line}: {twice[0]} is given twice, which is one job; give it once"
-                )
+                raise ConfigError(f"{override.input_line}: {twice[0]} is given twice, which is one job; give it once")
 
 
 def run_job(

@@ -164,12 +164,16 @@ def _file(option: str, given: str | None) -> Path | None:
 def _language_model(
     option: str, path: Path, tokenizer: Tokenizer, normalize: Callable[[str], str]
 ) -> tuple[Scorer, str]:
-    """Return a scorer, and what it is: a model of words if it lacks the mark of a space, and has more than tokens."""
+    """Return a scorer, and what it is: a model of words if it lacks the mark of a space, and few are tokens."""
     model, pieces = read_arpa(path), tokenizer.pieces
     tokens = pieces[NUM_SPECIAL:]
     words = [word for word in model.words if word not in SPECIAL]
+    missing = [piece for piece in tokens if piece not in model.numbers]
+    num_common = len(tokens) - len(missing)
+    # with a word or two that are tokens by chance it is a model of words still
+    of_tokens = 2 * num_common > len(words)
     has_spaces = any(SPACE_PIECE in piece for piece in tokens)
-    if has_spaces and not any(SPACE_PIECE in word for word in words) and not set(words) <= set(tokens):
+    if has_spaces and not any(SPACE_PIECE in word for word in words) and not of_tokens:
         try:
             return (
                 WordNGramScorer(model, tokenizer.surfaces, normalize),
@@ -177,10 +181,7 @@ def _language_model(
             )
         except ValueError as error:
             raise ValueError(f"{option}: {path}: {error}") from None
-    missing = [piece for piece in tokens if piece not in model.numbers]
-    num_common = len(tokens) - len(missing)
-    # with a word or two that are tokens by chance it is a model of words still
-    if 2 * num_common <= len(words):
+    if not of_tokens:
         raise ValueError(
             f"{option}: {path} is a model of other tokens: its {len(words)} words are like {words[:3]}, the tokens of "
             f"the run like {tokens[:3]}, and {num_common or 'none'} are among both; asr-lm run=RUN text=FILE "
