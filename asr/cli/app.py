@@ -233,8 +233,9 @@ def _raw_errors() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(FULL_ERROR, None)
+        os.environ.pop(FULL_ERROR, None)
+        if before is not None:
+            os.environ[FULL_ERROR] = before
 
 
 @contextlib.contextmanager

@@ -233,7 +233,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
     loggers = build_loggers(config, run_dir) if is_first_process() else []
     with open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
         trainer = build_trainer(config, loggers, build_callbacks(config, run_dir))
-        num_workers = config["data"]["workers"]["num_workers"]
+        num_workers = plan.data_module.workers.num_workers
         torch.set_num_threads(num_threads(config.get("torch_threads"), num_workers, trainer.num_devices))
         cuts = plan.prepared.cuts("train")
         dataset, order = plan.data_module.training_data(cuts, config["seed"], plan.data.perturb)

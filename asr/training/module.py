@@ -87,6 +87,7 @@ class TrainingModule(pl.LightningModule):
         self.scores: dict[str, Score] = {}
         self.unit: Unit = unit
         self.sums = self._no_sums()
+        self.gradient_norm = torch.zeros(())  # of the last update, before clipping
         self.guard, self.nominal_audio = NonfiniteGuard(), NominalAudio()
         self.unreadable = UnreadableCuts(max_unreadable)
         self.current_batch: Batch | None = None  # named when memory runs out

@@ -233,7 +233,7 @@ def _check_weights(config: Mapping[str, Any]) -> None:
     if averaging is None and (kind != "raw" or "average" in config["decode"]):
         asked = f"weights={kind}" if kind != "raw" else f"decode=[{','.join(config['decode'])}]"
         raise ConfigError(f"{asked}: with callbacks.averaging=null there are only raw weights")
-    if kind == "ema" and averaging["ema_decay"] is None:
+    if kind == "ema" and averaging.get("ema_decay", "its default") is None:
         raise ConfigError(
             "weights=ema: with callbacks.averaging.ema_decay=null there are no EMA weights; allowed: raw, average"
         )

@@ -114,7 +114,7 @@ def _check_options(node: Mapping[str, Any]) -> None:
     limit = node.get("limit_val_batches")
     if isinstance(limit, float) and limit != 1:
         raise ConfigError(f"trainer.limit_val_batches must be a whole number of batches, given {limit}")
-    devices = node["devices"]
+    devices = node.get("devices", "auto")
     is_count = isinstance(devices, int) and not isinstance(devices, bool) and devices >= 1
     if node["accelerator"] == "cpu" and devices != "auto" and not is_count:
         raise ConfigError(f"trainer.devices must be a whole number of at least 1 on a CPU, or auto, given {devices!r}")

@@ -60,9 +60,13 @@ class AudioFolder:
         """
         if self.recordings:
             return
+        found = []
         for file, _ in self._files:
-            if problem := archive_problem(file) or self._problem(file, rate_hz):
-                raise ValueError(f"{self.key}: {file}: {problem}; mend or remove it")
+            try:
+                found.append(_recording(file, rate_hz))
+            except ValueError as error:
+                raise ValueError(f"{self.key}: {file}: {error}; mend or remove it") from None
+        self.recordings = found
 
     @cached_property
     def _files(self) -> list[tuple[Path, Path]]:
@@ -71,18 +75,6 @@ class AudioFolder:
             return [] if self.folder is None else sorted(find_audio([self.folder]).items())
         except ValueError as error:
             raise ValueError(f"{self.key}={self.folder}: {error}") from error
-
-    def _problem(self, file: Path, rate_hz: int | None) -> str | None:
-        try:
-            recording = Recording.from_file(file, recording_id=str(file))
-        except Exception as error:  # a decoder may raise anything on a file that is no audio
-            refuse_lack_of_resources(error, str(file))
-            return f"{type(error).__name__}: {error}"
-        self.recordings.append(recording)
-        if recording.duration < SHORTEST_S:
-            return "shorter than a millisecond"
-        start = _cut(recording, min(recording.duration, 1.0))
-        return audio_problem(recording) or (None if rate_hz is None else too_long(start, rate_hz))
 
     def read(self, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
         """Return ``size`` samples of the first channel from any place of any recording; None: one from its start.
@@ -109,6 +101,27 @@ class AudioFolder:
         if size is None and not samples.any():
             raise ValueError("it holds nothing but silence, which would make all speech silent")
         return samples if size is None else part_of(samples, size, rng)
+
+
+def _recording(file: Path, rate_hz: int | None) -> Recording:
+    """Return a recording that can be used, also at a rate if it is known.
+
+    Raises:
+        ValueError: it cannot be.
+    """
+    if problem := archive_problem(file):
+        raise ValueError(problem)
+    try:
+        recording = Recording.from_file(file, recording_id=str(file))
+    except Exception as error:  # a decoder may raise anything on a file that is no audio
+        refuse_lack_of_resources(error, str(file))
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    if recording.duration < SHORTEST_S:
+        raise ValueError("shorter than a millisecond")
+    start = _cut(recording, min(recording.duration, 1.0))
+    if problem := audio_problem(recording) or (None if rate_hz is None else too_long(start, rate_hz)):
+        raise ValueError(problem)
+    return recording
 
 
 def _cut(recording: Recording, duration_s: float) -> MonoCut:
