@@ -143,6 +143,30 @@ def lock(file: IO[Any]) -> None:
         raise OSError(error.errno, f"{reason} on another disk", file.name) from error
 
 
+@contextlib.contextmanager
+def locked_folder(folder: Path, wait: bool) -> Iterator[None]:
+    """Let no other process that asks for the same lock write to a folder; some network disks lock none.
+
+    Args:
+        folder: which exists.
+        wait: until the other process has ended.
+
+    Raises:
+        BlockingIOError: another process has locked it, and is not waited for.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # there, what is written whole and never overwritten still is
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def write_more(path: Path) -> None:
     """Append to a file until the system refuses, or until as much is written as libraries buffer.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from asr.cli.errors import ConfigError, shortened
 from asr.errors import RunFailed, remedy
-from asr.safe_io import named_path, new_folder, write_new
+from asr.safe_io import locked_folder, named_path, new_folder, write_new
 
 
 def new_file(output: object, otherwise: str = "", what: str = "file") -> Path:
@@ -41,7 +40,7 @@ def new_file(output: object, otherwise: str = "", what: str = "file") -> Path:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def lock_output_dir(folder: Path) -> Iterator[None]:
     """Let no other process write to ``output_dir``, which is created; what stays empty is removed at the end.
 
     Raises:
@@ -49,22 +48,19 @@ def alone_in(folder: Path) -> Iterator[None]:
     """
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        # some network disks lock no folders; there, the second process fails when it writes
-        with contextlib.suppress(OSError):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"output_dir: another process writes its results to {folder}; name another folder, or wait for it"
-                ) from None
-        yield
-    finally:
-        os.close(descriptor)
-        if is_new:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked_folder(folder, wait=False))
+        except BlockingIOError:
+            raise ConfigError(
+                f"output_dir: another process writes its results to {folder}; name another folder, or wait for it"
+            ) from None
+        try:
+            yield
+        finally:
+            if is_new:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
 
 def _try_folder(folder: Path) -> None:

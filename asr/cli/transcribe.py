@@ -15,7 +15,7 @@ from asr.cli.app import run_app
 from asr.cli.builders.restore import restore
 from asr.cli.builders.transcriber import transcriber_of
 from asr.cli.errors import ConfigError, shortened
-from asr.cli.output_file import alone_in, new_file, write_output
+from asr.cli.output_file import lock_output_dir, new_file, write_output
 from asr.cli.transcript_record import TranscriptRecord, maker_of
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import find_audio, groups_of
@@ -57,7 +57,7 @@ def run(options: DictConfig) -> None:
     else:
         folder = usable_folder(options.output_dir, "output_dir")
         targets = _targets(files, folder, formats)
-        with alone_in(folder):
+        with lock_output_dir(folder):
             _transcribe_to_folder(options, files, targets, folder)
 
 

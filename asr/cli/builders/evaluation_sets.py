@@ -13,7 +13,7 @@ from omegaconf import DictConfig, ListConfig
 from asr.cli.builders.restore import Restored
 from asr.cli.config.options import MAX_NAME_BYTES
 from asr.cli.errors import ConfigError, shortened
-from asr.cli.output_file import alone_in
+from asr.cli.output_file import lock_output_dir
 from asr.console import PlainConsole
 from asr.data.preparation.cuts import evaluation_cuts
 from asr.run_folder import claim_run_folder, create_run_folder
@@ -105,7 +105,7 @@ def output_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) 
     else:
         folder = claim_run_folder(options.output_dir, "output_dir")
     try:
-        with alone_in(folder):
+        with lock_output_dir(folder):
             yield folder
     finally:
         if options.output_dir is None:

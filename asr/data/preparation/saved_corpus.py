@@ -176,8 +176,8 @@ def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
     with (
         source_file.open("wb") as first,
         segment_file.open("wb") as second,
-        _packed(first) as sources,
-        _packed(second) as segments,
+        gzipped(first) as sources,
+        gzipped(second) as segments,
     ):
         for source_id, source in manifests.sources().items():
             own = of_source.get(source_id, ())
@@ -192,8 +192,8 @@ def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
     return split
 
 
-def _packed(file: IO[bytes]) -> gzip.GzipFile:
-    # neither name nor time, so that the same manifests are the same bytes
+def gzipped(file: IO[bytes]) -> gzip.GzipFile:
+    """Return what compresses into a file, without name and time: the same content is the same bytes."""
     return gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
 
 

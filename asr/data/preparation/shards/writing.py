@@ -7,16 +7,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import gzip
 import hashlib
 import io
 import json
 import os
 import tarfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +26,11 @@ from asr.data.manifests.shar.members import ShardMember, forget
 from asr.data.preparation.file_digests import describe_file
 from asr.data.preparation.parts import Part, SplitParts, cut_of, unreadable
 from asr.data.preparation.progress import track_hours
-from asr.data.preparation.saved_corpus import GZIP_LEVEL
+from asr.data.preparation.saved_corpus import gzipped
 from asr.data.preparation.shards.fields import ShardField, member_name
 from asr.data.preparation.shards.index import found_index, own_index
 from asr.errors import refuse_lack_of_resources
-from asr.safe_io import TEMPORARY, naming, refuse_links_outside, sync, write_whole
+from asr.safe_io import TEMPORARY, locked_folder, naming, refuse_links_outside, sync, write_whole
 
 LAYOUT = 1
 BLOCK_BYTES = 512  # of tar
@@ -69,7 +66,10 @@ def write_shards(splits: Mapping[str, SplitParts], storage: ShardStorage, num_jo
     Raises:
         ValueError: the folder holds something else, or a shard of other data.
     """
-    with _locked(storage.folder):
+    if os.path.lexists(storage.folder) and not storage.folder.is_dir():
+        raise ValueError(f"data.storage.dir: {storage.folder} is not a folder; give a new or an empty one")
+    storage.folder.mkdir(parents=True, exist_ok=True)
+    with locked_folder(storage.folder, wait=True):
         _refuse_others(storage, splits)
         for split in splits.values():
             for part in split.parts:
@@ -84,22 +84,6 @@ def _write_split(split: SplitParts, storage: ShardStorage, num_jobs: int) -> Spl
     total_s = sum(part.duration_s for part in split.parts)
     parts = list(track_hours(done, total_s, f"writing shards of {split.name}"))
     return SplitParts(split.name, parts, split.dropped)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Make the folder if it does not exist, and let one process at a time write to it."""
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise ValueError(f"data.storage.dir: {folder} is not a folder; give a new or an empty one")
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        # some network disks lock no folders; there, who prepares twice at once finds the shards of the other
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _refuse_others(storage: ShardStorage, splits: Mapping[str, SplitParts]) -> None:
@@ -191,8 +175,7 @@ class WriteShard:
             temporary["tar"].open("wb") as file,
             temporary["cuts"].open("wb") as packed,
             tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
-            # neither name nor time, so that the same cuts are the same bytes
-            gzip.GzipFile("", "wb", GZIP_LEVEL, packed, mtime=0) as cuts,
+            gzipped(packed) as cuts,
         ):
             for line in lines:
                 cut = cut_of(line, str(place))
