@@ -7,10 +7,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from asr.cli import train as train_module
 from asr.cli.__main__ import COMMANDS
 from asr.cli.app import run_app
+from asr.cli.config.explanations import config_folder
 from asr.errors import OutOfMemory, RunFailed
 
 
@@ -271,9 +273,14 @@ def test_help_lists_what_can_be_chosen(command, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"asr-{command}: ")
+    own = yaml.safe_load((config_folder(command) / f"{command}.yaml").read_text(encoding="utf-8"))
+    for key, value in own.items():
+        if key not in ("defaults", "hydra"):
+            assert re.search(rf"^  {key}{r'[.]' if value and isinstance(value, dict) else '='}", done.stdout, re.M), key
     if command == "train":
         for line in (r"digits/transformer_ctc +\w", r"transformer_xs +\w", r"adamw +\w", r"eve +\w", r"eden +\w"):
             assert re.search(line, done.stdout), line
+        assert re.search(r"^  data\.batch\.max_duration_s=40\.0 +of audio", done.stdout, re.M)
 
 
 def test_a_missing_run_is_asked_for(tmp_path):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -13,7 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 
 import asr.recipes
 
-LISTED = ("recipe", "encoder", "head", "optimizer", "schedule", "tokenizer", "features", "augment", "trainer", "logger")
+LISTED = (
+    *("recipe", "encoder", "head", "optimizer", "schedule", "parameter_rules", "decoder", "tokenizer", "features"),
+    *("augment", "trainer", "logger", "sweep", "callbacks"),
+)
+OPTION = re.compile(r"(?P<indent> *)(?P<key>[a-z]\w*):(?: +(?P<value>[^ #].*?))?(?: +# (?P<comment>.*))?")
+NOT_SHOWN = ("defaults", "hydra")
+PREPARED = ("recipe", "tokenizer", "features")  # groups that what is prepared depends on
 
 
 def describe(file: Path) -> str:
@@ -35,20 +42,53 @@ def choices(configs: Path, group: str) -> dict[str, str]:
     }
 
 
+def options(file: Path, parent: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the keys of a yaml file that have a value, as ``key=value``, with the comments on them.
+
+    Args:
+        file: of ours: two spaces for each level, no list over several lines.
+        parent: of the keys, with a dot at its end.
+    """
+    path: list[str] = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if found := OPTION.fullmatch(line):
+            path[len(found["indent"]) // 2 :] = [found["key"]]
+            if path[0] not in NOT_SHOWN and (found["value"] or found["comment"]):
+                yield f"{parent}{'.'.join(path)}={found['value'] or ''}", found["comment"] or ""
+
+
 def command_help(config_name: str, configs: Path) -> str:
-    """Return the help of a command: what it does, and what can be chosen, one line each."""
+    """Return the help of a command: what it does, its options, and what can be chosen, one line each."""
     lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
-    loaded = OmegaConf.load(configs / f"{config_name}.yaml")
-    used = OmegaConf.select(loaded, "defaults", default=[])
-    groups = [key for item in used if not isinstance(item, str) for key in item]
-    for group in (group for group in LISTED if group in groups):
-        lines += ["", f"{group}="]
-        lines += [f"  {name:<28} {text}" for name, text in choices(configs, group).items()]
+    groups = _groups(configs / f"{config_name}.yaml")
+    shown = [*options(configs / f"{config_name}.yaml")]
+    for group in {"train": ("data", "sweep"), "prepare": ("data",)}.get(config_name, ()):
+        shown += options(configs / group / "default.yaml", f"{group}.")
+    lines += ["", "options, with their defaults (???: required):", *_columns(shown)]
+    for group in (group for group in (PREPARED if config_name == "prepare" else LISTED) if group in groups):
+        lines += ["", f"{group}=", *_columns(choices(configs, group).items())]
     if "recipe" in groups:
         lines += ["", "recipes_dir=PATH adds recipes of your own, and runs the Python code in that folder."]
     sweeps = "-m runs every combination of comma-separated values; " if config_name == "train" else ""
     lines += ["", f"{sweeps}--hydra-help tells what Hydra adds."]
     return "\n".join(lines)
+
+
+def _columns(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    rows = list(pairs)
+    width = max(len(name) for name, _ in rows)
+    return [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]
+
+
+def _groups(file: Path) -> list[str]:
+    """Return the groups that the config of a command chooses from, by itself or as another one does."""
+    found = []
+    for item in OmegaConf.select(OmegaConf.load(file), "defaults", default=[]):
+        if not isinstance(item, str):
+            found += [str(key) for key in item]
+        elif item != "_self_":
+            found += _groups(file.with_name(f"{item}.yaml"))
+    return found
 
 
 def known_keys(config_name: str, configs: Path, parent: str) -> list[str] | None:
