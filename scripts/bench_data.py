@@ -127,4 +127,6 @@ def main(overrides: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if {"-h", "--help"} & set(sys.argv):
+        sys.exit(__doc__)
     main(sys.argv[1:])

@@ -8,6 +8,7 @@ built everything. A full joiner, whose logits of all frames and tokens exist at 
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import resource
 import statistics
@@ -234,6 +235,7 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("| what | size | CPU time | MB |\n|---|---|---|---|")
     for row in rows():
         print(f"| {' | '.join(row)} |", flush=True)

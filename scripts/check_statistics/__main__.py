@@ -8,6 +8,7 @@ hardly ever raise it so far above 5 %, see ``Cell.holds``. Exits with 1 if any i
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from cells import print_table
@@ -50,4 +51,6 @@ def main(num: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("repetitions", nargs="?", type=int, default=2000, help="simulated comparisons of each cell")
+    sys.exit(main(parser.parse_args().repetitions))
