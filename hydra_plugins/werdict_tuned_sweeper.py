@@ -25,7 +25,8 @@ from asr.cli.sweeps.tuning import Settings, Trial, TunedSystem, shares, systems
 from asr.cli.sweeps.tuning_checks import UNTUNED, check_compared, extreme_settings, system_names, try_parts
 from asr.console import PlainConsole
 from asr.errors import DIVERGED, RunFailed
-from asr.evaluation.formatting import count, shortlist
+from asr.evaluation.comparison.inputs.tuning import FILE
+from asr.evaluation.formatting import count, percent, shortlist
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
 
@@ -116,19 +117,20 @@ class TunedSweeper(Sweeper):
         return found
 
     def _compared(self, found: Sequence[TunedSystem], study: int, seed: int) -> list[list[str]]:
-        """Return the overrides of the runs that are compared, with what a comparison shall know of their tuning."""
+        """Return the overrides of the runs that are compared, with what a comparison needs to know of their tuning."""
         jobs = {
-            one.name: [*one.words(one.best.settings), *self._told(one.name, study, list(one.space))] for one in found
+            one.name: [*one.words(one.best.settings), *self._tuned_as(one.name, study, list(one.space))]
+            for one in found
         }
         if self.search.with_defaults:
             untuned = {f"{UNTUNED}{one.optimizer}": one for one in found if one.is_usual}
-            jobs |= {name: [*one.overrides, *self._told(name, study, [])] for name, one in untuned.items()}
+            jobs |= {name: [*one.overrides, *self._tuned_as(name, study, [])] for name, one in untuned.items()}
         compared = list(jobs) if self.search.compared is None else self.search.compared
         return [[*jobs[name], f"seed={seed}"] for name in compared]
 
-    def _told(self, name: str, study: int, keys: Sequence[str]) -> list[str]:
-        told = f"system:{json.dumps(name)},study:{study},studies:{self.search.studies},keys:[{','.join(keys)}]"
-        return [f"++sweep.tuned={{{told}}}"]
+    def _tuned_as(self, name: str, study: int, keys: Sequence[str]) -> list[str]:
+        tuned = f"system:{json.dumps(name)},study:{study},studies:{self.search.studies},keys:[{','.join(keys)}]"
+        return [f"++sweep.tuned={{{tuned}}}"]
 
     def _try(self, what: str, seed: int, trials: Sequence[tuple[TunedSystem, Settings]]) -> None:
         extra = [f"seed={seed}", "decode_test=false"]
@@ -198,7 +200,7 @@ def report(studies: Sequence[Sequence[TunedSystem]], sweep_dir: Path) -> None:
     for system in studies[-1]:
         best = system.best
         shown = sorted(system.trials, key=lambda trial: (trial is not best, trial.wer))[:SHOWN]
-        settings, wers = [_shown(one.settings) for one in shown], [_percent(one.wer) for one in shown]
+        settings, wers = [_shown(one.settings) for one in shown], [percent(one.wer) for one in shown]
         if not system.has_learned:
             settings[0] += " (failed: no trial came below a WER of 100 %)"
         elif system.at_edge:
@@ -208,7 +210,10 @@ def report(studies: Sequence[Sequence[TunedSystem]], sweep_dir: Path) -> None:
     plain = [
         {
             system.name: {
-                "trials": [{"settings": one.settings, "wer": _finite(one.wer)} for one in system.trials],
+                "trials": [
+                    {"settings": one.settings, "wer": one.wer if math.isfinite(one.wer) else None}
+                    for one in system.trials
+                ],
                 "chosen": system.best.settings,
                 "at_edge": system.at_edge,
                 "has_learned": system.has_learned,
@@ -217,7 +222,7 @@ def report(studies: Sequence[Sequence[TunedSystem]], sweep_dir: Path) -> None:
         }
         for found in studies
     ]
-    path = sweep_dir / "tuning.json"
+    path = sweep_dir / FILE
     before = read_json(path) if path.exists() else []
     if not (isinstance(before, list) and all(isinstance(study, dict) for study in before)):
         raise ValueError(f"{path} is not what a sweep that tunes writes; remove it")
@@ -229,11 +234,3 @@ def report(studies: Sequence[Sequence[TunedSystem]], sweep_dir: Path) -> None:
 
 def _shown(settings: Settings) -> str:
     return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items())
-
-
-def _percent(wer: float) -> str:
-    return f"{100 * wer:.2f}" if math.isfinite(wer) else "none"
-
-
-def _finite(wer: float) -> float | None:
-    return wer if math.isfinite(wer) else None

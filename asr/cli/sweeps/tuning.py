@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.search_space import Choice, Range, Search, rounded
+from asr.evaluation.comparison.inputs.tuning import LR
 
 if TYPE_CHECKING:
     from scipy.stats.qmc import Halton
 
-LR = "optimizer.lr"
 BEYOND = 3.0  # a trial beyond an edge has so many times the outermost lr that was tried, or as small a part of it
 
 Settings = dict[str, Any]  # values by key of the config
