@@ -79,7 +79,7 @@ def explaining_out_of_memory(explain: Callable[[], str]) -> Iterator[None]:
         raise OutOfMemory(f"out of memory {explain()} ({first_line(error)})") from error
 
 
-def refuse_lack_of_resources(error: BaseException, place: str) -> None:
+def raise_if_out_of_resources(error: BaseException, place: str) -> None:
     """Raise an error if the machine is why something was not read: nothing is dropped from data that are not broken.
 
     Args:
@@ -94,7 +94,7 @@ def refuse_lack_of_resources(error: BaseException, place: str) -> None:
         while isinstance(inner := error.__cause__ or error.__context__, RunFailed):
             error = inner
         raise error
-    if lacks_files(error):
+    if too_many_open_files(error):
         raise RunFailed(
             f"too many open files for {place} to be read; raise the limit of the shell on open files (ulimit -n), then "
             "run the same command again"
@@ -106,7 +106,7 @@ def refuse_lack_of_resources(error: BaseException, place: str) -> None:
         ) from error
 
 
-def lacks_files(error: BaseException) -> bool:
+def too_many_open_files(error: BaseException) -> bool:
     """Return whether an error, or a file that is opened now, says that there are too many; libsndfile does not."""
     try:
         if isinstance(error, OSError):

@@ -32,7 +32,7 @@ class Terminated(SystemExit):
         super().__init__(128 + number)
 
 
-def heeded(signals: Iterable[signal.Signals] = ENDING) -> list[signal.Signals]:
+def not_ignored(signals: Iterable[signal.Signals] = ENDING) -> list[signal.Signals]:
     """Return those signals that this process was not started to ignore, as ``nohup`` starts it."""
     return [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
 
@@ -40,7 +40,7 @@ def heeded(signals: Iterable[signal.Signals] = ENDING) -> list[signal.Signals]:
 def listen(handler: Callable[[int, Any], object]) -> None:
     """Call ``handler`` when a signal asks for an end, unless it is ignored; only the main thread can be told."""
     if threading.current_thread() is threading.main_thread():
-        for number in heeded():
+        for number in not_ignored():
             signal.signal(number, handler)
 
 
@@ -73,7 +73,7 @@ def end_if_asked(error: Exception) -> None:
 def end_by_default() -> None:
     """Let a signal end this process as if nobody listened."""
     if threading.current_thread() is threading.main_thread():
-        for number in heeded():
+        for number in not_ignored():
             signal.signal(number, signal.SIG_DFL)
 
 

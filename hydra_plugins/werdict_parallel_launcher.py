@@ -21,7 +21,7 @@ from omegaconf import DictConfig, open_dict
 
 from asr.cli.app import own_task
 from asr.errors import RunFailed
-from asr.signals import ENDING, Terminated, heeded
+from asr.signals import ENDING, Terminated, not_ignored
 from asr.subprocesses import die_with_parent
 
 HEARD = (signal.SIGINT, *ENDING)
@@ -153,11 +153,11 @@ def _serve(parent: int, connection: Connection, job: Callable[[], JobReturn]) ->
     die_with_parent(parent)
 
     def end(number: int, _: object) -> None:
-        for one in heeded(HEARD):
+        for one in not_ignored(HEARD):
             signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number, lambda: "")
 
-    for number in heeded(HEARD):
+    for number in not_ignored(HEARD):
         signal.signal(number, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
     result: Any = None

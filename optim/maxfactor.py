@@ -213,12 +213,8 @@ class BoundedRelativeStep(Transform):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update times the step."""
-        group, lr, latest = batch.group, batch.group["lr"], batch.step**-0.5
-        if isinstance(lr, Tensor):
-            # min() and max() of tensors would read them, and wait for the device
-            bounded: Scalar = lr.clamp(max=latest).clamp_(min=group["min_lr"])
-        else:
-            bounded = max(group["min_lr"], min(lr, latest))
+        group = batch.group
+        bounded = at_least(at_most(group["lr"], batch.step**-0.5), group["min_lr"])
         # not batch.rms: the reference adds 1e-12 to √N
         alpha = at_least(batch.norm(batch.param) / (batch.numel**0.5 + 1e-12), group["eps"][1]) * bounded
         return update.times(alpha * group["scalar_boost"] if batch.numel == 1 else alpha)

@@ -252,6 +252,4 @@ def _growth(batch: ParamBatch) -> Scalar:
     rms = read(batch.state["param_rms"])
     # a factor of True or False, since `if` would wait for the device
     s = at_most(at_least(s * (rms >= group["param_min_rms"]), -LARGEST_CHANGE), LARGEST_CHANGE)
-    room = (group["param_max_rms"] - rms) / at_least(rms, TINY)
-    # torch.clamp takes a tensor as bound; min() takes numbers
-    return s.clamp(max=room) if isinstance(s, Tensor) else min(s, room)
+    return at_most(s, (group["param_max_rms"] - rms) / at_least(rms, TINY))

@@ -89,8 +89,8 @@ def importing(command: str, clear: Callable[[], object] = lambda: None) -> Itera
     except Exception as error:
         if "HYDRA_FULL_ERROR" in os.environ:
             raise
-        told, code = explain_import(error)
-        print(f"asr-{command}: {told}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)", file=sys.stderr)
+        message, code = explain_import(error)
+        print(f"asr-{command}: {message}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)", file=sys.stderr)
         raise SystemExit(code) from None
     finally:
         if interruptible:
@@ -112,12 +112,12 @@ def explain_import(error: Exception) -> tuple[str, int]:
         and value
         and re.search(rf"(?:^|{ends}){re.escape(value)}(?:{ends}|$)", text)
     ]
-    told = f"a library cannot be imported: {type(error).__name__}: {first_line(error)}"
+    message = f"a library cannot be imported: {type(error).__name__}: {first_line(error)}"
     if known:
-        return f"{told}; correct or unset the variable {' or '.join(known)}", 2
+        return f"{message}; correct or unset the variable {' or '.join(known)}", 2
     if os.path.lexists("matplotlibrc"):
-        return f"{told}; remove the file matplotlibrc from the current folder, which a library reads", 2
-    return f"{told}; install the packages of this project anew, or see the variables of the environment", 1
+        return f"{message}; remove the file matplotlibrc from the current folder, which a library reads", 2
+    return f"{message}; install the packages of this project anew, or see the variables of the environment", 1
 
 
 def ended_code(command: str, number: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from asr.cli.app import run_app
-from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, output_folder
+from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, results_folder
 from asr.cli.builders.restore import Restored, restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
@@ -44,7 +44,7 @@ def run(options: DictConfig) -> None:
         raise ConfigError(f"run: {type(head).__name__} has neither CTC nor a transducer to align with")
     sets, notes = evaluation_sets(options.manifest, options.name, restored)
     checkpoint = restored.checkpoint
-    with output_folder(options, checkpoint, "align") as output:
+    with results_folder(options, checkpoint, "align") as output:
         console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
         num_failed = sum(_align(restored, name, cuts, output, options.output_format) for name, cuts in sets.items())
     for note in notes:

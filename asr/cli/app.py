@@ -37,15 +37,15 @@ from asr.cli.config.words import (
     SEARCHPATH,
     check_bounds,
     check_words,
+    expand_shorthands,
     flags_first,
-    long_words,
     name_sweep,
-    quote_letters,
+    quote_non_ascii,
     searchpath,
     typed_places,
 )
 from asr.cli.errors import ConfigError
-from asr.cli.messages import is_explained, leave, told
+from asr.cli.messages import explain_error, is_explained, leave
 from asr.console import one_line
 from asr.error_text import first_line
 from asr.errors import LOST_PEER, PeerLost, silence_freed_workers
@@ -72,8 +72,8 @@ def run_app(config_name: str, task: Callable[[DictConfig], object] | None = None
     if task is not None:
         quieten()
     flags_first(sys.argv)
-    long_words(sys.argv)
-    quote_letters(sys.argv)
+    expand_shorthands(sys.argv)
+    quote_non_ascii(sys.argv)
     if config_name == "train":
         name_sweep(sys.argv)
     with restored_handlers():
@@ -117,7 +117,7 @@ class _GuardedTask:
                 raise
             if isinstance(error, PeerLost) and RUN_DIR_VARIABLE in os.environ:
                 raise SystemExit(LOST_PEER) from None  # the launcher says which process was the first to end
-            lines, code = told(error, self.config_name)
+            lines, code = explain_error(error, self.config_name)
             leave(self.config_name, (*lines, f"({FULL_ERROR}=1 shows where this comes from.)"), code)
         finally:
             os.environ[FULL_ERROR] = "1"
@@ -139,7 +139,7 @@ def _run_explained(config_name: str, task: Callable[[DictConfig], object] | None
         if guarded.full:
             raise
         if is_explained(error):
-            leave(config_name, *told(error, config_name))
+            leave(config_name, *explain_error(error, config_name))
         if guarded.begun:
             raise
         # Hydra may raise anything if an override indexes a list, or if its own settings are invalid

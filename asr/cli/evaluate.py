@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from asr.cli.app import run_app
-from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, output_folder
+from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, results_folder
 from asr.cli.builders.restore import Restored, prepared_data, restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
@@ -19,7 +19,7 @@ from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
 from asr.evaluation.normalization import Normalization
 from asr.inference.evaluate import evaluate_sets
-from asr.inference.tune import tell, tune
+from asr.inference.tune import report_trials, tune
 from asr.safe_io import named_path
 
 console = PlainConsole()
@@ -45,11 +45,11 @@ def run(options: DictConfig) -> None:
             f"{min(both)[0]}: weights chosen on them make their error rate too low; name other data"
         )
     checkpoint = restored.checkpoint
-    with output_folder(options, checkpoint, "decode") as output:
+    with results_folder(options, checkpoint, "decode") as output:
         console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
         if tuned_on:
             trials = tune(restored.recognizer, restored.decoder, restored.data_module, tuned_on, restored.unit)
-            notes.append(tell(trials, list(tuned_on), output))
+            notes.append(report_trials(trials, list(tuned_on), output))
         notes += [checkpoint.decoding_note(), *restored.notes]
         parts = restored.recognizer, restored.decoder, restored.data_module
         _, failures = evaluate_sets(*parts, sets, notes, output, normalization, restored.unit)

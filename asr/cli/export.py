@@ -23,7 +23,7 @@ from asr.data.features import Features, cause, read_features
 from asr.data.resampling import at_rate
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 from asr.export.choose import export_of
 from asr.export.graph import Export
 from asr.export.readme import Described, readme, weights_page
@@ -110,7 +110,7 @@ def _example(text: TextSide, features: Features, recognizer: Recognizer, model_t
             )
         audio = at_rate(cut, features.sampling_rate_hz).load_audio()[0]
     except Exception as error:  # a decoder may raise anything on a file that has changed
-        refuse_lack_of_resources(error, "a recording of the test set")
+        raise_if_out_of_resources(error, "a recording of the test set")
         console.print_line(f"note: {error if isinstance(error, ValueError) else cause(error)}")
         return None
     (folder / "test_wavs").mkdir()

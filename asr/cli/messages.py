@@ -32,7 +32,7 @@ def is_explained(error: Exception) -> bool:
     return isinstance(error, EXPLAINED) or is_out_of_memory(error)
 
 
-def told(error: Exception, config_name: str) -> tuple[tuple[str, ...], int]:
+def explain_error(error: Exception, config_name: str) -> tuple[tuple[str, ...], int]:
     """Return the lines that tell of an error, its notes after the first, and the exit code."""
     message, code = _message(error, config_name)
     return (message, *getattr(error, "__notes__", ())), code

@@ -10,7 +10,7 @@ from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.init import take_rates
 from asr.cli.builders.parts import plain
-from asr.cli.builders.scoring import transcripts_lm
+from asr.cli.builders.scoring import transcripts_lm_order
 from asr.cli.builders.sources import complete_sources
 from asr.cli.config.words import override_key
 from asr.data.preparation.audio_sample import refuse_changed_audio
@@ -28,7 +28,7 @@ def run(config: DictConfig) -> None:
         take_rates(config, _typed())
     if config.data.by_corpus:
         choose_by_corpus(config, _typed())
-    transcripts_lm(plain(config))  # checked as asr-train does
+    transcripts_lm_order(plain(config))  # checked as asr-train does
     prepared = data_for_run(plain(config))
     # training leaves out what has changed; who prepares wants to know of it
     refuse_changed_audio(prepared.folder.parent)

@@ -23,9 +23,9 @@ from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.how_to_resume import LAST_RECORDED, saying_how_to_resume
 from asr.cli.builders.init import Source, record_source, start_from, take_rates
-from asr.cli.builders.parts import DataParts, build_callbacks, build_loggers, build_module, num_threads, plain
+from asr.cli.builders.parts import DataParts, build_all, build_module, num_threads, plain
 from asr.cli.builders.resume import accepted_changes, build_resumed_module, changes_explain_errors
-from asr.cli.builders.scoring import transcripts_lm
+from asr.cli.builders.scoring import transcripts_lm_order
 from asr.cli.builders.sources import complete_sources, mixing_of
 from asr.cli.builders.trainer import build_trainer, set_budget
 from asr.cli.config.changes import differs, record_accepted
@@ -38,7 +38,7 @@ from asr.cli.sweeps.jobs import run_job
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
-from asr.inference.transcripts_lm import AFTER_TRAINING, with_transcripts
+from asr.inference.transcripts_lm import AFTER_TRAINING, search_with_transcripts
 from asr.nested import at
 from asr.run_folder import (
     LATEST,
@@ -230,9 +230,9 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         console.print_line(start_from(plan.source, module, config, run_dir))
     for line in start_lines(module.recognizer, config, run_dir, checkpoint):
         console.print_line(line)
-    loggers = build_loggers(config, run_dir) if is_first_process() else []
+    loggers = build_all(config, "logger", run_dir) if is_first_process() else []
     with open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
-        trainer = build_trainer(config, loggers, build_callbacks(config, run_dir))
+        trainer = build_trainer(config, loggers, build_all(config, "callbacks", run_dir))
         num_workers = plan.data_module.workers.num_workers
         torch.set_num_threads(num_threads(config.get("torch_threads"), num_workers, trainer.num_devices))
         cuts = plan.prepared.cuts("train")
@@ -240,8 +240,8 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         dev = [plan.data_module.evaluation_loader(plan.prepared.cuts(name)) for name in module.dev_names]
         with explaining_failed_writes(run_dir):
             parts = module.recognizer, plan.data_module, plan.prepared, plan.data.text
-            lm_order = transcripts_lm(config) if is_first_process() else 0
-            search = with_transcripts(*parts, run_dir, lm_order, module.unit)
+            lm_order = transcripts_lm_order(config) if is_first_process() else 0
+            search = search_with_transcripts(*parts, run_dir, lm_order, module.unit)
         loader = ResumableLoader(dataset, order, plan.data_module.workers)
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
         early = why_early(trainer)

@@ -20,7 +20,7 @@ from asr.data.manifests.numpy_files import check_npy
 from asr.data.manifests.shar.feature_members import IN_SHARD, check_member
 from asr.data.resampling import at_rate
 from asr.error_text import text_of
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 from asr.features.log_mel import LogMelOptions
 
 MOST_FEATURE = 1e15  # a network can still compute with it in 32 bits
@@ -51,7 +51,7 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
     try:
         matrix = features(cut)
     except Exception as error:  # a decoder may raise anything on a broken file
-        refuse_lack_of_resources(error, cut.id)
+        raise_if_out_of_resources(error, cut.id)
         raise ValueError(cause(error)) from error
     refuse_infinite(matrix)
     return matrix
@@ -79,7 +79,7 @@ def read_audio(features: LogMel, cut: Cut) -> np.ndarray:
     try:
         samples = features.audio(cut)
     except Exception as error:  # a decoder may raise anything on a broken file
-        refuse_lack_of_resources(error, cut.id)
+        raise_if_out_of_resources(error, cut.id)
         raise ValueError(cause(error)) from error
     if not (np.abs(samples) <= LARGEST).all():
         raise ValueError("features would not be finite; the audio holds NaN, infinity or samples above 1e12")

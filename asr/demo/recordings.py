@@ -15,7 +15,7 @@ import soundfile
 
 from asr.data.manifests.truncated_audio import UNKNOWN_FRAMES
 from asr.demo.errors import Refused
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 from asr.evaluation.word_files import word_row
 from asr.inference.transcribe import Transcriber
 from asr.inference.transcripts.formats import FORMATS
@@ -80,7 +80,7 @@ class Recordings:
         try:
             header = soundfile.info(path)
         except Exception as error:  # a decoder may raise anything on a file that is no audio
-            refuse_lack_of_resources(error, name)
+            raise_if_out_of_resources(error, name)
             reason = getattr(error, "error_string", type(error).__name__).rstrip(".")
             raise Refused(
                 HTTPStatus.UNPROCESSABLE_ENTITY,

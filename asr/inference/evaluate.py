@@ -73,8 +73,8 @@ def evaluate_sets(
                 "put their audio back, or prepare the data again, and decode it with asr-evaluate"
             )
         else:
-            told = [*notes, *_on_unknown_words(decoded.results, data_module.tokenizer, normalization)]
-            results[name] = _report(name, decoded, told, folder, normalization or Normalization(), unit)
+            all_notes = [*notes, *_on_unknown_words(decoded.results, data_module.tokenizer, normalization)]
+            results[name] = _report(name, decoded, all_notes, folder, normalization or Normalization(), unit)
     if len(sets) > 1:
         console.print(_table(results, unit))
     return results, failures

@@ -19,7 +19,7 @@ from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.evaluation.wer import Unit
-from asr.inference.tune import TRIED, best_of, tell, tune
+from asr.inference.tune import TRIALS_FILE, best_of, report_trials, tune
 from asr.language_models.arpa import MAX_NGRAMS, arpa_lines
 from asr.language_models.kneser_ney import estimate, laid_out
 from asr.language_models.tokens import Tokens
@@ -30,14 +30,14 @@ from asr.safe_io import write_new, write_whole
 from asr.text.tokenizer import Tokenizer
 
 FOLDER, WEIGHTS = "lm", "weights.json"  # in the folder of a run
-AFTER_TRAINING = (f"{FOLDER}/{WEIGHTS}", f"{FOLDER}/{TRIED}")  # files that a resumed run writes again
+AFTER_TRAINING = (f"{FOLDER}/{WEIGHTS}", f"{FOLDER}/{TRIALS_FILE}")  # files that a resumed run writes again
 TUNING_BEAM_SIZE = 16  # of seventy searches
 BEAM_SIZE = 32
 
 console = PlainConsole()
 
 
-def with_transcripts(
+def search_with_transcripts(
     recognizer: Recognizer,
     data_module: DataModule,
     prepared: PreparedData,
@@ -74,7 +74,7 @@ def with_transcripts(
         tuned.load_scorers(data_module.tokenizer, normalize)
         dev = {name: prepared.cuts(name) for name in prepared.names("dev")}
         trials = tune(recognizer, tuned, data_module, dev, unit)
-        note = tell(trials, list(dev), run_dir / FOLDER)
+        note = report_trials(trials, list(dev), run_dir / FOLDER)
         weights: dict[str, Any] = dict(best_of(trials).weights)
         write_new(run_dir / FOLDER / WEIGHTS, json.dumps({"order": order, **weights}, indent=1) + "\n")
         decoder = _beam(recognizer.head, model, **weights)

@@ -24,7 +24,7 @@ from asr.inference.batches import process
 from asr.models.recognizer import Recognizer
 from asr.safe_io import write_new
 
-TRIED = "tuning.tsv"  # all trials
+TRIALS_FILE = "tuning.tsv"  # all trials
 
 console = PlainConsole()
 
@@ -92,7 +92,7 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda trial: (trial.score.words.errors, trial.score.characters.errors))
 
 
-def tell(trials: Sequence[Trial], sets: Sequence[str], folder: Path) -> str:
+def report_trials(trials: Sequence[Trial], sets: Sequence[str], folder: Path) -> str:
     """Print all that were tried, write them to a file, and return a note on the choice.
 
     Args:
@@ -110,7 +110,7 @@ def tell(trials: Sequence[Trial], sets: Sequence[str], folder: Path) -> str:
     console.print(table)
     lines = [[*(f"{x:g}" for x in t.weights.values()), percent(t.score.wer), percent(t.score.cer)] for t in trials]
     text = "".join("\t".join(line) + "\n" for line in ([*names, "wer", "cer"], *lines))
-    write_new(folder / TRIED, text)
+    write_new(folder / TRIALS_FILE, text)
     chosen = " ".join(f"decoder.{name}={value:g}" for name, value in best.weights.items())
     console.print_line(f"chosen: {chosen}")
     for name, value in best.weights.items():

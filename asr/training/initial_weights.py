@@ -21,23 +21,25 @@ MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Fate:
+class TensorMatch:
     """What became of a tensor.
 
     Attributes:
         name: of the tensor.
         shape: in the model that has it; in the new one if both do.
-        fate: ``taken``, ``new`` or ``left``.
+        outcome: ``taken``, ``new`` or ``left``.
         reason: why it was not taken.
     """
 
     name: str
     shape: tuple[int, ...]
-    fate: str
+    outcome: str
     reason: str = ""
 
 
-def fates(own: Mapping[str, Tensor], given: Mapping[str, Tensor], of_vocabulary: Collection[str]) -> list[Fate]:
+def match_tensors(
+    own: Mapping[str, Tensor], given: Mapping[str, Tensor], of_vocabulary: Collection[str]
+) -> list[TensorMatch]:
     """Return what becomes of every tensor of both models.
 
     Args:
@@ -56,31 +58,33 @@ def fates(own: Mapping[str, Tensor], given: Mapping[str, Tensor], of_vocabulary:
             reason = f"{OTHER_SHAPE} {list(there.shape)}"
         else:
             reason = ""
-        found.append(Fate(name, shape, NEW if reason else TAKEN, reason))
-    found += [Fate(name, tuple(given[name].shape), LEFT, "not in the new model") for name in given if name not in own]
+        found.append(TensorMatch(name, shape, NEW if reason else TAKEN, reason))
+    found += [
+        TensorMatch(name, tuple(given[name].shape), LEFT, "not in the new model") for name in given if name not in own
+    ]
     return found
 
 
-def take(model: nn.Module, given: Mapping[str, Tensor], decided: Iterable[Fate]) -> None:
+def take(model: nn.Module, given: Mapping[str, Tensor], decided: Iterable[TensorMatch]) -> None:
     """Copy the tensors of a source that were decided to be taken into a model."""
-    model.load_state_dict({fate.name: given[fate.name] for fate in decided if fate.fate == TAKEN}, strict=False)
+    model.load_state_dict({match.name: given[match.name] for match in decided if match.outcome == TAKEN}, strict=False)
 
 
-def summary(decided: Sequence[Fate]) -> str:
+def summary(decided: Sequence[TensorMatch]) -> str:
     """Return how many tensors were taken, and which not, in one line."""
-    named = {kind: [fate for fate in decided if fate.fate == kind] for kind in (TAKEN, NEW, LEFT)}
-    told = [f"{len(named[TAKEN])} of {len(decided) - len(named[LEFT])} tensors taken"]
+    named = {kind: [match for match in decided if match.outcome == kind] for kind in (TAKEN, NEW, LEFT)}
+    phrases = [f"{len(named[TAKEN])} of {len(decided) - len(named[LEFT])} tensors taken"]
     for kind in (NEW, LEFT):
         if named[kind]:
-            first = ", ".join(f"{fate.name} ({fate.reason})" for fate in named[kind][:MOST_NAMED])
+            first = ", ".join(f"{match.name} ({match.reason})" for match in named[kind][:MOST_NAMED])
             more = len(named[kind]) - MOST_NAMED
-            told.append(f"{len(named[kind])} {kind}: {first}{f' and {more} more' if more > 0 else ''}")
-    return "; ".join(told)
+            phrases.append(f"{len(named[kind])} {kind}: {first}{f' and {more} more' if more > 0 else ''}")
+    return "; ".join(phrases)
 
 
-def write_fates(path: Path, decided: Iterable[Fate]) -> None:
-    """Write a table with a line for each tensor: its name, shape, fate, and the reason."""
-    lines = (f"{_in_a_cell(fate.name)}\t{list(fate.shape)}\t{fate.fate}\t{fate.reason}\n" for fate in decided)
+def write_matches(path: Path, decided: Iterable[TensorMatch]) -> None:
+    """Write a table with a line for each tensor: its name, shape, outcome, and the reason."""
+    lines = (f"{_in_a_cell(match.name)}\t{list(match.shape)}\t{match.outcome}\t{match.reason}\n" for match in decided)
     write_whole(path, "tensor\tshape\tfate\treason\n" + "".join(lines))
 
 

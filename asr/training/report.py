@@ -129,9 +129,9 @@ class _Decoding:
         recognizer = self.module.recognizer
         recognizer.load_state_dict(checkpoint.weights)  # instead of the weights of the last update
         read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
-        told = [*notes, *read, checkpoint.decoding_note()]
+        all_notes = [*notes, *read, checkpoint.decoding_note()]
         parts = recognizer, self.decoder, self.data_module
-        results, failures = evaluate_sets(*parts, self.sets, told, folder, unit=self.module.unit)
+        results, failures = evaluate_sets(*parts, self.sets, all_notes, folder, unit=self.module.unit)
         self.failures += failures
         return results
 

@@ -140,10 +140,10 @@ class KronPreconditioner(GroupTransform):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the preconditioned average."""
-        step = _begun(update, batch)
+        step = _begin_step(update, batch)
         for one in step.fits:
             one.compute()
-        return _ended(step, batch)
+        return _finish_step(step, batch)
 
     def takes_all(self, group: Group) -> bool:
         """Return whether the fits are divided over processes."""
@@ -151,14 +151,14 @@ class KronPreconditioner(GroupTransform):
 
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all preconditioned averages; the factors of each block are fitted by one process."""
-        steps = [_begun(update, batch) for update, batch in zip(updates, batches, strict=True)]
+        steps = [_begin_step(update, batch) for update, batch in zip(updates, batches, strict=True)]
         fits = [one for step in steps for one in step.fits]
         costs = [one.gradient.numel() * sum(factor.q.shape[-1] for factor in one.factors) for one in fits]
         found = divided(Fit.compute, fits, costs, [[factor.q for factor in one.factors] for one in fits])
         for one, fitted in zip(fits, found, strict=True):
             for factor, q in zip(one.factors, fitted, strict=True):
                 factor.q.copy_(q)
-        return [_ended(step, batch) for step, batch in zip(steps, batches, strict=True)]
+        return [_finish_step(step, batch) for step, batch in zip(steps, batches, strict=True)]
 
 
 class Step(NamedTuple):
@@ -179,7 +179,7 @@ class Step(NamedTuple):
     early: Tensor | None
 
 
-def _begun(update: Update, batch: ParamBatch) -> Step:
+def _begin_step(update: Update, batch: ParamBatch) -> Step:
     """Average the gradient, and find out what is to be fitted."""
     group, g, scale = batch.group, update.value(), 1.0
     average = g
@@ -194,7 +194,7 @@ def _begun(update: Update, batch: ParamBatch) -> Step:
     return Step(average, scale, factors, fits, early)
 
 
-def _ended(step: Step, batch: ParamBatch) -> Update:
+def _finish_step(step: Step, batch: ParamBatch) -> Update:
     """Store the factors if they were fitted, and return the preconditioned average."""
     if step.fits:
         _store(step.factors, batch)

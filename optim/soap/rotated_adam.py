@@ -101,7 +101,7 @@ class RotatedAdam(GroupTransform):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return Adam's direction, turned back from the eigenbasis."""
-        direction, turning = self._moved(update, batch)
+        direction, turning = self._rotated_update(update, batch)
         for block in turning:
             first = batch.step == 1
             block.turn([turn.compute() for turn in block.turns(first=first)], first=first)
@@ -113,7 +113,7 @@ class RotatedAdam(GroupTransform):
 
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all directions; each new basis is computed by one process."""
-        moved = [self._moved(update, batch) for update, batch in zip(updates, batches, strict=True)]
+        moved = [self._rotated_update(update, batch) for update, batch in zip(updates, batches, strict=True)]
         turning = [
             (block, batch.step == 1) for (_, blocks), batch in zip(moved, batches, strict=True) for block in blocks
         ]
@@ -125,7 +125,7 @@ class RotatedAdam(GroupTransform):
             block.turn([next(found) for _ in of_block], first=first)
         return [direction for direction, _ in moved]
 
-    def _moved(self, update: Update, batch: ParamBatch) -> tuple[Update, list[Block]]:
+    def _rotated_update(self, update: Update, batch: ParamBatch) -> tuple[Update, list[Block]]:
         """Update the statistics; return Adam's direction, and the blocks whose bases are due."""
         group, state, u = batch.group, batch.state, update.value()
         plan = _plan_of(batch.shape, group)

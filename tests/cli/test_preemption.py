@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from asr.training.callbacks.preemption import EXIT_CODE
+from asr.signals import TRY_AGAIN
 from asr.training.checkpoints.files import point_link
 from tests.cli.conftest import TINY, Workplace
 from tests.cli.test_resume import data, last, losses, same_weights, start, wait_for_update
@@ -17,7 +17,7 @@ def test_a_job_that_is_signalled_as_a_whole_saves_and_goes_on(trained, tmp_path)
     process = start(tmp_path, *TINY, "logger=csv", "run_dir=run", f"data.dir={data(trained)}")
     wait_for_update(tmp_path / "run", 1, process)
     os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(timeout=600) == EXIT_CODE, (tmp_path / "log.txt").read_text()
+    assert process.wait(timeout=600) == TRY_AGAIN, (tmp_path / "log.txt").read_text()
     said = (tmp_path / "log.txt").read_text()
     assert "received SIGTERM: stopped after update" in said
     assert f"resume={tmp_path / 'run'}" in said
@@ -38,7 +38,7 @@ def test_one_process_of_two_is_signalled_and_both_leave(trained, tmp_path):
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     (second,) = [pid for pid in children if b"LOCAL_RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
     os.kill(int(second), signal.SIGUSR1)
-    assert process.wait(timeout=600) == EXIT_CODE, (tmp_path / "log.txt").read_text()
+    assert process.wait(timeout=600) == TRY_AGAIN, (tmp_path / "log.txt").read_text()
     assert "another process received a signal: stopped after update" in (tmp_path / "log.txt").read_text()
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
     assert last(tmp_path / "run")["global_step"] >= 2

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from asr.cli.config.words import quote_letters
+from asr.cli.config.words import quote_non_ascii
 from asr.quoting import resume_command
 
 
@@ -42,7 +42,7 @@ def test_a_plain_name_is_shown_plainly():
 )
 def test_letters_that_the_grammar_lacks_are_quoted(typed, read):
     argv = ["asr", typed]
-    quote_letters(argv)
+    quote_non_ascii(argv)
     assert argv == ["asr", read]
 
 

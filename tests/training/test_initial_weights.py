@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from asr.training.initial_weights import Fate, fates, freeze, summary, take, write_fates
+from asr.training.initial_weights import TensorMatch, freeze, match_tensors, summary, take, write_matches
 
 
 def model(width: int = 3, names: str = "ab") -> nn.ModuleDict:
@@ -16,16 +16,16 @@ def test_tensors_of_the_same_name_and_shape_are_taken(tmp_path):
     ours, theirs = model(names="abc"), model(names="abd").state_dict()
     theirs["b.weight"] = torch.ones(4, 2)
     before = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
-    decided = fates(before, theirs, of_vocabulary=["b.bias"])
+    decided = match_tensors(before, theirs, of_vocabulary=["b.bias"])
     assert decided == [
-        Fate("a.weight", (3, 2), "taken"),
-        Fate("a.bias", (3,), "taken"),
-        Fate("b.weight", (3, 2), "new", "in the source of shape [4, 2]"),
-        Fate("b.bias", (3,), "new", "another vocabulary"),
-        Fate("c.weight", (3, 2), "new", "not in the source"),
-        Fate("c.bias", (3,), "new", "not in the source"),
-        Fate("d.weight", (3, 2), "left", "not in the new model"),
-        Fate("d.bias", (3,), "left", "not in the new model"),
+        TensorMatch("a.weight", (3, 2), "taken"),
+        TensorMatch("a.bias", (3,), "taken"),
+        TensorMatch("b.weight", (3, 2), "new", "in the source of shape [4, 2]"),
+        TensorMatch("b.bias", (3,), "new", "another vocabulary"),
+        TensorMatch("c.weight", (3, 2), "new", "not in the source"),
+        TensorMatch("c.bias", (3,), "new", "not in the source"),
+        TensorMatch("d.weight", (3, 2), "left", "not in the new model"),
+        TensorMatch("d.bias", (3,), "left", "not in the new model"),
     ]
     take(ours, theirs, decided)
     for name, tensor in ours.state_dict().items():
@@ -35,7 +35,7 @@ def test_tensors_of_the_same_name_and_shape_are_taken(tmp_path):
         "c.weight (not in the source) and 1 more; "
         "2 left: d.weight (not in the new model), d.bias (not in the new model)"
     )
-    write_fates(tmp_path / "init.tsv", decided)
+    write_matches(tmp_path / "init.tsv", decided)
     assert (tmp_path / "init.tsv").read_text().splitlines()[:2] == [
         "tensor\tshape\tfate\treason",
         "a.weight\t[3, 2]\ttaken\t",
@@ -43,13 +43,13 @@ def test_tensors_of_the_same_name_and_shape_are_taken(tmp_path):
 
 
 def test_a_strangers_name_of_a_tensor_begins_neither_line_nor_column(tmp_path):
-    write_fates(tmp_path / "init.tsv", [Fate("a\nb\t[1]\x1b[31m", (3,), "left")])
+    write_matches(tmp_path / "init.tsv", [TensorMatch("a\nb\t[1]\x1b[31m", (3,), "left")])
     assert (tmp_path / "init.tsv").read_text().splitlines()[1:] == ["a\\nb\\t[1]\\x1b[31m\t[3]\tleft\t"]
 
 
 def test_integers_are_not_taken_for_weights():
     own = {"a": torch.zeros(2)}
-    assert fates(own, {"a": torch.zeros(2, dtype=torch.int64)}, ())[0].fate == "new"
+    assert match_tensors(own, {"a": torch.zeros(2, dtype=torch.int64)}, ())[0].outcome == "new"
 
 
 def test_what_is_frozen_needs_no_gradient():

@@ -11,7 +11,7 @@ from lhotse.utils import rich_exception_info
 from asr.data.features import LogMel
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
-from asr.errors import OutOfMemory, RunFailed, explaining_lost_workers, refuse_lack_of_resources
+from asr.errors import OutOfMemory, RunFailed, explaining_lost_workers, raise_if_out_of_resources
 from asr.inference.decode import decode_all
 from asr.training.fit import fit, when_training
 from tests.data.corpora import Recipe, dropped
@@ -135,7 +135,7 @@ def test_an_error_that_a_library_fails_to_make_anew_says_what_numpy_said():
     with pytest.raises(TypeError) as raised:
         allocate()
     with pytest.raises(OutOfMemory, match=r"while reading u1 \(Unable to allocate .* for an array with shape"):
-        refuse_lack_of_resources(raised.value, "u1")
+        raise_if_out_of_resources(raised.value, "u1")
 
 
 def test_a_preparation_that_lacks_memory_keeps_nothing(tmp_path, monkeypatch):

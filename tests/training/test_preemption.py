@@ -9,8 +9,9 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 
+from asr.signals import TRY_AGAIN
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.callbacks.preemption import EXIT_CODE, Preempted, Preemption
+from asr.training.callbacks.preemption import Preempted, Preemption
 from tests.training.runs import Validated, names, run, same, state
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 
@@ -51,7 +52,7 @@ def test_a_run_stops_after_the_current_update_and_is_resumed_bit_for_bit(whole, 
     seen = Validated()
     with pytest.raises(Preempted) as left:
         run(tmp_path, 8, [Signalled(hook, update), seen, CheckpointCallback(tmp_path), Preemption()])
-    assert left.value.code == EXIT_CODE == 75
+    assert left.value.code == TRY_AGAIN == 75
     said = capsys.readouterr().err
     assert f"received SIGTERM: stopped after update {saved} with exit code 75" in said
     assert f"saved as {tmp_path}/checkpoints/update-00000{saved}.ckpt" in said

@@ -25,7 +25,7 @@ from asr.data.preparation.build import PrepareSpec
 from asr.data.preparation.ctc_lengths import Lengths
 from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.data.preparation.mixture import Mixture
-from asr.data.preparation.prepare import corpus_alone, prepare
+from asr.data.preparation.prepare import load_or_make_corpus, prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.saved_corpus import SavedCorpus
 from asr.data.preparation.table import print_table
@@ -142,7 +142,7 @@ def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
         ValueError: the corpus cannot be used.
     """
     corpus_name, make_corpus = _corpus(config["data"], None)
-    return corpus_alone(data_folder(config), corpus_name, make_corpus)
+    return load_or_make_corpus(data_folder(config), corpus_name, make_corpus)
 
 
 def _corpus(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callable[[Path], Corpus]]:
@@ -197,7 +197,7 @@ def _mixture(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callab
             raise ConfigError(f"data.sources: {same[0]} and {entry['name']} are the same corpus; leave one out")
         made[entry["name"]] = corpus_name, _naming_entry(number)(make_corpus)
     corpora = {
-        name: partial(corpus_alone, corpus_name=corpus_name, make_corpus=make)
+        name: partial(load_or_make_corpus, corpus_name=corpus_name, make_corpus=make)
         for name, (corpus_name, make) in made.items()
     }
     whole = fingerprint({"mixture": [(name, corpus_name) for name, (corpus_name, _) in made.items()]})

@@ -19,7 +19,7 @@ from asr.cli.builders.init import Source, check_init, kept_tokenizer, read_sourc
 from asr.cli.builders.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
 from asr.cli.builders.parts import (
     DataParts,
-    build_callbacks,
+    build_all,
     build_data_parts,
     build_update_parts,
     check_decoder,
@@ -28,7 +28,7 @@ from asr.cli.builders.parts import (
     outline_recognizer,
     part,
 )
-from asr.cli.builders.scoring import scoring_unit, transcripts_lm
+from asr.cli.builders.scoring import scoring_unit, transcripts_lm_order
 from asr.cli.builders.storage import shard_storage
 from asr.cli.builders.trainer import build_trainer
 from asr.cli.builders.trial_updates import try_optimizers, try_schedule
@@ -87,9 +87,9 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     """
     num_threads(config.get("torch_threads"), 0)
     trainer = build_trainer(config, loggers=[], callbacks=[])
-    _check_processes(trainer)
+    _refuse_unknown_peers(trainer)
     check_loggers(config)
-    callbacks = build_callbacks(config, Path("runs"))
+    callbacks = build_all(config, "callbacks", Path("runs"))
     if not any(config["logger"].values()) and any(isinstance(c, NEEDING_LOGGER) for c in callbacks):
         raise ConfigError("callbacks: LearningRateMonitor and DeviceStatsMonitor need a logger, such as logger=csv")
     check_monitors(callbacks)
@@ -111,7 +111,7 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
         if isinstance(data.perturb, Acoustics):
             data.perturb.check_files(data.features.sampling_rate_hz)
     scoring_unit(config)
-    transcripts_lm(config)
+    transcripts_lm_order(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline(config, data, on_cpu)
     if config["trainer"].get("compile", False):
@@ -170,7 +170,7 @@ def _refuse_data_inside(run_dir: Path, config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{key}={given} is in the folder of the run, which begins empty; name one beside it")
 
 
-def _check_processes(trainer: Trainer) -> None:
+def _refuse_unknown_peers(trainer: Trainer) -> None:
     """Refuse to be one of several processes that the trainer does not know of, and to start some on other machines."""
     alone = trainer.world_size == 1 or not is_started_as_rank(trainer)
     if alone and is_one_of_several():

@@ -61,8 +61,8 @@ def evaluation_sets(
     sets: dict[str, Any] = {}
     notes: list[str] = []
     for found, path in paths.items():
-        sets[found], told = _read(path, restored, option)
-        notes += [f"{found}: {note}" for note in told] if len(given) > 1 else told
+        sets[found], of_set = _read(path, restored, option)
+        notes += [f"{found}: {note}" for note in of_set] if len(given) > 1 else of_set
     return sets, notes
 
 
@@ -91,7 +91,7 @@ def _read(path: Path, restored: Restored, option: str) -> tuple[Any, list[str]]:
 
 
 @contextlib.contextmanager
-def output_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) -> Iterator[Path]:
+def results_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) -> Iterator[Path]:
     """Yield the folder of the results: the one that is named, or a new one in that of the run, below ``kind``.
 
     Raises:

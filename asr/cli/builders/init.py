@@ -25,7 +25,17 @@ from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoints.files import update_files
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint, newest_good_checkpoint
-from asr.training.initial_weights import LEFT, NEW, OTHER_SHAPE, TAKEN, Fate, fates, summary, take, write_fates
+from asr.training.initial_weights import (
+    LEFT,
+    NEW,
+    OTHER_SHAPE,
+    TAKEN,
+    TensorMatch,
+    match_tensors,
+    summary,
+    take,
+    write_matches,
+)
 from asr.training.module import TrainingModule
 from asr.training.weights import KINDS, choose_weights
 
@@ -156,7 +166,7 @@ def read_source(
         raise ConfigError(f"init: {checkpoint.path}: {error}") from error
     _refuse_changed(checkpoint.path, begun)
     _check_features(str(checkpoint.path), features, theirs.num_features, theirs.sampling_rate_hz, theirs.frame_shift_s)
-    _refuse_other_encoder(checkpoint.path, fates(own, checkpoint.weights, ()))
+    _refuse_other_encoder(checkpoint.path, match_tensors(own, checkpoint.weights, ()))
     name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
     return Source(name, checkpoint.path.resolve(), checkpoint.weights, tokenizer)
 
@@ -202,11 +212,11 @@ def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any]
         num_features = len(module.recognizer.normalize.mean)
         larger = outline_recognizer(config, tokenizer.vocab_size + 1, num_features).state_dict()
         of_vocabulary = [name for name in own if own[name].shape != larger[name].shape]
-    decided = fates(own, source.weights, of_vocabulary)
+    decided = match_tensors(own, source.weights, of_vocabulary)
     take(module.recognizer, source.weights, decided)
     table = run_dir / "init.tsv"
     if is_first_process():
-        write_fates(table, decided)
+        write_matches(table, decided)
     return f"init: {source.name}: {summary(decided)}; the table of all is {table}"
 
 
@@ -236,12 +246,12 @@ def _check_features(source: str, own: Features, num_features: int, sampling_rate
             )
 
 
-def _refuse_other_encoder(path: Path, decided: Sequence[Fate]) -> None:
+def _refuse_other_encoder(path: Path, decided: Sequence[TensorMatch]) -> None:
     """Refuse an encoder of another kind or width; one with more or fewer layers shares the others."""
-    own = [fate for fate in decided if fate.name.startswith("encoder.") and fate.fate != LEFT]
-    misfits = [fate for fate in own if fate.fate == NEW]
-    shared = sum(fate.fate == TAKEN for fate in own)
-    if shared <= sum(fate.reason.startswith(OTHER_SHAPE) for fate in misfits):
+    own = [match for match in decided if match.name.startswith("encoder.") and match.outcome != LEFT]
+    misfits = [match for match in own if match.outcome == NEW]
+    shared = sum(match.outcome == TAKEN for match in own)
+    if shared <= sum(match.reason.startswith(OTHER_SHAPE) for match in misfits):
         raise ConfigError(
             f"init: the encoder of {path} is another one: {shared} of {len(own)} tensors fit; {misfits[0].name} is "
             f"{list(misfits[0].shape)} here, {misfits[0].reason}; choose the encoder, with its options, that it has"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -245,14 +245,9 @@ def check_loggers(config: Mapping[str, Any]) -> None:
             factory.func.check_machine()
 
 
-def build_loggers(config: Mapping[str, Any], run_dir: Path) -> list[Any]:
-    """Build the loggers; those that have ``run_dir`` or ``config`` as arguments get them."""
-    return [factory.with_known({"run_dir": run_dir, "config": config}) for factory in _factories(config, "logger")]
-
-
-def build_callbacks(config: Mapping[str, Any], run_dir: Path) -> list[Any]:
-    """Build the callbacks; those that have ``run_dir`` or ``config`` as arguments get them."""
-    return [factory.with_known({"run_dir": run_dir, "config": config}) for factory in _factories(config, "callbacks")]
+def build_all(config: Mapping[str, Any], group: Literal["logger", "callbacks"], run_dir: Path) -> list[Any]:
+    """Build the parts of a group; those that have ``run_dir`` or ``config`` as arguments get them."""
+    return [factory.with_known({"run_dir": run_dir, "config": config}) for factory in _factories(config, group)]
 
 
 def _factories(config: Mapping[str, Any], group: str) -> list[Configured]:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from asr.cli.builders.model_size import no_more_parameters_than, refuse_huge_numbers
 from asr.cli.builders.parts import build_decoder, build_recognizer, check_decoder, num_threads, part
-from asr.cli.builders.scoring import scoring_unit, transcripts_lm
+from asr.cli.builders.scoring import scoring_unit, transcripts_lm_order
 from asr.cli.errors import ConfigError, shortened
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
@@ -182,7 +182,7 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         chosen = decoder or build_decoder(config)
         check_decoder(chosen, recognizer.head)
         lacking = ""
-        order, folder = transcripts_lm(config), checkpoint.path.absolute().parent
+        order, folder = transcripts_lm_order(config), checkpoint.path.absolute().parent
         if with_lm and order and given is not None and given.get("lm") is None:
             lacking = OTHER_DECODER
         # the model may have been asked for when the run was resumed, after the best checkpoint was saved

@@ -26,7 +26,7 @@ def scoring_unit(config: Mapping[str, Any]) -> Unit:
             raise ConfigError(f"data.scoring_unit must be word or character, given {other!r}")
 
 
-def transcripts_lm(config: Mapping[str, Any]) -> int:
+def transcripts_lm_order(config: Mapping[str, Any]) -> int:
     """Return the order of the language model of the transcripts; 0: the run has none, as runs of before.
 
     Raises:

@@ -116,5 +116,5 @@ def describe_mixing(mixing: Mixing, durations: np.ndarray) -> str:
         durations: (N,) seconds of all training cuts.
     """
     shares = mixing.shares(mixing.numbers(seed=0, epoch=0), durations)
-    told = (f"{name} {share:.1%} of the audio ({mixing.passes[name]:.3g} passes)" for name, share in shares.items())
-    return f"mixture, per epoch: {', '.join(told)}"
+    listed = (f"{name} {share:.1%} of the audio ({mixing.passes[name]:.3g} passes)" for name, share in shares.items())
+    return f"mixture, per epoch: {', '.join(listed)}"

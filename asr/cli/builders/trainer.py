@@ -78,7 +78,7 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     # clipping to a negative norm would reverse every gradient
     if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
         raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
-    _check_processes(trainer)
+    _refuse_too_many_processes(trainer)
     if peer_timeout_s is not None and isinstance(trainer.strategy, DDPStrategy):
         # Lightning (2.6) constructs the strategy itself, for "auto" too, and passes no timeout
         trainer.strategy._timeout = timedelta(seconds=peer_timeout_s)
@@ -167,7 +167,7 @@ def _check_strategy(given: Any) -> None:
         )
 
 
-def _check_processes(trainer: Trainer) -> None:
+def _refuse_too_many_processes(trainer: Trainer) -> None:
     """Refuse more processes than a CPU has cores: they would be slow, and fill the memory."""
     most = max(2, len(os.sched_getaffinity(0)))
     if isinstance(trainer.accelerator, CPUAccelerator) and trainer.num_devices > most:

@@ -12,7 +12,7 @@ import yaml
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from asr.cli.config.help import choices, known_keys, used_groups
+from asr.cli.config.help import choices, keys_below, used_groups
 from asr.cli.config.known_keys import CLOSED
 from asr.cli.errors import did_you_mean
 from asr.errors import TOO_MANY_FILES, remedy
@@ -37,23 +37,23 @@ def explain_os_error(error: OSError) -> tuple[str, int]:
     1 if the machine's state is the reason, 2 if another name on the command line would help.
     """
     where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-    told = f"{error.strerror or error}" + (f": {where}" if where else "")
+    message = f"{error.strerror or error}" + (f": {where}" if where else "")
     if not where and error.errno == errno.ENOENT:
         return "the current folder no longer exists; change to one that does", 2
     if not where and error.errno == errno.ENOSPC:
-        told += " (standard output, or a file that the system does not name)"
+        message += " (standard output, or a file that the system does not name)"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *TOO_MANY_FILES):
         again = "then run the same command again (into another folder if it named one)"
-        return f"{told}; {remedy(error)}, {again}, or resume=RUN for a run that had begun", 1
+        return f"{message}; {remedy(error)}, {again}, or resume=RUN for a run that had begun", 1
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
-        return f"{told}; name another file or folder", 2
+        return f"{message}; name another file or folder", 2
     if isinstance(error, FileExistsError):  # our own, which says what to do
-        return told, 2
+        return message, 2
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{told}; it may not be written or read here: name another folder, or change its permissions", 1
+        return f"{message}; it may not be written or read here: name another folder, or change its permissions", 1
     if error.errno == errno.EPIPE:
         return "the program that read the output has ended", 1
-    return f"{told}; the machine could not do it", 1
+    return f"{message}; the machine could not do it", 1
 
 
 def explain_yaml(error: yaml.YAMLError) -> str:
@@ -145,7 +145,7 @@ def _explain_key(key: str, config_name: str) -> str:
     folder = config_folder(config_name)
     if not parent and (folder / key).is_dir() and key not in (used := used_groups(config_name, folder)):
         return f"{key}: asr-{config_name} has no group {key}. Its groups: {', '.join(used) or 'none'}."
-    known = known_keys(config_name, folder, parent)
+    known = keys_below(config_name, folder, parent)
     if known is None and parent in used_groups(config_name, folder):
         allowed = ", ".join(choices(folder, parent))
         return f"{key}: this needs {parent}=… too, of which none is chosen. Allowed: {allowed}."
@@ -162,7 +162,7 @@ def _explain_key(key: str, config_name: str) -> str:
         if name in inspect.signature(Trainer).parameters:
             return f"{key}: an option of Lightning's Trainer that the config does not list; +{key}=… adds it"
     if name in known:
-        inside = known_keys(config_name, folder, key) or []
+        inside = keys_below(config_name, folder, key) or []
         return (
             f"{key}: the given mapping has a key that {key} lacks; ++{key}.KEY=… adds it. It has: "
             f"{', '.join(inside) or 'none'}."

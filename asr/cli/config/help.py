@@ -91,7 +91,7 @@ def _groups(file: Path) -> list[str]:
     return found
 
 
-def known_keys(config_name: str, configs: Path, parent: str) -> list[str] | None:
+def keys_below(config_name: str, configs: Path, parent: str) -> list[str] | None:
     """Return the keys below a dotted key of the composed config; None if that key does not exist.
 
     Group choices of the command line are honored, so that the keys of the chosen optimizer are listed.

@@ -81,13 +81,13 @@ def flags_first(argv: list[str]) -> None:
     argv[1:] = [*flags, *words]
 
 
-def long_words(argv: list[str]) -> None:
+def expand_shorthands(argv: list[str]) -> None:
     """Replace ``init=PATH`` by ``init.path=PATH``, and ``data.storage`` likewise; a mapping of options stays."""
     for key, option in (("init", "path"), (r"data\.storage", "kind")):
         argv[1:] = [re.sub(rf"^(\+{{0,2}}{key})=(?!\s*\{{)", rf"\1.{option}=", word) for word in argv[1:]]
 
 
-def quote_letters(argv: list[str]) -> None:
+def quote_non_ascii(argv: list[str]) -> None:
     """Quote values with letters that Hydra's grammar lacks, ``ö`` and ``語`` among them: names of files have such.
 
     Values in quotes stay as they are, and so do whole words with braces, which may hold keys.

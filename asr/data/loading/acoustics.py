@@ -21,7 +21,7 @@ from scipy.signal import butter, fftconvolve, sosfilt
 from asr.data.loading.audio_folder import AudioFolder, part_of
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.resampling import at_rate
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 
 MAX_DECAY_S = 5.0  # of the largest churches
 MAX_DB = 100.0
@@ -238,7 +238,7 @@ class AddBabble:
             try:
                 talker = at_rate(cut, rate_hz).load_audio()[0]
             except Exception as error:  # a decoder may raise anything on a broken file
-                refuse_lack_of_resources(error, cut.id)
+                raise_if_out_of_resources(error, cut.id)
                 continue  # it is named when it is its own turn; those beside it are not to blame
             babble += part_of(_at_level_of(np.ones(1), talker), len(samples), rng)
         return mix(samples, babble, rng.uniform(*self.snr_db))

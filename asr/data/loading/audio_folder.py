@@ -14,7 +14,7 @@ from asr.data.manifests.audio_checks import archive_problem, audio_problem, file
 from asr.data.manifests.audio_files import find_audio
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.resampling import at_rate
-from asr.errors import UnusableFile, refuse_lack_of_resources
+from asr.errors import UnusableFile, raise_if_out_of_resources
 
 SHORTEST_S = 0.001
 SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
@@ -86,7 +86,7 @@ class AudioFolder:
         try:
             return self._samples(recording, rate_hz, rng, size)
         except Exception as error:  # a decoder may raise anything on a broken file
-            refuse_lack_of_resources(error, recording.id)
+            raise_if_out_of_resources(error, recording.id)
             raise UnusableFile(f"{self.key}: {recording.id}: {cause(error)}; mend or remove it") from error
 
     def _samples(self, recording: Recording, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
@@ -114,7 +114,7 @@ def _recording(file: Path, rate_hz: int | None) -> Recording:
     try:
         recording = Recording.from_file(file, recording_id=str(file))
     except Exception as error:  # a decoder may raise anything on a file that is no audio
-        refuse_lack_of_resources(error, str(file))
+        raise_if_out_of_resources(error, str(file))
         raise ValueError(f"{type(error).__name__}: {error}") from None
     if recording.duration < SHORTEST_S:
         raise ValueError("shorter than a millisecond")

@@ -18,12 +18,12 @@ from torch.utils.data import Dataset, get_worker_info
 from asr.data.features import Features, LogMel, cause, read_audio, read_features
 from asr.data.loading.audio_batch import AudioBatch
 from asr.data.loading.batch import Batch
-from asr.data.manifests.audio_checks import refuse_changed
+from asr.data.manifests.audio_checks import refuse_changed_audio
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.seeding import seed_for
 from asr.data.threads import one_thread
 from asr.error_text import caused_by_memory
-from asr.errors import WorkerLost, lacks_files, refuse_lack_of_resources
+from asr.errors import WorkerLost, raise_if_out_of_resources, too_many_open_files
 from asr.text.tokenizer import Tokenizer
 
 Perturb = Callable[[Cut, random.Random], Cut]
@@ -56,9 +56,9 @@ class SpeechDataset(Dataset):
             except Exception as error:  # a decoder may raise anything on a broken file
                 if caused_by_memory(error) and get_worker_info() is not None:
                     raise WorkerLost(f"out of memory while reading {cut.id}") from error
-                if lacks_files(error) and get_worker_info() is not None:
+                if too_many_open_files(error) and get_worker_info() is not None:
                     raise WorkerLost(f"Too many open files for {cut.id} to be read") from error
-                refuse_lack_of_resources(error, cut.id)
+                raise_if_out_of_resources(error, cut.id)
                 skipped.append((cut.id, cause(error)))
         if self.features.on_device and read:
             return self._audio_batch(read, seed, tuple(skipped))
@@ -81,7 +81,7 @@ class SpeechDataset(Dataset):
         if reads_audio:
             if problem := too_long(cut, rate_hz):
                 raise ValueError(problem)
-            refuse_changed(cut)
+            refuse_changed_audio(cut)
         if self.perturb is not None:
             # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
             cut = cut.resample(rate_hz) if reads_audio and rate_hz else cut

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
-from asr.data.loading.worker_signals import obey_parent_alone
+from asr.data.loading.worker_signals import ignore_signals_except_parents
 from asr.errors import UnusableFile, WorkerLost
 
 # more than a few processes per core only wait for each other
@@ -69,7 +69,7 @@ def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> It
         batch_size=None,
         num_workers=workers.num_workers,
         prefetch_factor=workers.prefetch if workers.num_workers else None,
-        worker_init_fn=partial(obey_parent_alone, os.getpid()),
+        worker_init_fn=partial(ignore_signals_except_parents, os.getpid()),
         # fork: a spawned worker would import torch and lhotse again, in every epoch
         multiprocessing_context="fork" if workers.num_workers else None,
         pin_memory=torch.cuda.is_available(),

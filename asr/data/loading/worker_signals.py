@@ -17,7 +17,7 @@ from asr.subprocesses import die_with_parent
 CANNOT_SEND = 3  # exit code
 
 
-def obey_parent_alone(parent: int, worker: int) -> None:
+def ignore_signals_except_parents(parent: int, worker: int) -> None:
     """Ignore signals except a SIGTERM of the parent process, and end together with it.
 
     A scheduler that preempts a job signals all of its processes. A worker that ended then would end the run with an

@@ -18,7 +18,7 @@ from lhotse.cut import Cut
 from asr.data.manifests.decoding_limits import before_transforms, impulse_responses, rate_problem
 from asr.data.manifests.shar.members import FilesAndShards, ShardMember
 from asr.data.manifests.truncated_audio import TOLERATED_S, AudioContent, end_problem, header_problem
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 
 # lhotse 1.33 tries several backends; some start programs, for *.sph a shell with the file name in its command, so
 # that a name could be a command. libsndfile reads in this process. The environment tells processes started later.
@@ -80,7 +80,7 @@ def remember_content(cut: Cut) -> None:
     cut.custom = {**(cut.custom or {}), **_content(cut.recording)}
 
 
-def refuse_changed(cut: Cut) -> None:
+def refuse_changed_audio(cut: Cut) -> None:
     """Refuse audio that has changed since its cut was prepared; reads no more than its header and 4 kB.
 
     Raises:
@@ -167,7 +167,7 @@ def _content_problem(content: AudioContent, num_channels: int, recording: Record
             problem = _header_problem(file, content, num_channels, recording)
             return problem or (end_problem(file, content) if read_end else None)
     except Exception as error:  # a decoder may raise anything: for *.raw it is a TypeError
-        refuse_lack_of_resources(error, content.name)
+        raise_if_out_of_resources(error, content.name)
         return f"unreadable audio: {error}"
 
 

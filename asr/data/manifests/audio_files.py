@@ -14,7 +14,7 @@ from asr.data.manifests.audio_checks import archive_problem, audio_problem
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.manifests.source_files import matching_files
 from asr.data.pauses import levels, parts_between_pauses
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line
 
@@ -94,7 +94,7 @@ def _duration_s(file: Path) -> float:
     try:
         return 0.0 if archive_problem(file) else float(Recording.from_file(file).duration)
     except Exception as error:  # a decoder may raise anything on a file that is no audio
-        refuse_lack_of_resources(error, str(file))
+        raise_if_out_of_resources(error, str(file))
         return 0.0
 
 
@@ -132,7 +132,7 @@ def audio_files(
                 cuts = [cut for channel in channels for cut in _parts(recording, channel, max_s)]
                 problem = next(filter(None, (too_long(cut, rate_hz) for cut in cuts)), None)
         except Exception as error:  # a decoder may raise anything on a file that is no audio
-            refuse_lack_of_resources(error, name)
+            raise_if_out_of_resources(error, name)
             problem = f"{type(error).__name__}: {error}"
         if problem:
             unreadable.append((name, problem))

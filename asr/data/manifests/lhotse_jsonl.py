@@ -34,7 +34,7 @@ from asr.data.manifests.manifest_fields import (
     check_fields,
 )
 from asr.data.manifests.source_files import decoded_lines, refuse_unspeakable
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 HALF = re.compile(r"\\u[dD][89a-fA-F]")
@@ -163,7 +163,7 @@ def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"{path}, line {number}", data
             number += 1
     except (ValueError, RecursionError, EOFError, zlib.error, OSError) as error:
-        refuse_lack_of_resources(error, str(path))
+        raise_if_out_of_resources(error, str(path))
         raise ValueError(f"{path}, near line {number}: this is no jsonl manifest: {error}") from error
 
 

@@ -58,11 +58,11 @@ def segment_problem(segment: SupervisionSegment, source: Source | None) -> str |
 
 
 def _contradictory(recording: Recording) -> str | None:
-    told_s = recording.num_samples / recording.sampling_rate
+    stated_s = recording.num_samples / recording.sampling_rate
     # negated, because every comparison with NaN is false
-    if recording.duration <= 0 or not abs(told_s - recording.duration) <= TOLERATED_S:
+    if recording.duration <= 0 or not abs(stated_s - recording.duration) <= TOLERATED_S:
         return (
-            f"contradictory recording: {recording.duration} s, but {recording.num_samples} samples are {told_s:.3f} s"
+            f"contradictory recording: {recording.duration} s, but {recording.num_samples} samples are {stated_s:.3f} s"
         )
     return None
 

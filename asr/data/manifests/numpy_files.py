@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.error_text import first_line
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 
 MAX_NPY_BYTES = 2**28  # features of a recording: of two hours in 32 bits
 MAX_HEADER_BYTES = 1024  # of an array, 118 in what numpy writes; Python's parser takes much memory for deep nesting
@@ -80,7 +80,7 @@ def load_npz(path: Path, dtypes: Mapping[str, type], max_unpacked_bytes: int = 0
     except Exception as error:
         if isinstance(error, FileNotFoundError):
             raise ValueError(f"{path} is missing") from None
-        refuse_lack_of_resources(error, str(path))
+        raise_if_out_of_resources(error, str(path))
         raise ValueError(f"{path} cannot be read as an npz with {' and '.join(map(repr, dtypes))}: {error}") from error
     for name, dtype in dtypes.items():
         if not np.issubdtype(found[name].dtype, dtype):
@@ -130,7 +130,7 @@ def array_shape(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...],
         shape, _, dtype = READERS[version](file, max_header_size=MAX_HEADER_BYTES)
     # numpy parses the header as Python does, and may raise anything
     except Exception as error:
-        refuse_lack_of_resources(error, name)
+        raise_if_out_of_resources(error, name)
         raise ValueError(f"{name} has no header of numpy that can be read: {first_line(error)}") from None
     claimed = math.prod(shape) * dtype.itemsize
     if dtype.hasobject:

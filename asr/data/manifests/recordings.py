@@ -13,7 +13,7 @@ from asr.console import track
 from asr.data.jobs import num_processes, run_jobs
 from asr.data.manifests.audio_checks import archive_problem, audio_problem
 from asr.data.manifests.corpus import Dropped, Manifests
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 
 CHUNK_FILES = 500  # a quarter of a second of reading headers
 
@@ -49,7 +49,7 @@ def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, st
         # absolute, so that prepared cuts can be read from any folder
         recording = Recording.from_file(audio.resolve(), recording_id=recording_id)
     except Exception as error:  # a decoder may raise anything on a file that is no audio
-        refuse_lack_of_resources(error, str(audio))
+        raise_if_out_of_resources(error, str(audio))
         why = getattr(error, "error_string", "") or type(error).__name__
         return None, f"unreadable audio: {audio}: {why.rstrip('.')}; WAV, FLAC, Ogg and MP3 are read, among others"
     if recording.num_samples == 0:

@@ -70,7 +70,7 @@ def build_prepared(folder: Path, corpus: SavedCorpus, spec: PrepareSpec, num_job
         refuse_unfit(first_source(corpus, split), spec.features)
     work, parts = (folder.with_name(f"{folder.name}.{kind}") for kind in ("partial", "parts"))
     _remove(work)
-    _keep_folder_alone(parts)
+    _ensure_folder(parts)
     work.mkdir()
     try:
         _fill(work, folder, parts, corpus, spec, num_jobs)
@@ -90,7 +90,7 @@ def build_prepared(folder: Path, corpus: SavedCorpus, spec: PrepareSpec, num_job
     _remove(parts)
 
 
-def _keep_folder_alone(path: Path) -> None:
+def _ensure_folder(path: Path) -> None:
     """Make a folder, or keep that of an interrupted call; what else has its name is removed."""
     if path.is_symlink() or not path.is_dir():
         _remove(path)

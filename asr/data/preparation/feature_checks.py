@@ -47,22 +47,24 @@ def refuse_unfit(manifests: Manifests, features: Features, of_run: bool = False)
         )
     if given is None:
         return
-    told = f"{given.num_features} per frame every {1000 * given.frame_shift:g} ms"
+    stored = f"{given.num_features} per frame every {1000 * given.frame_shift:g} ms"
     if features.from_audio and of_run:
-        raise ValueError(f"the run computes its features from audio, but there are features alone, {told}; name audio")
+        raise ValueError(
+            f"the run computes its features from audio, but there are features alone, {stored}; name audio"
+        )
     if features.from_audio:
         raise ValueError(
-            f"features=log_mel is computed from audio, but there are features alone, {told}; choose "
+            f"features=log_mel is computed from audio, but there are features alone, {stored}; choose "
             f"features=precomputed data.num_features={given.num_features}"
         )
     shift_s = features.frame_shift_s
     if given.num_features != features.num_features or abs(given.frame_shift - shift_s) > 1e-6:
         if of_run:
             raise ValueError(
-                f"the stored features are {told}; the run was trained on {features.num_features} per frame every "
+                f"the stored features are {stored}; the run was trained on {features.num_features} per frame every "
                 f"{1000 * shift_s:g} ms"
             )
         raise ValueError(
-            f"the stored features are {told}, but data.num_features={features.num_features} and "
+            f"the stored features are {stored}, but data.num_features={features.num_features} and "
             f"features.frame_shift_ms={1000 * shift_s:g} are set"
         )

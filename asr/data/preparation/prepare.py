@@ -73,7 +73,7 @@ def prepare(
     return prepared
 
 
-def corpus_alone(root: Path, corpus_name: str, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
+def load_or_make_corpus(root: Path, corpus_name: str, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
     """Return the manifests of a corpus, made now or before, where `prepare` has them too; for mixtures.
 
     Raises:

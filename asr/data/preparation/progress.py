@@ -34,18 +34,18 @@ def track_hours(done: Iterable[T], total_s: float, description: str) -> Iterator
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[status]}"),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
     begin = time.monotonic()
     with Progress(*columns, console=PlainConsole()) as progress:
-        line = progress.add_task(bar_title(description), total=total_s, told="")
+        line = progress.add_task(bar_title(description), total=total_s, status="")
         done_s = 0.0
         for item in done:
             done_s += item.duration_s
             rate = done_s / max(time.monotonic() - begin, 1e-3)
-            told = f"{done_s / 3600:.2f} of {total_s / 3600:.2f} h, {rate:,.0f} × real time"
-            progress.update(line, completed=done_s, told=told)
+            status = f"{done_s / 3600:.2f} of {total_s / 3600:.2f} h, {rate:,.0f} × real time"
+            progress.update(line, completed=done_s, status=status)
             yield item
         # sums of rounded seconds need not be equal
         progress.update(line, completed=total_s)

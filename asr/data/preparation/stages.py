@@ -14,7 +14,7 @@ from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
 from asr.data.preparation.parts import Part, SplitParts, cut_of, text_of_cut, unreadable
 from asr.data.preparation.progress import track_hours
 from asr.data.preparation.saved_corpus import Chunk, SavedCorpus
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer
 
@@ -94,7 +94,7 @@ class StoreFeatures:
                 except Exception as error:  # a decoder may raise anything on a broken file
                     if storage.failure is not None:
                         raise storage.failure from error
-                    refuse_lack_of_resources(error, cut.id)
+                    raise_if_out_of_resources(error, cut.id)
                     dropped.append(unreadable(part.split, cut.id, cause(error)))
                 else:
                     cut.features.storage_path = str(self.final)

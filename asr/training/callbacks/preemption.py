@@ -12,18 +12,16 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Checkpoint
 
 from asr.quoting import resume_command
-from asr.signals import ENDING, TRY_AGAIN, heeded, leave_closed_terminal
+from asr.signals import ENDING, TRY_AGAIN, leave_closed_terminal, not_ignored
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.resuming.loop_counters import ends_update, is_last_update, validates_next
-
-EXIT_CODE = TRY_AGAIN
 
 
 class Preempted(SystemExit):
     """Ends the process; a SystemExit, so that no handler of errors catches it."""
 
     def __init__(self) -> None:
-        super().__init__(EXIT_CODE)
+        super().__init__(TRY_AGAIN)
 
 
 class Preemption(Checkpoint):
@@ -38,7 +36,7 @@ class Preemption(Checkpoint):
     """
 
     def __init__(self) -> None:
-        self.heeded = heeded()
+        self.not_ignored = not_ignored()
         self.received: signal.Signals | None = None
         self.leaving = False
         self.written: Path | None = None
@@ -50,7 +48,7 @@ class Preemption(Checkpoint):
         """
         if threading.current_thread() is threading.main_thread():  # signal.signal() raises in others
             for number in ENDING:
-                signal.signal(number, self._note if number in self.heeded else signal.SIG_IGN)  # as under nohup
+                signal.signal(number, self._note if number in self.not_ignored else signal.SIG_IGN)  # as under nohup
 
     def _note(self, number: int, _: Any) -> None:
         leave_closed_terminal()
@@ -118,4 +116,4 @@ class Preemption(Checkpoint):
         where = "without a checkpoint: callbacks.checkpoints is null"
         if self.written is not None:
             where = f"saved as {self.written}; to resume: {resume_command(self.written.parents[1])}"
-        print(f"{why}: stopped after update {trainer.global_step} with exit code {EXIT_CODE}, {where}", file=sys.stderr)
+        print(f"{why}: stopped after update {trainer.global_step} with exit code {TRY_AGAIN}, {where}", file=sys.stderr)

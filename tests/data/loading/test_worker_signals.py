@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from torch.utils.data import DataLoader
 
-from asr.data.loading.worker_signals import obey_parent_alone
+from asr.data.loading.worker_signals import ignore_signals_except_parents
 
 PR_GET_PDEATHSIG = 2
 
@@ -41,7 +41,7 @@ class Pids:
 
 
 def loader(items) -> DataLoader:
-    init = partial(obey_parent_alone, os.getpid())
+    init = partial(ignore_signals_except_parents, os.getpid())
     return DataLoader(items, batch_size=None, num_workers=1, worker_init_fn=init, multiprocessing_context="fork")
 
 

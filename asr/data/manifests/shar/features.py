@@ -31,9 +31,9 @@ def refuse_other_features(where: str, features: Any) -> None:
     Raises:
         ValueError: they are.
     """
-    told = features if isinstance(features, dict) else {}
-    kind = told.get("storage_type")
-    if kind != "shar" or told.get("storage_path") or told.get("storage_key"):
+    stated = features if isinstance(features, dict) else {}
+    kind = stated.get("storage_type")
+    if kind != "shar" or stated.get("storage_path") or stated.get("storage_key"):
         raise ValueError(
             f"{where}: features in storage {str(kind)[:40]!r} are refused, because reading them could run a command or "
             "fetch something; in a Shar folder all features are in storage 'shar', without path and key"
@@ -57,10 +57,10 @@ def features_of(item: TarItem, file: BinaryIO) -> Features | None:
         raise ValueError(
             f"{item.where}: the file beside it is {item.suffix[:20]}, {what}, and is not read; {WITH_NUMPY}"
         )
-    told = item.plain_manifest("features")
-    refuse_other_features(item.where, told)
+    stated = item.plain_manifest("features")
+    refuse_other_features(item.where, stated)
     # lhotse names no recording in features of a cut
-    features = parse_features(item.where, told | {"recording_id": item.name} | storage_of(item.member))
+    features = parse_features(item.where, stated | {"recording_id": item.name} | storage_of(item.member))
     return fastcopy(features, num_frames=_checked_frames(item, item.member, features, file))
 
 

@@ -199,10 +199,12 @@ def _recording(item: TarItem) -> Recording | None:
     """Return the recording that a tar holds of a cut; None if it holds none."""
     if item.member is None:
         return None
-    told = item.plain_manifest("a recording")
-    _refuse_other_audio(item.where, told)
-    if len(told["sources"]) != 1:
-        raise ValueError(f"{item.where}: the recording has {len(told['sources'])} sources; in a Shar folder it has one")
-    source = told["sources"][0] | {"type": "file", "source": str(item.member)}
+    plain = item.plain_manifest("a recording")
+    _refuse_other_audio(item.where, plain)
+    if len(plain["sources"]) != 1:
+        raise ValueError(
+            f"{item.where}: the recording has {len(plain['sources'])} sources; in a Shar folder it has one"
+        )
+    source = plain["sources"][0] | {"type": "file", "source": str(item.member)}
     # cuts of one recording have audio of their own here
-    return replace(parse_recording(item.where, told | {"sources": [source]}), id=item.name)
+    return replace(parse_recording(item.where, plain | {"sources": [source]}), id=item.name)

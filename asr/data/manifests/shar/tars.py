@@ -66,11 +66,11 @@ def read_items(path: Path, file: BinaryIO, what: str) -> Iterator[TarItem]:
         manifest = next(members, None)
         if manifest is None:
             raise ValueError(f"{path}: no manifest follows {content.name[:80]!r}: it was cut short; restore it")
-        stem, told = (PurePosixPath(member.name) for member in (content, manifest))
+        stem, second = (PurePosixPath(member.name) for member in (content, manifest))
         name = str(stem.parent / stem.stem)
-        if str(told.parent / told.stem) != name:
-            raise ValueError(f"{path}: {str(told)[:80]!r} follows {content.name[:80]!r}, and is not its manifest")
-        where = f"{path}, {str(told)[:80]!r}"
+        if str(second.parent / second.stem) != name:
+            raise ValueError(f"{path}: {str(second)[:80]!r} follows {content.name[:80]!r}, and is not its manifest")
+        where = f"{path}, {str(second)[:80]!r}"
         if stem.suffix in EMPTY:
             yield TarItem(name, where, stem.suffix, None, b"")
             continue

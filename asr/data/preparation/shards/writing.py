@@ -29,7 +29,7 @@ from asr.data.preparation.progress import track_hours
 from asr.data.preparation.saved_corpus import gzipped
 from asr.data.preparation.shards.fields import ShardField, member_name
 from asr.data.preparation.shards.index import found_index, own_index
-from asr.errors import refuse_lack_of_resources
+from asr.errors import raise_if_out_of_resources
 from asr.safe_io import TEMPORARY, locked_folder, naming, refuse_links_outside, sync, write_whole
 
 LAYOUT = 1
@@ -183,7 +183,7 @@ class WriteShard:
                 try:
                     encoded = field.encode(cut)
                 except Exception as error:  # a decoder may raise anything on a broken file
-                    refuse_lack_of_resources(error, cut.id)
+                    raise_if_out_of_resources(error, cut.id)
                     dropped.append((cut.id, cause(error)))
                     continue
                 name, content = member_name(cut.id), encoded.content
