@@ -22,7 +22,7 @@ OUT_OF_MEMORY = (
 def text_of(error: BaseException) -> str:
     """Return the text of an error, even of one whose `str` fails.
 
-    lhotse makes errors anew with a longer text; soundfile's expects a number there and then cannot be printed.
+    lhotse builds errors again with a longer text; soundfile's expects a number there and then cannot be printed.
     """
     try:
         return str(error)
@@ -54,7 +54,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def memory_error(error: BaseException | None) -> BaseException | None:
     """Return the error that says that memory ran out: this one, one that led to it, or None.
 
-    lhotse fails to make numpy's error anew, and raises a TypeError about that.
+    lhotse fails to build numpy's error again, and raises a TypeError about that.
     """
     while error is not None and not is_out_of_memory(error):
         error = error.__cause__ or error.__context__

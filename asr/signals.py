@@ -71,7 +71,7 @@ def end_if_asked(error: Exception) -> None:
 
 
 def end_by_default() -> None:
-    """Let a signal end this process as if nobody listened."""
+    """Let a signal end this process with its default action."""
     if threading.current_thread() is threading.main_thread():
         for number in not_ignored():
             signal.signal(number, signal.SIG_DFL)
@@ -79,7 +79,7 @@ def end_by_default() -> None:
 
 @contextlib.contextmanager
 def restored_handlers() -> Iterator[None]:
-    """Put the handlers of before back at the end."""
+    """Restore the previous handlers on exit."""
     before = {number: signal.getsignal(number) for number in ENDING}
     try:
         yield

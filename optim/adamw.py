@@ -17,7 +17,7 @@ class AdamW(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: decay of the averages of g and of g², each in [0, 1).
         eps: added to the root, at least 0.
         common: see `optim.composable.CommonOptions`.

@@ -25,7 +25,7 @@ class ADOPT(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: decay of the averages of the divided g and of g², each in [0, 1); the authors' code has (0.9, 0.9999).
         eps: floor of the root, at least 0; the authors' code has 1e-6.
         clip_exponent: bounds the elements of the divided g by (t − 1)^clip_exponent; None for no bound.

@@ -16,7 +16,7 @@ from optim.engine.transform import Transform
 from optim.transforms.clipping.clamp import Clamp
 
 BETAS = ("[0, 1)", "[0, 1)")
-REFRESH_EVERY = 1000  # steps after which the sizes are estimated anew
+REFRESH_EVERY = 1000  # steps after which the sizes are estimated again
 CLAMP_EVERY = 10  # steps
 REFERENCE_SCALE_SPEED = 0.05  # the reference uses it whatever scale_speed it is given
 
@@ -34,7 +34,7 @@ class Cain(Chain):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate relative to the parameter's size, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate relative to the parameter's size, at least 0; a tensor of one element is allowed.
         betas: decay of the momentum and of the averages of squares, each in [0, 1).
         eps: added to the roots, at least 0.
         scale_speed: how fast the size of a tensor is learned, relative to its direction, in (0, 1).
@@ -141,7 +141,7 @@ class AxisSizes(Transform):
 
 
 def _fit_axis(sizes: list[Tensor], axis: int, batch: ParamBatch) -> None:
-    # made anew for each axis: memory that is overwritten costs less than memory that is kept
+    # allocated for each axis: memory that is overwritten costs less than memory that is kept
     floor = batch.group["rms_eps"]
     square = (batch.param * batch.param).clamp_(min=floor * floor)
     pooled = batch.numel <= 2 * batch.shape[axis]

@@ -72,7 +72,7 @@ class Composable(Chain):
     Args:
         params: parameters, (name, parameter) pairs, or groups.
         rule: transforms that make a direction of the gradient.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         ending: transforms that move the parameters instead, with ``weight_decay`` and ``warmup_steps`` as theirs.
         common: see `CommonOptions`.
 

@@ -23,7 +23,7 @@ class Lion(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: weight of m in the direction, and decay of m, each in [0, 1).
         common: see `optim.composable.CommonOptions`; without ``palm``, as there is no second moment.
 

@@ -38,7 +38,7 @@ class MaxFactor(Chain):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: upper bound of the relative step ρ, and the factor of weight decay; a 0-dimensional tensor is allowed.
+        lr: upper bound of the relative step ρ, and the factor of weight decay; a tensor of one element is allowed.
         beta2_decay: exponent of the weight of the newest sample, at most 0.
         eps: floor of statistics, and floor of rms(p).
         d: rms of the normalized update above which it is scaled down.

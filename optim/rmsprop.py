@@ -22,7 +22,7 @@ class RMSprop(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: each in [0, 1): the first is used by ``mars`` alone, the second is the decay of the average of g².
         eps: floor of the root, at least 0.
         common: see `optim.composable.CommonOptions`.

@@ -45,7 +45,7 @@ class ScaledAdam(Chain):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate relative to the parameter's size, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate relative to the parameter's size, at least 0; a tensor of one element is allowed.
         clipping_scale: how many times the median norm a gradient may be, above 0; None for no clipping.
         betas: decay of the momentum and of the averages of squares, each in [0, 1).
         scalar_lr_scale: times lr, the rate of single elements and of the sizes of tensors, at least 0.
@@ -102,7 +102,7 @@ class ScaledAdam(Chain):
         super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
 
     def gradient_of(self, param: Tensor) -> Tensor:
-        """Return the gradient, or zeros: as in the reference, momentum and averages go on without one."""
+        """Return the gradient, or zeros: as in the reference, momentum and averages continue without one."""
         return torch.zeros_like(param) if param.grad is None else param.grad
 
 

@@ -26,7 +26,7 @@ class ScheduleFreeAdamW(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: share of the average in the point of the gradients, in (0, 1], and decay of the average of g², in [0, 1).
         eps: added to the root, at least 0.
         r: see `ScheduleFree`.

@@ -62,7 +62,7 @@ def run_part(part: str, options: argparse.Namespace, key: dict[str, object]) -> 
     except subprocess.TimeoutExpired:
         said = f"after {MOST_SECONDS} s, which is the most"
     finally:
-        # runs that it has started would go on, and slow down what is measured next
+        # runs that it has started would continue, and slow down what is measured next
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -117,7 +117,7 @@ def explain_import(error: Exception) -> tuple[str, int]:
         return f"{message}; correct or unset the variable {' or '.join(known)}", 2
     if os.path.lexists("matplotlibrc"):
         return f"{message}; remove the file matplotlibrc from the current folder, which a library reads", 2
-    return f"{message}; install the packages of this project anew, or see the variables of the environment", 1
+    return f"{message}; install the packages of this project again, or see the variables of the environment", 1
 
 
 def ended_code(command: str, number: int) -> int:

@@ -215,11 +215,11 @@ def _explaining_lost_transcripts(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFailed(
-            f"output_dir: {error.filename or folder} could not be written: {error.strerror}; {remedy(error)}, and say "
-            "the same again: files that have their transcripts are skipped"
+            f"output_dir: {error.filename or folder} could not be written: {error.strerror}; {remedy(error)}, and run "
+            "the same command again: files that have their transcripts are skipped"
         ) from error
     except ValueError as error:  # made while the recording was transcribed
-        raise RunFailed(f"output_dir: {error}, and say the same again") from error
+        raise RunFailed(f"output_dir: {error}, and run the same command again") from error
 
 
 def _targets(files: Mapping[Path, Path], folder: Path, formats: Sequence[str]) -> Targets:

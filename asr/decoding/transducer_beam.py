@@ -162,7 +162,7 @@ class _Beam(NamedTuple):
             tokens: (B, K, C) that these have grown by.
             best: (B, K, C) log-probabilities of these tokens.
             head: predicts from the new contexts.
-            scorer: whose state goes on.
+            scorer: whose state is advanced.
         """
         beam_size, num_tokens = tokens.shape[1:]
         log_probs = torch.cat((merged.stayed, merged.grown.flatten(1)), dim=1)

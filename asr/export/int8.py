@@ -26,7 +26,7 @@ CONSTANTS = {
 
 
 def write_int8(source: Path, path: Path) -> None:
-    """Write a graph anew with the weights of its matrix products in eight bits, a scale for each output.
+    """Write a graph again, with the weights of its matrix products in eight bits, a scale for each output.
 
     What they are multiplied by is rounded to eight bits as it runs, with a scale for each row: a frame is rounded alike
     whatever else is in its utterance, and a loud one takes no precision from others. onnxruntime's

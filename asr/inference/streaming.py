@@ -27,7 +27,7 @@ class Partial:
 
     Attributes:
         text: so far; what stands there stays, and more may follow.
-        is_final: whether the speaker has paused, or the stream has ended; the next text begins anew.
+        is_final: whether the speaker has paused, or the stream has ended; the next text is a new one.
     """
 
     text: str

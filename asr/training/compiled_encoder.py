@@ -36,7 +36,7 @@ def check_compilable(encoder: nn.Module) -> None:
     if not isinstance(encoder, LayeredEncoder):
         raise ValueError(
             f"compile=true: {type(encoder).__name__} draws in Python what each update skips and how much, and would be "
-            "compiled anew for each draw; choose a transformer or a conformer, or trainer.compile=false"
+            "compiled again for each draw; choose a transformer or a conformer, or trainer.compile=false"
         )
 
 

@@ -243,7 +243,7 @@ class TrainingModule(pl.LightningModule):
         except UnscoredText as error:
             raise Diverged(
                 f"the model has diverged: in the validation of update {self.trainer.global_step} its scores are not "
-                "finite; lower optimizer.lr, or warm up longer, and start anew; earlier checkpoints are unchanged"
+                "finite; lower optimizer.lr, or warm up longer, and start a new run; earlier checkpoints are unchanged"
             ) from error
         self.validation_texts.add(name, batch, found)
 

@@ -34,7 +34,7 @@ def check_compile_mode(mode: str | None, *, capturable: bool) -> None:
 
 
 def keep_counts_on_device(group: Group) -> None:
-    """Turn the group's lr and its count of steps into tensors of their own, which a captured step reads anew."""
+    """Turn the group's lr and its count of steps into tensors of their own, which a captured step reads each time."""
     if not group["params"]:
         return
     first = group["params"][0]

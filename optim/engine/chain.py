@@ -58,7 +58,7 @@ class Chain(Optimizer):
     Args:
         params: parameters, (name, parameter) pairs, or groups, as every torch optimizer takes them.
         transforms: at least one.
-        lr: learning rate, which transforms read from the group; a 0-dimensional tensor is allowed.
+        lr: learning rate, which transforms read from the group; a tensor of one element is allowed.
         maximize: ascend instead of descend.
         skip_nonfinite: when a gradient holds NaN or infinity, change nothing and count ``skipped_steps``. In a
             distributed run all processes decide together, and each of them must step.
@@ -66,7 +66,7 @@ class Chain(Optimizer):
             the device, and corrections by the count are computed there. Small parameters are not stacked. Other
             options are those of the capture, and ``group["lr"]`` must be filled, as schedules do, and not replaced.
         compile_mode: mode of torch.compile, such as "default", for the arithmetic of a step; None for none. Needs
-            ``capturable``: otherwise every new count of steps would be compiled anew. The first step takes minutes if
+            ``capturable``: otherwise every new count of steps would be compiled again. The first step takes minutes if
             there are hundreds of parameters; a transform for which torch has a fused kernel gains nothing.
 
     Raises:

@@ -62,12 +62,12 @@ def check_range(option: str, value: object, interval: str, *, may_be_tensor: boo
         value: the value given.
         interval: in mathematical notation, such as ``[0, 1)`` or ``(0, inf)``; infinity is never allowed. Ends with
             ``of whole numbers`` to refuse 4.0, and with ``or None`` to allow None.
-        may_be_tensor: also accept a 0-dimensional tensor, which is read once.
+        may_be_tensor: also accept a tensor of one element, which is read once.
 
     Raises:
         ValueError: the value is not allowed.
     """
-    number = value.item() if may_be_tensor and isinstance(value, Tensor) and value.dim() == 0 else value
+    number = value.item() if may_be_tensor and isinstance(value, Tensor) and value.numel() == 1 else value
     is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)  # Python's bool is an int
     if interval.endswith(OR_NONE) and value is None:
         return
@@ -75,7 +75,7 @@ def check_range(option: str, value: object, interval: str, *, may_be_tensor: boo
         is_number = is_number and isinstance(number, numbers.Integral)
     bounds = interval.removesuffix(OR_NONE).removesuffix(WHOLE)
     if not is_number or not _lies_in(bounds, float(number)):  # type: ignore[arg-type]
-        wanted = "a number or a 0-dimensional tensor" if may_be_tensor else "a number"
+        wanted = "a number or a tensor of one element" if may_be_tensor else "a number"
         raise ValueError(f"{option} must be {wanted} in {interval}, given {value!r}")
 
 
@@ -87,7 +87,7 @@ def _lies_in(interval: str, number: float) -> bool:
 
 
 def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> None:
-    """Check hyper-parameters; turn lists into tuples and dtypes into their names.
+    """Check hyper-parameters; turn lists into tuples, dtypes into their names, and an lr of one element into a scalar.
 
     Args:
         options: values by name, changed in place; names beyond ``allowed`` are left alone.
@@ -106,6 +106,8 @@ def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> Non
             options[option] = _dtype_name(option, value)
         elif isinstance(domain, str):
             check_range(option, value, domain, may_be_tensor=option == "lr")
+            if isinstance(value, Tensor) and value.dim():
+                options[option] = value.view(())  # which shares its memory: who fills one fills both
         else:
             options[option] = _check_tuple(option, value, domain)
 

@@ -63,7 +63,7 @@ class Transform(ABC):
             batch: the parameters, their statistics and hyper-parameters.
 
         Raises:
-            SkipUpdate: the parameters shall not move in this step.
+            SkipUpdate: the parameters do not move in this step.
         """
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:

@@ -25,7 +25,7 @@ class LearnedGradient(Chain):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate relative to the parameter's size; a 0-dimensional tensor is allowed.
+        lr: learning rate relative to the parameter's size; a tensor of one element is allowed.
         size_lr_scale: speed of a tensor's size, relative to lr, at least 0.
         meta_lr_scale: speed of the matrices, relative to lr, at least 0; lr times it should stay below 1.
         betas: decay of the averages of gradients and of their squares, 0 < beta1 ≤ beta2 < 1.

@@ -54,7 +54,7 @@ class Muon(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: the first is the decay of the momentum, in [0, 1). The second does nothing here and must be 0.99; it is
             `NorMuon`'s.
         nesterov: orthogonalize the momentum a step ahead.

@@ -19,7 +19,7 @@ class MuonLaProp(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: decay of the averages of normalized gradients and of g², each in [0, 1).
         eps: added to the root, at least 0.
         options: see `optim.muon.MatrixOptions` and `optim.composable.CommonOptions`.

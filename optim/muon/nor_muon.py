@@ -26,7 +26,7 @@ class NorMuon(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: decay of the momentum and of the averaged square of rows, each in [0, 1).
         eps: added to the root, above 0.
         nesterov: orthogonalize the momentum a step ahead; the paper does not, its authors' program does.

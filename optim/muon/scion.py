@@ -27,7 +27,7 @@ class Scion(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         beta1: decay of the average, in [0, 1); one minus the authors' ``momentum``. None for no average.
         norm: see `NormBall`; in a group of its own for the output layer and embeddings.
         scale: radius of the ball in that norm, above 0.

@@ -19,7 +19,7 @@ class PSGDKron(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed. The update has an RMS of about 1.
+        lr: learning rate, at least 0; a tensor of one element is allowed. The update has an RMS of about 1.
         beta: see `KronPreconditioner`, also for all options that are not named here.
         common: see `CommonOptions`; ``update_clipping`` is "trust_region" by default.
 

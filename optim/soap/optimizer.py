@@ -21,7 +21,7 @@ class SOAP(Composable):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a 0-dimensional tensor is allowed.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: decay of Adam's averages, each in [0, 1).
         shampoo_beta: decay of the covariances, in [0, 1).
         eps: added to the root, at least 0.

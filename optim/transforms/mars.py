@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -38,6 +38,12 @@ class MarsCorrection(Transform):
     def __init__(self, mars: bool = False, mars_gamma: float = 0.0025, *, name: str = "") -> None:
         super().__init__(name=name, mars=mars, mars_gamma=mars_gamma)
 
+    def check(self, group: Group) -> None:
+        """Refuse to correct where no average of gradients follows, or one that never changes."""
+        name, beta1 = _beta1(group)
+        if group["mars"] and (beta1 is None or beta1 == 1):
+            raise ValueError(f"mars=True multiplies by β₁/(1 − β₁): {name} must be a number below 1, given {beta1}")
+
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         """Return a gradient of zero if there is something to correct."""
         return {"previous_grad": zeros(param)} if group["mars"] else {}
@@ -56,6 +62,14 @@ class MarsCorrection(Transform):
 
 def corrected_gradient(gradient: Tensor, previous: Tensor, group: Group, step: int) -> Tensor:
     """Return c of `MarsCorrection` at a step; the gradient itself at the first."""
-    beta1 = group["betas"][0] if "betas" in group else group["beta" if "beta" in group else "beta1"]
+    _, beta1 = _beta1(group)
     # one pass over memory: g + a (g − previous) = lerp(g, previous, −a)
     return gradient if step == 1 else gradient.lerp(previous, -group["mars_gamma"] * beta1 / (1 - beta1))
+
+
+def _beta1(group: Group) -> tuple[str, Any]:
+    """Return the name of the option that holds β₁, and its value."""
+    if "betas" in group:
+        return "betas[0]", group["betas"][0]
+    name = "beta" if "beta" in group else "beta1"
+    return name, group[name]

@@ -92,6 +92,16 @@ def test_rmsprop_refuses_the_weights_of_an_average_that_it_does_not_have():
     assert set(optim.RMSprop.refused) == {"foreach", "r", "weight_lr_power"}
 
 
+@pytest.mark.parametrize(
+    ("rule", "options", "name"),
+    [(optim.Scion, {"beta1": None}, "beta1"), (optim.ScheduleFreeAdamW, {"betas": (1.0, 0.99)}, r"betas\[0\]")],
+)
+def test_mars_needs_an_average_of_gradients(rule, options, name):
+    with pytest.raises(ValueError, match=f"{name} must be a number below 1"):
+        rule(make_parameters(), mars=True, **options)
+    rule(make_parameters(), **options)
+
+
 def test_mars_keeps_a_gradient_only_where_it_is_on():
     params = make_parameters()
     optimizer = optim.LaProp([{"params": params[:3], "mars": True}, {"params": params[3:]}])

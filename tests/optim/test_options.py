@@ -144,8 +144,23 @@ def test_a_tensor_as_lr_does_what_the_number_does(case, dtype):
         torch.testing.assert_close(param, expected)
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+def test_a_tensor_of_one_element_is_a_lr_of_any_shape(case, shape):
+    lr = torch.full(shape, 2.0**-7)
+    params, twins = make_parameters(), make_parameters()
+    optimizer, twin = case.factory(params, lr=lr), case.factory(twins, lr=2.0**-7)
+    run(optimizer, params, range(2))
+    lr.mul_(2)
+    run(twin, twins, range(2))
+    twin.param_groups[0]["lr"] *= 2
+    run(optimizer, params, range(2, 4))
+    run(twin, twins, range(2, 4))
+    for param, expected in zip(params, twins, strict=True):
+        torch.testing.assert_close(param, expected)
+
+
 def test_a_tensor_with_several_elements_is_no_lr(case):
-    with pytest.raises(ValueError, match="lr must be a number or a 0-dimensional tensor"):
+    with pytest.raises(ValueError, match="lr must be a number or a tensor of one element"):
         case.factory(make_parameters(), lr=torch.tensor([0.1, 0.2]))
 
 

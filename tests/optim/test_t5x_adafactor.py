@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from functools import partial
 
 import pytest
@@ -230,6 +231,24 @@ def test_nan_gradients_stop_single_elements_only_where_nothing_couples_them(copi
     before = values(params)
     clipped.step()
     assert same(params, before)
+
+
+@pytest.mark.parametrize("at", [0, 1, 4])
+@pytest.mark.parametrize(("size", "options"), [(1e20, {}), (math.inf, {"skip_nan_updates": True})], ids=["1e20", "inf"])
+def test_an_element_whose_square_overflows_stops_and_the_others_go_the_way_they_would_with_a_zero_there(
+    size, options, at
+):
+    one, zero = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizers = [T5XAdafactor([param], 0.1, clipping_threshold=None, **options) for param in (one, zero)]
+    for step in range(8):
+        gradient = torch.tensor([1.0 if step < at else 0.0, 1.0, -2.0 + step])
+        zero.grad, one.grad = gradient, gradient.clone()
+        if step == at:
+            one.grad[0] = size
+        for optimizer in optimizers:
+            optimizer.step()
+    torch.testing.assert_close(one, zero)
+    assert optimizers[0].state[one]["exp_avg_sq"][0] == math.inf
 
 
 def test_momentum_keeps_its_type():

@@ -81,7 +81,7 @@ def test_what_torch_cannot_compile_ends_with_a_line(monkeypatch):
 def test_an_encoder_that_draws_in_python_is_refused():
     with torch.device("meta"):
         zipformer = part({"encoder": dict(choice("encoder", "zipformer_s"))}, "encoder", num_features=80)
-    with pytest.raises(ValueError, match="compiled anew for each draw; choose a transformer or a conformer"):
+    with pytest.raises(ValueError, match="compiled again for each draw; choose a transformer or a conformer"):
         check_compilable(zipformer)
     check_compilable(ENCODERS["conformer"]())
 

@@ -20,7 +20,7 @@ from asr.run_folder import claim_run_folder, create_run_folder
 from asr.safe_io import named_path
 from asr.training.checkpoints.loading import LoadedCheckpoint
 
-NUM_LEFT_OUT = 20  # so many are named
+NUM_LEFT_OUT = 20  # number of dropped items that are named
 
 console = PlainConsole()
 

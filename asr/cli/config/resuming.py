@@ -28,7 +28,7 @@ TYPED_ONLY = ("resume", "allow_changes", "resume_logger", "recipes_dir", "run_di
 # of files without which nothing is resumed
 REMEDIES = {
     "config.yaml": "restore it, maybe from a config.backup file beside it",
-    "overrides.yaml": "write [] into it, as its words are only shown; or start anew if the run had not begun",
+    "overrides.yaml": "write [] into it, as its words are only shown; or start a new run if it had not begun",
 }
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 DESTINATION = ("project", "entity", "mode")  # where a logger sends numbers to
@@ -97,7 +97,7 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
     cost = at(whole, "callbacks", "cost")
     if isinstance(cost, dict):
         cost.pop("every", None)  # of earlier runs, which timed every tenth step
-    # a group that is chosen anew replaces what the run had there
+    # a group that is typed replaces what the run had there
     saved = {key: value for key, value in whole.items() if key not in typed & set(groups)}
     if typed_value(words, "resume_logger") is not True:
         defaults = yaml.safe_load((primary.parent / "logger" / "wandb.yaml").read_text(encoding="utf-8"))["wandb"]

@@ -22,7 +22,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 @contextlib.contextmanager
 def claimed_gpus(count: int | None, jobs_per_gpu: int | None = 1) -> Iterator[dict[str, str]]:
-    """Wait until so many GPUs are free, and yield an environment in which only they are seen.
+    """Wait until this many GPUs are free, and yield an environment in which only they are seen.
 
     A GPU is free when no other job holds its lock; locks end with the processes that hold them. A job that shares its
     GPUs waits for one that wants them alone, and the other way round.

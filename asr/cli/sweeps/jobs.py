@@ -36,7 +36,7 @@ from asr.subprocesses import die_with_parent
 
 NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
-# keys that have come since, with what was so before: sweeps that are older find their jobs
+# keys that were added later, with the value that older sweeps imply: so these find their jobs
 LATER = {"trainer.compile": False, "encoder.subsampling_factor": 4}
 # what may differ between a run and its resumption, but makes a job a different one
 TELLING = (

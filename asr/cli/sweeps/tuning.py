@@ -17,7 +17,7 @@ from asr.evaluation.comparison.inputs.tuning import LR
 if TYPE_CHECKING:
     from scipy.stats.qmc import Halton
 
-BEYOND = 3.0  # a trial beyond an edge has so many times the outermost lr that was tried, or as small a part of it
+BEYOND = 3.0  # a trial beyond an edge has the outermost lr that was tried, times or divided by this
 
 Settings = dict[str, Any]  # values by key of the config
 

@@ -16,7 +16,7 @@ class SpeedPerturb:
 
     Reference:
         Ko et al. 2015, "Audio Augmentation for Speech Recognition" (factors 0.9, 1.0, 1.1).
-        Differs: drawn anew in every epoch, instead of tripling the corpus.
+        Differs: drawn again in every epoch, instead of tripling the corpus.
     """
 
     def __init__(self, factors: Sequence[float] = (0.9, 1.0, 1.1)) -> None:

@@ -1,4 +1,4 @@
-"""Finds audio files that were cut short: libsndfile reads as much as is there, in most formats without a word."""
+"""Finds audio files that were cut short: libsndfile reads as much as is there, in most formats silently."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
         encode: phrase → tokens.
 
     Raises:
-        ValueError: a line is none of this; names it.
+        ValueError: a line is malformed; names it.
     """
     check_regular_file(path, MAX_BYTES)
     phrases: dict[tuple[int, ...], float] = {}

@@ -112,7 +112,7 @@ class CheckpointCallback(Checkpoint):
             if not largest.isfinite():
                 raise Diverged(
                     f"the model has diverged: after update {update} its weights hold numbers that are not finite; "
-                    "lower optimizer.lr, or warm up longer, and start anew; earlier checkpoints are unchanged"
+                    "lower optimizer.lr, or warm up longer, and start a new run; earlier checkpoints are unchanged"
                 )
             # before the state is saved: the resumed run must not write this update again
             self.saved_update = None if validation_is_next else update

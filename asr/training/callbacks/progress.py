@@ -15,7 +15,7 @@ from asr.console import PlainConsole
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 
-FIRST_REPORT_S = 5.0  # how long a run will take is told while whoever started it still looks
+FIRST_REPORT_S = 5.0  # after which the remaining time is estimated first: while whoever started the run still looks
 REPORT_EVERY_S = 30.0
 
 

@@ -84,8 +84,8 @@ class StallWarning(pl.Callback):
 
     Args:
         alignment_updates: CTC has usually found an alignment by then; before, output that is all blank is normal.
-        num_validations: warn after so many consecutive validations with a WER of at least 100 %.
-        loss_span_updates: warn after so many updates without a lower loss; null: a fifth of the budget, at least 200.
+        num_validations: warn after this many consecutive validations with a WER of at least 100 %.
+        loss_span_updates: warn after this many updates without a lower loss; null: a fifth of the budget, at least 200.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ def over_moment(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: Scal
         s = g² + eps
         rows or columns:  r ← r + w (mean of s over columns − r),   c ← c + w (mean of s over rows − c)
                           u = g ⊙ (r / mean of r over rows)^-½ ⊙ c^-½
-        else:             v ← v + w (s − v),   u = g v^-½
+        else:             v ← (1 − w) v + w s,   u = g v^-½
 
     Args:
         grad: any shape; not modified.
@@ -45,8 +45,9 @@ def over_moment(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: Scal
     """
     square = grad * grad
     if not rows and not cols:
-        # lerp_ and not mul_().add_(): one pass; rsqrt and not sqrt and div: no division per element
-        return Update(state["exp_avg_sq"].lerp_(square.add_(eps), weight).rsqrt().mul_(grad), free=True)
+        # not lerp_, which takes infinity from infinity where a square overflows; rsqrt: no division per element
+        moment = state["exp_avg_sq"].mul_(1 - weight).add_(square.add_(eps).mul_(weight))
+        return Update(moment.rsqrt().mul_(grad), free=True)
     row = _average(state["row"], square, cols, weight, eps)
     col = _average(state["col"], square, rows, weight, eps)
     total = row.sum(rows, keepdim=True) if rows else row

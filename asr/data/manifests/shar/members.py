@@ -131,7 +131,7 @@ class _OpenTars:
         return descriptor
 
     def forget(self, path: str) -> None:
-        """Close a shard that is written anew."""
+        """Close a shard that will be written again."""
         if path in self.found:
             os.close(self.found.pop(path))
         _read.cache_clear()
