@@ -86,10 +86,7 @@ def _live(restored: Restored, options: DictConfig) -> tuple[LiveStreams | None, 
 
 def _title(restored: Restored) -> str:
     checkpoint = restored.checkpoint
-    in_run = checkpoint.path.parent.name == "checkpoints"
-    named = checkpoint.path.parents[1] if in_run else checkpoint.path
-    weights = "" if checkpoint.described == "raw" else f", {checkpoint.described}"
-    return f"{named.resolve().name}, update {checkpoint.update}{weights}"
+    return checkpoint.title + ("" if checkpoint.described == "raw" else f", {checkpoint.described}")
 
 
 if __name__ == "__main__":

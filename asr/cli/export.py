@@ -57,8 +57,6 @@ def run(options: DictConfig) -> None:
     with output_folder(output, "export again") as folder:
         pieces = text.tokenizer.pieces
         write_new(folder / "tokens.txt", "".join(f"{piece} {number}\n" for number, piece in enumerate(pieces)))
-        in_run = checkpoint.path.parent.name == "checkpoints"
-        title = f"{(checkpoint.path.parents[1] if in_run else checkpoint.path).name}, update {checkpoint.update}"
         numbers = features.sampling_rate_hz, features.num_features, features.frame_shift_s * 1e3
         if options.format == "safetensors":
             # here, because the package is an extra
@@ -68,7 +66,7 @@ def run(options: DictConfig) -> None:
             console.print_line(line)
             parts = {name: checkpoint.config[name] for name in ("encoder", "head", "features")}
             write_new(folder / "config.json", json.dumps(parts, indent=2) + "\n")
-            page = weights_page(Described(title, *numbers, None), line)
+            page = weights_page(Described(checkpoint.title, *numbers, None), line)
         else:
             model_type = options.model_type or _model_type(checkpoint.config)
             export = export_of(recognizer, model_type, options.streaming)
@@ -77,7 +75,7 @@ def run(options: DictConfig) -> None:
                 console.print_line(line)
                 lines.append(line)
             example = _example(text, features, recognizer, model_type, folder) if options.test_wav else None
-            described = Described(title, *numbers, example)
+            described = Described(checkpoint.title, *numbers, example)
             page = readme(described, export, options.format, bool(options.quantize), lines)
         write_new(folder / "README.md", page)
     console.print_line(f"exported: {output}")

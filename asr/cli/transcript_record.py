@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from asr.cli.errors import ConfigError
 from asr.data.manifests.audio_checks import file_content
 from asr.data.preparation.file_digests import describe_file
+from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.inference.transcripts_lm import FOLDER
 from asr.safe_io import check_regular_file, named_path, open_inside
 from asr.training.checkpoints.loading import checkpoint_file
@@ -19,7 +20,6 @@ from asr.training.checkpoints.loading import checkpoint_file
 NAME = ".asr-transcribe.jsonl"
 MAX_BYTES = 2**30
 OPTIONS = ("weights", "average_since", "decoder", "max_segment_s", "channels")
-FILES = ("lm", "lodr", "hotwords")  # that a decoder reads
 
 
 def maker_of(options: DictConfig) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def maker_of(options: DictConfig) -> dict[str, Any]:
     checkpoint = checkpoint_file(str(options.run))
     files = {"checkpoint": checkpoint}
     if decoder := found["decoder"]:
-        files |= {key: named_path(decoder[key]) for key in FILES if decoder.get(key) is not None}
+        files |= {key: named_path(decoder[key]) for key in FILE_OPTIONS if decoder.get(key) is not None}
     else:
         # what the run itself decodes with
         files |= {f"{FOLDER}/{path.name}": path for path in (checkpoint.absolute().parent.parent / FOLDER).glob("*")}

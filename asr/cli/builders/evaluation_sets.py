@@ -99,8 +99,7 @@ def results_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str)
         ValueError: it cannot be used, or is not empty.
     """
     if options.output_dir is None:
-        run_dir = checkpoint.path.parent
-        run_dir = run_dir.parent if run_dir.name == "checkpoints" else run_dir
+        run_dir = checkpoint.run_dir or checkpoint.path.parent
         folder = create_run_folder(run_dir / kind, within=run_dir)
     else:
         folder = claim_run_folder(options.output_dir, "output_dir")

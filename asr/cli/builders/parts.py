@@ -26,6 +26,7 @@ from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
+from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.features.normalize import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.initialize import initialize
@@ -41,7 +42,6 @@ from asr.training.unreadable import max_unreadable
 IN_BACKWARD = "trainer.step_in_backward"
 OPTIONAL = ("augment.audio", "augment.features")
 GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
-FILES_OF_DECODERS = ("lm", "lodr", "hotwords")
 LONG_UTTERANCE = 0.95  # quantile of training utterances; longer parts of recordings would be decoded badly
 MAX_THREADS = 1024  # torch starts them all
 
@@ -148,7 +148,7 @@ def build_decoder(config: Mapping[str, Any]) -> Decoder:
         ConfigError: it would read files, which a checkpoint does not hold.
     """
     node = config.get("decoder")
-    for key in FILES_OF_DECODERS:
+    for key in FILE_OPTIONS:
         if isinstance(node, Mapping) and node.get(key) is not None:
             raise ConfigError(
                 f"decoder.{key} is for asr-evaluate and asr-transcribe: a run is decoded from its checkpoint alone; "

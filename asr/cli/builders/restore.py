@@ -182,12 +182,12 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         chosen = decoder or build_decoder(config)
         check_decoder(chosen, recognizer.head)
         lacking = ""
-        order, folder = transcripts_lm_order(config), checkpoint.path.absolute().parent
+        order, run_dir = transcripts_lm_order(config), checkpoint.run_dir
         if with_lm and order and given is not None and given.get("lm") is None:
             lacking = OTHER_DECODER
         # the model may have been asked for when the run was resumed, after the best checkpoint was saved
-        if decoder is None and with_lm and (order or folder.name == "checkpoints"):
-            own = saved_search(folder.parent, recognizer.head, order)
+        if decoder is None and with_lm and (order or run_dir):
+            own = saved_search(run_dir, recognizer.head, order) if run_dir else None
             chosen = own or chosen
             lacking = LACKING if order and own is None else ""
     if isinstance(chosen, LoadsScorers):

@@ -17,6 +17,7 @@ from asr.safe_io import named_path
 from asr.text.tokenizer import Tokenizer
 from asr.text.vocabulary import NUM_SPECIAL, SPACE_PIECE
 
+FILE_OPTIONS = ("lm", "lodr", "hotwords")  # of a search, which name files
 # values of weights that are worth trying
 TRIED: Mapping[str, Sequence[float]] = {
     "lm_weight": (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0),

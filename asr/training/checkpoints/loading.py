@@ -57,6 +57,17 @@ class LoadedCheckpoint:
     described: str = "raw"
     rejected: tuple[str, ...] = ()
 
+    @property
+    def run_dir(self) -> Path | None:
+        """Folder of the run; None if the file lies elsewhere."""
+        folder = self.path.absolute().parent
+        return folder.parent if folder.name == "checkpoints" else None
+
+    @property
+    def title(self) -> str:
+        """Name of the run, or else of the file, and the update."""
+        return f"{(self.run_dir or self.path).resolve().name}, update {self.update}"
+
     def decoding_note(self) -> str:
         """Return the note that leads from hypotheses to the weights that they were decoded with."""
         return f"decoded with {self.path.name} of update {self.update}, weights: {self.described}"
