@@ -46,7 +46,7 @@ from omegaconf import DictConfig, OmegaConf
 from asr.cli.app import quieten
 from asr.cli.builders.parts import build_decoder, part
 from asr.cli.builders.restore import TextSide, prepared_data, recognizer_of, restore_text
-from asr.cli.config.explanations import CONFIGS
+from asr.cli.config.help import CONFIGS
 from asr.cli.export import run as export_run
 from asr.data.features import Features
 from asr.data.resampling import at_rate

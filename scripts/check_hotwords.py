@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from asr.cli.builders.restore import prepared_data, restore
-from asr.cli.config.explanations import CONFIGS
+from asr.cli.config.help import CONFIGS
 from asr.evaluation.wer import Score, score
 from asr.inference.decode import decode_all
 

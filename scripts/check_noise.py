@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from asr.cli.builders.restore import prepared_data, restore
-from asr.cli.config.explanations import CONFIGS
+from asr.cli.config.help import CONFIGS
 from asr.data.loading.acoustics import Acoustics, AddNoise
 from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.wer import score

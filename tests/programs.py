@@ -189,7 +189,7 @@ def serve(jobs: Iterator[str]) -> None:
 
     from hydra import compose, initialize_config_dir
 
-    from asr.cli.config.explanations import config_folder
+    from asr.cli.config.help import config_folder
 
     _import_all()
     tasks = {name: importlib.import_module(f"asr.cli.{name}") for name in COMMANDS}

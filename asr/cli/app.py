@@ -26,9 +26,8 @@ from omegaconf import DictConfig
 import asr.recipes
 from asr.cli.__main__ import INTERRUPTED, RUN_DIR_VARIABLE, advice_at_start, ended_code, importing
 from asr.cli.config.effects import check_effects, check_no_sweep, check_scorers
-from asr.cli.config.explanations import config_folder
 from asr.cli.config.flags import check_shown, typed_overrides
-from asr.cli.config.help import command_help
+from asr.cli.config.help import command_help, config_folder
 from asr.cli.config.hydra_guard import check_hydra
 from asr.cli.config.known_keys import check_known
 from asr.cli.config.options import GROUPS, PLACE, check_options

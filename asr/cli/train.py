@@ -21,10 +21,10 @@ from asr.cli.app import run_app
 from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
-from asr.cli.builders.how_to_resume import LAST_RECORDED, saying_how_to_resume
 from asr.cli.builders.init import Source, record_source, start_from, take_rates
 from asr.cli.builders.parts import DataParts, build_all, build_module, num_threads, plain
 from asr.cli.builders.resume import accepted_changes, build_resumed_module, changes_explain_errors
+from asr.cli.builders.resume_advice import LAST_RECORDED, saying_how_to_resume
 from asr.cli.builders.scoring import transcripts_lm_order
 from asr.cli.builders.sources import complete_sources, mixing_of
 from asr.cli.builders.trainer import build_trainer, set_budget

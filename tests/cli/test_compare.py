@@ -7,8 +7,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from asr.cli import compare as command
-from asr.cli.config.explanations import CONFIGS
 from asr.cli.config.free_keys import free_in_comparison
+from asr.cli.config.help import CONFIGS
 from asr.cli.sweeps.records import JobRecord
 from asr.evaluation.comparison.inputs.run_folders import read_runs
 from tests.cli.conftest import Workplace

@@ -11,8 +11,7 @@ from omegaconf import OmegaConf
 from asr.cli import train as train_module
 from asr.cli.builders.instantiate import check_values
 from asr.cli.builders.parts import plain
-from asr.cli.config.explanations import CONFIGS
-from asr.cli.config.help import choices
+from asr.cli.config.help import CONFIGS, choices
 from tests.configs import choice
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import yaml
 from asr.cli import train as train_module
 from asr.cli.__main__ import COMMANDS
 from asr.cli.app import run_app
-from asr.cli.config.explanations import config_folder
+from asr.cli.config.help import config_folder
 from asr.errors import OutOfMemory, RunFailed
 
 

@@ -9,8 +9,7 @@ import torch
 
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.parts import build_data_parts, build_recognizer, plain
-from asr.cli.config.explanations import CONFIGS
-from asr.cli.config.help import choices
+from asr.cli.config.help import CONFIGS, choices
 from asr.data.loading.data_module import DataModule
 from tests.cli.conftest import TINY
 from tests.cli.test_configs import composed

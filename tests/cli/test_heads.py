@@ -2,8 +2,7 @@
 
 import pytest
 
-from asr.cli.config.explanations import CONFIGS
-from asr.cli.config.help import choices
+from asr.cli.config.help import CONFIGS, choices
 from tests.small_runs import TINY_MODEL
 
 CTC = ("ctc_beam", "ctc_greedy")

@@ -17,7 +17,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from asr.cli.config.explanations import CONFIGS
+from asr.cli.config.help import CONFIGS
 from asr.training.checkpoints.files import point_link, update_file
 from asr.training.checkpoints.loading import load_checkpoint
 from asr.training.resuming.resume_checks import check_schedule

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from asr.cli.config.explanations import config_folder
+from asr.cli.config.help import config_folder
 from asr.cli.config.options import KINDS
 from asr.tracking.wandb_access import chosen_mode
 from tests.programs import Ended

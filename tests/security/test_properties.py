@@ -25,7 +25,7 @@ from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.parts import build_recognizer
 from asr.cli.builders.parts import plain as plain_config
 from asr.cli.builders.restore import recognizer_of
-from asr.cli.config.explanations import CONFIGS
+from asr.cli.config.help import CONFIGS
 from asr.data.manifests.tables import OPTIONAL, REQUIRED
 from asr.training.checkpoints.loading import FORMAT, load_checkpoint
 from asr.training.weights import KINDS, choose_weights

@@ -102,7 +102,7 @@ def take_rates(config: DictConfig, typed: Collection[str]) -> None:
     path = ours["init"]["path"]
     if path is None or path.endswith(ICEFALL):
         return
-    theirs = load_checkpoint(_file(path)).config
+    theirs = load_checkpoint(checkpoint_file(str(path), "init")).config
     for key, place in RATES.items():
         rate = at(theirs, *place)
         is_typed = is_within(key, [one for one in typed if one != "encoder"])  # encoder=conformer_xs says no rate
@@ -131,7 +131,7 @@ def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Toke
         raise ConfigError(
             f"init.keep_tokenizer: {path} holds no tokenizer; asr-convert makes a checkpoint of it and its tokenizer"
         )
-    return tokenizer_from_state((own or load_checkpoint(_file(path))).tokenizer)
+    return tokenizer_from_state((own or load_checkpoint(checkpoint_file(str(path), "init"))).tokenizer)
 
 
 def read_source(
@@ -157,7 +157,7 @@ def read_source(
         weights = _icefall_weights(named_path(path), own)
         _refuse_changed(named_path(path), begun)
         return Source(path, named_path(path).resolve(), weights, None)
-    checkpoint = load_checkpoint(_file(path))
+    checkpoint = load_checkpoint(checkpoint_file(str(path), "init"))
     try:
         checkpoint = choose_weights(checkpoint, config["init"]["weights"])
         theirs = part(checkpoint.config, "features")
@@ -256,10 +256,3 @@ def _refuse_other_encoder(path: Path, decided: Sequence[TensorMatch]) -> None:
             f"init: the encoder of {path} is another one: {shared} of {len(own)} tensors fit; {misfits[0].name} is "
             f"{list(misfits[0].shape)} here, {misfits[0].reason}; choose the encoder, with its options, that it has"
         )
-
-
-def _file(path: object) -> Path:
-    try:
-        return checkpoint_file(str(path))
-    except ValueError as error:
-        raise ConfigError(str(error).replace("run:", "init:", 1)) from None

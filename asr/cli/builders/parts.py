@@ -17,7 +17,7 @@ from asr.cli.builders.instantiate import Configured, instantiate
 from asr.cli.builders.model_size import no_more_parameters_than
 from asr.cli.builders.scoring import scoring_unit
 from asr.cli.builders.targets import locate
-from asr.cli.config.explanations import CONFIGS
+from asr.cli.config.help import CONFIGS
 from asr.cli.errors import ConfigError
 from asr.data.features import Features
 from asr.data.loading.acoustics import Acoustics

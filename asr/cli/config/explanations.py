@@ -12,7 +12,7 @@ import yaml
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from asr.cli.config.help import choices, keys_below, used_groups
+from asr.cli.config.help import choices, config_folder, keys_below, used_groups
 from asr.cli.config.known_keys import CLOSED
 from asr.cli.errors import did_you_mean
 from asr.errors import TOO_MANY_FILES, remedy
@@ -22,13 +22,6 @@ PLUGINS = {
     f"hydra/launcher/{name}": f"hydra/launcher: the plugin for {name} is not installed: pip install 'werdict[{extra}]'"
     for name, extra in (("submitit_slurm", "slurm"), ("submitit_local", "slurm"), ("ray", "ray"))
 }
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-
-
-def config_folder(config_name: str) -> Path:
-    """Return the folder with the config and the groups of a command; it has its own if a key is named like a group."""
-    own = CONFIGS / config_name
-    return own if own.is_dir() else CONFIGS
 
 
 def explain_os_error(error: OSError) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import asr.recipes
 
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 LISTED = (
     *("recipe", "encoder", "head", "optimizer", "schedule", "parameter_rules", "decoder", "tokenizer", "features"),
     *("augment", "trainer", "logger", "sweep", "callbacks"),
@@ -21,6 +22,12 @@ LISTED = (
 OPTION = re.compile(r"(?P<indent> *)(?P<key>[a-z]\w*):(?: +(?P<value>[^ #].*?))?(?: +# (?P<comment>.*))?")
 NOT_SHOWN = ("defaults", "hydra")
 PREPARED = ("recipe", "tokenizer", "features")  # groups that what is prepared depends on
+
+
+def config_folder(config_name: str) -> Path:
+    """Return the folder with the config and the groups of a command; it has its own if a key is named like a group."""
+    own = CONFIGS / config_name
+    return own if own.is_dir() else CONFIGS
 
 
 def describe(file: Path) -> str:

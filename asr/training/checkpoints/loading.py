@@ -73,8 +73,8 @@ class LoadedCheckpoint:
         return f"decoded with {self.path.name} of update {self.update}, weights: {self.described}"
 
 
-def checkpoint_file(run: str) -> Path:
-    """Return the checkpoint that ``run=`` names: a file, or the best (else the last) of a run's folder.
+def checkpoint_file(run: str, option: str = "run") -> Path:
+    """Return the checkpoint that ``run=`` or another option names: a file, or the best (else the last) of a run's folder.
 
     Raises:
         ValueError: it is neither, or a link leads to a checkpoint that is not of the run.
@@ -85,10 +85,12 @@ def checkpoint_file(run: str) -> Path:
     for found in (path / "checkpoints" / f"{name}.ckpt" for name in ("best", "last")):
         if found.is_file():
             if not (target := found.resolve()).is_relative_to(found.parent.resolve()):
-                raise ValueError(f"run: {found} is a link to {target}, which this run has not made; name that itself")
+                raise ValueError(
+                    f"{option}: {found} is a link to {target}, which this run has not made; name that itself"
+                )
             return found
     raise ValueError(
-        f"run: {str(path)!r} is neither a checkpoint nor a run folder with checkpoints/best.ckpt; "
+        f"{option}: {str(path)!r} is neither a checkpoint nor a run folder with checkpoints/best.ckpt; "
         "give the folder that asr-train printed at its end"
     )
 
