@@ -12,6 +12,7 @@ import yaml
 from asr.training.checkpoints.loading import load_checkpoint
 from tests.cli.conftest import TINY
 from tests.cli.wandb_file import read_wandb
+from tests.small_runs import TINY as SMALL
 
 
 def metrics_of(run_dir) -> list[tuple[int, str, str]]:
@@ -29,6 +30,14 @@ def test_it_ends_with_the_error_rate_and_where_everything_is(trained):
         path = re.search(rf"{line} *(\S+)$", trained.printed, re.M)
         assert path, f"{line} is not said in:\n{trained.printed}"
         assert (trained.folder / path.group(1)).exists()
+
+
+def test_options_that_are_removed_have_their_usual_values(small_run, tmp_path):
+    removed = ("~trainer.devices", "~data.workers.num_workers", "~callbacks.averaging.ema_decay", "~data.workers.prefetch")
+    kept = [word for word in SMALL if not word.startswith("data.workers.num_workers=")]
+    ended = small_run.run("train", *kept, *removed, "weights=ema", "decode_test=false", f"run_dir={tmp_path / 'run'}")
+    assert ended.code == 0, ended.printed
+    assert (tmp_path / "run" / "report" / "summary.json").is_file()
 
 
 def test_the_run_folder_holds_what_it_should(trained):

@@ -74,7 +74,7 @@ class LoadedCheckpoint:
 
 
 def checkpoint_file(run: str, option: str = "run") -> Path:
-    """Return the checkpoint that ``run=`` or another option names: a file, or the best (else the last) of a run's folder.
+    """Return the checkpoint that an option names: a file, or the best (else the last) of a run's folder.
 
     Raises:
         ValueError: it is neither, or a link leads to a checkpoint that is not of the run.
