@@ -33,7 +33,12 @@ def test_it_ends_with_the_error_rate_and_where_everything_is(trained):
 
 
 def test_options_that_are_removed_have_their_usual_values(small_run, tmp_path):
-    removed = ("~trainer.devices", "~data.workers.num_workers", "~callbacks.averaging.ema_decay", "~data.workers.prefetch")
+    removed = (
+        "~trainer.devices",
+        "~data.workers.num_workers",
+        "~callbacks.averaging.ema_decay",
+        "~data.workers.prefetch",
+    )
     kept = [word for word in SMALL if not word.startswith("data.workers.num_workers=")]
     ended = small_run.run("train", *kept, *removed, "weights=ema", "decode_test=false", f"run_dir={tmp_path / 'run'}")
     assert ended.code == 0, ended.printed
