@@ -16,7 +16,7 @@ from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.data.preparation.prepared import PreparedData
-from asr.nested import flatten, is_within
+from asr.nested import flatten, is_within, leaves
 from asr.subprocesses import is_first_process
 from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.module import TrainingModule
@@ -70,23 +70,13 @@ def _changed_updates(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) ->
 
 def _refuse_other_targets(former: Any, now: Any, key: str) -> None:
     """Refuse another optimizer or transform: the names of its options and statistics may be the same by chance."""
-    for had, have in zip_longest(_targets(former), _targets(now), fillvalue="none"):
+    targets = ([str(value) for place, value in leaves(node) if place.endswith("_target_")] for node in (former, now))
+    for had, have in zip_longest(*targets, fillvalue="none"):
         if had != have:
             raise ConfigError(
                 f"resume: {key}: {had} in the run, {have} now: an optimizer cannot continue from the statistics of "
                 "another one; leave out this change, or start a new run"
             )
-
-
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        if "_target_" in node:
-            yield str(node["_target_"])
-        for value in node.values():
-            yield from _targets(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from _targets(value)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.errors import ConfigError, did_you_mean
+from asr.nested import leaves
 
 # where the keys of a mapping are those of a file
 FILES = {"data": "data/default.yaml", "augment": "augment/none.yaml"}
@@ -72,11 +73,8 @@ def _read(file: Path) -> dict[str, Any]:
     return found
 
 
-def _referred(node: Any) -> Iterator[str]:
+def _referred(config: Mapping[Any, Any]) -> Iterator[str]:
     """Yield the parts of all keys that values refer to."""
-    if isinstance(node, str):
-        for reference in re.findall(r"\$\{([^}]*)\}", node):
+    for _, value in leaves(config):
+        for reference in re.findall(r"\$\{([^}]*)\}", value) if isinstance(value, str) else ():
             yield from re.findall(r"\w+", reference)
-    items = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
-    for item in items:
-        yield from _referred(item)

@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
-from asr.nested import at
+from asr.nested import at, leaves
 from asr.plain_data import MAX_BYTES, check_plain, read_yaml
 from asr.run_folder import DATA_RECORD, check_run_folder
 from asr.safe_io import check_regular_file, named_path
@@ -160,7 +160,7 @@ def saved_config(folder: Path) -> dict[str, Any]:
             raise ConfigError(f"resume: {path}: {name} must hold options, given {config.get(name)!r}")
     if set(config) & {"hydra", "defaults"}:
         raise ConfigError(f"resume: {path} has keys of Hydra's, which only a command line may have; remove the run")
-    for key, value in _values(config, ""):
+    for key, value in leaves(config):
         if isinstance(value, str) and "${" in value:
             raise ConfigError(f"resume: {path}: {key} is {value!r}; a composed config has no interpolations")
         if value == "???":
@@ -168,15 +168,6 @@ def saved_config(folder: Path) -> dict[str, Any]:
         if not re.fullmatch(r"[\w.-]+", key):
             raise ConfigError(f"resume: {path}: {key!r} is not a key of a config")
     return config
-
-
-def _values(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield every value with its key, also those within lists."""
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for name, item in items:
-        yield from _values(item, f"{key}.{name}".lstrip("."))
-    if not isinstance(node, dict | list):
-        yield key, node
 
 
 @contextlib.contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from asr.nested import leaves
 from asr.training.checkpoints.content_checks import count_at, mapping_at
 
 MAX_PER_UPDATE = 2**20  # micro-batches of an update, and of the validation after it
@@ -36,14 +37,14 @@ def check_resumable(state: Mapping[str, Any]) -> None:
             f"the optimizer's state has {len(moments)} parameters, and was saved with {state['num_moments']}"
         )
     updates, epoch = count_at(state, "global_step"), count_at(state, "epoch")
-    for key, value in _leaves(mapping_at(state, "callbacks"), "callbacks"):
+    for key, value in leaves(mapping_at(state, "callbacks"), "callbacks"):
         if isinstance(value, float) and math.isnan(value):
             raise ValueError(f"{key} is not a number")
         if key.endswith("_update") and isinstance(value, int) and value > updates:
             raise ValueError(f"{key} is {value} after {updates} updates")
     loop = mapping_at(mapping_at(state, "loops"), "fit_loop")
     most = (updates + 1) * MAX_PER_UPDATE
-    for key, value in _leaves(loop, "loops.fit_loop"):
+    for key, value in leaves(loop, "loops.fit_loop"):
         if not isinstance(value, bool) and not (isinstance(value, int) and 0 <= value <= most):
             raise ValueError(f"{key} must be true, false, or a number from 0 to {most}, and is {value!r:.80}")
     _check_position(loop, updates, epoch)
@@ -51,14 +52,6 @@ def check_resumable(state: Mapping[str, Any]) -> None:
     for name in POSITIONS:
         if name in schedule and count_at(schedule, name) > updates:
             raise ValueError(f"lr_schedulers.0.{name} is {schedule[name]} after {updates} updates")
-
-
-def _leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping | list | tuple):
-        for name, value in node.items() if isinstance(node, Mapping) else enumerate(node):
-            yield from _leaves(value, f"{key}.{name}")
-    else:
-        yield key, node
 
 
 def _check_position(loop: Mapping[str, Any], updates: int, epoch: int) -> None:
