@@ -83,7 +83,7 @@ def command_help(config_name: str, configs: Path) -> str:
 
 def _columns(pairs: Iterable[tuple[str, str]]) -> list[str]:
     rows = list(pairs)
-    width = max(len(name) for name, _ in rows)
+    width = max((len(name) for name, _ in rows), default=0)
     return [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]
 
 
