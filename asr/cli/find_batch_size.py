@@ -50,7 +50,7 @@ def find_batch_size(
         return
     torch.set_num_threads(num_threads(config.get("torch_threads"), data_module.workers.num_workers))
     slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb
-    dataset, order = data_module.training_data(prepared.cuts("train"), config["seed"], slowest)
+    dataset, sampler = data_module.training_data(prepared.cuts("train"), config["seed"], slowest)
 
     def make_trainer(callbacks: list[pl.Callback], num_updates: int) -> pl.Trainer:
         return build_trainer(config, [], callbacks, **ALONE, max_steps=num_updates)
@@ -61,7 +61,7 @@ def find_batch_size(
         copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     console.print_line("measuring updates on the largest micro-batch of every duration bucket")
     text_lengths = prepared.ctc_lengths("train").num_ctc_frames
-    found = search_batch_size(module, dataset, order, text_lengths, make_trainer, copies, trainer.num_devices)
+    found = search_batch_size(module, dataset, sampler, text_lengths, make_trainer, copies, trainer.num_devices)
     console.print(_table(found))
     for line in _conclusion(found, data_module.batch.max_duration_s):
         console.print_line(line)

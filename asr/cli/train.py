@@ -236,13 +236,13 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         num_workers = plan.data_module.workers.num_workers
         torch.set_num_threads(num_threads(config.get("torch_threads"), num_workers, trainer.num_devices))
         cuts = plan.prepared.cuts("train")
-        dataset, order = plan.data_module.training_data(cuts, config["seed"], plan.data.perturb)
+        dataset, sampler = plan.data_module.training_data(cuts, config["seed"], plan.data.perturb)
         dev = [plan.data_module.evaluation_loader(plan.prepared.cuts(name)) for name in module.dev_names]
         with explaining_failed_writes(run_dir):
             parts = module.recognizer, plan.data_module, plan.prepared, plan.data.text
             lm_order = transcripts_lm_order(config) if is_first_process() else 0
             search = search_with_transcripts(*parts, run_dir, lm_order, module.unit)
-        loader = ResumableLoader(dataset, order, plan.data_module.workers)
+        loader = ResumableLoader(dataset, sampler, plan.data_module.workers)
         fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
         early = why_early(trainer)
         if is_first_process():

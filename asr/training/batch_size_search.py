@@ -123,7 +123,7 @@ class _Probe(pl.Callback):
 def search_batch_size(
     module: TrainingModule,
     dataset: SpeechDataset,
-    order: DurationBucketSampler,
+    sampler: DurationBucketSampler,
     text_lengths: np.ndarray,
     make_trainer: TrainerFactory,
     reserved: int = 0,
@@ -134,7 +134,7 @@ def search_batch_size(
     Args:
         module: what would be trained.
         dataset: cuts → batch, with the longest cuts that augmentation can make.
-        order: of the training data.
+        sampler: of the training data.
         text_lengths: of its cuts.
         make_trainer: see `TrainerFactory`.
         reserved: bytes that a run will need in addition to what is measured here.
@@ -143,8 +143,8 @@ def search_batch_size(
     memory = memory_of(make_trainer([], 1).strategy.root_device, num_processes)
     with torch.random.fork_rng():  # training steps seed torch's generator
         buckets = [
-            _measure(module, dataset, order, numbers, make_trainer, memory)
-            for numbers in order.largest_per_bucket(text_lengths)
+            _measure(module, dataset, sampler, numbers, make_trainer, memory)
+            for numbers in sampler.largest_per_bucket(text_lengths)
         ]
     return BatchSizeSearch(memory.name, memory.available, reserved, tuple(buckets))
 
@@ -152,7 +152,7 @@ def search_batch_size(
 def _measure(
     module: TrainingModule,
     dataset: SpeechDataset,
-    order: DurationBucketSampler,
+    sampler: DurationBucketSampler,
     numbers: np.ndarray,
     make_trainer: TrainerFactory,
     memory: DeviceMemory,
@@ -161,13 +161,13 @@ def _measure(
     sizes = sorted({math.ceil(len(numbers) / part) for part in (4, 2, 1)})
     # the first update creates the optimizer's state; the second one of a size runs warm
     nums = [sizes[0], *sizes, sizes[-1]]
-    batches = [dataset[(0, order.cut_set(numbers[:num]))] for num in nums]
+    batches = [dataset[(0, sampler.cut_set(numbers[:num]))] for num in nums]
     for batch in batches:
         if batch.skipped:
             name, reason = batch.skipped[0]
             raise ValueError(f"find_batch_size: {name} cannot be read: {reason}; put it back")
     probe = _run(copy.deepcopy(module), batches, make_trainer, memory)  # updates would change the weights
-    found = [_at(order, numbers, num, probe, [i for i, n in enumerate(nums) if n == num and i > 0]) for num in sizes]
+    found = [_at(sampler, numbers, num, probe, [i for i, n in enumerate(nums) if n == num and i > 0]) for num in sizes]
     num_fitting = sum(size.peak is not None for size in found)
     return Bucket(base=max(probe.bases[1:2] or probe.bases), sizes=tuple(found[: num_fitting + 1]))
 
@@ -185,10 +185,10 @@ def _run(module: TrainingModule, batches: list[Batch], make_trainer: TrainerFact
     return probe
 
 
-def _at(order: DurationBucketSampler, numbers: np.ndarray, num: int, probe: _Probe, updates: list[int]) -> Measured:
+def _at(sampler: DurationBucketSampler, numbers: np.ndarray, num: int, probe: _Probe, updates: list[int]) -> Measured:
     """Return what was measured at those updates that were on the first ``num`` cuts."""
-    durations = order.durations[numbers[:num]]
-    longest, counted = float(durations.max()), float(order.size.costs(durations).max()) * num
+    durations = sampler.durations[numbers[:num]]
+    longest, counted = float(durations.max()), float(sampler.size.costs(durations).max()) * num
     if updates[-1] >= len(probe.peaks):  # memory ran out before its end
         return Measured(num, longest, counted, None)
     return Measured(num, longest, counted, max(probe.peaks[i] for i in updates), probe.seconds[updates[-1]])

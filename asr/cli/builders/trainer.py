@@ -217,9 +217,9 @@ def set_budget(config: DictConfig, prepared: PreparedData, data_module: DataModu
     Raises:
         ConfigError: an epoch has too little audio for an update.
     """
-    _, order = data_module.training_data(prepared.cuts("train"), config.seed, None)
+    _, sampler = data_module.training_data(prepared.cuts("train"), config.seed, None)
     per_update = config.trainer.accumulate_grad_batches * world_size
-    num_batches = order.count_updates(0, 1)
+    num_batches = sampler.count_updates(0, 1)
     if num_batches < per_update:  # it would wait for the first update forever
         raise ConfigError(
             f"trainer.accumulate_grad_batches={config.trainer.accumulate_grad_batches} in each of {world_size} "
@@ -229,6 +229,6 @@ def set_budget(config: DictConfig, prepared: PreparedData, data_module: DataModu
     epochs = config.trainer.get("max_epochs")
     if epochs in (None, -1):
         return
-    config.trainer.max_steps = sum(order.count_updates(epoch, per_update) for epoch in range(epochs))
+    config.trainer.max_steps = sum(sampler.count_updates(epoch, per_update) for epoch in range(epochs))
     config.trainer.max_epochs = -1
     PlainConsole(quiet=not is_first_process()).print(f"{epochs} epochs are {config.trainer.max_steps} updates")

@@ -35,8 +35,8 @@ class DataModule:
             ValueError: a file that the augmentation needs cannot be used.
         """
         perturb = perturb.of_corpus(cuts) if isinstance(perturb, Acoustics) else perturb
-        order = DurationBucketSampler(cuts, self.batch, seed, mixing=self.mixing)
-        return SpeechDataset(self.features, self.tokenizer, perturb), order
+        sampler = DurationBucketSampler(cuts, self.batch, seed, mixing=self.mixing)
+        return SpeechDataset(self.features, self.tokenizer, perturb), sampler
 
     def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:
         """Return a loader that reads every cut once."""

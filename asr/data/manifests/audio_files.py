@@ -13,7 +13,7 @@ from lhotse.cut import Cut, MonoCut
 from asr.data.manifests.audio_checks import archive_problem, audio_problem
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.manifests.source_files import matching_files
-from asr.data.pauses import levels, parts_between_pauses
+from asr.data.segmentation import levels, parts_between_pauses
 from asr.errors import raise_if_out_of_resources
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line

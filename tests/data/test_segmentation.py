@@ -5,7 +5,7 @@ import pytest
 import soundfile
 
 from asr.data import pauses
-from asr.data.pauses import FRAME_S, levels, parts_between_pauses
+from asr.data.segmentation import FRAME_S, levels, parts_between_pauses
 
 RATE_HZ = 8000
 SPEECH_DB, QUIET_DB = -20.0, -70.0
