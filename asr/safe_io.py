@@ -158,10 +158,10 @@ def locked_folder(folder: Path, wait: bool) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise
-        except OSError:
-            pass  # there, what is written whole and never overwritten still is
+        except OSError as error:
+            if isinstance(error, BlockingIOError) and not wait:
+                raise
+            # its disk locks none: what is written whole and never overwritten still is
         yield
     finally:
         os.close(descriptor)

@@ -128,5 +128,6 @@ def main(overrides: list[str]) -> None:
 
 if __name__ == "__main__":
     if {"-h", "--help"} & set(sys.argv):
-        sys.exit(__doc__)
+        print(__doc__)
+        sys.exit()
     main(sys.argv[1:])

@@ -24,7 +24,8 @@ def main(extras):
             "Python 3.11 or newer is needed, this is %s: run this script with a newer python3." % sys.version.split()[0]
         )
     if any(extra.startswith("-") for extra in extras):
-        sys.exit(__doc__)
+        print(__doc__)
+        sys.exit(0 if set(extras) <= {"-h", "--help"} else 2)
     wanted = sorted(set(extras) | set(installed_extras()))
     stamp = "%s %s" % (fingerprint(), ",".join(wanted))
     if read(STAMP) == stamp:

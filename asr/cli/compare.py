@@ -24,6 +24,7 @@ from asr.evaluation.comparison.inputs.tuning import read_tuning
 from asr.evaluation.comparison.report.files import write_json, write_report_files
 from asr.evaluation.comparison.report.terminal import tables
 from asr.evaluation.comparison.result import Comparison
+from asr.evaluation.formatting import count
 from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path
 from asr.tracking.wandb_access import has_api_key, is_switched_off
@@ -83,9 +84,12 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
         raise ConfigError("name what to compare: either sweep=NAME, or runs='runs/…/*', or runs=[FOLDER,FOLDER]")
     if config["sweep"] is not None:
         folder = _sweep_folder(str(config["sweep"]))
-        jobs = records(folder)
-        refused = f", as none of its jobs ({len(jobs)}) has begun: see {folder / RECORDS}" if jobs else ""
-        return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run{refused}")
+        if not any(folder.glob("*/config.yaml")) and (jobs := records(folder)):
+            raise ConfigError(
+                f"sweep: {str(folder)!r} contains no run: none of its {count(len(jobs), 'job')} has left a folder; see "
+                f"{folder / RECORDS}"
+            )
+        return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run")
     patterns = config["runs"] if isinstance(config["runs"], list) else [config["runs"]]
     if not patterns:
         raise ConfigError("runs: the list is empty; name run folders, for example runs=[runs/a,runs/b]")

@@ -15,7 +15,7 @@ from asr.data.preparation.file_digests import describe_file
 from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.inference.transcripts_lm import FOLDER
 from asr.safe_io import check_regular_file, named_path, open_inside
-from asr.training.checkpoints.loading import checkpoint_file
+from asr.training.checkpoints.loading import checkpoint_file, run_folder_of
 
 NAME = ".asr-transcribe.jsonl"
 MAX_BYTES = 2**30
@@ -34,9 +34,9 @@ def maker_of(options: DictConfig) -> dict[str, Any]:
     files = {"checkpoint": checkpoint}
     if decoder := found["decoder"]:
         files |= {key: named_path(decoder[key]) for key in FILE_OPTIONS if decoder.get(key) is not None}
-    else:
+    elif run_dir := run_folder_of(checkpoint):
         # what the run itself decodes with
-        files |= {f"{FOLDER}/{path.name}": path for path in (checkpoint.absolute().parent.parent / FOLDER).glob("*")}
+        files |= {f"{FOLDER}/{path.name}": path for path in (run_dir / FOLDER).glob("*")}
     return found | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}
 
 

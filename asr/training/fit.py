@@ -47,7 +47,7 @@ def fit(
     trainer.callbacks.insert(0, checks)  # type: ignore[attr-defined]
     out_of_memory = explaining_out_of_memory(lambda: when_training(module.current_batch))
     with (
-        _restoring_interrupts(checks),
+        _raising_interrupts(checks),
         out_of_memory,
         _naming_checkpoint(checks, checkpoint),
         explaining_lost_workers(),
@@ -104,7 +104,7 @@ class _RestoreChecks(pl.Callback):
 
 
 @contextlib.contextmanager
-def _restoring_interrupts(checks: _RestoreChecks) -> Iterator[None]:
+def _raising_interrupts(checks: _RestoreChecks) -> Iterator[None]:
     """Raise KeyboardInterrupt after a Ctrl-C, also if it was lost, or has made Lightning fail while it cleaned up."""
 
     def interrupt(*_: Any) -> None:
@@ -113,8 +113,8 @@ def _restoring_interrupts(checks: _RestoreChecks) -> Iterator[None]:
 
     before = signal.getsignal(signal.SIGINT)
     # background jobs of shells ignore it, and only the main thread may set it
-    not_ignored = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
-    if not_ignored:
+    is_default = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if is_default:
         signal.signal(signal.SIGINT, interrupt)
     try:
         yield
@@ -123,7 +123,7 @@ def _restoring_interrupts(checks: _RestoreChecks) -> Iterator[None]:
             raise KeyboardInterrupt from None
         raise
     finally:
-        if not_ignored:
+        if is_default:
             signal.signal(signal.SIGINT, before)
     if checks.interrupted:
         raise KeyboardInterrupt

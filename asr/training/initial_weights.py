@@ -83,7 +83,7 @@ def summary(decided: Sequence[TensorMatch]) -> str:
 
 
 def write_matches(path: Path, decided: Iterable[TensorMatch]) -> None:
-    """Write a table with a line for each tensor: its name, shape, outcome, and the reason."""
+    """Write a table with a line for each tensor: its name, shape, outcome (``fate``), and the reason."""
     lines = (f"{_in_a_cell(match.name)}\t{list(match.shape)}\t{match.outcome}\t{match.reason}\n" for match in decided)
     write_whole(path, "tensor\tshape\tfate\treason\n" + "".join(lines))
 

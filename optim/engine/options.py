@@ -107,7 +107,7 @@ def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> Non
         elif isinstance(domain, str):
             check_range(option, value, domain, may_be_tensor=option == "lr")
             if isinstance(value, Tensor) and value.dim():
-                options[option] = value.view(())  # which shares its memory: who fills one fills both
+                options[option] = value.detach().view(())  # which shares its memory: who fills one fills both
         else:
             options[option] = _check_tuple(option, value, domain)
 

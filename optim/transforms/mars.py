@@ -40,8 +40,10 @@ class MarsCorrection(Transform):
 
     def check(self, group: Group) -> None:
         """Refuse to correct where no average of gradients follows, or one that never changes."""
+        if not group["mars"]:
+            return
         name, beta1 = _beta1(group)
-        if group["mars"] and (beta1 is None or beta1 == 1):
+        if beta1 is None or beta1 == 1:
             raise ValueError(f"mars=True multiplies by β₁/(1 − β₁): {name} must be a number below 1, given {beta1}")
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
@@ -72,4 +74,4 @@ def _beta1(group: Group) -> tuple[str, Any]:
     if "betas" in group:
         return "betas[0]", group["betas"][0]
     name = "beta" if "beta" in group else "beta1"
-    return name, group[name]
+    return name, group.get(name)

@@ -165,7 +165,7 @@ def test_the_weights_that_were_typed_name_a_system(tmp_path):
         ({"sweep": "empty"}, ["runs/empty' contains no run; a run folder"]),
         (
             {"sweep": "refused"},
-            ["'runs/refused' contains no run, as none of its jobs (1) has begun", "refused/jobs"],
+            ["runs/refused' contains no run: none of its 1 job has left a folder", "refused/jobs"],
         ),
         ({}, ["either sweep=NAME, or runs="]),
         ({"sweep": "first", "runs": "runs/first"}, ["either sweep=NAME, or runs="]),

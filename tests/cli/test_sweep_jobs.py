@@ -53,7 +53,9 @@ def test_values_that_are_swept_are_different_jobs_whatever_they_change(key):
 def test_a_value_that_is_swept_twice_is_refused(word):
     with pytest.raises(ConfigError, match=f"^{re.escape(word)}: .* is given twice"):
         check_swept_once(["trainer.max_steps=5", word])
-    check_swept_once(["seed=1,2", "seed=1,2", "optimizer.lr=0.1,0.2", "seed=range(1,3)", "encoder.num_layers=3"])
+    check_swept_once(
+        ["seed=1,2", "seed=1,2", "optimizer.lr=0.1,0.2", "seed=range(1,3)", "encoder.num_layers=3", "optimizer=glob(*)"]
+    )
 
 
 def test_one_value_that_does_not_change_the_training_does_not_change_the_name():

@@ -184,6 +184,13 @@ def test_a_model_of_characters_without_the_mark_of_a_space_is_none_of_words(tmp_
     assert note.startswith(f"language model {lm} of order 1, without 1 of 4 tokens, such as ['▁'];")
 
 
+def test_a_model_of_letters_and_words_is_one_of_words(tmp_path):
+    words = "\\data\\\nngram 1=5\n\\1-grams:\n-1 a\n-1 b\n-1 c\n-1 cab\n-2 <unk>\n\\end\\"
+    lm = written(tmp_path, words)
+    (note,) = loaded(ShallowFusion(lm=lm))
+    assert note.startswith(f"language model {lm} of order 1, of 4 words;")
+
+
 def test_a_language_model_of_words_scores_words(tmp_path):
     words = "\\data\\\nngram 1=4\n\\1-grams:\n-1 AB\n-2 BA\n-4 <unk>\n-0.5 </s>\n\\end\\"
     lm = written(tmp_path, words)

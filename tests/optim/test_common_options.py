@@ -12,6 +12,8 @@ from torch import nn
 import optim
 from optim import aliases
 from optim.composable import CommonOptions, Composable
+from optim.engine.batch import Update
+from optim.engine.transform import Transform
 from tests.optim.cases import CASES, COMMON_RUNS
 from tests.optim.training import make_parameters, run, same
 
@@ -100,6 +102,19 @@ def test_mars_needs_an_average_of_gradients(rule, options, name):
     with pytest.raises(ValueError, match=f"{name} must be a number below 1"):
         rule(make_parameters(), mars=True, **options)
     rule(make_parameters(), **options)
+
+
+class Sign(Transform):
+    """A rule without options, and so without an average."""
+
+    def __call__(self, update, batch):
+        return Update(update.value().sign())
+
+
+def test_a_rule_without_betas_is_composed_without_mars():
+    Composable(make_parameters(), [Sign()], lr=0.1)
+    with pytest.raises(ValueError, match="beta1 must be a number below 1, given None"):
+        Composable(make_parameters(), [Sign()], lr=0.1, mars=True)
 
 
 def test_mars_keeps_a_gradient_only_where_it_is_on():

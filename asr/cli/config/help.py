@@ -50,7 +50,7 @@ def choices(configs: Path, group: str) -> dict[str, str]:
 
 
 def options(file: Path, parent: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the keys of a yaml file that have a value, as ``key=value``, with the comments on them.
+    """Yield the keys of a yaml file, as ``key=value``, with the comments on them.
 
     Args:
         file: of ours: two spaces for each level, no list over several lines.
@@ -60,8 +60,8 @@ def options(file: Path, parent: str = "") -> Iterator[tuple[str, str]]:
     for line in file.read_text(encoding="utf-8").splitlines():
         if found := OPTION.fullmatch(line):
             path[len(found["indent"]) // 2 :] = [found["key"]]
-            if path[0] not in NOT_SHOWN and (found["value"] or found["comment"]):
-                yield f"{parent}{'.'.join(path)}={found['value'] or ''}", found["comment"] or ""
+            if path[0] not in NOT_SHOWN and found["value"]:
+                yield f"{parent}{'.'.join(path)}={found['value']}", found["comment"] or ""
 
 
 def command_help(config_name: str, configs: Path) -> str:
@@ -70,7 +70,11 @@ def command_help(config_name: str, configs: Path) -> str:
     groups = _groups(configs / f"{config_name}.yaml")
     shown = [*options(configs / f"{config_name}.yaml")]
     for group in {"train": ("data", "sweep"), "prepare": ("data",)}.get(config_name, ()):
-        shown += options(configs / group / "default.yaml", f"{group}.")
+        shown += [
+            (option, comment)
+            for option, comment in options(configs / group / "default.yaml", f"{group}.")
+            if not option.endswith("=???")  # which the recipe gives
+        ]
     lines += ["", "options, with their defaults (???: required):", *_columns(shown)]
     for group in (group for group in (PREPARED if config_name == "prepare" else LISTED) if group in groups):
         lines += ["", f"{group}=", *_columns(choices(configs, group).items())]

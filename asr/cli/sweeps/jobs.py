@@ -13,11 +13,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob
 
 from asr.cli.config.changes import FREE
 from asr.cli.config.effects import JOB_VARIABLE
@@ -113,11 +115,11 @@ def check_swept_once(words: Sequence[str]) -> None:
         ConfigError: names the override and the value.
     """
     for override in OverridesParser.create().parse_overrides(list(words)):
-        if override.is_discrete_sweep():
-            values = list(override.sweep_string_iterator())
-            twice = [value for number, value in enumerate(values) if value in values[:number]]
-            if twice:
-                raise ConfigError(f"{override.input_line}: {twice[0]} is given twice, which is one job; give it once")
+        # a glob names no choice twice
+        if override.is_discrete_sweep() and not isinstance(override.value(), Glob):
+            value, times = Counter(override.sweep_string_iterator()).most_common(1)[0]
+            if times > 1:
+                raise ConfigError(f"{override.input_line}: {value} is given twice, which is one job; give it once")
 
 
 def run_job(

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, get_worker_info
 from asr.data.features import Features, LogMel, cause, read_audio, read_features
 from asr.data.loading.audio_batch import AudioBatch
 from asr.data.loading.batch import Batch
-from asr.data.manifests.audio_checks import refuse_changed_audio
+from asr.data.manifests.audio_checks import refuse_changed_cut
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.seeding import seed_for
 from asr.data.threads import one_thread
@@ -81,7 +81,7 @@ class SpeechDataset(Dataset):
         if reads_audio:
             if problem := too_long(cut, rate_hz):
                 raise ValueError(problem)
-            refuse_changed_audio(cut)
+            refuse_changed_cut(cut)
         if self.perturb is not None:
             # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
             cut = cut.resample(rate_hz) if reads_audio and rate_hz else cut

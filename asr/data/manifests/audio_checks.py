@@ -80,7 +80,7 @@ def remember_content(cut: Cut) -> None:
     cut.custom = {**(cut.custom or {}), **_content(cut.recording)}
 
 
-def refuse_changed_audio(cut: Cut) -> None:
+def refuse_changed_cut(cut: Cut) -> None:
     """Refuse audio that has changed since its cut was prepared; reads no more than its header and 4 kB.
 
     Raises:

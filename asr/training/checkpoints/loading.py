@@ -60,8 +60,7 @@ class LoadedCheckpoint:
     @property
     def run_dir(self) -> Path | None:
         """Folder of the run; None if the file lies elsewhere."""
-        folder = self.path.absolute().parent
-        return folder.parent if folder.name == "checkpoints" else None
+        return run_folder_of(self.path)
 
     @property
     def title(self) -> str:
@@ -71,6 +70,12 @@ class LoadedCheckpoint:
     def decoding_note(self) -> str:
         """Return the note that leads from hypotheses to the weights that they were decoded with."""
         return f"decoded with {self.path.name} of update {self.update}, weights: {self.described}"
+
+
+def run_folder_of(path: Path) -> Path | None:
+    """Return the folder of the run whose checkpoint a file is; None if it lies elsewhere."""
+    folder = path.absolute().parent
+    return folder.parent if folder.name == "checkpoints" else None
 
 
 def checkpoint_file(run: str, option: str = "run") -> Path:

@@ -80,7 +80,7 @@ def _soonest(comparison: Comparison) -> list[str]:
     compared = {row.system: row for row in others} if first.system == reference else {reference: first}
     sure = {name for name, row in compared.items() if row.contrast and row.contrast.verdict in ("better", "worse")}
     unsure = [name for name in compared if name not in sure]
-    tie = f", which is not tie from {shortlist(unsure)}" if unsure else ""
+    tie = f", which is not told from {shortlist(unsure)}" if unsure else ""
     return [
         f"First at {percent(comparison.target.wer)} % {comparison.rate_name} on dev: {first.system}{tie}, after "
         f"{least}{number(first.mean)} updates on average ({first.num_reached} of {first.num_runs} runs)."
