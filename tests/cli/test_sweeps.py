@@ -73,15 +73,16 @@ def test_a_failing_job_does_not_stop_the_others_and_the_sweep_says_so(trained, t
 def test_each_value_that_is_swept_is_a_job_and_the_same_command_finds_them_again(trained, tmp_path):
     quick = [word for word in QUICK if not word.startswith("torch_threads")]
     words = (*quick, "-m", "sweep.name=all", f"data.dir={data(trained)}")
-    # a value that is named twice was not finished before
-    assert "2 jobs: 2 finished. " in Workplace(tmp_path).run("train", *words, "torch_threads=1,2,2")
+    printed = Workplace(tmp_path).run("train", *words, "torch_threads=1,2,2", code=2)
+    assert "torch_threads=1,2,2: 2 is given twice" in printed
+    assert "2 jobs: 2 finished. " in Workplace(tmp_path).run("train", *words, "torch_threads=1,2")
     taken = [record.seconds for record in records(tmp_path / "runs" / "all")]
     printed = Workplace(tmp_path).run("train", *words, "torch_threads=1,2")
     assert "2 jobs: 2 finished (2 of them before)" in printed
     assert [record.seconds for record in records(tmp_path / "runs" / "all")] == taken
     assert min(taken) > 0
     # one of another command counts as before, too
-    printed = Workplace(tmp_path).run("train", *words, "torch_threads=1", "optimizer.lr=1e-3,0.001")
+    printed = Workplace(tmp_path).run("train", *words, "torch_threads=1", "optimizer.lr=1e-3")
     assert "3 jobs: 3 finished (2 of them before)" in printed
 
 
