@@ -54,7 +54,15 @@ def test_a_value_that_is_swept_twice_is_refused(word):
     with pytest.raises(ConfigError, match=f"^{re.escape(word)}: .* is given twice"):
         check_swept_once(["trainer.max_steps=5", word])
     check_swept_once(
-        ["seed=1,2", "seed=1,2", "optimizer.lr=0.1,0.2", "seed=range(1,3)", "encoder.num_layers=3", "optimizer=glob(*)"]
+        [
+            "seed=1,2",
+            "seed=1,2",
+            "optimizer.lr=0.1,0.2",
+            "seed=range(1,3)",
+            "encoder.num_layers=3",
+            "optimizer=glob(*)",
+            "seed=range(5,5)",
+        ]
     )
 
 

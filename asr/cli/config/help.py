@@ -21,7 +21,9 @@ LISTED = (
 )
 OPTION = re.compile(r"(?P<indent> *)(?P<key>[a-z]\w*):(?: +(?P<value>[^ #].*?))?(?: +# (?P<comment>.*))?")
 NOT_SHOWN = ("defaults", "hydra")
-PREPARED = ("recipe", "tokenizer", "features")  # groups that what is prepared depends on
+# groups, and options of asr-train, that what is prepared depends on
+PREPARED = ("recipe", "tokenizer", "features")
+OF_PREPARED = ("init.path=", "init.keep_tokenizer=", "recipes_dir=")
 
 
 def config_folder(config_name: str) -> Path:
@@ -69,6 +71,8 @@ def command_help(config_name: str, configs: Path) -> str:
     lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
     groups = _groups(configs / f"{config_name}.yaml")
     shown = [*options(configs / f"{config_name}.yaml")]
+    if config_name == "prepare":
+        shown = [pair for pair in options(configs / "train.yaml") if pair[0].startswith(OF_PREPARED)]
     for group in {"train": ("data", "sweep"), "prepare": ("data",)}.get(config_name, ()):
         shown += [
             (option, comment)

@@ -117,9 +117,9 @@ def check_swept_once(words: Sequence[str]) -> None:
     for override in OverridesParser.create().parse_overrides(list(words)):
         # a glob names no choice twice
         if override.is_discrete_sweep() and not isinstance(override.value(), Glob):
-            value, times = Counter(override.sweep_string_iterator()).most_common(1)[0]
-            if times > 1:
-                raise ConfigError(f"{override.input_line}: {value} is given twice, which is one job; give it once")
+            for value, times in Counter(override.sweep_string_iterator()).items():
+                if times > 1:
+                    raise ConfigError(f"{override.input_line}: {value} is given twice, which is one job; give it once")
 
 
 def run_job(
