@@ -86,12 +86,7 @@ def report_run(
             log_samples(loggers, f"test/{name}", found.score, best.update)
         test = _numbers(results)
         _log_summary(loggers, test)
-        other_weights = {}
-        for which in others if sets else ():
-            checkpoint, missing = _checkpoint(run_dir, which, weights)
-            notes += _warned(missing, f"Left out: decode={which}")
-            if not missing:
-                other_weights[which] = _with_weights(which, checkpoint, decoding, notes, run_dir, loggers)
+        other_weights = _with_others(others if sets else (), weights, decoding, notes, run_dir, loggers)
         outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
         outcome |= {"other_weights": other_weights} if other_weights else {}
         outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
@@ -101,19 +96,28 @@ def report_run(
         raise RunFailed(decoding.failures[0])
 
 
-def _with_weights(
-    which: str,
-    checkpoint: LoadedCheckpoint,
+def _with_others(
+    others: Sequence[str],
+    weights: str,
     decoding: _Decoding,
-    notes: Sequence[str],
+    notes: list[str],
     run_dir: Path,
     loggers: Sequence[Any],
-) -> dict[str, Any]:
-    """Decode with other weights than those of the result; return what the summary says of them."""
-    console.print(f"with decode={which}:")
-    found = _numbers(decoding(checkpoint, notes, run_dir / "decode" / which))
-    _log_summary(loggers, found, f"{which}/")
-    return {"test": found, **_origin(checkpoint)}
+) -> dict[str, dict[str, Any]]:
+    """Decode with other weights than those of the result; return what the summary says of each.
+
+    Those that a checkpoint lacks are added to ``notes``.
+    """
+    outcomes = {}
+    for which in others:
+        checkpoint, missing = _checkpoint(run_dir, which, weights)
+        notes += _warned(missing, f"Left out: decode={which}")
+        if not missing:
+            console.print(f"with decode={which}:")
+            found = _numbers(decoding(checkpoint, notes, run_dir / "decode" / which))
+            _log_summary(loggers, found, f"{which}/")
+            outcomes[which] = {"test": found, **_origin(checkpoint)}
+    return outcomes
 
 
 class _Decoding:

@@ -69,10 +69,11 @@ def options(file: Path, parent: str = "") -> Iterator[tuple[str, str]]:
 def command_help(config_name: str, configs: Path) -> str:
     """Return the help of a command: what it does, its options, and what can be chosen, one line each."""
     lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
-    groups = _groups(configs / f"{config_name}.yaml")
-    shown = [*options(configs / f"{config_name}.yaml")]
-    if config_name == "prepare":
-        shown = [pair for pair in options(configs / "train.yaml") if pair[0].startswith(OF_PREPARED)]
+    is_prepare = config_name == "prepare"  # which has the config of asr-train, and reads a part of it
+    file = configs / ("train.yaml" if is_prepare else f"{config_name}.yaml")
+    used = OmegaConf.select(OmegaConf.load(file), "defaults", default=[])
+    groups = [key for item in used if not isinstance(item, str) for key in item]
+    shown = [pair for pair in options(file) if not is_prepare or pair[0].startswith(OF_PREPARED)]
     for group in {"train": ("data", "sweep"), "prepare": ("data",)}.get(config_name, ()):
         shown += [
             (option, comment)
@@ -80,7 +81,7 @@ def command_help(config_name: str, configs: Path) -> str:
             if not option.endswith("=???")  # which the recipe gives
         ]
     lines += ["", "options, with their defaults (???: required):", *_columns(shown)]
-    for group in (group for group in (PREPARED if config_name == "prepare" else LISTED) if group in groups):
+    for group in (group for group in (PREPARED if is_prepare else LISTED) if group in groups):
         lines += ["", f"{group}=", *_columns(choices(configs, group).items())]
     if "recipe" in groups:
         lines += ["", "recipes_dir=PATH adds recipes of your own, and runs the Python code in that folder."]
@@ -93,17 +94,6 @@ def _columns(pairs: Iterable[tuple[str, str]]) -> list[str]:
     rows = list(pairs)
     width = max((len(name) for name, _ in rows), default=0)
     return [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]
-
-
-def _groups(file: Path) -> list[str]:
-    """Return the groups that the config of a command chooses from, by itself or as another one does."""
-    found = []
-    for item in OmegaConf.select(OmegaConf.load(file), "defaults", default=[]):
-        if not isinstance(item, str):
-            found += [str(key) for key in item]
-        elif item != "_self_":
-            found += _groups(file.with_name(f"{item}.yaml"))
-    return found
 
 
 def keys_below(config_name: str, configs: Path, parent: str) -> list[str] | None:

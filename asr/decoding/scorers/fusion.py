@@ -172,9 +172,10 @@ def _language_model(
     missing = [piece for piece in tokens if piece not in model.numbers]
     num_common = len(tokens) - len(missing)
     # with a word or two that are tokens by chance it is a model of words still, and so it is of letters and words
-    spelled = {*"".join(tokens)}
-    others = [word for word in words if word not in tokens]
-    of_tokens = 2 * num_common > len(words) and not any(len(word) > 1 and spelled.issuperset(word) for word in others)
+    known, letters = set(tokens), {*"".join(tokens)}
+    of_tokens = 2 * num_common > len(words) and not any(
+        len(word) > 1 and word not in known and letters.issuperset(word) for word in words
+    )
     has_spaces = any(SPACE_PIECE in piece for piece in tokens)
     if has_spaces and not any(SPACE_PIECE in word for word in words) and not of_tokens:
         try:
