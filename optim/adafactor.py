@@ -107,6 +107,8 @@ class RelativeStep(Transform):
         "warmup_init": SWITCH,
     }
 
+    foreach = True
+
     def check(self, group: Group) -> None:
         """Refuse an lr that would be ignored, and a step that nothing chooses."""
         if (group["lr"] is None) != group["relative_step"]:

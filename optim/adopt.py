@@ -71,6 +71,7 @@ class EarlierMoment(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "clip_exponent": "[0, inf)" + OR_NONE}
+    foreach = True
     shardable = True
 
     def __init__(
@@ -93,7 +94,7 @@ class EarlierMoment(Transform):
         m, v = batch.state["exp_avg"], batch.state["exp_avg_sq"]
         on_device = isinstance(batch.step, Tensor)
         if not on_device and batch.step == 1:
-            torch.mul(u, u, out=v)
+            v.copy_(u * u)
             return Update(m)
         # u · min(1/√v, 1/eps): one pass fewer than u/max(√v, eps)
         divided = v.rsqrt().clamp_(max=1 / max(batch.group["eps"], torch.finfo(v.dtype).tiny)).mul_(u)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, state_dtype, zero_per_axes, zeros
+from optim.engine.batch import Group, ParamBatch, State, Update, choose, state_dtype, zero_per_axes, zeros
 from optim.engine.chain import Chain
 from optim.engine.options import SWITCH
 from optim.engine.transform import Transform
@@ -84,10 +83,15 @@ class FadingRms(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
+    foreach = True
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         """Return an average of zero."""
         return {"exp_avg_sq": zeros(param)}
+
+    def kind(self, shape: torch.Size) -> Hashable:
+        """Return whether a parameter has one element, which is treated in another way."""
+        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update over the root of its averaged square."""
@@ -95,7 +99,7 @@ class FadingRms(Transform):
         v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
         # k counts from 0: the first step is multiplied by zero, as in the reference
         faded = 1 - beta2 ** (batch.step - 1)
-        scale = faded if batch.numel > 1 else faded**0.5
+        scale = faded**0.5 if batch.single_element else faded
         root = v.sqrt().add_(batch.group["eps"])
         # u may be the gradient, so the quotient overwrites the root
         return Update(torch.div(u, root, out=root), scale, free=True)
@@ -112,6 +116,7 @@ class AxisSizes(Transform):
     """
 
     allowed: ClassVar = {"rms_eps": "(0, 0.1)"}
+    foreach = True
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         """Return sizes of one."""
@@ -120,42 +125,44 @@ class AxisSizes(Transform):
         shapes = [[size if i == axis else 1 for i in range(param.dim())] for axis, size in enumerate(param.shape)]
         return {f"size_{i}": param.new_ones(shape, dtype=state_dtype(param)) for i, shape in enumerate(shapes)}
 
+    def kind(self, shape: torch.Size) -> tuple[bool, ...]:
+        """Return which axes are fitted to all elements."""
+        # few elements per index: the mean over all of them is the safer estimate
+        return tuple(shape.numel() <= 2 * size for size in shape)
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Fit the sizes that are due, and return the update in units of them."""
-        if batch.numel <= 1:
+        sizes = [batch.state[key] for key in batch.state if key.startswith("size_")]
+        if not sizes:
             return update
-        sizes = [batch.state[f"size_{axis}"] for axis in range(len(batch.shape))]
         k = batch.step - 1
-        axes = [k % len(sizes)]
-        if k % REFRESH_EVERY == 0:
+        refreshes = k % REFRESH_EVERY == 0
+        for size in sizes if refreshes is not False else ():
             # each fit depends on the former ones: from 1 again, rounding and old sizes do not pile up
-            axes = list(range(len(sizes)))
-            for size in sizes:
-                size.fill_(1)
-        for axis in axes:
-            _fit_axis(sizes, axis, batch)
+            size.copy_(choose(refreshes, 1.0, size)) if isinstance(refreshes, Tensor) else size.fill_(1)
+        for axis, size in enumerate(sizes):
+            due = (k % len(sizes) == axis) | refreshes
+            if due is not False:
+                size.copy_(choose(due, _fitted(sizes, axis, self.kind(batch.shape)[axis], batch), size))
         direction = update.direction if update.free else update.direction.clone()
         for size in sizes:
             direction.mul_(size)
         return Update(direction, update.scale, free=True)
 
 
-def _fit_axis(sizes: list[Tensor], axis: int, batch: ParamBatch) -> None:
+def _fitted(sizes: list[Tensor], axis: int, pooled: bool, batch: ParamBatch) -> Tensor:
+    """Return the size that an axis is to have."""
     # allocated for each axis: memory that is overwritten costs less than memory that is kept
     floor = batch.group["rms_eps"]
     square = (batch.param * batch.param).clamp_(min=floor * floor)
-    pooled = batch.numel <= 2 * batch.shape[axis]
     for other, size in enumerate(sizes):
         if pooled or other != axis:
-            square.mul_(size.square().reciprocal_())
+            square.mul_((size * size).reciprocal_())
     if pooled:
-        # few elements per index: the mean over all of them is the safer estimate
-        sizes[axis].mul_(batch.mean(square) ** 0.5)
-        return
+        return sizes[axis] * batch.mean(square) ** 0.5
     others = tuple(i - len(sizes) for i in range(len(sizes)) if i != axis)
-    count = math.prod(batch.shape[i] for i in others)
     # the axis' own factor cancels: it divides q, and is multiplied
-    torch.sqrt(square.sum(others, keepdim=True).mul_(1 / count), out=sizes[axis])
+    return square.mean(others, keepdim=True).sqrt_()
 
 
 class TensorScale(Transform):
@@ -168,14 +175,19 @@ class TensorScale(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "scale_speed": "(0, 1)", "reference_bugs": SWITCH}
+    foreach = True
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         """Return an average of zero."""
         return {"scale_exp_avg_sq": zero_per_axes(param, ())} if param.numel() > 1 else {}
 
+    def kind(self, shape: torch.Size) -> Hashable:
+        """Return whether a parameter has one element, which is treated in another way."""
+        return shape.numel() == 1
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update with what changes the tensor's size."""
-        if batch.numel <= 1:
+        if batch.single_element:
             return update
         # of the gradient, not of the update that arrives: D is a derivative
         beta2, derivative = batch.group["betas"][1], batch.dot(batch.param, batch.grad)
@@ -195,6 +207,7 @@ class ChangeMomentum(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS}
+    foreach = True
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         """Return a change of zero."""

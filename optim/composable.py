@@ -39,7 +39,6 @@ class CommonOptions(TypedDict, total=False):
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
         capturable: see `Chain`.
-        compile_mode: see `Chain`.
     """
 
     weight_decay: float
@@ -57,7 +56,6 @@ class CommonOptions(TypedDict, total=False):
     maximize: bool
     skip_nonfinite: bool
     capturable: bool
-    compile_mode: str | None
 
 
 class Composable(Chain):
@@ -82,9 +80,7 @@ class Composable(Chain):
 
     has_beta2: ClassVar[bool] = False
     """Whether the rule takes its β₂ from `beta2_of`, so that ``palm`` does something."""
-    refused: ClassVar[Mapping[str, str]] = {
-        "foreach": "small tensors are always stacked, and large ones are faster one by one"
-    }
+    refused: ClassVar[Mapping[str, str]] = {"foreach": "what is faster on the device of the parameters is always done"}
     """Options of HeavyBall's class that do nothing here -> why."""
 
     def __init__(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from optim.engine.batch import ParamBatch, Update
@@ -67,15 +69,20 @@ class ShrinkAbove(Transform):
     """
 
     allowed: ClassVar = {"weight_decay": "[0, 0.1]", "target_rms": "(0, 10]"}
+    foreach = True
     shardable = True
 
     def __init__(self, weight_decay: float, target_rms: float, *, name: str = "") -> None:
         super().__init__(name=name, weight_decay=weight_decay, target_rms=target_rms)
 
+    def kind(self, shape: torch.Size) -> Hashable:
+        """Return whether a parameter has one element, which is treated in another way."""
+        return shape.numel() == 1
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Shrink the parameters."""
         fraction = batch.group["weight_decay"]
-        if fraction > 0 and batch.numel > 1:
+        if fraction > 0 and not batch.single_element:
             norm, limit = batch.norm(batch.param), batch.group["target_rms"] * batch.numel**0.5
             if isinstance(norm, Tensor):
                 # decided on the device, in the parameter's dtype: bool times float would have the default one

@@ -57,6 +57,7 @@ class SignOfMomentum(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS}
+    foreach = True
     shardable = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.99), *, name: str = "") -> None:

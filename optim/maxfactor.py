@@ -16,7 +16,6 @@ from optim.engine.batch import (
     Update,
     at_least,
     at_most,
-    constant,
     zero_per_axes,
     zeros,
 )
@@ -119,6 +118,7 @@ class MaxFactoredRows(Transform):
         "max_norm": SWITCH,
         "reference_bugs": SWITCH,
     }
+    foreach = True
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         """Return zero statistics."""
@@ -127,15 +127,19 @@ class MaxFactoredRows(Transform):
         leading = tuple(range(-param.dim(), -2))
         return {"row": zero_per_axes(param, (*leading, -2)), "col": zero_per_axes(param, (*leading, -1))}
 
+    def kind(self, shape: torch.Size) -> Hashable:
+        """Return whether a parameter has one element, which is treated in another way."""
+        return shape.numel() == 1
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update in units of its largest element."""
-        if len(batch.shape) >= 2:
+        if "row" in batch.state:
             return _matrix(update.value(), batch)
         u, group, eps, average = update.value(), batch.group, batch.group["eps"][0], batch.state["exp_avg_sq"]
         square = u * u
         average.mul_(group["gamma"]).add_(square, alpha=1 - group["gamma"])
         numerator = square if group["reference_bugs"] else u
-        if batch.numel == 1:
+        if batch.single_element:
             return Update(numerator / average.sqrt().add_(eps), free=True)
         # clamp and not clamp_: the average is kept
         direction = numerator / average.clamp(min=eps * eps).sqrt_()
@@ -151,7 +155,7 @@ def _matrix(grad: Tensor, batch: ParamBatch) -> Update:
     row, col = _averages(square, batch, eps)
     if group["max_norm"]:
         row = row / row.amax(-2, keepdim=True).clamp_(min=eps)
-    if batch.numel == 1:
+    if batch.single_element:
         return Update(grad / (row * col).sqrt_().add_(eps), free=True)
     if group["max_norm"] and group["d"] >= 1 and _above_floor(row, col, eps, batch):
         # max over the row of u²/(R C), and one root per row instead of one per element
@@ -171,11 +175,8 @@ def _matrix(grad: Tensor, batch: ParamBatch) -> Update:
 def _averages(square: Tensor, batch: ParamBatch, eps: float) -> tuple[Tensor, Tensor]:
     """Update R and C with the squares, and return them."""
     weight = at_most(at_least(batch.step ** batch.group["beta2_decay"], 0.001), 0.999)
-    num_rows, num_cols = square.shape[-2:]
-    # zero + total/n: a call with tensors alone takes a third of the time of one with a number
-    zero = constant(0.0, square)
-    row = torch.add(zero, square.sum(-1, keepdim=True), alpha=1 / (num_cols + eps))
-    col = torch.add(zero, square.sum(-2, keepdim=True), alpha=1 / (num_rows + eps))
+    row = square.sum(-1, keepdim=True).mul_(batch.of_shape(lambda shape: 1 / (shape[-1] + eps)))
+    col = square.sum(-2, keepdim=True).mul_(batch.of_shape(lambda shape: 1 / (shape[-2] + eps)))
     return batch.state["row"].lerp_(row, weight), batch.state["col"].lerp_(col, weight)
 
 
@@ -184,6 +185,8 @@ def _above_floor(row: Tensor, col: Tensor, eps: float, batch: ParamBatch) -> boo
 
     Then max|u| over a row needs no u, which saves four of seven passes over the elements.
     """
+    if batch.stacked or row.device.type != "cpu":
+        return False
     lowest = batch.minimum(row) * batch.minimum(col)
     return not isinstance(lowest, Tensor) and lowest >= eps * eps
 
@@ -209,7 +212,12 @@ class BoundedRelativeStep(Transform):
     u ← α u,   or α · scalar_boost · u  of a single element
     """
 
+    foreach = True
     allowed: ClassVar = {"eps": EPS, "min_lr": "[0, inf)", "scalar_boost": "(0, inf)"}
+
+    def kind(self, shape: torch.Size) -> Hashable:
+        """Return whether a parameter has one element, which is treated in another way."""
+        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update times the step."""
@@ -217,4 +225,4 @@ class BoundedRelativeStep(Transform):
         bounded = at_least(at_most(group["lr"], batch.step**-0.5), group["min_lr"])
         # not batch.rms: the reference adds 1e-12 to √N
         alpha = at_least(batch.norm(batch.param) / (batch.numel**0.5 + 1e-12), group["eps"][1]) * bounded
-        return update.times(alpha * group["scalar_boost"] if batch.numel == 1 else alpha)
+        return update.times(alpha * group["scalar_boost"] if batch.single_element else alpha)

@@ -68,6 +68,7 @@ class RootMeanSquare(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
+    foreach = True
     shardable = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-6, *, name: str = "") -> None:

@@ -17,6 +17,7 @@ from optim.engine.batch import (
     Update,
     at_least,
     at_most,
+    choose,
     state_dtype,
     zero_per_axes,
     zeros,
@@ -137,6 +138,7 @@ class ScaledChange(Transform):
         "param_max_rms": "(0, inf)",
         "size_update_period": "[1, inf)" + WHOLE,
     }
+    foreach = True
 
     def check(self, group: Group) -> None:
         """Refuse an empty range of sizes."""
@@ -156,27 +158,32 @@ class ScaledChange(Transform):
         state["param_rms"] = (norm / param.numel() ** 0.5).reshape([1] * param.dim())
         return {**state, "scale_grad": zero_per_axes(param, ()), "scale_exp_avg_sq": zero_per_axes(param, ())}
 
+    def kind(self, shape: torch.Size) -> Hashable:
+        """Return whether a parameter has one element, which is treated in another way."""
+        return shape.numel() == 1
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the negative change, because updates are subtracted."""
         period_ends = batch.step % int(batch.group["size_update_period"]) == 0
-        if batch.numel > 1:
+        if not batch.single_element:
             _measure(update, batch, period_ends)
         u, rate, (delta, v) = update.value(), _rate(batch), (batch.state["delta"], batch.state["exp_avg_sq"])
         # on other devices the kernel's rate would have to be a number too
-        suits_kernel = u.device.type == "cpu" and same_layout(u, delta) and same_layout(delta, v)
-        if suits_kernel and isinstance(rate, float) and rate > SMALLEST_RATE:
-            _fused(u, rate, batch)
+        suits_kernel = isinstance(rate, float) and rate > SMALLEST_RATE and u.device.type == "cpu"
+        if suits_kernel and same_layout(u, delta) and same_layout(delta, v) and not isinstance(batch.step, Tensor):
+            _fused(u, rate, batch)  # type: ignore[arg-type]
         else:
             _plain(u, rate, batch)
-        if batch.numel > 1 and batch.step > 1 and period_ends:
+        grows = (batch.step > 1) & period_ends
+        if not batch.single_element and (grows is not False):
             # an update is subtracted
-            growth = Update(batch.param, _growth(batch) * (batch.group["betas"][0] - 1))
-            growth.subtract_from(batch.state["delta"])
+            growth = Update(batch.param, choose(grows, _growth(batch) * (batch.group["betas"][0] - 1), 0.0))
+            growth.subtract_from(delta)
         # only now, when δ is complete: the update that leaves is the statistic itself
-        return Update(batch.state["delta"], -1.0)
+        return Update(delta, -1.0)
 
 
-def _measure(update: Update, batch: ParamBatch, period_ends: bool) -> None:
+def _measure(update: Update, batch: ParamBatch, period_ends: bool | Tensor) -> None:
     """Update S, z and r."""
     state, period = batch.state, batch.group["size_update_period"]
     direction = update.direction if update.rows is None else update.direction * update.rows
@@ -184,13 +191,14 @@ def _measure(update: Update, batch: ParamBatch, period_ends: bool) -> None:
     derivative = batch.dot(batch.param, direction) * update.scale
     total, average = batch.read(state["scale_grad"]), batch.read(state["scale_exp_avg_sq"])
     kept = batch.group["betas"][1] ** period
-    if (batch.step - 1) % period == 0:
-        total, average = 0.0, average * kept
+    begins = (batch.step - 1) % period == 0
+    total, average = choose(begins, 0.0, total), choose(begins, average * kept, average)
     _set(state["scale_grad"], total + derivative)
-    if batch.step > 1 or period > 1:
-        _set(state["scale_exp_avg_sq"], average + derivative * derivative * ((1 - kept) / period))
-    if period_ends:
-        _set(state["param_rms"], batch.rms(batch.param))
+    if period > 1 or isinstance(batch.step, Tensor) or batch.step > 1:
+        counted = (batch.step > 1) | (period > 1)
+        _set(state["scale_exp_avg_sq"], average + choose(counted, derivative * derivative * ((1 - kept) / period), 0.0))
+    if period_ends is not False:
+        _set(state["param_rms"], choose(period_ends, batch.rms(batch.param), batch.read(state["param_rms"])))
 
 
 def _set(target: Tensor, value: Scalar) -> None:
@@ -206,7 +214,7 @@ def _rate(batch: ParamBatch) -> Scalar:
     """Return (1 − β₁) lr · a."""
     group = batch.group
     size: Scalar = group["scalar_lr_scale"]
-    if batch.numel > 1:
+    if not batch.single_element:
         size = at_least(batch.read(batch.state["param_rms"]), group["param_min_rms"])
     rate: Scalar = size * (group["lr"] * (1 - group["betas"][0]))
     return rate
@@ -216,13 +224,13 @@ def _plain(u: Tensor, rate: Scalar, batch: ParamBatch) -> None:
     (beta1, beta2), c = batch.group["betas"], _correction(batch)
     v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(u, u, value=1 - beta2)
     # u/(√v/√c + eps) = √c u/(√v + √c eps) saves a pass over the elements
-    direction = torch.div(u, v.sqrt().add_(c**0.5 * batch.group["eps"]))
+    direction = u / v.sqrt().add_(c**0.5 * batch.group["eps"])
     Update(direction, rate * c**0.5).subtract_from(batch.state["delta"].mul_(beta1))
 
 
-def _correction(batch: ParamBatch) -> float:
-    c = 1 - float(batch.group["betas"][1]) ** batch.step
-    return c if c < CORRECTED_BELOW else 1.0
+def _correction(batch: ParamBatch) -> Scalar:
+    c = 1 - batch.group["betas"][1] ** batch.step
+    return choose(c < CORRECTED_BELOW, c, 1.0)
 
 
 def _fused(u: Tensor, rate: float, batch: ParamBatch) -> None:

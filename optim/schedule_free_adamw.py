@@ -11,7 +11,7 @@ from torch import Tensor
 from optim.composable import CommonOptions, Composable
 from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
-from optim.transforms.adamw_kernel import FUSED_ON, same_layout, step_by_rms
+from optim.transforms.adamw_kernel import has_kernel, listed, same_layout, step_by_rms
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of, correction_count
 from optim.transforms.learning_rate import learning_rate
 from optim.transforms.schedule_free import ScheduleFree
@@ -120,16 +120,19 @@ class ScaleByRms(FusedTransform):
         """Return whether `ScheduleFree` alone follows."""
         return len(later) == 1 and isinstance(later[0], ScheduleFree) and not later[0].prefix
 
-    def move(self, updates: Sequence[Tensor], batches: Sequence[ParamBatch], later: Sequence[Transform]) -> None:
+    def move(self, update: Update, batch: ParamBatch, later: Sequence[Transform]) -> None:
         """Do the same as both transforms, in fewer passes over memory."""
-        averaging = later[0]
+        averaging, u, (param, z) = later[0], update.value(), (batch.param, batch.state["z"])
         assert isinstance(averaging, ScheduleFree)
-        for u, batch in zip(updates, batches, strict=True):
-            param, z = batch.param, batch.state["z"]
-            if param.device.type in FUSED_ON and same_layout(u, z) and same_layout(z, param):
-                _fused_step(u, batch, averaging)
-            else:
-                averaging(self(Update(u), batch), batch).subtract_from(param)
+        known = has_kernel(param.device, batch.group["lr"]) and not isinstance(batch.step, Tensor)
+        if known and all(map(_suits_kernel, *map(listed, (param, z, u)))):
+            _fused_step(u, batch, averaging)
+        else:
+            averaging(self(update, batch), batch).subtract_from(param)
+
+
+def _suits_kernel(param: Tensor, z: Tensor, u: Tensor) -> bool:
+    return same_layout(u, z) and same_layout(z, param)
 
 
 def _fused_step(u: Tensor, batch: ParamBatch, averaging: ScheduleFree) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from optim.engine.random import Label
+from optim.engine.tensor_list import TensorList
 
 State = dict[str, Any]
 Group = dict[str, Any]
@@ -42,7 +43,7 @@ def zero_per_axes(param: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def constant(value: float, like: Tensor) -> Tensor:
-    """Return a number as a 0-dimensional tensor."""
+    """Return a number as a 0-dimensional tensor, of the dtype and on the device of a tensor."""
     # on a CPU, calls with tensors alone take a third of the time of those with a Python number
     return _constant(value, like.dtype, like.device)
 
@@ -55,12 +56,17 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 def at_least(x: Scalar, floor: float) -> Scalar:
     """Return the larger of a number per parameter, or a step, and a floor."""
     # max() of a tensor would read it, and wait for the device
-    return x.clamp(min=floor) if isinstance(x, Tensor) else max(x, floor)
+    return x.clamp(min=floor) if isinstance(x, Tensor | TensorList) else max(x, floor)
 
 
 def at_most(x: Scalar, ceiling: Any) -> Scalar:
     """Return the smaller of a number per parameter, or a step, and a ceiling; it may be a tensor if the number is."""
-    return x.clamp(max=ceiling) if isinstance(x, Tensor) else min(x, ceiling)
+    return x.clamp(max=ceiling) if isinstance(x, Tensor | TensorList) else min(x, ceiling)
+
+
+def choose(condition: bool | Tensor, x: Any, y: Any) -> Any:
+    """Return x if a condition holds, else y; on the device if the condition is there."""
+    return torch.where(condition, x, y) if isinstance(condition, Tensor) else x if condition else y
 
 
 class Shard(NamedTuple):
@@ -132,7 +138,7 @@ class Update(NamedTuple):
         return not isinstance(self.scale, Tensor) and self.scale == 1.0
 
 
-@dataclass(slots=True)
+@dataclass
 class ParamBatch:
     """One parameter, or N of equal shape stacked along a new first axis.
 
@@ -151,10 +157,11 @@ class ParamBatch:
         stacked: whether the first axis is N.
         stacking_key: what `Chain.stacking_key` returned for these parameters.
         entries: where the parameters and statistics are stored.
-        widened: whether the statistics that are stored in bfloat16 are wider copies here, see `StateStorage`.
         limited: while `Health` measures, what `note_limit` was told about this batch.
         shard_groups: over which `norm` and the like reduce, if the parameter is sharded.
-        numel: of one parameter, all shards together.
+        store: puts what was changed in copies where it belongs; called once, when the step of this batch is complete.
+        numel: of one parameter, all shards together; in a `ForeachBatch` one number per parameter.
+        single_element: whether the parameters have one element each.
     """
 
     param: Tensor
@@ -168,11 +175,13 @@ class ParamBatch:
     entries: Sequence[ParamEntry] = ()
     limited: list[tuple[Scalar, int]] | None = None
     shard_groups: tuple[dist.ProcessGroup, ...] = ()
-    widened: bool = False
-    numel: int = field(init=False)
+    store: Callable[[], None] = lambda: None
+    numel: Any = field(init=False)
+    single_element: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.numel = self.shape.numel()
+        self.single_element = self.shape.numel() == 1
 
     def per_parameter(self, x: Tensor) -> Tensor:
         """Reshape N numbers, (N) or (), so that they broadcast against the parameters."""
@@ -184,6 +193,10 @@ class ParamBatch:
             return self.per_parameter(x)
         # a CPU has no queue to wait for, and Python numbers are faster than tensors of one element
         return x.item() if x.device.type == "cpu" else x.reshape(())
+
+    def of_shape(self, function: Callable[[torch.Size], float]) -> Any:
+        """Return a number that follows from the shape of a parameter; in a `ForeachBatch`, one per tensor."""
+        return function(self.shape)
 
     def norm(self, x: Tensor) -> Scalar:
         """Return the Euclidean norm of every parameter's part of x."""
@@ -199,8 +212,7 @@ class ParamBatch:
     def rms_of(self, update: Update) -> Scalar:
         """Return the RMS of every parameter's update."""
         # the scale is taken out: only the direction needs a pass over the elements
-        direction = update.direction if update.rows is None else update.direction * update.rows
-        scale = update.scale
+        direction, scale = _with_rows(update), update.scale
         return self.rms(direction) * (scale.abs() if isinstance(scale, Tensor) else abs(scale))
 
     def mean(self, x: Tensor) -> Scalar:
@@ -238,4 +250,156 @@ class ParamBatch:
     def note_limit(self, factor: Scalar) -> None:
         """Tell `Health` by which factor an update was limited; below 1 means that it was."""
         if self.limited is not None:
-            self.limited.append((factor, len(self.param) if self.stacked else 1))
+            self.limited.append((factor, len(self.entries)))
+
+
+class ForeachBatch(ParamBatch):
+    """Several stacks, and parameters alone, as one batch for transforms that are ``foreach``.
+
+    Its tensors are `TensorList`. One number per parameter is a vector for all, in the order of ``entries``.
+
+    Args:
+        stacks: the members of each; all of one dtype, device, step, stacking key and names of statistics, and all with
+            one element or all with more.
+        params: of each stack, (N, *shape), or (*shape) if it has one member.
+        grads: likewise.
+        state: likewise, by name.
+        group: hyper-parameters.
+    """
+
+    def __init__(
+        self,
+        stacks: Sequence[Sequence[ParamEntry]],
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        state: dict[str, list[Tensor]],
+        group: Group,
+    ) -> None:
+        self.counts, self.stacks = [len(stack) if len(stack) > 1 else 0 for stack in stacks], stacks
+        entries = [entry for stack in stacks for entry in stack]
+        first = entries[0]
+        super().__init__(
+            param=self.joined(params),
+            grad=self.joined(grads),
+            state={key: self.joined(tensors) for key, tensors in state.items()},
+            group=group,
+            step=first.state["step"],
+            shape=first.param.shape,
+            stacking_key=first.stacking_key,
+            entries=entries,
+        )
+
+    def joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return one tensor per stack as a `TensorList`, which has a Tensor's methods."""
+        return cast(Tensor, TensorList(tensors, self.counts))
+
+    @cached_property
+    def parts(self) -> list[ParamBatch]:
+        """Return each stack, or parameter alone, as a batch of its own."""
+        tensors = (cast(TensorList, x).tensors for x in (self.param, self.grad))
+        return [
+            ParamBatch(
+                param,
+                grad,
+                {key: cast(TensorList, x).tensors[i] for key, x in self.state.items()},
+                self.group,
+                self.step,
+                stack[0].param.shape,
+                len(stack) > 1,
+                self.stacking_key,
+                stack,
+                self.limited,
+            )
+            for i, (stack, param, grad) in enumerate(zip(self.stacks, *tensors, strict=True))
+        ]
+
+    @property
+    def numel(self) -> Any:
+        """Return a vector of how many elements each parameter has."""
+        return _vector(tuple(entry.param.numel() for entry in self.entries), self.param.dtype, self.param.device)
+
+    @numel.setter
+    def numel(self, value: int) -> None:
+        pass  # the first parameter's, which `ParamBatch` would keep
+
+    def each(self, update: Update) -> list[Update]:
+        """Return the update of every part."""
+        like = cast(TensorList, self.param)
+        columns = (like.column(x) for x in (update.direction, update.scale, update.rows))
+        return [Update(u, scale, update.free, rows) for u, scale, rows in zip(*columns, strict=True)]
+
+    def join(self, updates: Sequence[Update]) -> Update:
+        """Return the updates of all parts as one."""
+        if len({update.rows is None for update in updates}) > 1:
+            updates = [update._replace(direction=_with_rows(update), rows=None) for update in updates]
+        rows = None if updates[0].rows is None else self.joined([cast(Tensor, update.rows) for update in updates])
+        direction = self.joined([update.direction for update in updates])
+        free, scales = all(update.free for update in updates), [update.scale for update in updates]
+        if all(scale is scales[0] for scale in scales):
+            return Update(direction, scales[0], free, rows)
+        # numbers that follow from shapes: a call takes one per tensor, but a vector of them would come from the host
+        numbers = [1.0 if isinstance(scale, Tensor) else scale for scale in scales]
+        if any(number != numbers[0] for number in numbers):
+            direction, free = self.joined(torch._foreach_mul(cast(TensorList, direction).tensors, numbers)), True
+            numbers = [1.0] * len(numbers)
+        if not any(isinstance(scale, Tensor) for scale in scales):
+            return Update(direction, numbers[0], free, rows)
+        one = torch.ones(1, dtype=self.param.dtype, device=self.param.device)
+        found = [self._numbers(scale if isinstance(scale, Tensor) else one) for scale in scales]
+        counts = (len(stack) for stack in self.stacks)
+        scale = torch.cat([x.expand(count) for x, count in zip(found, counts, strict=True)])
+        return Update(direction, scale, free, rows)
+
+    def per_parameter(self, x: Tensor) -> Tensor:
+        """Return the numbers as a vector."""
+        return torch.cat([y.reshape(-1) for y in x.tensors]) if isinstance(x, TensorList) else x.reshape(-1)
+
+    def read(self, x: Tensor) -> Scalar:
+        """Return a statistic of one number per parameter, or one number of all, as a `Scalar`."""
+        return self.per_parameter(x) if isinstance(x, TensorList) or x.dim() else x
+
+    def norm(self, x: Tensor) -> Scalar:
+        """Return the Euclidean norm of every parameter's part of x."""
+        return torch.stack(torch._foreach_norm(cast(TensorList, x).per_member()))
+
+    def of_shape(self, function: Callable[[torch.Size], float]) -> Any:
+        """Return one number per tensor, which follows from the shape of a parameter."""
+        return [function(stack[0].param.shape) for stack in self.stacks]
+
+    def rms(self, x: Tensor) -> Scalar:
+        """Return √(mean of x²) of every parameter's part of x."""
+        return self.norm(x) / self.numel**0.5
+
+    def mean(self, x: Tensor) -> Scalar:
+        """Return the mean of every parameter's part of x."""
+        return self._per_part(lambda part, y: part.mean(y), x)
+
+    def maximum(self, x: Tensor) -> Scalar:
+        """Return the largest element of every parameter's part of x."""
+        return self._per_part(lambda part, y: part.maximum(y), x)
+
+    def minimum(self, x: Tensor) -> Scalar:
+        """Return the smallest element of every parameter's part of x."""
+        return self._per_part(lambda part, y: part.minimum(y), x)
+
+    def dot(self, x: Tensor, y: Tensor) -> Scalar:
+        """Return the inner product of every parameter's parts of x and y."""
+        return self._per_part(lambda part, z: z.flatten(1).sum(-1) if part.stacked else z.sum(), x * y)
+
+    def _per_part(self, reduce: Any, *xs: Tensor) -> Tensor:
+        columns = zip(*(cast(TensorList, x).tensors for x in xs), strict=True)
+        found = [reduce(part, *row) for part, row in zip(self.parts, columns, strict=True)]
+        return torch.cat([self._numbers(x) for x in found])
+
+    def _numbers(self, x: Scalar) -> Tensor:
+        x = x if isinstance(x, Tensor) else torch.tensor(x, dtype=self.param.dtype)  # a parameter alone, on a CPU
+        return x.reshape(-1)
+
+
+def _with_rows(update: Update) -> Tensor:
+    return update.direction if update.rows is None else update.direction * update.rows
+
+
+@lru_cache(maxsize=64)
+def _vector(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=dtype, device=device)

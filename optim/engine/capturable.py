@@ -15,24 +15,6 @@ if TYPE_CHECKING:
     from optim.engine.chain import Chain
 
 
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-
-
-def check_compile_mode(mode: str | None, *, capturable: bool) -> None:
-    """Refuse unknown modes of torch.compile, and one for steps that are not capturable.
-
-    Raises:
-        ValueError: see above.
-    """
-    if mode is not None and mode not in COMPILE_MODES:
-        raise ValueError(f"compile_mode must be one of {', '.join(COMPILE_MODES)} or None, given {mode!r}")
-    if mode is not None and not capturable:
-        raise ValueError(
-            f"compile_mode={mode!r} needs capturable=True: a count of steps that is a Python number would be compiled "
-            "anew in every step"
-        )
-
-
 def keep_counts_on_device(group: Group) -> None:
     """Turn the group's lr and its count of steps into tensors of their own, which a captured step reads each time."""
     if not group["params"]:
@@ -72,7 +54,7 @@ def check_capturable(optimizer: Chain, group: Group) -> None:
         with torch.no_grad():
             for transform in optimizer.transforms:
                 transform.before_step([(meta, entries)])
-            type(optimizer)._step_group(optimizer, meta, entries)  # not the instance's, which may be a compiled one
+            optimizer._step_group(meta, entries)
     # which error torch and Python raise for a tensor without values differs from use to use
     except Exception as error:
         rules = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -11,16 +12,20 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.engine import evaluation, saved_state
-from optim.engine.batch import HALF, Group, ParamEntry, Scalar, State, state_dtype
-from optim.engine.capturable import check_capturable, check_compile_mode, keep_counts_on_device
+from optim.engine.batch import HALF, ForeachBatch, Group, ParamBatch, ParamEntry, Scalar, State, Update, state_dtype
+from optim.engine.capturable import check_capturable, keep_counts_on_device
 from optim.engine.finite import all_finite
 from optim.engine.fsdp import local_entry
 from optim.engine.group_checks import check_group, refuse_sparse_gradients
-from optim.engine.group_step import step_group
 from optim.engine.options import SWITCH, check_options
+from optim.engine.stacking import Residents, batches
 from optim.engine.storage import narrowed
 from optim.engine.transform import (
+    FusedTransform,
+    GroupTransform,
+    SkipUpdate,
     Transform,
+    applied,
     merged_options,
     merged_shared_state,
     merged_state,
@@ -37,7 +42,7 @@ def chain(*transforms: Transform, lr: float | Tensor, maximize: bool = False) ->
 
     Returns:
         A function of parameters, (name, parameter) pairs or groups, and of keywords that replace ``lr``, ``maximize``,
-        ``skip_nonfinite``, ``capturable`` and ``compile_mode``; see `Chain`.
+        ``skip_nonfinite`` and ``capturable``; see `Chain`.
     """
     return partial(Chain, transforms=transforms, lr=lr, maximize=maximize)
 
@@ -63,11 +68,8 @@ class Chain(Optimizer):
         skip_nonfinite: when a gradient holds NaN or infinity, change nothing and count ``skipped_steps``. In a
             distributed run all processes decide together, and each of them must step.
         capturable: make steps that a CUDA graph can replay: counts of steps and ``lr``, which becomes a tensor, are on
-            the device, and corrections by the count are computed there. Small parameters are not stacked. Other
-            options are those of the capture, and ``group["lr"]`` must be filled, as schedules do, and not replaced.
-        compile_mode: mode of torch.compile, such as "default", for the arithmetic of a step; None for none. Needs
-            ``capturable``: otherwise every new count of steps would be compiled again. The first step takes minutes if
-            there are hundreds of parameters; a transform for which torch has a fused kernel gains nothing.
+            the device, and corrections by the count are computed there. Other options are those of the capture, and
+            ``group["lr"]`` must be filled, as schedules do, and not replaced.
 
     Raises:
         ValueError: an option is unknown or out of range, two transforms disagree about one, a parameter is not real
@@ -86,26 +88,17 @@ class Chain(Optimizer):
         maximize: bool = False,
         skip_nonfinite: bool = False,
         capturable: bool = False,
-        compile_mode: str | None = None,
     ) -> None:
         switches = {"skip_nonfinite": skip_nonfinite, "capturable": capturable}
         check_options(switches, dict.fromkeys(switches, SWITCH))
         if skip_nonfinite and capturable:
             raise ValueError("skip_nonfinite=True reads from the device, which capturable=True rules out; choose one")
-        check_compile_mode(compile_mode, capturable=capturable)
-        self.compile_mode = compile_mode
         # before super().__init__, which already calls add_param_group
         self.transforms, self.skip_nonfinite, self.capturable = tuple(transforms), skip_nonfinite, capturable
         # while `Health` measures: the group of every batch, and what clipping transforms noted about the batch
         self.limited: list[tuple[Group, list[tuple[Scalar, int]]]] | None = None
+        self._residents = Residents()
         super().__init__(params, {"lr": lr, **merged_options(self.transforms), "maximize": maximize})
-        self._compile()
-
-    def _compile(self) -> None:
-        if self.compile_mode is not None:
-            # not `step`: schedules and torch's hooks wrap that, and statistics need no compiler to be created
-            step_group = type(self)._step_group.__get__(self)
-            self._step_group = torch.compile(step_group, mode=self.compile_mode)  # type: ignore[method-assign]
 
     def __getstate__(self) -> dict[str, Any]:
         # torch's Optimizer.__getstate__ returns defaults, state and groups only
@@ -113,14 +106,10 @@ class Chain(Optimizer):
             "transforms": self.transforms,
             "skip_nonfinite": self.skip_nonfinite,
             "capturable": self.capturable,
-            "compile_mode": self.compile_mode,
             "limited": None,
+            "_residents": Residents(),  # made anew from the statistics, which are copied
         }
         return {**super().__getstate__(), **own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._compile()
 
     @property
     def skipped_steps(self) -> int:
@@ -210,7 +199,91 @@ class Chain(Optimizer):
             yield local_entry(ParamEntry(param, grad, state, key, names[i] if names else (place, i)))
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
-        step_group(self, group, entries)
+        """Move the parameters of a group that take part in this step."""
+        active = [transform for transform in self.transforms if not transform.idle(transform.own(group))]
+        self._count_steps(entries)
+        for place, transform in enumerate(active):
+            if isinstance(transform, GroupTransform) and transform.takes_all(transform.own(group)):
+                return self._step_together(group, entries, active, place)
+        for batch in self._batches(group, entries, active, join=True):
+            self._move(Update(batch.grad), batch, active)
+            batch.store()
+
+    def _count_steps(self, entries: list[ParamEntry]) -> None:
+        if self.capturable:
+            for count in {id(entry.state["step"]): entry.state["step"] for entry in entries}.values():
+                count.add_(1)
+        else:
+            for entry in entries:
+                entry.state["step"] += 1
+
+    def _step_together(self, group: Group, entries: list[ParamEntry], active: list[Transform], place: int) -> None:
+        """Step a group whose transform at ``place`` takes all updates at once, which are all in memory then."""
+        together = active[place]
+        assert isinstance(together, GroupTransform)
+        found = list(self._batches(group, entries, active, join=False))
+        waiting: list[tuple[Update, ParamBatch]] = []
+        for batch in found:
+            update = _applied(active[:place], Update(batch.grad), batch)
+            if update is not None:
+                waiting.append((update, batch))
+        updates = together.of_group([update for update, _ in waiting], [together.view(batch) for _, batch in waiting])
+        for update, (_, batch) in zip(updates, waiting, strict=True):
+            self._move(update, batch, active[place + 1 :])
+        for batch in found:
+            batch.store()
+
+    def _batches(
+        self, group: Group, entries: list[ParamEntry], active: list[Transform], *, join: bool
+    ) -> Iterator[ParamBatch]:
+        first = active[0] if active else None
+        # a kernel that is the only call of the step takes tensors as they are: stacks would cost copies
+        fused = isinstance(first, FusedTransform) and not first.stack_small and first.fuses(active[1:])
+        # shards differ between processes, which must reduce in one order
+        alone = any(entry.shard for entry in entries) or not all(transform.stacks for transform in active)
+        how = {"stack": not (fused or alone), "join": join and not alone}
+
+        def kind_of(shape: torch.Size) -> Hashable:
+            return tuple(transform.kind(shape) for transform in self.transforms)
+
+        for batch in batches(group, entries, self._residents, self.state, **how, kind_of=kind_of):
+            if self.limited is not None:
+                batch.limited = []
+                self.limited.append((group, batch.limited))
+            yield batch
+
+    def _move(self, update: Update, batch: ParamBatch, transforms: Sequence[Transform]) -> None:
+        """Let the transforms change an update one after the other, and subtract what leaves the last one."""
+        rest = deque(transforms)
+        while rest:
+            transform = rest.popleft()
+            if isinstance(transform, FusedTransform) and transform.fuses(tuple(rest)):
+                transform.move(update, transform.view(batch), tuple(rest))
+                break
+            in_parts = [transform]
+            while isinstance(batch, ForeachBatch) and rest and not (in_parts[-1].foreach or rest[0].foreach):
+                in_parts.append(rest.popleft())
+            if isinstance(batch, ForeachBatch) and not transform.foreach:
+                parts = zip(batch.each(update), batch.parts, strict=True)
+                updates = [_applied(in_parts, one, part) for one, part in parts]
+                if None in updates:
+                    # the others go on without those that are skipped
+                    for one, part in zip(updates, batch.parts, strict=True):
+                        if one is not None:
+                            self._move(one, part, tuple(rest))
+                    return
+                update = batch.join(updates)  # type: ignore[arg-type]
+            elif (result := _applied(in_parts, update, batch)) is not None:
+                update = result
+            else:
+                return
+        else:
+            update.subtract_from(batch.param)
+        for transform in self.transforms:
+            if transform.acts_after_step:
+                own = transform.view(batch)
+                for part in [own] if transform.foreach or not isinstance(own, ForeachBatch) else own.parts:
+                    transform.after_step(part)
 
     def _fresh_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         # a Python number: torch keeps a tensor, but reading it for a bias correction would wait for the device
@@ -275,3 +348,11 @@ class Chain(Optimizer):
         """
         with saved_state.loading(self):
             super().load_state_dict(state_dict)
+
+
+def _applied(transforms: Sequence[Transform], update: Update, batch: ParamBatch) -> Update | None:
+    """Return what the transforms make of an update; None if one of them skips the batch."""
+    try:
+        return applied(transforms, update, batch)
+    except SkipUpdate:
+        return None

@@ -1,97 +1,247 @@
-"""Groups parameters into batches for a step: large ones alone, small ones of equal shape stacked."""
+"""Which parameters step as one: groups them into batches, whose statistics live in one tensor per stack for good.
+
+On a CPU, large parameters step alone, and small ones of equal shape in stacks that stay in the cache. On other devices
+launches are the cost: all parameters of equal shape are stacks, and all stacks of a kind are one `ForeachBatch`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping, Sequence
+from operator import is_
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from optim.engine.batch import HALF, Group, ParamBatch, ParamEntry
+from optim.engine.batch import HALF, ForeachBatch, Group, ParamBatch, ParamEntry, State
 from optim.engine.storage import rounded, widened
 
-# Below this size a step spends its time on calls, not on arithmetic: 340 of a Zipformer's 569 tensors, with 1 % of its
-# elements. Above it the copies into a stack would cost more than the calls. A call costs more on a GPU.
-STACK_BELOW_NUMEL = {"cpu": 4096}
-STACK_BELOW_NUMEL_ELSEWHERE = 1 << 20
+# Below this size a step on a CPU spends its time on calls, not on arithmetic: 340 of a Zipformer's 569 tensors, with
+# 1 % of its elements. Above it the copies into a stack would cost more than the calls. On a GPU that is so from about
+# 4 million elements on, which take as long to copy as a launch.
+STACK_BELOW_NUMEL = 4096
+STACK_BELOW_NUMEL_ELSEWHERE = 1 << 22
 STACK_NUMEL = 1 << 18  # elements of a stack on a CPU, so that it stays in the cache
 # statistics that belong to the step loop, not to a transform
 LOOP_STATE = ("step", "rounding_error")
 
 
-def batches(group: Group, entries: Sequence[ParamEntry], *, stack_small: bool = True) -> Iterator[ParamBatch]:
-    """Yield the batches of a group and count their steps; give each to `write_back` once after its step."""
+def launches_cost(device: torch.device) -> bool:
+    """Return whether a call costs more on a device than the arithmetic of most parameters."""
+    return device.type != "cpu"
+
+
+class Resident(NamedTuple):
+    """The statistics of a stack.
+
+    Attributes:
+        params: its members, in order.
+        state: (N, *) by name.
+        views: what the members' states hold, name by name and member by member.
+    """
+
+    params: list[Tensor]
+    state: State
+    views: list[Tensor]
+
+
+class Residents(dict[Tensor, Resident]):
+    """The stacks of an optimizer, by their members.
+
+    ``optimizer.state`` stays the place of all statistics, which users may replace or clear: a stack counts only as long
+    as it is what all of its members' states hold.
+    """
+
+    def state_of(self, entries: Sequence[ParamEntry], states: MutableMapping[Tensor, State]) -> State:
+        """Return the statistics of a stack of these parameters; what they hold now is copied into a new one if need be.
+
+        Args:
+            entries: the members.
+            states: of all parameters, ``optimizer.state``.
+        """
+        names = [key for key in entries[0].state if key != "step"]
+        held = [entry.state.get(name) for name in names for entry in entries]
+        known = self.get(entries[0].param)
+        if known and len(held) == len(known.views) and all(map(is_, held, known.views)):
+            return known.state
+        self._divide(entries, states)
+        state = {name: torch.stack([entry.state[name] for entry in entries]) for name in names}
+        views = [view for name in names for view in state[name].unbind()]
+        for place, view in enumerate(views):
+            entries[place % len(entries)].state[names[place // len(entries)]] = view
+        new = Resident([entry.param for entry in entries], state, views)
+        self.update(dict.fromkeys(new.params, new))
+        return state
+
+    def _divide(self, entries: Iterable[ParamEntry], states: MutableMapping[Tensor, State]) -> None:
+        """Give those who stay behind tensors of their own: views would keep the memory of the former stack."""
+        leaving = {entry.param for entry in entries}
+        for old in {id(old): old for param in leaving if (old := self.get(param))}.values():
+            kept = {id(view) for view in old.views}
+            for param in old.params:
+                if param not in leaving and param in states:
+                    state = states[param]
+                    state.update({key: x.clone() for key, x in state.items() if id(x) in kept})
+                self.pop(param)
+
+
+class Scratch:
+    """The parameters and gradients of stacks during one step, one after the other in memory.
+
+    Args:
+        stacks: the members of each; a single parameter in half precision is one too.
+    """
+
+    def __init__(self, stacks: Sequence[Sequence[ParamEntry]], *, maximize: bool) -> None:
+        self.entries = [entry for stack in stacks for entry in stack]
+        params = [entry.param for entry in self.entries]
+        dtype = torch.float32 if params[0].dtype in HALF else params[0].dtype
+        self.flat = _flat(params).to(dtype)
+        if params[0].dtype in HALF:
+            # what rounding took off in the last step
+            self.flat.add_(_flat([entry.state["rounding_error"] for entry in self.entries]))
+        grads = _flat([entry.grad for entry in self.entries]).to(dtype)
+        grads = grads.neg_() if maximize else grads
+        sizes = [stack[0].param.numel() * len(stack) for stack in stacks]
+        self.params, self.grads = (
+            [
+                part.view(len(stack), *stack[0].param.shape) if len(stack) > 1 else part.view(stack[0].param.shape)
+                for part, stack in zip(flat.split(sizes), stacks, strict=True)
+            ]
+            for flat in (self.flat, grads)
+        )
+
+    def write_back(self) -> None:
+        """Put the parameters back in their places."""
+        params = [entry.param for entry in self.entries]
+        rounded_flat = self.flat.to(params[0].dtype)
+        torch._foreach_copy_(params, _pieces(rounded_flat, params))
+        if params[0].dtype in HALF:
+            # Kahan summation: bfloat16 has a spacing of 2⁻⁷ above 1; updates below half of it would otherwise be lost
+            error = (self.flat - rounded_flat).to(params[0].dtype)
+            torch._foreach_copy_([entry.state["rounding_error"] for entry in self.entries], _pieces(error, params))
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    # one call, which makes no view of each tensor in Python
+    flat: Tensor = torch._C._nn.flatten_dense_tensors(tensors)
+    return flat
+
+
+def _pieces(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
+    pieces: list[Tensor] = torch._C._nn.unflatten_dense_tensors(flat, like)
+    return pieces
+
+
+def batches(
+    group: Group,
+    entries: Sequence[ParamEntry],
+    residents: Residents,
+    states: MutableMapping[Tensor, State],
+    *,
+    stack: bool,
+    join: bool,
+    kind_of: Callable[[torch.Size], Hashable],
+) -> Iterator[ParamBatch]:
+    """Yield the batches of a group, one after the other: on a CPU, memory that one has left is still in the cache.
+
+    Args:
+        group: hyper-parameters.
+        entries: whose counts of steps include this one.
+        residents: the optimizer's stacks.
+        states: the optimizer's state.
+        stack: whether parameters of equal shape are one batch.
+        join: whether stacks may be one `ForeachBatch`; on a CPU they are only if nothing is stacked.
+        kind_of: what tells shapes apart that cannot be in one `ForeachBatch`; see `Transform.kind`.
+    """
     # statistics are bfloat16 by an option that wants wider arithmetic; the first entry's are like all others'
     first = entries[0].state.items() if entries and "storage_dtype" in group else ()
     widen = any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for key, x in first if key not in LOOP_STATE)
-    # rounding makes calls of its own, even if a kernel takes all parameters together
-    stack_small = stack_small or widen
-    small: dict[tuple[object, ...], list[ParamEntry]] = {}
-    for entry in entries:
-        param = entry.param
-        if stack_small and param.numel() < STACK_BELOW_NUMEL.get(param.device.type, STACK_BELOW_NUMEL_ELSEWHERE):
-            # one batch has one step count, since bias corrections are Python numbers
-            key = (param.shape, param.dtype, param.device, entry.state["step"], entry.stacking_key)
-            small.setdefault(key, []).append(entry)
+    for kind in _kinds(entries, kind_of, stack=stack or widen):
+        device = kind[0][0].param.device
+        # float32 copies of all statistics at once would take the memory that bfloat16 saves
+        if join and not widen and (launches_cost(device) or not stack):
+            yield _together(group, kind, residents, states)
         else:
-            yield _single(group, entry, widen)
-    for equal in small.values():
-        size = max(1, STACK_NUMEL // max(1, equal[0].param.numel()))
-        for start in range(0, len(equal), size):
-            part = equal[start : start + size]
-            yield _single(group, part[0], widen) if len(part) == 1 else _stack(group, part, widen)
+            for members in kind:
+                yield _one(group, members, residents, states, widen=widen)
 
 
-def _single(group: Group, entry: ParamEntry, widen: bool) -> ParamBatch:
-    param, state, key = entry.param, entry.state, entry.stacking_key
-    state["step"] += 1
-    if param.dtype in HALF:
-        # add back what rounding took off in the last step
-        param = param.float().add_(state["rounding_error"])
-    # `to` would return the same tensor, but a call costs more than this comparison
-    grad = entry.grad if entry.grad.dtype == param.dtype else entry.grad.to(param.dtype)
-    grad = -grad if group["maximize"] else grad  # not in place: the gradient belongs to the user
-    step, (shape, groups) = state["step"], entry.shard or (param.shape, ())
-    if widen:
-        state = widened({key: state[key] for key in state if key not in LOOP_STATE}, param)
-    return ParamBatch(param, grad, state, group, step, shape, False, key, [entry], shard_groups=groups, widened=widen)
+def _kinds(
+    entries: Sequence[ParamEntry], kind_of: Callable[[torch.Size], Hashable], *, stack: bool
+) -> list[list[list[ParamEntry]]]:
+    """Return the stacks of each kind: what can be one `ForeachBatch`."""
+    shapes: dict[Any, list[ParamEntry]] = defaultdict(list)
+    for place, entry in enumerate(entries):
+        param, count = entry.param, entry.state["step"]
+        below = STACK_BELOW_NUMEL_ELSEWHERE if launches_cost(param.device) else STACK_BELOW_NUMEL
+        alone = None if stack and entry.shard is None and param.numel() < below else place
+        # a batch has one count of steps: bias corrections are Python numbers; equal counts on a device are one tensor
+        step = id(count) if isinstance(count, Tensor) else count
+        shapes[param.shape, param.dtype, param.device, step, entry.stacking_key, alone].append(entry)
+    kinds: dict[Any, list[list[ParamEntry]]] = defaultdict(list)
+    for (shape, *like, _), members in shapes.items():
+        first = members[0]
+        size = len(members)
+        if not launches_cost(first.param.device):
+            size = max(1, STACK_NUMEL // max(1, first.param.numel()))
+        names = frozenset(first.state)
+        for start in range(0, len(members), size):
+            kinds[(*like, kind_of(shape), names, first.shard is None)].append(members[start : start + size])
+    return list(kinds.values())
 
 
-def _stack(group: Group, entries: Sequence[ParamEntry], widen: bool) -> ParamBatch:
-    first = entries[0]
-    for entry in entries:
-        entry.state["step"] += 1
-    param = torch.stack([entry.param for entry in entries])
-    if param.dtype in HALF:
-        param = param.float().add_(torch.stack([entry.state["rounding_error"] for entry in entries]))
-    grad = torch.stack([entry.grad for entry in entries]).to(param.dtype)
-    grad = grad.neg_() if group["maximize"] else grad  # in place: the stack is a copy
-    names = [key for key in first.state if key not in LOOP_STATE]
-    state = {key: torch.stack([entry.state[key] for entry in entries]) for key in names}
+def _together(
+    group: Group, stacks: list[list[ParamEntry]], residents: Residents, states: MutableMapping[Tensor, State]
+) -> ParamBatch:
+    """Return stacks of a kind as one batch."""
+    half = stacks[0][0].param.dtype in HALF
+    # what has no multiple of 16 bytes comes last: kernels read tensors behind it more slowly
+    stacks = sorted(stacks, key=lambda members: (len(members) * members[0].param.numel()) % 4 > 0)
+    moved = [members for members in stacks if len(members) > 1 or half]
+    scratch = Scratch(moved, maximize=group["maximize"]) if moved else None
+    places = iter(zip(scratch.params, scratch.grads, strict=True)) if scratch else iter(())
+    pairs = [
+        next(places) if len(members) > 1 or half else _own(members[0], maximize=group["maximize"]) for members in stacks
+    ]
+    found = [members[0].state if len(members) == 1 else residents.state_of(members, states) for members in stacks]
+    names = [name for name in found[0] if name not in LOOP_STATE]
+    state = {name: [each[name] for each in found] for name in names}
+    batch = ForeachBatch(stacks, [param for param, _ in pairs], [grad for _, grad in pairs], state, group)
+    if scratch:
+        batch.store = scratch.write_back
+    return batch
+
+
+def _one(
+    group: Group, members: list[ParamEntry], residents: Residents, states: MutableMapping[Tensor, State], *, widen: bool
+) -> ParamBatch:
+    """Return one stack, or one parameter."""
+    first, stacked = members[0], len(members) > 1
+    scratch = Scratch([members], maximize=group["maximize"]) if stacked or first.param.dtype in HALF else None
+    param, grad = (scratch.params[0], scratch.grads[0]) if scratch else _own(first, maximize=group["maximize"])
+    stored = residents.state_of(members, states) if stacked else first.state
+    state = stored if not (stacked or widen) else {key: x for key, x in stored.items() if key not in LOOP_STATE}
     state = widened(state, param) if widen else state
-    step, shape, key = first.state["step"], first.param.shape, first.stacking_key
-    return ParamBatch(param, grad, state, group, step, shape, True, key, entries, widened=widen)
+    shape, groups = first.shard or (first.param.shape, ())
+    step, key = first.state["step"], first.stacking_key
+    batch = ParamBatch(param, grad, state, group, step, shape, stacked, key, members, shard_groups=groups)
+
+    def store() -> None:
+        if scratch:
+            scratch.write_back()
+        for name, value in state.items() if widen else ():
+            if value.dtype != stored[name].dtype:
+                stored[name].copy_(rounded(value, name, batch))
+
+    batch.store = store
+    return batch
 
 
-def write_back(batch: ParamBatch) -> None:
-    """Store what a step changed; a single float32 or float64 parameter was changed in place already."""
-    entries, half = batch.entries, batch.entries[0].param.dtype in HALF
-    stored = entries[0].state
-    if batch.widened:
-        for key, value in batch.state.items():
-            if value.dtype != stored[key].dtype:
-                batch.state[key] = rounded(value, key, batch)
-                if not batch.stacked:
-                    stored[key].copy_(batch.state[key])
-    if batch.stacked:
-        # unbind_copy with out= copies all slices in one call, where copy_ needs one call per tensor
-        for key, value in batch.state.items():
-            torch.unbind_copy(value, out=[entry.state[key] for entry in entries])
-        if not half:
-            torch.unbind_copy(batch.param, out=[entry.param for entry in entries])
-    if half:
-        values = batch.param.unbind() if batch.stacked else [batch.param]
-        for entry, value in zip(entries, values, strict=True):
-            entry.param.copy_(value)
-            # Kahan summation: bfloat16 has a spacing of 2⁻⁷ above 1; updates below half of it would otherwise be lost
-            entry.state["rounding_error"].copy_(value - entry.param)
+def _own(entry: ParamEntry, *, maximize: bool) -> tuple[Tensor, Tensor]:
+    """Return a parameter itself, and its gradient in its dtype."""
+    param, grad = entry.param, entry.grad
+    # `to` would return the same tensor, but a call costs more than this comparison
+    grad = grad if grad.dtype == param.dtype else grad.to(param.dtype)
+    return param, -grad if maximize else grad  # not in place: the gradient belongs to the user

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update
@@ -41,6 +42,9 @@ class Transform(ABC):
     """Statistics that ``storage_dtype`` leaves wide: parameters of another kind, which rounding would move."""
     stacks: bool = True
     """Whether it takes stacks; one that does not makes its whole chain take each parameter alone."""
+    foreach: bool = False
+    """Whether it may get a `ForeachBatch`: it asks no tensor for its shape, and takes ``numel`` and every number per
+    parameter as a vector. Others get its parts one by one, each a launch of its own on a GPU."""
     shardable: bool = False
     """Whether it may get a part of a parameter (FSDP2): it treats each element alone, or reduces by `ParamBatch.norm`
     and the like, in the same order on all processes."""
@@ -77,6 +81,10 @@ class Transform(ABC):
         """Return the statistics of a whole group before its first step: tensors or numbers by name."""
         return {}
 
+    def kind(self, shape: torch.Size) -> Hashable:
+        """Return what decides, by a parameter's shape, how it is treated; a `ForeachBatch` holds one kind."""
+        return None
+
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:  # noqa: B027
         """Look at all gradients together; store what is found in ``group["shared_state"]``."""
 
@@ -110,15 +118,19 @@ class Transform(ABC):
         if not self.prefix:
             return batch
         # a shallow copy is enough: tensors are changed in place, and no transform replaces one
-        return replace(batch, state=self.own(batch.state), group=self.own(batch.group))
+        view = copy.copy(batch)
+        view.state, view.group = self.own(batch.state), self.own(batch.group)
+        view.__dict__.pop("parts", None)  # of a `ForeachBatch`, with the other names
+        return view
 
 
 class FusedTransform(Transform):
-    """A transform that can also move the parameters of a whole group by itself, as torch's fused kernels do.
+    """A transform that can also move the parameters by itself, as torch's fused kernels do.
 
     The engine calls `move` instead of this transform and the later ones if `fuses` says that it does their work too.
     """
 
+    foreach = True
     stack_small: ClassVar[bool] = False
     """Whether small tensors are worth stacking although no transform precedes this one."""
 
@@ -127,12 +139,12 @@ class FusedTransform(Transform):
         """Return whether `move` also does the work of all later transforms that are not idle."""
 
     @abstractmethod
-    def move(self, updates: Sequence[Tensor], batches: Sequence[ParamBatch], later: Sequence[Transform]) -> None:
-        """Change ``param`` and ``state`` of every batch in place, as this and the ``later`` transforms would.
+    def move(self, update: Update, batch: ParamBatch, later: Sequence[Transform]) -> None:
+        """Change ``param`` and ``state`` of a batch in place, as this and the ``later`` transforms would.
 
         Args:
-            updates: one per batch, which must not be modified.
-            batches: all of one group.
+            update: must not be modified.
+            batch: also a `ForeachBatch`.
             later: what `fuses` agreed to.
         """
 

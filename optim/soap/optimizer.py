@@ -51,7 +51,7 @@ class SOAP(Composable):
 
     has_beta2: ClassVar = True
     refused: ClassVar = {
-        "foreach": "small tensors are always stacked, and large ones are faster one by one",
+        "foreach": "what is faster on the device of the parameters is always done",
         "data_format": "torch's kernels have their channels first in every memory format",
     }
 

@@ -49,6 +49,8 @@ class MomentsByPlan(Transform):
         "min_dim_size_to_factor": "[0, inf)" + WHOLE,
     }
 
+    foreach = True
+
     def __init__(
         self,
         decay_rate: float = 0.8,

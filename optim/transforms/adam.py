@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
-from optim.transforms.adamw_kernel import FUSED_ON, same_layout
+from optim.transforms.adamw_kernel import has_kernel, listed, same_layout
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 from optim.transforms.learning_rate import LearningRate, learning_rate
 from optim.transforms.weight_decay import DecoupledDecay
 
 BETAS = ("[0, 1)", "[0, 1)")
-Launch = tuple[torch.device, torch.dtype, int]
-"""What one call of the kernel has in common: device, dtype and step."""
 
 
 class Adam(FusedTransform):
@@ -42,6 +39,7 @@ class Adam(FusedTransform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
+    foreach = True
     shardable = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, *, name: str = "") -> None:
@@ -69,64 +67,61 @@ class Adam(FusedTransform):
         known = isinstance(last, LearningRate) and all(isinstance(decay, DecoupledDecay) for decay in decays)
         return known and len(decays) <= 1 and not any(transform.prefix for transform in later)
 
-    def move(self, updates: Sequence[Tensor], batches: Sequence[ParamBatch], later: Sequence[Transform]) -> None:
+    def move(self, update: Update, batch: ParamBatch, later: Sequence[Transform]) -> None:
         """Decay the weights if a later transform does, apply Adam's equations, and subtract lr times the result."""
         # not the option alone: Eve has a weight_decay too, which an earlier transform of its own applies
-        weight_decay = batches[0].group["weight_decay"] if len(later) > 1 else 0.0
-        fused: dict[Launch, list[tuple[Tensor, ParamBatch]]] = defaultdict(list)
-        for place, (u, batch) in enumerate(zip(updates, batches, strict=True)):
-            param, m = batch.param, batch.state["exp_avg"]
-            palm_on_device = isinstance(batch.step, Tensor) and batch.group.get("palm")  # its decay would be a tensor
-            if param.device.type in FUSED_ON and same_layout(param, m) and not palm_on_device:
-                u = u if same_layout(u, m) else torch.empty_like(param).copy_(u)
-                # one launch has one lr, which depends on the step during warm-up; counts on the device are not compared
-                fused[param.device, param.dtype, _launch(batch, place)].append((u, batch))
-            else:
-                lr = learning_rate(batch)
-                param.mul_(1 - lr * weight_decay)
-                self(Update(u), batch).times(lr).subtract_from(param)
-        for pairs in fused.values():
-            _fused_step(pairs, weight_decay)
+        weight_decay = batch.group["weight_decay"] if len(later) > 1 else 0.0
+        u, palm_on_device = update.value(), isinstance(batch.step, Tensor) and batch.group.get("palm")
+        params, us, ms = (listed(x) for x in (batch.param, u, batch.state["exp_avg"]))
+        known = has_kernel(batch.param.device, batch.group["lr"]) and not palm_on_device  # its decay would be a tensor
+        if known and all(map(same_layout, params, ms)):
+            us = [u if same_layout(u, m) else torch.empty_like(m).copy_(u) for u, m in zip(us, ms, strict=True)]
+            _fused_step(params, us, ms, listed(batch.state["exp_avg_sq"]), batch, weight_decay)
+        elif isinstance(batch, ForeachBatch):
+            for one, part in zip(batch.each(update), batch.parts, strict=True):
+                self.move(one, part, later)
+        else:
+            lr = learning_rate(batch)
+            batch.param.mul_(1 - lr * weight_decay)
+            self(Update(u), batch).times(lr).subtract_from(batch.param)
 
 
-def _launch(batch: ParamBatch, place: int) -> int:
-    """Return what tells the launches apart that have unlike steps."""
-    if not isinstance(batch.step, Tensor):
-        return int(batch.step)
-    return place if batch.group.get("warmup_steps", 0) else 0
-
-
-def _fused_step(pairs: Sequence[tuple[Tensor, ParamBatch]], weight_decay: float) -> None:
-    batches = [batch for _, batch in pairs]
-    first, device = batches[0], batches[0].param.device
-    lr: Any = learning_rate(first)
-    beta1, steps = first.group["betas"][0], first.step
-    if first.group.get("palm"):
+def _fused_step(
+    params: list[Tensor],
+    updates: list[Tensor],
+    averages: list[Tensor],
+    squares: list[Tensor],
+    batch: ParamBatch,
+    weight_decay: Scalar,
+) -> None:
+    device, group, steps = params[0].device, batch.group, batch.step
+    lr: Any = learning_rate(batch)
+    if group.get("palm"):
         # an infinite count turns off both corrections of the kernel: only that of m belongs there, as a part of lr
-        correction, steps = 1 - beta1**first.step, math.inf
+        correction, steps = 1 - group["betas"][0] ** batch.step, math.inf
         lr, weight_decay = lr / correction, weight_decay * correction
-    # the kernel wants a count of steps per tensor, on its device; a fill waits for no device, where a copy would
+    # the kernel wants a count of steps on its device; a fill waits for no device, where a copy would
     if isinstance(steps, Tensor):
-        counts = list(torch.stack([batch.step for batch in batches]).float().unbind())
+        count = steps.float()
         # other devices than a CPU read the memory of the rate as float32
         lr = lr.float() if isinstance(lr, Tensor) and device.type != "cpu" else lr
     else:
-        counts = [torch.full((), float(steps), dtype=torch.float32, device=device)] * len(batches)
+        count = torch.full((), float(steps), dtype=torch.float32, device=device)
     # torch.optim.adamw.adamw calls this too, but sorts the tensors again and adds 1 to the count of each
     torch._fused_adamw_(
-        [batch.param for batch in batches],
-        [u for u, _ in pairs],
-        [batch.state["exp_avg"] for batch in batches],
-        [batch.state["exp_avg_sq"] for batch in batches],
+        params,
+        updates,
+        averages,
+        squares,
         [],
-        counts,
+        [count] * len(params),
         amsgrad=False,
-        beta1=beta1,
-        beta2=beta2_of(first),  # type: ignore[arg-type]  # a tensor is ruled out by `move`
+        beta1=group["betas"][0],
+        beta2=beta2_of(batch),  # type: ignore[arg-type]  # a tensor is ruled out by `move`
         # a rate on another GPU is copied as torch's own class does; one on a CPU is read
         lr=lr.to(device, non_blocking=True) if isinstance(lr, Tensor) and lr.device.type != "cpu" else lr,
-        weight_decay=weight_decay,
-        eps=first.group["eps"],
+        weight_decay=weight_decay,  # type: ignore[arg-type]  # a tensor is ruled out by `move`
+        eps=group["eps"],
         maximize=False,  # the engine has negated the gradient
         grad_scale=None,
         found_inf=None,

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from optim.engine.batch import constant
+from optim.engine.tensor_list import TensorList
 
-FUSED_ON = ("cpu", "cuda", "mps", "xpu")
+FUSED_ON = ("cpu", "cuda", "meta", "mps", "xpu")
+
+
+def has_kernel(device: torch.device, lr: Any) -> bool:
+    """Return whether torch has its kernel of AdamW for a device and a rate."""
+    # none for rates that are tensors on the meta device, where optimizers are tried (torch 2.13)
+    return device.type in FUSED_ON and not (device.type == "meta" and isinstance(lr, Tensor))
 
 
 def same_layout(a: Tensor, b: Tensor) -> bool:
@@ -20,6 +29,11 @@ def same_layout(a: Tensor, b: Tensor) -> bool:
     """
     # nearly all tensors are contiguous, and that is asked faster
     return a.shape == b.shape and ((a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride())
+
+
+def listed(x: Tensor) -> list[Tensor]:
+    """Return the tensors of a `TensorList`, or the one tensor, as torch's kernels take them."""
+    return x.tensors if isinstance(x, TensorList) else [x]
 
 
 def step_by_rms(
@@ -51,14 +65,15 @@ def step_by_rms(
         ascend: add the step instead of subtracting it.
     """
     # torch.optim.adamw.adamw calls this too, but takes as long for that as the kernel does for most tensors
+    targets, us, vs = listed(target), listed(u), listed(v)
+    # the kernel corrects by 1 − β₂^count: an infinite count turns that off
     torch._fused_adamw_(
-        [target],
-        [u],
-        [torch.zeros_like(u)],  # momentum, which beta1=0 leaves without effect
-        [v],
+        targets,
+        us,
+        _zeros_like(us),  # momentum, which beta1=0 leaves without effect
+        vs,
         [],
-        # the kernel corrects by 1 − β₂^count: an infinite count turns that off
-        [constant(math.inf if count is None else count, u)],
+        [constant(math.inf if count is None else count, us[0])] * len(us),
         amsgrad=False,
         beta1=0.0,
         beta2=beta2,
@@ -69,3 +84,11 @@ def step_by_rms(
         grad_scale=None,
         found_inf=None,
     )
+
+
+def _zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    if len(tensors) == 1 or not all(x.is_contiguous() for x in tensors):
+        return [torch.zeros_like(x) for x in tensors]
+    sizes = [x.numel() for x in tensors]
+    parts = tensors[0].new_zeros(sum(sizes)).split(sizes)
+    return [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]

@@ -26,6 +26,7 @@ class Caution(Transform):
     """
 
     allowed: ClassVar = {"caution": SWITCH}
+    foreach = True
     shardable = True
 
     def __init__(self, caution: bool = False, *, name: str = "") -> None:

@@ -12,6 +12,7 @@ from optim.engine.transform import Transform
 class LearningRate(Transform):
     """Multiplies the update by `learning_rate`."""
 
+    foreach = True
     shardable = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:

@@ -33,6 +33,7 @@ class MarsCorrection(Transform):
     """
 
     allowed: ClassVar = {"mars": SWITCH, "mars_gamma": "[0, inf)"}
+    foreach = True
     shardable = True
 
     def __init__(self, mars: bool = False, mars_gamma: float = 0.0025, *, name: str = "") -> None:

@@ -33,6 +33,7 @@ class Momentum(Transform):
     """
 
     allowed: ClassVar = {"beta1": "[0, 1)" + OR_NONE, "dtype_momentum": FLOAT_DTYPE}
+    foreach = True
     shardable = True
 
     def __init__(
@@ -81,6 +82,7 @@ class HeavyBallMomentum(Transform):
     """
 
     allowed: ClassVar = {"betas": ("[0, 1)", "[0, 1)")}
+    foreach = True
     shardable = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.99), **options: Any) -> None:
@@ -119,8 +121,7 @@ class NesterovMomentum(HeavyBallMomentum):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the sum, a step ahead."""
-        s = super().__call__(update, batch)
+        s: Any = super().__call__(update, batch)
         if not batch.group["nesterov"]:
             return s
-        assert isinstance(s, Tensor)
         return Update(torch.add(update.value(), s, alpha=batch.group["betas"][0]), free=True)

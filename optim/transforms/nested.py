@@ -42,6 +42,7 @@ class Sequential(Transform):
         # the members' names are whole: this transform itself needs no prefix
         super().__init__(**merged_options(self.transforms))
         self.stacks = all(transform.stacks for transform in self.transforms)
+        self.foreach = all(transform.foreach for transform in self.transforms)
         self.shardable = all(transform.shardable for transform in self.transforms)
 
     def check(self, group: Group) -> None:
@@ -57,6 +58,10 @@ class Sequential(Transform):
     def new_shared_state(self, group: Group) -> State:
         """Return the statistics of a group that all transforms keep."""
         return merged_shared_state(self.transforms, group)
+
+    def kind(self, shape: torch.Size) -> Hashable:
+        """Return what decides in any of the transforms."""
+        return tuple(transform.kind(shape) for transform in self.transforms)
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Let every transform look at all gradients."""

@@ -53,6 +53,7 @@ class ScheduleFree(Transform):
         "weight_lr_power": "[0, inf)",
     }
     has_evaluation_point: ClassVar = True
+    foreach = True
     exact_state: ClassVar = ("z",)
 
     def __init__(

@@ -24,6 +24,7 @@ class DecoupledDecay(Transform):
     """
 
     allowed: ClassVar = {"weight_decay": "[0, inf)"}
+    foreach = True
     shardable = True
 
     def __init__(self, weight_decay: float = 0.01, *, name: str = "") -> None:
@@ -55,6 +56,7 @@ class CautiousDecay(Transform):
     """
 
     allowed: ClassVar = {"weight_decay": "[0, inf)", "cautious_weight_decay": SWITCH}
+    foreach = True
     shardable = True
 
     def __init__(self, weight_decay: float = 0.01, cautious_weight_decay: bool = True, *, name: str = "") -> None:
@@ -87,6 +89,7 @@ class AbsoluteDecay(Transform):
         "weight_decay_rate": "[0, inf)" + OR_NONE,
         "weight_decay_rate_lr_exponent": "(-inf, inf)" + OR_NONE,
     }
+    foreach = True
     shardable = True
 
     def __init__(

@@ -21,6 +21,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("case", rows)
 
 
+@pytest.fixture
+def steps_as_on_a_gpu(monkeypatch):
+    """Let optimizers take the path of a GPU on a CPU: all stacks of a kind in one batch."""
+    monkeypatch.setattr("optim.engine.stacking.launches_cost", lambda device: True)
+
+
 @pytest.fixture(autouse=True, scope="module")  # not of the session: other packages choose for themselves
 def _one_thread():
     before = torch.get_num_threads()

@@ -18,7 +18,7 @@ from tests.optim.cases import CASES, COMMON_RUNS
 from tests.optim.training import make_parameters, run, same
 
 FAMILY = [pytest.param(case, id=case.name) for case in CASES if issubclass(case.optimizer, Composable)]
-OF_THE_WHOLE = {"skip_nonfinite", "capturable", "compile_mode"}  # options of an optimizer, not of its groups
+OF_THE_WHOLE = {"skip_nonfinite", "capturable"}  # options of an optimizer, not of its groups
 
 
 @pytest.mark.parametrize("row", FAMILY)

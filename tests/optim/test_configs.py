@@ -98,7 +98,7 @@ def test_an_optimizers_config_trains_and_leaves_plain_values_in_the_checkpoint(f
     for key, value in load(file).items():
         assert (
             key.startswith("_")
-            or key in ("capturable", "compile_mode")
+            or key == "capturable"
             or saved[key] == (tuple(value) if isinstance(value, list) else value)
         )
 

@@ -23,8 +23,8 @@ def follow(case: OptimizerCase, trajectory: Trajectory, company: str) -> dict[in
     Args:
         case: whose optimizer.
         trajectory: to follow.
-        company: "together" in one optimizer, where shapes differ; "alone", each in its own; "stacked", each beside a
-            twin of the same shape, whose gradients are four times as large.
+        company: "together" in one optimizer, where shapes differ; "alone", each in its own; "stacked" and "as on a
+            GPU", each beside a twin of the same shape, whose gradients are four times as large.
     """
     start, gradients = inputs(trajectory.inputs)
     params = {name: nn.Parameter(torch.tensor(value, dtype=trajectory.dtype)) for name, value in start.items()}
@@ -33,7 +33,7 @@ def follow(case: OptimizerCase, trajectory: Trajectory, company: str) -> dict[in
     sets = [list(params.items())]
     if company == "alone":
         sets = [[item] for item in params.items()]
-    elif company == "stacked":
+    elif company != "together":
         sets = [[*params.items(), *((f"twin.{name}", twin) for name, twin in twins.items())]]
     optimizers = [case.factory(members, **options) for members in sets]
     differences = {}
@@ -50,8 +50,10 @@ def follow(case: OptimizerCase, trajectory: Trajectory, company: str) -> dict[in
 
 
 @pytest.mark.parametrize(("row", "trajectory"), ROWS)
-@pytest.mark.parametrize("company", ["together", "alone", "stacked"])
-def test_the_reference_trajectory_is_followed(row, trajectory, company):
+@pytest.mark.parametrize("company", ["together", "alone", "stacked", "as on a GPU"])
+def test_the_reference_trajectory_is_followed(row, trajectory, company, request):
+    if company == "as on a GPU":
+        request.getfixturevalue("steps_as_on_a_gpu")
     couplings = [reason for option, reason in row.couplings.items() if trajectory.hyper.get(option)]
     if couplings and company != "together":
         pytest.skip(couplings[0])

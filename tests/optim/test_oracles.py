@@ -31,6 +31,11 @@ ROWS_WITH_ORACLE = [
 ]
 
 
+COMPANY = pytest.mark.parametrize(
+    ("copies", "on"), [(1, "cpu"), (2, "cpu"), (2, "gpu")], ids=["alone", "stacked", "as on a GPU"]
+)
+
+
 def follow(row, options, copies, steps):
     """Compare a row's class with its slow form, on parameters of all shapes, each ``copies`` times."""
     params = [param for _ in range(copies) for param in make_parameters(torch.float64)]
@@ -53,16 +58,20 @@ def follow(row, options, copies, steps):
         np.testing.assert_allclose(param.detach().numpy(), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("copies", [1, 2], ids=["alone", "stacked"])
+@COMPANY
 @pytest.mark.parametrize(("row", "options"), RUNS)
-def test_the_slow_form_is_followed(row, options, copies):
+def test_the_slow_form_is_followed(row, options, copies, on, request):
+    if on == "gpu":
+        request.getfixturevalue("steps_as_on_a_gpu")
     follow(row, options, copies, STEPS)
 
 
-@pytest.mark.parametrize("copies", [1, 2], ids=["alone", "stacked"])
+@COMPANY
 @pytest.mark.parametrize("options", COMMON_RUNS, ids=lambda options: "-".join(f"{k}={v}" for k, v in options.items()))
 @pytest.mark.parametrize("row", ROWS_WITH_ORACLE)
-def test_every_common_option_composes_with_every_rule(row, options, copies):
+def test_every_common_option_composes_with_every_rule(row, options, copies, on, request):
+    if on == "gpu":
+        request.getfixturevalue("steps_as_on_a_gpu")
     known = row.factory(make_parameters()).defaults
     if not set(options) <= set(known):
         with pytest.raises(ValueError, match=f"{row.name} has no option (palm|beta2_scale|cautious_weight_decay)"):

@@ -11,7 +11,7 @@ from torch import nn
 
 import optim.scaled_adam as scaled_adam
 from optim import ParamBatch, ScaledAdam, Transform, Update, chain
-from optim.engine.stacking import STACK_BELOW_NUMEL
+from optim.engine import stacking
 from optim.transforms.clipping.by_median_norm import ClipByMedianNorm
 from tests.optim.training import make_gradient, make_parameters, run, same, values
 
@@ -144,7 +144,7 @@ def test_too_many_norms_that_are_not_finite_end_the_training():
 def test_stacks_do_the_same_as_parameters_one_by_one(monkeypatch):
     results = []
     for below in (0, 4096):
-        monkeypatch.setitem(STACK_BELOW_NUMEL, "cpu", below)
+        monkeypatch.setattr(stacking, "STACK_BELOW_NUMEL", below)
         params = [param for seed in range(3) for param in make_parameters(torch.float64, seed)]
         run(ScaledAdam(params, clipping_scale=0.9, clipping_update_period=5), params, range(14))
         results.append(values(params))

@@ -10,7 +10,7 @@ from torch import Tensor
 from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
 from optim.engine.options import did_you_mean
 from optim.engine.transform import Transform
-from optim.transforms.clipping.by_global_norm import limited_by, total_norm
+from optim.transforms.clipping.by_global_norm import gradient_norms, limited_by, total_norm
 from optim.transforms.clipping.functions import CLIPPERS, HEAVYBALL_NAMES
 from optim.transforms.mars import corrected_gradient
 
@@ -38,6 +38,8 @@ class Clipping(Transform):
         name: see `Transform`.
     """
 
+    foreach = True
+
     def __init__(self, how: str | Clipper | None, option: str, *, name: str = "") -> None:
         self.option, self.functions = option, dict[str, Clipper]()
         super().__init__(name=name, **{option: self._name_of(how)})
@@ -51,6 +53,7 @@ class Clipping(Transform):
         label = f"{named.__module__}.{named.__qualname__}"
         if self.functions.setdefault(label, how) is not how:
             raise ValueError(f"{self.option} was given two functions called {label}; give one of them another name")
+        self.foreach = False  # it gets the tensor of one parameter
         return label
 
     def check(self, group: Group) -> None:
@@ -75,7 +78,7 @@ class Clipping(Transform):
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Measure all gradients, if a group wants their common norm."""
         wanting = [group for group, _ in groups if group[self.prefix + self.option] == GLOBAL_NORM]
-        norms = [_norm(entry, group) for group, entries in groups for entry in entries] if wanting else []
+        norms = [norm for group, entries in groups for norm in _norms(group, entries)] if wanting else []
         for group in wanting if norms else ():
             # a tensor: `if norm > 1` would wait for the device
             group["shared_state"][self.prefix + "clip_factor"] = 1 / total_norm(norms).clamp(min=1.0)
@@ -103,12 +106,13 @@ class Clipping(Transform):
         return Update(torch.stack(limited) if batch.stacked else limited[0], free=True)
 
 
-def _norm(entry: ParamEntry, group: Group) -> Tensor:
-    gradient = entry.grad
-    if group.get("mars") and entry.state["step"] > 0:
-        wide = gradient.to(state_dtype(entry.param))
-        # the sign that `maximize` turns is kept in the previous gradient
-        previous = -entry.state["previous_grad"] if group["maximize"] else entry.state["previous_grad"]
-        gradient = corrected_gradient(wide, previous, group, entry.state["step"] + 1)
-    # dtype: the squares of float16 gradients overflow above 256
-    return torch.linalg.vector_norm(gradient, dtype=state_dtype(entry.param))
+def _norms(group: Group, entries: Sequence[ParamEntry]) -> Sequence[Tensor]:
+    """Return the norm of every gradient, after MARS."""
+    return gradient_norms(entries) if not group.get("mars") else [_corrected_norm(entry, group) for entry in entries]
+
+
+def _corrected_norm(entry: ParamEntry, group: Group) -> Tensor:
+    # the sign that `maximize` turns is kept in the previous gradient
+    previous = -entry.state["previous_grad"] if group["maximize"] else entry.state["previous_grad"]
+    wide = entry.grad.to(state_dtype(entry.param))
+    return torch.linalg.vector_norm(corrected_gradient(wide, previous, group, entry.state["step"] + 1))

@@ -28,6 +28,7 @@ class ClipByGlobalNorm(Transform):
     """
 
     allowed: ClassVar = {"global_norm_clip_threshold": "[0, inf)" + OR_NONE}
+    foreach = True
 
     def __init__(self, global_norm_clip_threshold: float | None = 1.0, *, name: str = "") -> None:
         super().__init__(name=name, global_norm_clip_threshold=global_norm_clip_threshold)
@@ -42,8 +43,7 @@ class ClipByGlobalNorm(Transform):
         entries = [entry for _, entries in groups for entry in entries]
         if not entries or not any(group[option] for group, _ in groups):
             return
-        # dtype: the squares of float16 gradients overflow above 256
-        norm = total_norm([torch.linalg.vector_norm(x.grad, dtype=state_dtype(x.param)) for x in entries])
+        norm = total_norm(gradient_norms(entries))
         for group, _ in groups:
             if group[option]:
                 # a tensor: `if norm > threshold` would wait for the device; a norm of zero gives inf, clamped to 1
@@ -61,9 +61,18 @@ class ClipByGlobalNorm(Transform):
 def limited_by(factor: Tensor, update: Update, batch: ParamBatch) -> Update:
     """Return the update times a factor of the whole group, and note it as a limit."""
     # parameters may be on other devices than the norm
-    own = batch.read(factor.to(batch.param))
+    own = batch.read(factor.to(batch.param.device, batch.param.dtype))
     batch.note_limit(own)
     return update.times(own)
+
+
+def gradient_norms(entries: Sequence[ParamEntry]) -> Sequence[Tensor]:
+    """Return the Euclidean norm of every gradient, by one call if they are alike."""
+    # dtype: the squares of float16 gradients overflow above 256
+    dtypes = [state_dtype(entry.param) for entry in entries]
+    if len({(entry.grad.dtype, entry.grad.device, dtype) for entry, dtype in zip(entries, dtypes, strict=True)}) == 1:
+        return torch._foreach_norm([entry.grad for entry in entries], 2, dtypes[0])
+    return [torch.linalg.vector_norm(entry.grad, dtype=dtype) for entry, dtype in zip(entries, dtypes, strict=True)]
 
 
 def total_norm(norms: Sequence[Tensor]) -> Tensor:

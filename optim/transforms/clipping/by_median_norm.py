@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
+from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update
 from optim.engine.options import OR_NONE, WHOLE
 from optim.engine.transform import Transform
+from optim.transforms.clipping.by_global_norm import gradient_norms
 
 EARLY_STEPS = (10, 20, 40)
 """Steps at which the threshold is estimated before a whole period has passed."""
@@ -46,6 +47,7 @@ class ClipByMedianNorm(Transform):
         "clipping_update_period": "[1, 100000]" + WHOLE,
         "scalar_lr_scale": "[0, inf)",
     }
+    foreach = True
 
     def __init__(
         self,
@@ -99,6 +101,8 @@ class ClipByMedianNorm(Transform):
 def _factor(group: Group, entries: Sequence[ParamEntry], shared: State) -> float | Tensor:
     """Store the norm of this step, and return the factor of the gradients."""
     step, period = entries[0].state["step"], group["clipping_update_period"]
+    if isinstance(step, Tensor):
+        return _captured_factor(step, group, entries, shared)
     if step == 0:
         return 1.0  # as in icefall, which has no state, and so no sizes, at its first step
     norm = _weighted_norm(entries, group["scalar_lr_scale"])
@@ -116,23 +120,37 @@ def _factor(group: Group, entries: Sequence[ParamEntry], shared: State) -> float
     return factor.item() if factor.device.type == "cpu" else factor
 
 
+def _captured_factor(step: Tensor, group: Group, entries: Sequence[ParamEntry], shared: State) -> Tensor:
+    """Do the same as `_factor`, with everything that depends on the step decided on the device."""
+    period, scale = group["clipping_update_period"], group["clipping_scale"]
+    norms, threshold = shared["recent_norms"], shared["clipping_threshold"]
+    norm = _weighted_norm(entries, group["scalar_lr_scale"])
+    newest = (torch.arange(period, device=norms.device) == step % period) & (step > 0)
+    norms.copy_(torch.where(newest, norm, norms))
+    _estimate(threshold, norms, scale, due=(step > 0) & (step % period == 0))
+    for end in (end for end in EARLY_STEPS if end < period):
+        _estimate(threshold, norms[1 : end + 1], 2 * scale, due=step == end)
+    factor = (threshold / (norm + 1e-20)).clamp(max=1.0).nan_to_num(nan=0.0)
+    return torch.where(step < min(*EARLY_STEPS, period), 1.0, factor)
+
+
 def _weighted_norm(entries: Sequence[ParamEntry], scalar_weight: float) -> Tensor:
     # steps are relative to a parameter's size, so its gradient counts in proportion to that size
-    norms = torch.stack([torch.linalg.vector_norm(x.grad, dtype=state_dtype(x.param)) for x in entries])
+    norms = torch.stack(list(gradient_norms(entries)))
     one = norms.new_full((1,), scalar_weight)
-    weights = torch.cat([one if x.param.numel() == 1 else x.state["param_rms"].view(1) for x in entries])
-    return torch.linalg.vector_norm(norms * weights)
+    weights = [one if x.param.numel() == 1 else x.state["param_rms"] for x in entries]
+    return torch.linalg.vector_norm(norms * torch._C._nn.flatten_dense_tensors(weights))
 
 
-def _estimate(threshold: Tensor, norms: Tensor, scale: float) -> None:
-    """Set the threshold from the median of norms, in place: it is saved with the group."""
+def _estimate(threshold: Tensor, norms: Tensor, scale: float, *, due: bool | Tensor = True) -> None:
+    """Set the threshold from the median of norms if it is due, in place: it is saved with the group."""
     count = len(norms)
     # sort and not median: icefall takes index 2 ⌊M/4⌋, and NaN and infinity sort last
     estimate = scale * norms.sort().values[min(count - 1, count // 4 * 2)]
-    if estimate.device.type == "cpu" and not torch.isfinite(estimate):
+    if due is True and estimate.device.type == "cpu" and not torch.isfinite(estimate):
         raise RuntimeError(
             f"about half of the last {count} gradient norms were not finite, so that no threshold of clipping can be "
             "estimated; resume from before it began with a lower learning rate, or look for what overflows in the "
             "model or its mixed precision"
         )
-    threshold.copy_(torch.where(torch.isfinite(estimate), estimate, threshold))
+    threshold.copy_(torch.where(torch.isfinite(estimate) & due, estimate, threshold))

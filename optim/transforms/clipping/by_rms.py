@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from optim.engine.batch import Group, ParamBatch, Update, at_least
 from optim.engine.options import OR_NONE, check_range
 from optim.engine.transform import Transform
@@ -24,6 +22,8 @@ class ClipByRms(Transform):
         Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, section 6.
     """
 
+    foreach = True
+
     def __init__(self, clip_threshold: float | None = 1.0, *, option: str = "clip_threshold", name: str = "") -> None:
         super().__init__(name=name, **{option: clip_threshold})
         self.option = option
@@ -41,5 +41,5 @@ class ClipByRms(Transform):
         factor = 1 / at_least(slice_rms(update, batch) / threshold, 1.0)
         # a parameter counts as limited if any of its slices is
         whole = slice_axes(batch) is None
-        batch.note_limit(factor if whole or not isinstance(factor, Tensor) else batch.minimum(factor))
+        batch.note_limit(factor if whole else batch.minimum(factor))  # type: ignore[arg-type]
         return times_slices(update, factor, batch)

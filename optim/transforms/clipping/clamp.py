@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import ClassVar
+
+import torch
+from torch import Tensor
 
 from optim.engine.batch import Group, ParamBatch, Update
 from optim.engine.options import check_range
@@ -22,6 +26,7 @@ class Clamp(Transform):
     """
 
     acts_after_step: ClassVar = True
+    foreach = True
 
     def __init__(
         self,
@@ -45,8 +50,18 @@ class Clamp(Transform):
         """Return the update unchanged."""
         return update
 
+    def kind(self, shape: torch.Size) -> Hashable:
+        """Return whether parameters may be left alone."""
+        return self.scalars_only and shape.numel() == 1
+
     def after_step(self, batch: ParamBatch) -> None:
         """Clamp the parameters if it is due."""
         # after the step: the parameter that the next forward pass reads is the one that must be bounded
-        if (batch.step - 1) % self.every == 0 and (batch.numel == 1 or not self.scalars_only):
-            batch.param.clamp_(-batch.group[self.option], batch.group[self.option])
+        if self.scalars_only and not batch.single_element:
+            return
+        limit, due = batch.group[self.option], (batch.step - 1) % self.every == 0
+        if isinstance(due, Tensor):
+            limit = torch.where(due, limit, torch.inf)
+        elif not due:
+            return
+        batch.param.clamp_(-limit, limit)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, constant, zero_per_axes, zeros
+from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, zero_per_axes, zeros
 from optim.engine.transform import Transform
 from optim.transforms.factored.plan import Axes
 
@@ -48,22 +48,12 @@ def over_moment(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: Scal
         # not lerp_, which takes infinity from infinity where a square overflows; rsqrt: no division per element
         moment = state["exp_avg_sq"].mul_(1 - weight).add_(square.add_(eps).mul_(weight))
         return Update(moment.rsqrt().mul_(grad), free=True)
-    row = _average(state["row"], square, cols, weight, eps)
-    col = _average(state["col"], square, rows, weight, eps)
-    total = row.sum(rows, keepdim=True) if rows else row
+    # the mean of no axes would be that of all
+    row = state["row"].lerp_((square.mean(cols, keepdim=True) if cols else square + 0.0).add_(eps), weight)
+    col = state["col"].lerp_((square.mean(rows, keepdim=True) if rows else square + 0.0).add_(eps), weight)
+    normalized = row / row.mean(rows, keepdim=True) if rows else row / row
     # two thin factors instead of their outer product; the squares are not needed again: their memory takes the update
-    update = torch.mul(grad, row.div(total).rsqrt_(), out=square).mul_(col.rsqrt())
-    # dividing by the sum of the rows instead of their mean leaves a number, which costs no pass over the elements
-    return Update(update, (row.numel() // total.numel()) ** -0.5, free=True)
-
-
-def _average(average: Tensor, square: Tensor, axes: Axes, weight: Scalar, eps: float) -> Tensor:
-    """Move an average towards eps plus the mean of the squares over some axes."""
-    # sum of no axes would be the sum of all
-    total = square.sum(axes, keepdim=True) if axes else square
-    # one call for eps + total/n: on a CPU the calls on rows and columns take longer than their arithmetic
-    mean = torch.add(constant(eps, total), total, alpha=total.numel() / square.numel())
-    return average.lerp_(mean, weight)
+    return Update(torch.mul(grad, normalized.rsqrt_(), out=square).mul_(col.rsqrt()), free=True)
 
 
 class FactoredMoments(Transform):
@@ -81,6 +71,7 @@ class FactoredMoments(Transform):
     """
 
     allowed: ClassVar = {"decay_rate": "(-inf, 0]", "eps": ("[0, inf)", "[0, inf)")}
+    foreach = True
 
     def __init__(self, decay_rate: float = -0.8, eps: tuple[float, float] = (1e-30, 1e-3), *, name: str = "") -> None:
         super().__init__(name=name, decay_rate=decay_rate, eps=eps)
@@ -93,7 +84,7 @@ class FactoredMoments(Transform):
         """Return the update over the root of its averaged square."""
         # w = 1 at the first step: the averages need no correction of their start at zero
         weight = batch.step ** batch.group["decay_rate"]
-        rows, cols = _last_two(len(batch.shape))
+        rows, cols = _last_two(2 if "row" in batch.state else 1)
         return over_moment(update.value(), batch.state, rows, cols, weight, batch.group["eps"][0])
 
 

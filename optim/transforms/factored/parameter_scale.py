@@ -26,6 +26,7 @@ class ParameterScale(Transform):
         Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, section 8.
     """
 
+    foreach = True
     allowed: ClassVar = {"epsilon2": "[0, inf)", "max_parameter_scale": "(0, inf)" + OR_NONE}
 
     def __init__(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from optim.engine.batch import ParamBatch, Scalar, Update
@@ -43,13 +42,13 @@ def slice_rms(x: Update | Tensor, batch: ParamBatch) -> Scalar:
     x = x.value() if isinstance(x, Update) else x
     if not axes:
         return x.abs()  # vector_norm with no axes would reduce over all of them
-    numel = torch.Size(batch.shape[axis] for axis in axes).numel()
-    return torch.linalg.vector_norm(x, dim=axes, keepdim=True).div_(max(1, numel) ** 0.5)
+    return x.square().mean(axes, keepdim=True).sqrt_()
 
 
 def times_slices(update: Update, factor: Scalar, batch: ParamBatch) -> Update:
     """Return an update multiplied by one number per slice, as `slice_rms` returns them."""
-    if slice_axes(batch) is None or not isinstance(factor, Tensor):
+    if slice_axes(batch) is None:
         return update.times(factor)
     # `rows` and not `scale`: a batch reads scale as one number per parameter
-    return update._replace(rows=factor if update.rows is None else update.rows * factor)
+    rows: Any = factor
+    return update._replace(rows=rows if update.rows is None else update.rows * rows)

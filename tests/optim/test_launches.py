@@ -1,0 +1,51 @@
+"""How much a step launches on a GPU, counted without one; docs/gpu.md has what the numbers meant in milliseconds."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import optim
+from tests.optim.dispatched import dispatched
+
+
+def muon_with_adamw(params):
+    """Return Muon for what is a matrix by its layer, and AdamW for the rest, as users combine them."""
+    matrices = [(name, param) for name, param in params if param.dim() >= 2 and param.shape[1] > 1]
+    others = [(name, param) for name, param in params if param.dim() < 2 or param.shape[1] == 1]
+    return optim.Combined([optim.Muon(matrices), optim.AdamW(others)])
+
+
+BUDGETS = [
+    (optim.AdamW, 1, 60),
+    (optim.LaProp, 1, 60),
+    (optim.ADOPT, 1, 60),
+    (optim.Lion, 1, 60),
+    (optim.RMSprop, 1, 60),
+    (optim.ScheduleFreeAdamW, 1, 60),
+    (optim.Eve, 1, 110),
+    (partial(optim.ScaledAdam, clipping_scale=2.0), 4, 280),
+    (optim.Adafactor, 1, 450),
+    (partial(optim.T5XAdafactor, lr=1e-3, factor_map="matrices"), 1, 500),
+    (optim.MaxFactor, 1, 550),
+    (optim.Cain, 12, 500),
+    (muon_with_adamw, 1, 1100),
+    (optim.LearnedGradient, 20, 3000),
+    (optim.SOAP, 2, 3000),
+    (optim.PSGDKron, 2, 3000),
+]
+
+
+def name_of(build):
+    return getattr(build, "func", build).__name__
+
+
+@pytest.mark.parametrize(("build", "period", "most"), [pytest.param(*row, id=name_of(row[0])) for row in BUDGETS])
+def test_a_step_launches_no_more_than_its_budget(build, period, most):
+    assert 0 < dispatched(build, period) <= most
+
+
+def test_a_step_that_takes_parameters_one_by_one_is_noticed(monkeypatch):
+    monkeypatch.setattr("optim.engine.stacking.launches_cost", lambda device: False)
+    assert dispatched(optim.Eve, 1) > 10 * 110
