@@ -34,7 +34,7 @@ PUBLISHED = "a run to its published WER"
 PARTS = {
     "training-an4-bf16": (4, PUBLISHED),
     "exactness-find_batch_size": (2, "whether what it proposes fits"),
-    "optimizers-zipformer_s": (4, "steps of ours and of others on the shapes of Zipformer S"),
+    "optimizers-zipformer_s": (5, "steps of ours and of others on the shapes of Zipformer S"),
     "training-seeds": (6, "three seeds one after another, and at a time"),
     "exactness-bf16": (6, "the same seed twice, SIGKILL and resumption; deterministic or not"),
     "training-phrases-bf16": (7, PUBLISHED),
