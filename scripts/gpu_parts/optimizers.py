@@ -16,7 +16,8 @@ from bench_steps import Candidate, Stage
 from gpu_parts.capture import captured, make_capturable, median_ms, num_kernels
 from gpu_parts.setting import Row, Setting, at_most, error_text, lacking, left_out, until_error
 
-# how many times fused AdamW an eager step may take, 0: nothing is asked; what has been measured least comes first
+# how many times fused AdamW an eager step may take, 0: nothing is asked; those of SOAP and PSGDKron are a fifth of what
+# they took at 30d78e0; what has been measured least comes first
 MOST_RATIOS = {
     **{"icefall_scaled_adam": 0, "ScaledAdam": 4, "icefall_eve": 0, "Eve": 2.5, "SOAP": 70, "PSGDKron": 80},
     **{"heavyball_adamw": 0, "AdamW": 2, "LaProp": 2, "ADOPT": 2, "Lion": 2, "RMSprop": 2, "ScheduleFreeAdamW": 2},
