@@ -1,9 +1,9 @@
 """Compare the Zipformer with its authors' package: times of forward and backward of a batch, in turns, and memory.
 
-    python scripts/bench_encoder.py [--encoder zipformer_s] [--utterances 8] [--seconds 10] [--eager] [--device cuda]
+    python scripts/bench_encoder.py [--encoder zipformer_s] [--utterances 8] [--seconds 10] [--eager]
 
 Medians over the repeats; memory is the peak of a process that does nothing else. The package is used where it is
-installed, else its wheel is downloaded, without its dependencies.
+installed, else its wheel is downloaded, without its dependencies. On a GPU: scripts/gpu_report.py --parts encoders.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ CONFIGS = Path(__file__).parents[1] / "configs" / "encoder"
 NUM_FEATURES, FRAMES_PER_S = 80, 100
 LATE = 20_000.0  # batches: nearly all that is scheduled has its last value
 NAMES = ("ours", "theirs")
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -85,27 +84,16 @@ def build(name: str, encoder: str, package: Path, eager: bool) -> nn.Module:
 def stepper(encoder: nn.Module, options: argparse.Namespace) -> Callable[[], Seconds]:
     """Return what makes and times one step on a batch without padding."""
     frames = round(options.seconds * FRAMES_PER_S)
-    features = torch.randn(options.utterances, frames, NUM_FEATURES, device=options.device)
-    num_frames = torch.full((options.utterances,), frames, device=options.device)
-    encoder.to(options.device)
-
-    def now() -> float:
-        if options.device != "cpu":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def forward() -> Tensor:
-        with torch.autocast(options.device, PRECISIONS[options.precision], enabled=options.precision != "fp32"):
-            encodings: Tensor = encoder(features, num_frames)[0]
-        return encodings.float().square().mean()
+    features = torch.randn(options.utterances, frames, NUM_FEATURES)
+    num_frames = torch.full((options.utterances,), frames)
 
     def step() -> Seconds:
         encoder.zero_grad()
-        cpu, start = time.process_time(), now()
-        loss = forward()
-        middle = now()
+        cpu, start = time.process_time(), time.perf_counter()
+        loss: Tensor = encoder(features, num_frames)[0].square().mean()
+        middle = time.perf_counter()
         loss.backward()
-        return Seconds(middle - start, now() - middle, time.process_time() - cpu)
+        return Seconds(middle - start, time.perf_counter() - middle, time.process_time() - cpu)
 
     return step
 
@@ -122,8 +110,6 @@ def measure_memory(options: argparse.Namespace, package: Path) -> int:
     step = stepper(build(options.alone, options.encoder, package, options.eager), options)
     for _ in range(3):
         step()
-    if options.device != "cpu":
-        return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -137,16 +123,12 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each utterance")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32")
     parser.add_argument("--eager", action="store_true", help="do not compile the activations of the package")
     parser.add_argument("--alone", choices=NAMES, help="print the peak memory of one of the two, in bytes, and leave")
     options = parser.parse_args(arguments)
     for name in ("utterances", "seconds", "repeats", "threads"):
         if getattr(options, name) <= 0:
             parser.error(f"--{name} must be positive, given {getattr(options, name)}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: there is no GPU that torch can use")
     return options
 
 
@@ -168,7 +150,7 @@ def main() -> int:
                 seconds = step()
                 if turn:  # the first compiles, and warms up
                     seen[name].append(seconds)
-    print(f"{options.encoder}, {options.utterances} x {options.seconds} s, {options.device}, {options.precision}")
+    print(f"{options.encoder}, {options.utterances} x {options.seconds} s")
     print("        forward s  backward s  total s  CPU s  audio s/s  peak GB")
     for name in NAMES:
         columns = [[getattr(s, kind) for s in seen[name]] for kind in ("forward", "backward", "total", "cpu")]

@@ -70,7 +70,7 @@ ROWS = (
     ),
     Row("MaxFactor", "optim", "MaxFactor", max_ratio=2.3, max_state_bytes=0.12),
     Row("Eve", "optim", "Eve", max_ratio=1.8),
-    Row("Cain", "optim", "Cain", max_ratio=5),
+    Row("Cain", "optim", "Cain", period=12, max_ratio=5),  # fits one axis of each tensor, in turns
     Row("ScaledAdam", "optim", "ScaledAdam", {"clipping_scale": 2.0}, period=4, max_ratio=2.8),
     Row("LearnedGradient", "optim", "LearnedGradient", period=10, max_ratio=35),
     Row("AdamW", "optim", "AdamW", max_ratio=1.1),

@@ -1,10 +1,11 @@
 """Everything that only a GPU can show, in one command; each part is a process of its own.
 
-    python scripts/gpu_report.py --out DIR [--parts correct,optimizers] [--data FOLDER] [--small --device cpu] [--again]
+    python scripts/gpu_report.py --out DIR [--parts correct,training-an4-bf16] [--data FOLDER] [--again]
 
-Writes ``DIR/<part>.json``, row by row, and ``DIR/report.md``. A part that is complete for this commit, device and size
-is kept, unless --again is given; the others are run. Nothing is downloaded: corpora are spoken on the spot, or read
-from archives in --data. Exits with 1 if a goal is missed or a part does not end.
+Writes ``DIR/<part>.json``, row by row, and ``DIR/report.md``: a part that is cut off leaves the rows that it has. One
+that is complete for this commit, device and size is kept, unless --again is given; the others are run. Nothing is
+downloaded: corpora are spoken on the spot, or read from archives in --data. Exits with 1 if a goal is missed or a part
+does not end. --small --device cpu shows on any machine that everything works.
 """
 
 from __future__ import annotations
@@ -28,7 +29,27 @@ from command_line import listed  # noqa: E402
 from gpu_parts.results import UNSEEN, PartFile, circumstances, write_report  # noqa: E402
 from gpu_parts.setting import Setting  # noqa: E402
 
-PARTS = ("correct", "optimizers", "encoders", "training", "exactness", "distributed")
+PUBLISHED = "a run to its published WER"
+# rough minutes on an H200, and what is shown; they are run in this order: first what has been measured least
+PARTS = {
+    "training-an4-bf16": (4, PUBLISHED),
+    "exactness-find_batch_size": (2, "whether what it proposes fits"),
+    "optimizers-zipformer_s": (5, "steps of ours and of others on the shapes of Zipformer S"),
+    "training-seeds": (6, "three seeds one after another, and at a time"),
+    "exactness-bf16": (6, "the same seed twice, SIGKILL and resumption; deterministic or not"),
+    "training-phrases-bf16": (7, PUBLISHED),
+    "encoders-zipformer": (7, "S, M, L with 8, 32 and 96 x 10 s beside the authors' package"),
+    "correct-models": (1, "encoders, losses and streams, to those of a CPU"),
+    "correct-optimizers": (5, "trajectories, bf16 parameters, captured steps, waits for the device"),
+    "distributed": (1, "gloo, NCCL and DDP, on two GPUs if there are two"),
+    "optimizers-zipformer_m": (7, "as for S"),
+    "optimizers-zipformer_l": (8, "as for S"),
+    "encoders-layered": (5, "transformer and conformer with 8, 32 and 96 x 10 s, torchaudio's"),
+    **{f"training-{corpus}-fp16": (minutes, PUBLISHED) for corpus, minutes in (("an4", 4), ("phrases", 7))},
+    **{f"training-{corpus}-{bits}": (2, PUBLISHED) for corpus in ("fsdd", "digits") for bits in ("bf16", "fp16")},
+    "training-loader": (2, "how long updates wait for 4 and 12 workers"),
+    "exactness-fp32": (6, "as for bf16"),
+}
 MOST_SECONDS = 480  # of a part; it begins nothing new after seven minutes
 
 
@@ -40,10 +61,11 @@ def key_of(setting_words: argparse.Namespace, about: dict[str, object]) -> dict[
 def run_alone(options: argparse.Namespace) -> None:
     """Run one part in this process."""
     part, about = options.alone, circumstances(options.device)
-    module, file = importlib.import_module(f"gpu_parts.{part}"), PartFile(options.out, part)
+    name, _, what = part.partition("-")
+    module, file = importlib.import_module(f"gpu_parts.{name}"), PartFile(options.out, part)
     with tempfile.TemporaryDirectory(prefix=f"gpu-{part}-", ignore_cleanup_errors=True) as work:
         setting = Setting(options.device, options.small, Path(work), options.data)
-        for row in file.write(key_of(options, about), about, module.rows(setting)):
+        for row in file.write(key_of(options, about), about, module.rows(setting, what)):
             mark = {True: "ok", False: "NO", None: "  "}[row.met]
             print(f"{mark} {row.check}: {row.value}{f' (goal: {row.goal})' if row.goal else ''}", flush=True)
 
@@ -72,17 +94,25 @@ def run_part(part: str, options: argparse.Namespace, key: dict[str, object]) -> 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    listing = "\n".join(f"  {part:25} {minutes} min  {shows}" for part, (minutes, shows) in PARTS.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f"parts, in their order:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    groups = tuple(dict.fromkeys(part.partition("-")[0] for part in PARTS))
     parser.add_argument("--out", type=Path, required=True, help="folder of the report")
-    parser.add_argument("--parts", default=",".join(PARTS), help="with commas (default: %(default)s)")
+    parser.add_argument(
+        "--parts", default=",".join(groups), help="or the beginnings of their names (default: %(default)s)"
+    )
     parser.add_argument("--data", type=Path, help="folder with fsdd_flac.tar and an4_feats.tar")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="show only that everything works, in minutes on a CPU")
     parser.add_argument("--again", action="store_true", help="run parts that are complete, too")
     parser.add_argument("--alone", choices=PARTS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    chosen = listed(parser, options.parts, PARTS)
-    options.parts = [part for part in PARTS if part in chosen]
+    chosen = listed(parser, options.parts, (*groups, *PARTS))
+    options.parts = [part for part in PARTS if chosen & {part, part.partition("-")[0]}]
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU here; to see that everything works: --small --device cpu")
     if options.device == "cpu" and not options.small:
@@ -106,8 +136,10 @@ def main() -> int:
         if PartFile(options.out, part).is_done(key) and not options.again:
             print(f"== {part}: complete for {key['commit']}; --again runs it anew")
             continue
-        run_part(part, options, key)
-        write_report(options.out, PARTS)
+        try:
+            run_part(part, options, key)
+        finally:
+            write_report(options.out, PARTS)
     missed = write_report(options.out, PARTS)
     unseen = sum(check.endswith(UNSEEN) for check in missed)
     said = f"{len(missed)} goals missed{f', {unseen} of them not measured' if unseen else ''}"

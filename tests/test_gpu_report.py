@@ -32,7 +32,14 @@ def setting(script, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["correct", "optimizers", "encoders", "training", "exactness", "distributed"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("correct-models", "correct-optimizers", "optimizers-zipformer_s", "encoders-zipformer", "encoders-layered"),
+        *("training-digits-bf16", "training-seeds", "training-loader"),
+        *("exactness-bf16", "exactness-find_batch_size", "distributed"),
+    ],
+)
 def test_each_part_meets_its_goals_in_small_on_a_cpu(tmp_path, part):
     printed = run("--out", str(tmp_path), "--small", "--device", "cpu", "--parts", part)
     found = json.loads((tmp_path / f"{part}.json").read_text())
@@ -79,7 +86,7 @@ def test_a_missing_package_is_named_with_what_installs_it(script, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--parts", "corect"), "no corect; there are correct, optimizers"),
+        (("--parts", "corect"), "no corect; there are"),
         (("--device", "cpu"), "on a CPU there is only the small form; add --small"),
         (("--data", "nowhere", "--small", "--device", "cpu"), "--data: nowhere is no folder"),
     ],
@@ -144,19 +151,84 @@ def test_what_there_is_no_time_for_is_not_begun_and_counts_as_missed(script, tmp
     assert row.goal
 
 
-@pytest.mark.parametrize("name", ["Cain", "ScaledAdam"])
-def test_an_optimizer_that_cannot_be_captured_is_held_to_its_goal_by_eager_steps(script, setting, monkeypatch, name):
+PEERS = """
+import torch
+
+class Raising(torch.optim.SGD):
+    def step(self):
+        raise KeyError("capturable")
+
+class Dropping(torch.optim.SGD):
+    def step(self):
+        assert all(param.grad is not None for param in self.param_groups[0]["params"])
+        super().step()
+        self.zero_grad(set_to_none=True)
+"""
+
+
+@pytest.fixture
+def contests(script, setting, tmp_path, monkeypatch):
+    """Return what times some optimizers, of which two are other people's: one raises, one takes gradients away."""
+    optimizers, bench = script("gpu_parts.optimizers"), script("bench_rows")
+    (tmp_path / "peers_of_a_test.py").write_text(PEERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    peers = [bench.Row(name, "peers_of_a_test", name) for name in ("Raising", "Dropping")]
+    monkeypatch.setattr(optimizers, "ROWS", (*bench.ROWS, *peers))
+
+    def timed(**most_ratios: float) -> dict:
+        monkeypatch.setattr(optimizers, "MOST_RATIOS", most_ratios)
+        return {row.check.split(": ")[1]: row for row in optimizers.rows(setting, "zipformer_s")}
+
+    return timed
+
+
+def test_a_peer_that_raises_is_a_row_and_one_that_drops_gradients_is_timed_with_them(contests):
+    rows = contests(Raising=0, Dropping=0, Eve=0)
+    assert list(rows) == ["torch_adamw_fused", "Raising", "Dropping", "Eve"]
+    assert (rows["Raising"].value, rows["Raising"].met) == ("KeyError: 'capturable'", None)
+    for name in ("Dropping", "Eve"):
+        assert " × torch_adamw_fused" in rows[name].value
+    assert "; captured " in rows["Eve"].value
+
+
+def test_eager_steps_are_held_to_their_goals_on_a_gpu_whether_or_not_they_can_be_captured(
+    script, setting, contests, monkeypatch
+):
     optimizers = script("gpu_parts.optimizers")
-    (contestant,) = [row for row in optimizers.ROWS if row.name == name]
-    stage = optimizers.Stage([("encoder.weight", (4, 4)), ("encoder.bias", (4,))], "cpu", seed=0)
     monkeypatch.setattr(type(setting), "on_gpu", True)
-    monkeypatch.setattr(optimizers, "num_kernels", lambda step: (7, 1.0))
-    units = dict.fromkeys(("eager", "captured"), ("1 ms", 1e9))
-    row, milliseconds = optimizers._row(contestant, stage, setting, "captured", 1, "tiny", units)
-    assert "eager as it cannot be captured" in row.value
-    assert (row.goal, row.met, row.measured) == ("at most 3 × torch_adamw_fused", True, True)
-    assert milliseconds is not None
-    assert milliseconds > 0
+    monkeypatch.setattr(optimizers, "num_kernels", lambda step: (step(), (7, 1.0))[1])
+    monkeypatch.setattr(optimizers, "captured", lambda step, device: 1 / 0)
+    rows = contests(Eve=1e9, SOAP=1e-9, Raising=0)
+    goals = {"Eve": True, "SOAP": False, "time of ScaledAdam, of icefall_scaled_adam": False}
+    assert {name: row.met for name, row in rows.items() if row.goal} == goals
+    assert "7 kernels" in rows["SOAP"].value
+    assert "; not captured: ZeroDivisionError" in rows["Eve"].value
+
+
+def test_an_optimizer_of_ours_that_raises_is_a_missed_goal(script, contests, monkeypatch):
+    monkeypatch.setattr(script("gpu_parts.optimizers").Candidate, "warm_up", lambda self: 1 / 0)
+    rows = contests(Eve=0, Dropping=0)
+    assert (rows["Eve"].met, rows["Dropping"].met) == (False, None)
+
+
+def test_encoders_are_timed_with_each_number_of_utterances(script, setting):
+    encoders = script("gpu_parts.encoders")
+    *measured, compiled = encoders._encoder(setting, "transformer_xxs", "bf16", 1e12)
+    names = [f"transformer_xxs, bf16, {size} utterances" for size in encoders.SMALL_UTTERANCES]
+    assert [row.check for row in measured] == names
+    assert all(" audio s/s" in row.value for row in measured)
+    assert not compiled.measured
+    assert encoders.UTTERANCES == (8, 32, 96)
+
+
+def test_parts_are_listed_and_chosen_by_the_beginnings_of_their_names(script, tmp_path):
+    report = script("gpu_report")
+    small = ("--out", str(tmp_path), "--small", "--device", "cpu")
+    assert report.parsed(small).parts == list(report.PARTS)
+    chosen = report.parsed((*small, "--parts", "exactness,training-seeds")).parts
+    assert chosen == [part for part in report.PARTS if part.startswith("exactness") or part == "training-seeds"]
+    printed = run("--help")
+    assert all(part in printed for part in report.PARTS)
 
 
 def is_running(pid: str) -> bool:
@@ -197,4 +269,6 @@ def test_the_runs_of_a_part_end_with_it(script, tmp_path, monkeypatch):
 
 
 def test_parts_begin_nothing_new_some_time_before_they_are_ended_within_eight_minutes(script):
-    assert 60 * script("gpu_parts.setting").MINUTES < script("gpu_report").MOST_SECONDS <= 480
+    report = script("gpu_report")
+    assert 60 * script("gpu_parts.setting").MINUTES < report.MOST_SECONDS <= 480
+    assert all(60 * minutes <= report.MOST_SECONDS for minutes, _ in report.PARTS.values())

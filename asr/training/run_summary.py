@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,11 @@ def peak_memory_mb() -> dict[str, float]:
 
 def provenance() -> dict[str, Any]:
     """Return what produced a result: versions, machine, command line, git commit."""
+    # a run whose logger is not wandb does not need it installed; the first that Python finds is the one that it imports
+    installed = {name: [found.version for found in distributions(name=name)] for name in PACKAGES}
     return {
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": {name: versions[0] for name, versions in installed.items() if versions},
         "machine": platform.processor() or platform.machine(),
         "command": sys.argv,
         "commit": _commit(),

@@ -19,21 +19,23 @@ COMPANIES = ("together", "alone", "stacked")
 FRAMES, NUM_FEATURES = (240, 180, 90), 16
 
 
-def rows(setting: Setting) -> Iterator[Row]:
-    """Yield all checks."""
+def rows(setting: Setting, of: str) -> Iterator[Row]:
+    """Yield all checks of ``optimizers`` or of ``models``."""
     for package in ("pytest", "hypothesis"):
         if why := lacking(package):
             yield left_out("everything: the arrays of the tests are read by them", why, "as on a CPU")
             return
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    if of == "models":
+        for case in _of_tests("models.encoders").CASES:
+            yield from until_error(case.name, encoders(case, setting), setting)
+        yield from until_error("losses", losses(setting), setting)
+        yield from until_error("streams", streams(setting), setting)
+        return
     for case in _of_tests("optim.test_golden").REFERENCED:
         yield from until_error(f"{case.name}: 32-bit trajectory", trajectory(case, setting), setting)
     for case in _of_tests("optim.cases").CASES:
         yield from until_error(f"{case.name}: steps", optimizer_steps(case, setting), setting)
-    for case in _of_tests("models.encoders").CASES:
-        yield from until_error(case.name, encoders(case, setting), setting)
-    yield from until_error("losses", losses(setting), setting)
-    yield from until_error("streams", streams(setting), setting)
 
 
 def _of_tests(module: str) -> Any:

@@ -12,28 +12,30 @@ import torch
 from compare_ranks import LIMIT, largest_difference
 
 from gpu_parts.ranks import trained
-from gpu_parts.runs import TINY, train, trainer_words
-from gpu_parts.setting import Row, Setting, at_most, lacking, left_out
+from gpu_parts.runs import TINY, last_checkpoint, train, trainer_words
+from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, until_error
 
 ROOT = Path(__file__).parents[2]
 RANKS = Path(__file__).with_name("ranks.py")
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: Setting, _: str) -> Iterator[Row]:
     """Yield all checks."""
     alone = trained(setting.device, rank=0, world_size=1)
-    cases = [("gloo", 2)] + ([("nccl", 1)] if setting.on_gpu else [])
+    num_gpus = min(2, torch.cuda.device_count())
+    cases = [("gloo", 2)] + ([("nccl", num_gpus)] if setting.on_gpu else [])
     for backend, num in cases:
         file = setting.work / f"{backend}.pt"
         command = [*torchrun(num), str(RANKS), setting.device, backend, str(file)]
         paths = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
-        check = f"{num} process(es), {backend}, one device, started by torchrun: weights, to those of one process"
+        devices = f"{num_gpus} GPU(s)" if backend == "nccl" else "one device"
+        check = f"{num} process(es), {backend}, {devices}, started by torchrun: weights, to those of one process"
         if done.returncode:
             yield Row(check, (done.stderr.strip().splitlines() or ["no output"])[-1][:300], "equal", met=False)
             continue
         yield at_most(check, largest_difference(alone, torch.load(file, weights_only=True)), LIMIT)
-    yield from _runs(setting)
+    yield from until_error("asr-train with ranks", _runs(setting, num_gpus if setting.on_gpu else 2), setting)
 
 
 def torchrun(num: int) -> list[str]:
@@ -42,29 +44,16 @@ def torchrun(num: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={num}", *rendezvous]
 
 
-def _runs(setting: Setting) -> Iterator[Row]:
-    """Yield whether asr-train with ranks makes the updates of a run without."""
+def _runs(setting: Setting, num: int) -> Iterator[Row]:
+    """Yield whether asr-train with ranks makes the updates of a run without, that accumulates as many micro-batches."""
     if why := lacking("espeakng_loader"):
         yield left_out("asr-train: the corpus is spoken on the spot", why, "as one process")
         return
     length = ("trainer.max_steps=6", "trainer.val_check_interval=6", "data.batch.max_duration_s=10")
     words = (*TINY, *trainer_words(setting), *length, "trainer.precision=32-true")
-    # one GPU takes one rank of asr-train; on a CPU two ranks do what one does that accumulates
-    num, accumulated = (1, ()) if setting.on_gpu else (2, ("trainer.accumulate_grad_batches=2",))
-    train(setting.work, *words, *accumulated, "run_dir=alone")
-    ranks = ("trainer.strategy=ddp", f"trainer.devices={num}", "trainer.num_nodes=1")
-    train(
-        setting.work,
-        *words,
-        *(f"+{word}" if "strategy" in word else word for word in ranks),
-        "run_dir=ranks",
-        launcher=torchrun(num),
-    )
-    weights = [
-        torch.load(setting.work / name / "checkpoints" / "last.ckpt", weights_only=True, map_location="cpu")[
-            "state_dict"
-        ]
-        for name in ("alone", "ranks")
-    ]
+    train(setting.work, *words, f"trainer.accumulate_grad_batches={num}", "run_dir=alone")
+    ranks = ("+trainer.strategy=ddp", f"trainer.devices={num}", "trainer.num_nodes=1", "run_dir=ranks")
+    train(setting.work, *words, *ranks, launcher=torchrun(num))
+    weights = [last_checkpoint(setting.work / name)["state_dict"] for name in ("alone", "ranks")]
     check = f"asr-train with {num} rank(s) of DDP under torchrun: weights, to those of one process"
     yield at_most(check, largest_difference(*weights), LIMIT)

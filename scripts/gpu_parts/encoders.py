@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,28 +18,27 @@ from asr.training.compiled_encoder import check_compiler, compile_layers
 from gpu_parts.capture import median_ms, num_kernels
 from gpu_parts.setting import Row, Setting, lacking, left_out, until_error
 
-NAMES = ("transformer_12x512", "conformer_12x512", "zipformer_s", "zipformer_m", "zipformer_l")
-SMALL_NAMES = ("transformer_xxs", "conformer_xs", "zipformer_xs")
-UTTERANCES, SECONDS = 8, 10.0
+NAMES = {
+    "zipformer": ("zipformer_s", "zipformer_m", "zipformer_l"),
+    "layered": ("transformer_12x512", "conformer_12x512"),
+}
+SMALL_NAMES = {"zipformer": ("zipformer_xs",), "layered": ("transformer_xxs", "conformer_xs")}
+UTTERANCES, SMALL_UTTERANCES, SECONDS = (8, 32, 96), (1, 2), 10.0
 MOST_OF_AUTHORS = 0.7
-PRECISIONS = {"fp32, TF32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Zipformers have been measured least in 16 bits
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32, TF32": torch.float32}
 
 
-def rows(setting: Setting) -> Iterator[Row]:
-    """Yield a row for each encoder and precision."""
+def rows(setting: Setting, family: str) -> Iterator[Row]:
+    """Yield a row for each encoder of ``NAMES``, precision and number of utterances."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    precisions = {"bf16": torch.bfloat16} if setting.small else PRECISIONS
-    peaks = {name: _peak_flops(setting, dtype) for name, dtype in precisions.items()}
-    for name, peak in peaks.items():
-        yield Row(f"matrix products, {name}", f"{peak / 1e12:.3g} TFLOP/s")
-    for name in SMALL_NAMES if setting.small else NAMES:
-        for precision, dtype in precisions.items():
-            measured = _ours(setting, name, precision, dtype, peaks[precision])
-            yield from until_error(f"{name}, {precision}", measured, setting)
-    if why := lacking("torchaudio"):
-        yield left_out("torchaudio's Conformer", why)
-    else:
-        yield _torchaudio(setting, "bf16")
+    for precision in ("bf16",) if setting.small else PRECISIONS:
+        peak = _peak_flops(setting, PRECISIONS[precision])
+        yield Row(f"matrix products, {precision}", f"{peak / 1e12:.3g} TFLOP/s")
+        for name in (SMALL_NAMES if setting.small else NAMES)[family]:
+            yield from until_error(f"{name}, {precision}", _encoder(setting, name, precision, peak), setting)
+    if family == "layered":
+        yield from until_error("torchaudio's Conformer", _torchaudio(setting, "bf16"), setting, "")
 
 
 class Measured:
@@ -49,16 +47,18 @@ class Measured:
     Args:
         encoder: in training mode.
         setting: of the report.
-        dtype: of autocast; float32: none.
+        precision: of ``PRECISIONS``.
         size: utterances of ``SECONDS``.
     """
 
-    def __init__(self, encoder: nn.Module, setting: Setting, dtype: torch.dtype, size: int) -> None:
+    def __init__(self, encoder: nn.Module, setting: Setting, precision: str, size: int) -> None:
         seconds = 2.0 if setting.small else SECONDS
-        frames, device = round(seconds * FRAMES_PER_S), setting.device
+        frames, device, dtype = round(seconds * FRAMES_PER_S), setting.device, PRECISIONS[precision]
+        encoder.to(device).zero_grad()
+        own = sum(tensor.nbytes for tensor in (*encoder.parameters(), *encoder.buffers()))
+        others = torch.cuda.memory_allocated() - own if setting.on_gpu else 0  # other encoders are on the GPU, too
         features = torch.randn(size, frames, NUM_FEATURES, device=device)
         num_frames = torch.full((size,), frames, device=device)
-        encoder.to(device)
 
         def step() -> None:
             encoder.zero_grad()
@@ -72,7 +72,7 @@ class Measured:
         if setting.on_gpu:
             torch.cuda.reset_peak_memory_stats()
         self.ms = median_ms(step, device, 3 if setting.small else 10)
-        self.gigabytes = torch.cuda.max_memory_allocated() / 1e9 if setting.on_gpu else 0.0
+        self.gigabytes = (torch.cuda.max_memory_allocated() - others) / 1e9 if setting.on_gpu else 0.0
         self.audio_s_per_s = 1e3 * size * seconds / self.ms
 
     def text(self) -> str:
@@ -81,46 +81,47 @@ class Measured:
         return f"{self.audio_s_per_s:,.0f} audio s/s, {self.ms:.3g} ms{memory}"
 
 
-def _ours(setting: Setting, name: str, precision: str, dtype: torch.dtype, peak: float) -> Iterator[Row]:
-    size = 2 if setting.small else UTTERANCES
-    encoder = build_ours(name).train()
-    found = Measured(encoder, setting, dtype, size)
-    with FlopCounterMode(display=False) as counter:
-        found.step()
-    use = counter.get_total_flops() / (1e-3 * found.ms) / peak
-    launches = ""
-    if setting.on_gpu:
-        kernels, busy = num_kernels(found.step)
-        launches = f", {kernels} kernels that fill {busy:.0%} of the time"
-    yield Row(f"{name}, {precision}, {size} utterances", f"{found.text()}, {use:.1%} of matrix products{launches}")
-    if setting.on_gpu and precision == "bf16":
-        yield _largest(setting, name, dtype)
+def _encoder(setting: Setting, name: str, precision: str, peak: float) -> Iterator[Row]:
+    """Yield ours with each number of utterances, the authors' package with them, and what ours can do beyond that."""
+    encoder, found = build_ours(name).train(), dict[int, Measured]()
+    for size in SMALL_UTTERANCES if setting.small else UTTERANCES:
+        ours = found[size] = Measured(encoder, setting, precision, size)
+        with FlopCounterMode(display=False) as counter:
+            ours.step()
+        use = counter.get_total_flops() / (1e-3 * ours.ms) / peak
+        launches = ""
+        if setting.on_gpu:
+            kernels, busy = num_kernels(ours.step)
+            launches = f", {kernels} kernels that fill {busy:.0%} of the time"
+        yield Row(f"{name}, {precision}, {size} utterances", f"{ours.text()}, {use:.1%} of matrix products{launches}")
     if name.startswith("zipformer") and precision != "fp16":
-        yield _beside_authors(setting, name, precision, dtype, size, found)
-    elif isinstance(encoder, LayeredEncoder) and precision == "bf16":
-        yield _compiled(setting, encoder, name, dtype, size)
+        goal = f"at most {MOST_OF_AUTHORS:g} of time and memory" if setting.on_gpu else ""
+        check = f"{name}, {precision}, authors' package"
+        yield from until_error(check, _authors(setting, name, precision, found, check, goal), setting, goal)
+    if precision == "bf16" and isinstance(encoder, LayeredEncoder):
+        check = f"{name}, bf16, {size} utterances, trainer.compile=true"
+        yield from until_error(check, _compiled(setting, encoder, size, check), setting, "")
+    if precision == "bf16" and setting.on_gpu:
+        yield _largest(setting, name)
 
 
-def _compiled(setting: Setting, encoder: LayeredEncoder, name: str, dtype: torch.dtype, size: int) -> Row:
-    check = f"{name}, bf16, {size} utterances, trainer.compile=true"
+def _compiled(setting: Setting, encoder: LayeredEncoder, size: int, check: str) -> Iterator[Row]:
     if setting.small:
-        return left_out(check, "the compiler takes minutes on a CPU")
-    try:
-        check_compiler(on_cpu=not setting.on_gpu)
-        compile_layers(encoder)
-        return Row(check, Measured(encoder, setting, dtype, size).text())
-    except Exception as error:  # each of the compilers has errors of its own
-        return left_out(check, f"{type(error).__name__}: {str(error).splitlines()[0][:160]}")
+        yield left_out(check, "the compiler takes minutes on a CPU")
+        return
+    check_compiler(on_cpu=not setting.on_gpu)
+    compile_layers(encoder)
+    yield Row(check, Measured(encoder, setting, "bf16", size).text())
 
 
-def _largest(setting: Setting, name: str, dtype: torch.dtype) -> Row:
+def _largest(setting: Setting, name: str) -> Row:
     """Double the utterances until memory ends; return the speed of the largest batch that fits."""
-    size, best = UTTERANCES, None
+    size, best = UTTERANCES[-1], (0, "none fits")
     while size <= 4096:
         gc.collect()
         torch.cuda.empty_cache()
         try:
-            best = size, Measured(build_ours(name).train(), setting, dtype, size).text()
+            best = size, Measured(build_ours(name).train(), setting, "bf16", size).text()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -128,24 +129,31 @@ def _largest(setting: Setting, name: str, dtype: torch.dtype) -> Row:
         size *= 2
     gc.collect()
     torch.cuda.empty_cache()
-    number, text = best or (0, "none fits")
-    return Row(f"{name}, bf16, the largest power of two that fits: {number} utterances", text)
+    return Row(
+        f"{name}, bf16, the largest batch that fits, doubled from {UTTERANCES[-1]}: {best[0]} utterances", best[1]
+    )
 
 
-def _beside_authors(setting: Setting, name: str, precision: str, dtype: torch.dtype, size: int, ours: Measured) -> Row:
-    check = f"{name}, {precision}, {size} utterances, authors' package"
-    goal = f"at most {MOST_OF_AUTHORS:g} of time and memory" if setting.on_gpu else ""
+def _authors(
+    setting: Setting, name: str, precision: str, ours: Mapping[int, Measured], check: str, goal: str
+) -> Iterator[Row]:
     if why := lacking("zipformer"):
-        return left_out(check, why, goal)
-    theirs = Reference(load(find_package(Path(setting.work)), compiled=setting.on_gpu), preset(name), causal=False)
+        yield left_out(check, why, goal)
+        return
+    theirs = Reference(load(find_package(setting.work), compiled=setting.on_gpu), preset(name), causal=False)
     theirs.train().set_time(LATE)
-    found = Measured(theirs, setting, dtype, size)
-    time, memory = ours.ms / found.ms, ours.gigabytes / found.gigabytes if found.gigabytes else 0.0
-    value = f"{found.text()}; ours takes {time:.2f} of its time, {memory:.2f} of its memory"
-    return Row(check, value, goal, max(time, memory) <= MOST_OF_AUTHORS if goal else None)
+    for size, our in ours.items():
+        found = Measured(theirs, setting, precision, size)
+        time, memory = our.ms / found.ms, our.gigabytes / found.gigabytes if found.gigabytes else 0.0
+        value = f"{found.text()}; ours takes {time:.2f} of its time, {memory:.2f} of its memory"
+        met = max(time, memory) <= MOST_OF_AUTHORS if goal else None
+        yield Row(f"{check}, {size} utterances", value, goal, met)
 
 
-def _torchaudio(setting: Setting, precision: str) -> Row:
+def _torchaudio(setting: Setting, precision: str) -> Iterator[Row]:
+    if why := lacking("torchaudio"):
+        yield left_out("torchaudio's Conformer", why)
+        return
     from torchaudio.models import Conformer
 
     class Joined(nn.Module):
@@ -162,9 +170,10 @@ def _torchaudio(setting: Setting, precision: str) -> Row:
             return self.layers(self.join(few), num_frames // 4)
 
     name = "conformer_xs" if setting.small else "conformer_12x512"
-    options = {"kernel_width": 31, **preset(name)}
-    found = Measured(Joined(options).train(), setting, PRECISIONS[precision], 2 if setting.small else UTTERANCES)
-    return Row(f"torchaudio's Conformer of the size of {name}, {precision}", found.text())
+    theirs = Joined({"kernel_width": 31, **preset(name)}).train()
+    for size in SMALL_UTTERANCES if setting.small else UTTERANCES:
+        found = Measured(theirs, setting, precision, size)
+        yield Row(f"torchaudio's Conformer of the size of {name}, {precision}, {size} utterances", found.text())
 
 
 def _peak_flops(setting: Setting, dtype: torch.dtype) -> float:

@@ -16,7 +16,7 @@ from compare_ranks import largest_difference
 from soak import COMPARED, equal, log_end, num_logged, start
 from torch import Tensor
 
-from gpu_parts.runs import TINY, RunEnded, train, trainer_words
+from gpu_parts.runs import TINY, RunEnded, last_checkpoint, train, trainer_words
 from gpu_parts.setting import Row, Setting, holds, lacking, left_out, until_error
 
 UPDATES, INTERVAL = 12, 4
@@ -25,32 +25,34 @@ DETERMINISTIC = "trainer.deterministic=true"
 PROPOSED = re.compile(r"proposed: data\.batch\.max_duration_s=(\S+)")
 
 
-def rows(setting: Setting) -> Iterator[Row]:
-    """Yield all checks."""
+def rows(setting: Setting, what: str) -> Iterator[Row]:
+    """Yield the checks of a precision, ``bf16`` or ``fp32``, or of ``find_batch_size``."""
     if why := lacking("espeakng_loader"):
         yield left_out("everything: the corpus is spoken on the spot", why, "equal bit for bit")
         return
     length = (f"trainer.max_steps={UPDATES}", f"trainer.val_check_interval={INTERVAL}", "trainer.log_every_n_steps=1")
     words = (*(TINY if setting.small else ()), *trainer_words(setting), *length, "data.batch.max_duration_s=10")
-    for precision in ("bf16-mixed",) if setting.small else ("32-true", "bf16-mixed"):
-        # a GPU that is not told to be deterministic need not be exact
-        for exact in (True, False) if setting.on_gpu else (True,):
-            told = (DETERMINISTIC,) if exact and setting.on_gpu else ()
-            title = f"{precision}{', deterministic' if told else ''}"
-            options = (*words, f"trainer.precision={precision}", *told)
-            yield from until_error(title, _repeated(setting, options, title, exact), setting)
-    yield from until_error("find_batch_size", _batch_size(setting, words), setting)
+    if what == "find_batch_size":
+        yield from until_error("find_batch_size", _batch_size(setting, words), setting)
+        return
+    precision = {"bf16": "bf16-mixed", "fp32": "32-true"}[what]
+    # a GPU that is not told to be deterministic need not be exact
+    for exact in (False, True) if setting.on_gpu else (True,):
+        told = (DETERMINISTIC,) if exact and setting.on_gpu else ()
+        title = f"{precision}{', deterministic' if told else ''}"
+        options = (*words, f"trainer.precision={precision}", *told)
+        yield from until_error(title, _repeated(setting, options, title, exact), setting)
 
 
 def _repeated(setting: Setting, words: tuple[str, ...], title: str, exact: bool) -> Iterator[Row]:
     name = re.sub(r"\W+", "-", title)
     train(setting.work, *words, f"run_dir={name}-whole")
-    whole = _last(setting.work / f"{name}-whole")
+    whole = last_checkpoint(setting.work / f"{name}-whole")
     train(setting.work, *words, f"run_dir={name}-again")
-    yield _compared(f"{title}: the same seed twice", whole, _last(setting.work / f"{name}-again"), exact)
+    yield _compared(f"{title}: the same seed twice", whole, last_checkpoint(setting.work / f"{name}-again"), exact)
     _kill(setting.work, *words, f"run_dir={name}-killed")
     train(setting.work, f"resume={name}-killed")
-    yield _compared(f"{title}: SIGKILL, and resumed", whole, _last(setting.work / f"{name}-killed"), exact)
+    yield _compared(f"{title}: SIGKILL, and resumed", whole, last_checkpoint(setting.work / f"{name}-killed"), exact)
     types = {str(value.dtype) for value in whole["state_dict"].values() if value.is_floating_point()}
     yield holds(f"{title}: weights in the checkpoint", types == {"torch.float32"}, ", ".join(types), "32 bits")
 
@@ -60,11 +62,6 @@ def _compared(check: str, first: dict[str, Any], second: dict[str, Any], exact: 
     floats = [{k: v for k, v in one["state_dict"].items() if v.is_floating_point()} for one in (first, second)]
     value = "equal bit for bit" if same else f"weights differ by {largest_difference(*floats):.1e} of the largest"
     return holds(check, same, value, "equal bit for bit") if exact else Row(check, value)
-
-
-def _last(run_dir: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True, map_location="cpu")
-    return state
 
 
 def _kill(folder: Path, *words: str) -> None:
@@ -85,27 +82,29 @@ def _batch_size(setting: Setting, words: tuple[str, ...]) -> Iterator[Row]:
     # a corpus of an hour would not fill the memory: most of it is taken, and the model is large
     ballast = _most_of_memory() if setting.on_gpu else None
     words = (*words, *(("encoder=transformer_m",) if setting.on_gpu else ()))
-    log, before = setting.work / "log.txt", (setting.work / "log.txt").stat().st_size
     train(setting.work, *words, "find_batch_size=true")
-    found = PROPOSED.search(log.read_bytes()[before:].decode(errors="replace"))
+    found = PROPOSED.search((setting.work / "log.txt").read_text(encoding="utf-8", errors="replace"))
     if found is None:
         yield left_out(
             "find_batch_size", "memory did not grow measurably with what was tried", "fits" if setting.on_gpu else ""
         )
         return
-    proposed_s, spoken_s = float(found[1]), _corpus_s(setting)
+    proposed_s = float(found[1])
     yield Row("find_batch_size proposes", f"{proposed_s:g} s of audio in a micro-batch")
     for name, size in (("the proposal", proposed_s), ("a tenth more", 1.1 * proposed_s)):
         check, goal = f"two updates with {name}, {size:.0f} s", "fits" if size == proposed_s else "fits, or is named"
-        if size > spoken_s:
-            yield left_out(check, f"the corpus has {spoken_s:.0f} s", goal if setting.on_gpu else "")
-            continue
+        run_dir = f"fits-{size:.0f}"
         options = (f"data.batch.max_duration_s={size:g}", "trainer.max_steps=2", "trainer.val_check_interval=2")
         try:
-            train(setting.work, *words, *options, f"run_dir=fits-{size:.0f}")
+            train(setting.work, *words, *options, f"run_dir={run_dir}")
         except RunEnded as error:
             is_named = "utterances" in str(error) and "memory" in str(error)
             yield Row(check, str(error)[-200:], goal, met=is_named and size != proposed_s)
+            continue
+        summary = json.loads((setting.work / run_dir / "report" / "summary.json").read_text(encoding="utf-8"))
+        spoken_s = 3600 * float(summary["data_splits"]["train"]["hours"])
+        if size > spoken_s:
+            yield left_out(check, f"the corpus has {spoken_s:.0f} s", goal if setting.on_gpu else "")
         else:
             yield holds(check, True, "fits", goal)
     del ballast
@@ -115,9 +114,3 @@ def _most_of_memory() -> Tensor:
     """Take all memory of the GPU but ``LEFT_BYTES``."""
     free, _ = torch.cuda.mem_get_info()
     return torch.empty(max(0, free - LEFT_BYTES), dtype=torch.uint8, device="cuda")
-
-
-def _corpus_s(setting: Setting) -> float:
-    """Return the seconds of audio that the runs before were trained on."""
-    summary = json.loads(next(setting.work.glob("*-whole/report/summary.json")).read_text(encoding="utf-8"))
-    return 3600 * float(summary["data_splits"]["train"]["hours"])

@@ -5,6 +5,7 @@ torchrun --nproc-per-node=2 scripts/gpu_parts/ranks.py DEVICE BACKEND FILE
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def trained(device: str, rank: int, world_size: int) -> dict[str, torch.Tensor]:
 
 if __name__ == "__main__":
     chosen, backend, file = sys.argv[1:]
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each rank has a GPU of its own; with gloo they share one
     dist.init_process_group(backend)
     weights = trained(chosen, dist.get_rank(), dist.get_world_size())
     if dist.get_rank() == 0:

@@ -97,7 +97,7 @@ class PartFile:
         temporary.replace(self.path)
 
 
-def write_report(folder: Path, parts: Sequence[str]) -> list[str]:
+def write_report(folder: Path, parts: Iterable[str]) -> list[str]:
     """Write ``report.md`` of all parts that there are; return the checks whose goals are missed."""
     lines, missed = ["# What this GPU shows", ""], []
     for part in parts:

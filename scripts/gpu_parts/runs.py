@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from soak import SMALL, log_end
 
 from gpu_parts.setting import Setting
@@ -57,6 +58,12 @@ def train(folder: Path, *words: str, launcher: Sequence[str] = ()) -> float:
 def trainer_words(setting: Setting) -> tuple[str, ...]:
     """Return the overrides that choose the device."""
     return TRAINERS[setting.device]
+
+
+def last_checkpoint(run_dir: Path) -> dict[str, Any]:
+    """Return what the last checkpoint of a run holds, on the CPU."""
+    state: dict[str, Any] = torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True, map_location="cpu")
+    return state
 
 
 @dataclass(frozen=True)

@@ -86,8 +86,14 @@ def too_late(check: str, goal: str = "measured") -> Row:
     return left_out(check, "the time of the part was used up", goal)
 
 
-def until_error(check: str, rows: Iterator[Row], setting: Setting) -> Iterator[Row]:
-    """Yield rows, and a missed one in place of an error: what comes after it is still measured.
+def error_text(error: Exception) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    said = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {said[0][:200]}"
+
+
+def until_error(check: str, rows: Iterator[Row], setting: Setting, goal: str = "no error") -> Iterator[Row]:
+    """Yield rows, and one in place of an error, missed unless the goal is empty; what comes after it is still measured.
 
     Nothing is begun if it is late.
     """
@@ -96,9 +102,8 @@ def until_error(check: str, rows: Iterator[Row], setting: Setting) -> Iterator[R
         return
     try:
         yield from rows
-    except Exception as error:  # of kernels and compilers, which have errors of their own
-        said = (str(error).strip().splitlines() or [""])[0][:200]
-        yield Row(check, f"{type(error).__name__}: {said}", "no error", met=False)
+    except Exception as error:  # of kernels, compilers and other people's packages, which have errors of their own
+        yield Row(check, error_text(error), goal, met=False if goal else None)
 
 
 def lacking(package: str) -> str:

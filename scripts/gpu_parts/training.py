@@ -30,32 +30,34 @@ class Corpus:
     archive: str = ""
 
 
-CORPORA = [
-    Corpus("digits/transformer_ctc", 3.43),
-    Corpus("fsdd/transformer_ctc", 1.73, "fsdd_flac.tar"),
-    Corpus("an4/transformer_ctc", 29.39, "an4_feats.tar"),
-    Corpus("phrases/transformer_ctc", 25.39),
-]
+CORPORA = {
+    "digits": Corpus("digits/transformer_ctc", 3.43),
+    "fsdd": Corpus("fsdd/transformer_ctc", 1.73, "fsdd_flac.tar"),
+    "an4": Corpus("an4/transformer_ctc", 29.39, "an4_feats.tar"),
+    "phrases": Corpus("phrases/transformer_ctc", 25.39),
+}
+DIGITS = CORPORA["digits"]
 
 
-def rows(setting: Setting) -> Iterator[Row]:
-    """Yield how long updates wait for data, a run of each corpus, and runs that share a device."""
-    why, corpora = lacking("espeakng_loader"), CORPORA[:1] if setting.small else CORPORA
-    if why:
-        yield left_out("digits and phrases, which are spoken on the spot", why, "published WER")
-        corpora = [corpus for corpus in corpora if corpus.archive]
-    else:
+def rows(setting: Setting, what: str) -> Iterator[Row]:
+    """Yield a run of a corpus with a precision, as in ``an4-bf16``, or what is measured of ``loader`` or ``seeds``."""
+    name, _, precision = what.partition("-")
+    corpus = CORPORA.get(name, DIGITS)
+    if not corpus.archive and (why := lacking("espeakng_loader")):
+        yield left_out(f"{corpus.recipe}, which is spoken on the spot", why, "measured")
+    elif name == "loader":
         yield from until_error("waiting for the loader", _loading(setting), setting)
-    for corpus in corpora:
-        for precision in ("bf16-mixed",) if setting.small else ("bf16-mixed", "16-mixed"):
-            yield _run(setting, corpus, precision)
-    if not why:
+    elif name == "seeds":
         yield from until_error("seeds on one device", _shared(setting), setting)
+    else:
+        yield _run(setting, corpus, {"bf16": "bf16-mixed", "fp16": "16-mixed"}[precision])
 
 
 def _words(setting: Setting, corpus: Corpus) -> tuple[str, ...]:
     source = () if not corpus.archive else (f"data.source={setting.data}/{corpus.archive}",)
-    size = (*TINY, "trainer.max_steps=4", "trainer.val_check_interval=2") if setting.small else ()
+    # an archive is prepared whole
+    tiny = [word for word in TINY if not (corpus.archive and word.startswith("data.prepare."))]
+    size = (*tiny, "trainer.max_steps=4", "trainer.val_check_interval=2") if setting.small else ()
     return (f"recipe={corpus.recipe}", *source, *trainer_words(setting), *size)
 
 
@@ -64,14 +66,11 @@ def _run(setting: Setting, corpus: Corpus, precision: str) -> Row:
     goal = "" if setting.small else f"at most {corpus.published:g} % WER"
     if corpus.archive and not (setting.data and (setting.data / corpus.archive).is_file()):
         return left_out(check, f"--data names no folder with {corpus.archive}", goal)
-    if setting.is_late():
-        return too_late(check)
-    name = f"{corpus.recipe.replace('/', '-')}-{precision}"
     try:
-        train(setting.work, *_words(setting, corpus), f"trainer.precision={precision}", f"run_dir={name}")
+        train(setting.work, *_words(setting, corpus), f"trainer.precision={precision}", "run_dir=run")
     except RunEnded as error:
-        return Row(check, str(error)[-300:], "a result", met=False)
-    found = ended(setting.work / name)
+        return Row(check, str(error)[-300:], goal or "a result", met=False)
+    found = ended(setting.work / "run")
     return Row(check, _text(found), goal, 100 * found.wer <= corpus.published if goal else None)
 
 
@@ -83,7 +82,7 @@ def _text(found: Ended) -> str:
 def _loading(setting: Setting) -> Iterator[Row]:
     """Yield the share of the time in which updates wait for the loader."""
     data = ("data.dir=" + str(Path(setting.work, "data", "digits")),)
-    words = [*_words(setting, CORPORA[0]), *data]
+    words = [*_words(setting, DIGITS), *data]
     for num_workers in (1,) if setting.small else WORKERS:
         for features in ("log_mel", "log_mel_on_device"):
             config = composed([*words, f"features={features}", f"data.workers.num_workers={num_workers}"])
@@ -101,7 +100,7 @@ def _loading(setting: Setting) -> Iterator[Row]:
 def _shared(setting: Setting) -> Iterator[Row]:
     """Yield what it takes to train seeds one after another, and at a time on one GPU."""
     seeds = "1,2" if setting.small else "1,2,3"
-    common = ("-m", *_words(setting, CORPORA[0]), f"seed={seeds}", "decode_test=false")
+    common = ("-m", *_words(setting, DIGITS), f"seed={seeds}", "decode_test=false")
     num = len(seeds.split(","))
     shared = (f"sweep.jobs_per_gpu={num}",) if setting.on_gpu else ()
     together = ("hydra/launcher=parallel", f"hydra.launcher.n_jobs={num}", *shared)
