@@ -42,6 +42,7 @@ class Adafactor(Chain):
         warmup_init: begin the relative step at 10⁻⁶.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
+        capturable: see `Chain`.
 
     Raises:
         ValueError: an option is unknown or out of range, lr and relative_step do not go together, or a parameter is not
@@ -69,6 +70,7 @@ class Adafactor(Chain):
         *,
         maximize: bool = False,
         skip_nonfinite: bool = False,
+        capturable: bool = False,
     ) -> None:
         transforms = [
             FactoredMoments(decay_rate, eps),
@@ -82,7 +84,9 @@ class Adafactor(Chain):
             ),
             Momentum(beta1),
         ]
-        super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
+        super().__init__(
+            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
+        )
 
 
 class RelativeStep(Transform):

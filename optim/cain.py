@@ -41,6 +41,7 @@ class Cain(Chain):
         param_max: clamp of the parameter, in (0.1, 1e4]; between two clamps it may be exceeded.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
+        capturable: see `Chain`.
         reference_bugs: ignore ``scale_speed`` and use 0.05, as the reference does.
 
     Raises:
@@ -63,6 +64,7 @@ class Cain(Chain):
         *,
         maximize: bool = False,
         skip_nonfinite: bool = False,
+        capturable: bool = False,
         reference_bugs: bool = False,
     ) -> None:
         transforms = [
@@ -72,7 +74,9 @@ class Cain(Chain):
             ChangeMomentum(betas=betas),
             Clamp(param_max, "param_max", "(0.1, 1e4]", every=CLAMP_EVERY),
         ]
-        super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
+        super().__init__(
+            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
+        )
 
 
 class FadingRms(Transform):

@@ -32,6 +32,7 @@ class Eve(Chain):
         target_rms: in (0, 10].
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
+        capturable: see `Chain`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -52,9 +53,12 @@ class Eve(Chain):
         *,
         maximize: bool = False,
         skip_nonfinite: bool = False,
+        capturable: bool = False,
     ) -> None:
         transforms = [ShrinkAbove(weight_decay, target_rms), Adam(betas, eps), LearningRate()]
-        super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
+        super().__init__(
+            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
+        )
 
 
 class ShrinkAbove(Transform):

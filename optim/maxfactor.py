@@ -48,6 +48,7 @@ class MaxFactor(Chain):
         scalar_boost: factor of the step of single elements.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
+        capturable: see `Chain`.
         reference_bugs: treat parameters of less than two axes as the reference does: square the gradient before it
             becomes the direction, so that they always decrease, and store the normalized update in place of v. The
             reference squares the gradient, and normalizes its state, in place.
@@ -76,6 +77,7 @@ class MaxFactor(Chain):
         *,
         maximize: bool = False,
         skip_nonfinite: bool = False,
+        capturable: bool = False,
         reference_bugs: bool = False,
     ) -> None:
         transforms = [
@@ -86,7 +88,9 @@ class MaxFactor(Chain):
             # last: the step is relative to the parameter before its decay
             DecoupledDecay(weight_decay),
         ]
-        super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
+        super().__init__(
+            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
+        )
 
     def _get_lr(self) -> dict[int, float]:
         """Return each group's lr by the group's place, as the reference does."""

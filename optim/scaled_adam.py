@@ -58,6 +58,7 @@ class ScaledAdam(Chain):
         clipping_update_period: steps between estimates of the median, at least 1.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
+        capturable: see `Chain`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -87,6 +88,7 @@ class ScaledAdam(Chain):
         *,
         maximize: bool = False,
         skip_nonfinite: bool = False,
+        capturable: bool = False,
     ) -> None:
         transforms = [
             ClipByMedianNorm(clipping_scale, clipping_update_period, scalar_lr_scale),
@@ -100,7 +102,9 @@ class ScaledAdam(Chain):
             ),
             Clamp(scalar_max, "scalar_max", scalars_only=True),
         ]
-        super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
+        super().__init__(
+            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
+        )
 
     def gradient_of(self, param: Tensor) -> Tensor:
         """Return the gradient, or zeros: as in the reference, momentum and averages continue without one."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import traceback
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamEntry, state_dtype
-from optim.engine.transform import Transform, merged_shared_state
-
-if TYPE_CHECKING:
-    from optim.engine.chain import Chain
+from optim.engine.batch import Group, ParamEntry, State, state_dtype
+from optim.engine.tensor_list import flattened, unflattened
 
 
 def keep_counts_on_device(group: Group) -> None:
@@ -21,49 +18,70 @@ def keep_counts_on_device(group: Group) -> None:
         return
     first = group["params"][0]
     place = {"dtype": state_dtype(first), "device": first.device}
-    if group["lr"] is not None and not _is_there(group["lr"], first):
+    if group["lr"] is not None and not (isinstance(group["lr"], Tensor) and group["lr"].device == first.device):
         group["lr"] = torch.as_tensor(group["lr"], **place)
     group["shared_state"]["steps"] = torch.as_tensor(group["shared_state"]["steps"], **place).clone()
 
 
-def check_capturable(optimizer: Chain, group: Group) -> None:
-    """Refuse a group whose steps a CUDA graph could not replay.
+def share_counts(
+    entries: Sequence[ParamEntry], states: Mapping[Tensor, State], known: MutableMapping[int, Tensor]
+) -> Collection[Tensor]:
+    """Let parameters with equal counts of steps share one tensor, so that they can step as one, and return them all.
 
-    One parameter of each kind makes a step on the meta device. It has no values: what reads one, to decide by it or to
-    make a Python number of it, raises there, as it would during the capture.
-
-    Raises:
-        ValueError: a transform needs numbers, or the lr is a tensor on another device.
+    Args:
+        entries: the parameters of this step.
+        states: of all parameters of the optimizer, ``optimizer.state``.
+        known: the shared tensors, by their id. Others are read, before any capture.
     """
-    owner, lr = type(optimizer).__name__, group["lr"]
-    if isinstance(lr, Tensor) and group["params"] and not _is_there(lr, group["params"][0]):
-        raise ValueError(
-            f"{owner} with capturable=True needs an lr on the device of its parameters, {group['params'][0].device}, "
-            f"given one on {lr.device}; a captured step would not see it change"
-        )
-    meta = {**group, "params": [param.to("meta") for param in group["params"]]}
-    meta["lr"] = None if lr is None else torch.empty((), device="meta")
-    meta["shared_state"] = {"steps": torch.empty((), device="meta"), **merged_shared_state(optimizer.transforms, meta)}
-    kinds: dict[object, ParamEntry] = {}
-    for name, param in zip(group.get("param_names", [""] * len(meta["params"])), meta["params"], strict=True):
-        key = optimizer.stacking_key(name, param, group)
-        state = optimizer._fresh_state(param, group, key)
-        kinds[param.shape, param.dtype, key] = ParamEntry(param, torch.empty_like(param), state, key, name)
-    entries = [entry for entry in kinds.values() if entry.param.numel() > 0]
-    try:
-        with torch.no_grad():
-            for transform in optimizer.transforms:
-                transform.before_step([(meta, entries)])
-            optimizer._step_group(meta, entries)
-    # which error torch and Python raise for a tensor without values differs from use to use
-    except Exception as error:
-        rules = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-        rule = next((type(rule).__name__ for rule in reversed(rules) if isinstance(rule, Transform)), owner)
-        raise ValueError(
-            f"{owner} cannot be captured: {rule} decides by numbers, such as the count of steps, that are on the "
-            f"device with capturable=True ({str(error).splitlines()[0]}); leave capturable out"
-        ) from error
+    counts = {id(entry.state["step"]): entry.state["step"] for entry in entries if entry.shard is None}
+    if not counts.keys() <= known.keys():
+        # a tensor on the meta device has no value, and there all are new
+        values = [0.0 if count.is_meta else count.item() for count in counts.values()]
+        alike: dict[object, Tensor] = {}
+        new = {
+            key: alike.setdefault((value, count.dtype, count.device), count)
+            for (key, count), value in zip(counts.items(), values, strict=True)
+        }
+        _replace(entries, new)
+        known.update({id(count): count for count in new.values()})
+    # the counts of those that do not step stand still
+    stepping = {id(entry.state) for entry in entries}
+    resting = {id(state["step"]) for state in states.values() if state and id(state) not in stepping}
+    shared = {id(entry.state["step"]): entry.state["step"] for entry in entries if entry.shard is None}
+    copies = {key: count.clone() for key, count in shared.items() if key in resting}
+    _replace(entries, copies)
+    known.update({id(count): count for count in copies.values()})
+    return {id(entry.state["step"]): entry.state["step"] for entry in entries}.values()
 
 
-def _is_there(lr: float | Tensor, param: Tensor) -> bool:
-    return isinstance(lr, Tensor) and lr.device == param.device
+def _replace(entries: Sequence[ParamEntry], new: Mapping[int, Tensor]) -> None:
+    for entry in entries:
+        entry.state["step"] = new.get(id(entry.state["step"]), entry.state["step"])
+
+
+class Undo:
+    """Takes back a step if a flag on the device says so: keeps what the step may change, in a few copies.
+
+    Args:
+        groups: the groups of an optimizer, with the parameters of this step.
+    """
+
+    def __init__(self, groups: Sequence[tuple[Group, Sequence[ParamEntry]]]) -> None:
+        holders = [entry.state for _, entries in groups for entry in entries] + [g["shared_state"] for g, _ in groups]
+        self.params = [entry.param for _, entries in groups for entry in entries]
+        # by name, because a step may replace a statistic by another tensor
+        self.places = [(holder, key) for holder in holders for key, x in holder.items() if isinstance(x, Tensor)]
+        self.before = {kind: flattened(tensors) for kind, tensors in self._changing().items()}
+
+    def __call__(self, found_inf: Tensor) -> None:
+        """Put everything back if the flag is not zero."""
+        for kind, tensors in self._changing().items():
+            bad = found_inf.reshape(()).to(tensors[0].device) > 0
+            kept = torch.where(bad, self.before[kind], flattened(tensors))
+            torch._foreach_copy_(tensors, unflattened(kept, tensors))
+
+    def _changing(self) -> dict[tuple[torch.dtype, torch.device], list[Tensor]]:
+        found: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
+        for x in (*self.params, *(holder[key] for holder, key in self.places)):
+            found[x.dtype, x.device].append(x)
+        return found

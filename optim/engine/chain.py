@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 
 from optim.engine import evaluation, saved_state
 from optim.engine.batch import HALF, ForeachBatch, Group, ParamBatch, ParamEntry, Scalar, State, Update, state_dtype
-from optim.engine.capturable import check_capturable, keep_counts_on_device
+from optim.engine.capturable import Undo, keep_counts_on_device, share_counts
 from optim.engine.finite import all_finite
 from optim.engine.fsdp import local_entry
 from optim.engine.group_checks import check_group, refuse_sparse_gradients
@@ -71,6 +72,10 @@ class Chain(Optimizer):
             the device, and corrections by the count are computed there. Other options are those of the capture, and
             ``group["lr"]`` must be filled, as schedules do, and not replaced.
 
+    Attributes:
+        found_inf: None, or a tensor of one element on the device, as torch's `GradScaler` makes it: a step changes
+            nothing if it is not zero, and no one waits for it. Needs ``capturable``.
+
     Raises:
         ValueError: an option is unknown or out of range, two transforms disagree about one, a parameter is not real
             floating point, or a transform cannot be captured.
@@ -78,6 +83,8 @@ class Chain(Optimizer):
     Reference:
         Zamirai et al. 2021, "Revisiting BFloat16 Training", arXiv:2010.06192: Kahan summation of weight updates.
     """
+
+    found_inf: Tensor | None = None
 
     def __init__(
         self,
@@ -97,7 +104,7 @@ class Chain(Optimizer):
         self.transforms, self.skip_nonfinite, self.capturable = tuple(transforms), skip_nonfinite, capturable
         # while `Health` measures: the group of every batch, and what clipping transforms noted about the batch
         self.limited: list[tuple[Group, list[tuple[Scalar, int]]]] | None = None
-        self._residents = Residents()
+        self._residents, self._counts = Residents(), dict[int, Tensor]()
         super().__init__(params, {"lr": lr, **merged_options(self.transforms), "maximize": maximize})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -107,7 +114,9 @@ class Chain(Optimizer):
             "skip_nonfinite": self.skip_nonfinite,
             "capturable": self.capturable,
             "limited": None,
-            "_residents": Residents(),  # made anew from the statistics, which are copied
+            # made anew from the statistics, which are copied
+            "_residents": Residents(),
+            "_counts": {},
         }
         return {**super().__getstate__(), **own}
 
@@ -127,10 +136,12 @@ class Chain(Optimizer):
             The closure's result, or None.
 
         Raises:
-            ValueError: a gradient is sparse; nothing was changed.
+            ValueError: a gradient is sparse, or there is a ``found_inf`` without ``capturable``; nothing was changed.
             RuntimeError: the parameters are at the evaluation point; nothing was changed.
         """
         evaluation.refuse_step_while_evaluating(self)
+        if self.found_inf is not None and not self.capturable:
+            raise ValueError("found_inf is decided on the device, where counts of steps are with capturable=True alone")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -143,11 +154,14 @@ class Chain(Optimizer):
             return loss
         # all entries exist before the first parameter moves: a norm over all gradients needs them together
         groups = [(group, list(self._entries(place, group))) for place, group in enumerate(self.param_groups)]
+        undo = None if self.found_inf is None else Undo(groups)
         for transform in self.transforms:
             transform.before_step(groups)
         for group, entries in groups:
             self._step_group(group, entries)
         self.count("steps")
+        if undo is not None:
+            undo(self.found_inf)  # type: ignore[arg-type]
         return loss
 
     @property
@@ -211,7 +225,7 @@ class Chain(Optimizer):
 
     def _count_steps(self, entries: list[ParamEntry]) -> None:
         if self.capturable:
-            for count in {id(entry.state["step"]): entry.state["step"] for entry in entries}.values():
+            for count in share_counts(entries, self.state, self._counts):
                 count.add_(1)
         else:
             for entry in entries:
@@ -314,7 +328,7 @@ class Chain(Optimizer):
         try:
             self._check_group(group)
             if self.capturable:
-                check_capturable(self, group)
+                self._check_capturable(group)
             # one parameter on the meta device finds two statistics of one name without allocating memory
             for param, name in zip(group["params"][:1], group.get("param_names", [""]), strict=False):
                 self._fresh_by_name(name, param.to("meta"), group)
@@ -333,6 +347,44 @@ class Chain(Optimizer):
         if self.capturable:
             keep_counts_on_device(group)
 
+    def _check_capturable(self, group: Group) -> None:
+        """Refuse a group whose steps a CUDA graph could not replay.
+
+        One parameter of each kind makes a step on the meta device. It has no values: what reads one, to decide by it or
+        to make a Python number of it, raises there, as it would during the capture.
+
+        Raises:
+            ValueError: a transform needs numbers, or the lr is a tensor on another device.
+        """
+        owner, lr = type(self).__name__, group["lr"]
+        if isinstance(lr, Tensor) and group["params"] and lr.device != group["params"][0].device:
+            raise ValueError(
+                f"{owner} with capturable=True needs an lr on the device of its parameters, "
+                f"{group['params'][0].device}, given one on {lr.device}; a captured step would not see it change"
+            )
+        meta = {**group, "params": [param.to("meta") for param in group["params"]]}
+        meta["lr"] = None if lr is None else torch.empty((), device="meta")
+        meta["shared_state"] = {"steps": torch.empty((), device="meta"), **merged_shared_state(self.transforms, meta)}
+        kinds: dict[object, ParamEntry] = {}
+        for name, param in zip(group.get("param_names", [""] * len(meta["params"])), meta["params"], strict=True):
+            key = self.stacking_key(name, param, group)
+            state = self._fresh_state(param, group, key)
+            kinds[param.shape, param.dtype, key] = ParamEntry(param, torch.empty_like(param), state, key, name)
+        entries = [entry for entry in kinds.values() if entry.param.numel() > 0]
+        try:
+            with torch.no_grad():
+                for transform in self.transforms:
+                    transform.before_step([(meta, entries)])
+                self._step_group(meta, entries)
+        # which error torch and Python raise for a tensor without values differs from use to use
+        except Exception as error:
+            rules = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+            rule = next((type(rule).__name__ for rule in reversed(rules) if isinstance(rule, Transform)), owner)
+            raise ValueError(
+                f"{owner} cannot be captured: {rule} decides by numbers, such as the count of steps, that are on the "
+                f"device with capturable=True ({str(error).splitlines()[0]}); leave capturable out"
+            ) from error
+
     def _check_group(self, group: Group) -> None:
         check_group(self, self.transforms, group)
 
@@ -346,8 +398,34 @@ class Chain(Optimizer):
             ValueError: the state belongs to another optimizer or to other parameters, or an option in it is not
                 allowed; nothing was changed.
         """
-        with saved_state.loading(self):
+        saved: list[dict[str, Any]] = []
+
+        def inspect(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+            """Return the state in this optimizer's order, and keep it."""
+            given = saved_state.align(self, given)
+            for saved_group, group in zip(given["param_groups"], self.param_groups, strict=False):
+                self._check_group(saved_state.without_marks(self, saved_state.loaded_group(group, saved_group)))
+            saved_state.check(self, given, self._fresh_by_name)
+            saved.append(given)
+            return given
+
+        def restore(_: Optimizer) -> None:
+            """Put back dtypes."""
+            saved_state.restore(self, saved[0], self._fresh_by_name)
+            for group in self.param_groups if self.capturable else ():
+                keep_counts_on_device(group)
+
+        # torch casts floating-point state to the parameter's dtype, which would round the float32 statistics of a
+        # bfloat16 parameter: restore them afterwards, before any hook of the user sees them
+        hooks = [
+            self.register_load_state_dict_pre_hook(inspect),
+            self.register_load_state_dict_post_hook(restore, prepend=True),
+        ]
+        try:
             super().load_state_dict(state_dict)
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def _applied(transforms: Sequence[Transform], update: Update, batch: ParamBatch) -> Update | None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.engine.batch import Group, State
-from optim.engine.capturable import keep_counts_on_device
 from optim.engine.evaluation import EVALUATING, TRAINING_POINT
 from optim.engine.options import check_names
 
-if TYPE_CHECKING:
-    from optim.engine.chain import Chain
+Fresh = Callable[[str, Tensor, Group], State]
+"""Returns the statistics that a parameter of a name and a group would begin with."""
 
 # what torch and its schedules write into groups: their state may be loaded before, or without, the schedule
 MARKS = (
@@ -32,35 +30,6 @@ def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]
         names = group.get("param_names")
         for i, param in enumerate(group["params"]):
             yield (names[i] if names else f"parameter {i} of group {place}"), param, group
-
-
-@contextmanager
-def loading(optimizer: Chain) -> Iterator[None]:
-    """Check the state that torch loads within, before anything changes, and put its dtypes back afterwards.
-
-    Raises:
-        ValueError: the state does not fit; see `align` and `check`.
-    """
-    saved: list[dict[str, Any]] = []
-
-    def inspect(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the state in the optimizer's order, and keep it."""
-        given = align(optimizer, given)
-        for saved_group, group in zip(given["param_groups"], optimizer.param_groups, strict=False):
-            optimizer._check_group(without_marks(optimizer, loaded_group(group, saved_group)))
-        check(optimizer, given)
-        saved.append(given)
-        return given
-
-    # torch casts floating-point state to the parameter's dtype, which would round the float32 statistics of a
-    # bfloat16 parameter: restore them afterwards, before any hook of the user sees them
-    first = optimizer.register_load_state_dict_pre_hook(inspect)
-    last = optimizer.register_load_state_dict_post_hook(lambda _: restore(optimizer, saved[0]), prepend=True)
-    try:
-        yield
-    finally:
-        first.remove()
-        last.remove()
 
 
 def align(optimizer: Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +65,7 @@ def _align_group(place: int, saved: Mapping[str, Any], group: Group, options: It
     return {**saved, "params": [place_of[name] for name in names], "param_names": list(names)}
 
 
-def check(optimizer: Chain, given: Mapping[str, Any]) -> None:
+def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
     """Refuse state with other statistics or options, of parameters with other shapes, and counts that are none.
 
     Optimizers with the same statistics and options, as AdamW and LaProp, are not told apart, as torch's own are not.
@@ -110,7 +79,7 @@ def check(optimizer: Chain, given: Mapping[str, Any]) -> None:
             raise ValueError(f"this state is not {owner}'s: its group {i} lacks shared_state, which this package saves")
         # a mark that this group has too, such as one of a schedule of the user's, is known
         check_names(saved.keys() - group.keys() - set(SCHEDULE_KEYS), group, f"the state saved for {owner}'s group {i}")
-    for name, _, expected, state in _saved_states(optimizer, given):
+    for name, _, expected, state in _saved_states(optimizer, given, fresh):
         want, have = _shapes(expected), _shapes(state)
         if want != have:
             raise ValueError(f"the state saved for {name} does not fit {owner}: expected {want}, given {have}")
@@ -145,12 +114,12 @@ def without_marks(optimizer: Optimizer, group: Group) -> Group:
     return {key: value for key, value in group.items() if key in optimizer.defaults or key not in MARKS}
 
 
-def restore(optimizer: Chain, given: Mapping[str, Any]) -> None:
+def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
     """Put the saved tensors back, with the dtypes of fresh ones and in memory of their own.
 
     torch has just loaded them, and has cast every floating-point one to the dtype of its parameter.
     """
-    for _, param, expected, saved in _saved_states(optimizer, given):
+    for _, param, expected, saved in _saved_states(optimizer, given, fresh):
         for key, value in saved.items():
             wanted = expected[key]
             if isinstance(wanted, Tensor):
@@ -166,18 +135,18 @@ def restore(optimizer: Chain, given: Mapping[str, Any]) -> None:
             if isinstance(value, Tensor):
                 shared[key] = value.to(device)
         shared["steps"] = int(shared["steps"])
-        if optimizer.capturable:
-            keep_counts_on_device(group)
 
 
-def _saved_states(optimizer: Chain, given: Mapping[str, Any]) -> Iterator[tuple[str, Tensor, State, Mapping[str, Any]]]:
+def _saved_states(
+    optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh
+) -> Iterator[tuple[str, Tensor, State, Mapping[str, Any]]]:
     """Yield the parameters for which a state was saved, with their names, a state to compare with, and that state."""
     places = [(place, group) for group in given["param_groups"] for place in group["params"]]
     for (name, param, group), (place, saved_group) in zip(named_parameters(optimizer), places, strict=False):
         if place in given["state"]:
             # on the meta device: a full set of fresh statistics would need the memory of a second optimizer
             outline = param.to("meta")
-            expected = optimizer._fresh_by_name(name, outline, loaded_group(group, saved_group))
+            expected = fresh(name, outline, loaded_group(group, saved_group))
             if saved_group["shared_state"].get(EVALUATING):
                 expected[TRAINING_POINT] = outline
             yield name, param, expected, given["state"][place]

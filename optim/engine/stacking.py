@@ -16,6 +16,7 @@ from torch import Tensor
 
 from optim.engine.batch import HALF, ForeachBatch, Group, ParamBatch, ParamEntry, State
 from optim.engine.storage import rounded, widened
+from optim.engine.tensor_list import flattened, unflattened
 
 # Below this size a step on a CPU spends its time on calls, not on arithmetic: 340 of a Zipformer's 569 tensors, with
 # 1 % of its elements. Above it the copies into a stack would cost more than the calls. On a GPU that is so from about
@@ -97,11 +98,11 @@ class Scratch:
         self.entries = [entry for stack in stacks for entry in stack]
         params = [entry.param for entry in self.entries]
         dtype = torch.float32 if params[0].dtype in HALF else params[0].dtype
-        self.flat = _flat(params).to(dtype)
+        self.flat = flattened(params).to(dtype)
         if params[0].dtype in HALF:
             # what rounding took off in the last step
-            self.flat.add_(_flat([entry.state["rounding_error"] for entry in self.entries]))
-        grads = _flat([entry.grad for entry in self.entries]).to(dtype)
+            self.flat.add_(flattened([entry.state["rounding_error"] for entry in self.entries]))
+        grads = flattened([entry.grad for entry in self.entries]).to(dtype)
         grads = grads.neg_() if maximize else grads
         sizes = [stack[0].param.numel() * len(stack) for stack in stacks]
         self.params, self.grads = (
@@ -116,22 +117,11 @@ class Scratch:
         """Put the parameters back in their places."""
         params = [entry.param for entry in self.entries]
         rounded_flat = self.flat.to(params[0].dtype)
-        torch._foreach_copy_(params, _pieces(rounded_flat, params))
+        torch._foreach_copy_(params, unflattened(rounded_flat, params))
         if params[0].dtype in HALF:
             # Kahan summation: bfloat16 has a spacing of 2⁻⁷ above 1; updates below half of it would otherwise be lost
             error = (self.flat - rounded_flat).to(params[0].dtype)
-            torch._foreach_copy_([entry.state["rounding_error"] for entry in self.entries], _pieces(error, params))
-
-
-def _flat(tensors: list[Tensor]) -> Tensor:
-    # one call, which makes no view of each tensor in Python
-    flat: Tensor = torch._C._nn.flatten_dense_tensors(tensors)
-    return flat
-
-
-def _pieces(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
-    pieces: list[Tensor] = torch._C._nn.unflatten_dense_tensors(flat, like)
-    return pieces
+            torch._foreach_copy_([entry.state["rounding_error"] for entry in self.entries], unflattened(error, params))
 
 
 def batches(

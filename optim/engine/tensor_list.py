@@ -15,8 +15,8 @@ FOREACH: dict[str, Callable[..., Any]] = {
     # the other foreach calls take other arguments than the functions that they are named after
     if name.startswith("_foreach_") and name not in ("_foreach_max", "_foreach_norm", "_foreach_powsum", "_foreach_mm")
 }
-TAKES_TENSOR = ("add", "add_", "div", "div_", "mul", "mul_")
-"""Foreach calls whose second operand may be one tensor without axes."""
+TAKES_TENSOR = ("div", "div_", "mul", "mul_")
+"""Foreach calls whose second operand may be one tensor without axes; that of ``add`` is read on some devices."""
 
 
 EXPAND_BELOW_NUMEL = 1 << 25
@@ -178,3 +178,16 @@ def _clamped(name: str, x: TensorList, min: Any = None, max: Any = None) -> Tens
 @lru_cache(maxsize=64)
 def _repeats(numbers: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers, device=device)
+
+
+def flattened(tensors: list[Tensor]) -> Tensor:
+    """Return the elements of tensors of one dtype and device, one tensor after the other, as a vector."""
+    # by one call, which makes no view of each tensor in Python
+    flat: Tensor = torch._C._nn.flatten_dense_tensors(tensors)
+    return flat
+
+
+def unflattened(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """Return views of such a vector with the shapes of these tensors."""
+    pieces: list[Tensor] = torch._C._nn.unflatten_dense_tensors(flat, like)
+    return pieces

@@ -74,6 +74,7 @@ class T5XAdafactor(Chain):
         per_param_step: use the parameter's own step instead of the optimizer's count.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
+        capturable: see `Chain`.
 
     Raises:
         ValueError: an option is unknown or out of range, a rule is missing or does not fit, names are missing, or a
@@ -112,6 +113,7 @@ class T5XAdafactor(Chain):
         *,
         maximize: bool = False,
         skip_nonfinite: bool = False,
+        capturable: bool = False,
     ) -> None:
         self.plans: dict[tuple[int, str, torch.Size], FactorPlan] = {}
         weight = (decay_rate, epsilon1, step_offset, initial_step, per_param_step)
@@ -127,7 +129,9 @@ class T5XAdafactor(Chain):
             Momentum(beta1, dtype_momentum),
             AbsoluteDecay(weight_decay_rate, weight_decay_rate_lr_exponent),
         ]
-        super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
+        super().__init__(
+            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # plans are found by the identity of groups, which a copy does not share

@@ -164,7 +164,6 @@ CASES = [
         ),
         golden="Cain",
         not_shardable="FadingRms",
-        not_capturable="Clamp",
         golden_options=lambda hyper: {
             **{name: value for name, value in hyper.items() if name != "honor_scale_speed"},
             "reference_bugs": not hyper.get("honor_scale_speed", False),
@@ -295,7 +294,6 @@ CASES = [
         ),
         golden="ScaledAdam",
         not_shardable="ScaledChange",
-        not_capturable="ScaledChange",
         couplings={"clipping_scale": "the norm is that of a whole group"},
         exceptions=dict.fromkeys(
             (

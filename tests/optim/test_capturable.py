@@ -11,7 +11,6 @@ from torch import nn
 
 import optim
 from optim.transforms.adam import Adam
-from optim.transforms.clipping.by_median_norm import ClipByMedianNorm
 from optim.transforms.learning_rate import LearningRate
 from tests.optim.training import make_gradient, make_parameters, run, same, values
 
@@ -128,9 +127,49 @@ def test_what_cannot_be_captured_is_refused_at_construction():
 
 
 def test_what_looks_at_all_gradients_is_refused_too_where_it_needs_numbers():
-    clip = ClipByMedianNorm(2.0, clipping_update_period=4)
-    with pytest.raises(ValueError, match="cannot be captured: ClipByMedianNorm decides by numbers"):
-        optim.chain(clip, LearningRate(), lr=0.1)(make_parameters()[:1], capturable=True)
+    class Reads(LearningRate):
+        def before_step(self, groups):
+            assert groups[0][1][0].grad.norm() > 0
+
+    with pytest.raises(ValueError, match="cannot be captured: Reads decides by numbers"):
+        optim.chain(Reads(), lr=0.1)(make_parameters()[:1], capturable=True)
+
+
+@pytest.mark.parametrize("build", [optim.AdamW, partial(optim.ScaledAdam, clipping_scale=2.0), optim.Cain, optim.SOAP])
+def test_a_step_with_found_inf_changes_nothing_and_others_are_as_ever(build):
+    captures = {} if build is optim.SOAP else {"capturable": True}
+    params = [param for _ in range(2) for param in make_parameters()]
+    twins = [nn.Parameter(value) for value in values(params)]
+    optimizer, twin = build(params, **captures), build(twins, **captures)
+    if build is optim.SOAP:
+        optimizer.found_inf = torch.zeros(())
+        with pytest.raises(ValueError, match="capturable"):
+            optimizer.step()
+        return
+    run(twin, twins, range(8))
+    for step in range(8):
+        optimizer.found_inf = torch.ones(1)
+        for param in params:
+            param.grad = torch.full_like(param, float("inf"))
+        optimizer.step()
+        optimizer.found_inf = torch.zeros(1)
+        run(optimizer, params, range(step, step + 1))
+    assert same(params, twins)
+    assert all(state["step"] == 8 for state in optimizer.state.values())
+
+
+def test_equal_counts_are_one_tensor_and_those_of_parameters_without_gradient_stand_still():
+    params = [nn.Parameter(torch.ones(3)) for _ in range(4)]
+    optimizer = optim.Eve(params, capturable=True)
+    run(optimizer, params, range(2))
+    assert len({id(optimizer.state[param]["step"]) for param in params}) == 1
+    params[0].grad = None
+    optimizer.step()
+    assert [optimizer.state[param]["step"].item() for param in params] == [2, 3, 3, 3]
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    run(optimizer, params, range(1))
+    assert [optimizer.state[param]["step"].item() for param in params] == [3, 4, 4, 4]
+    assert len({id(optimizer.state[param]["step"]) for param in params}) == 2
 
 
 def test_a_tensor_as_lr_is_kept_and_tensors_without_elements_are_no_trouble():

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update
 from optim.engine.options import OR_NONE, WHOLE
+from optim.engine.tensor_list import flattened
 from optim.engine.transform import Transform
 from optim.transforms.clipping.by_global_norm import gradient_norms
 
@@ -139,7 +140,7 @@ def _weighted_norm(entries: Sequence[ParamEntry], scalar_weight: float) -> Tenso
     norms = torch.stack(list(gradient_norms(entries)))
     one = norms.new_full((1,), scalar_weight)
     weights = [one if x.param.numel() == 1 else x.state["param_rms"] for x in entries]
-    return torch.linalg.vector_norm(norms * torch._C._nn.flatten_dense_tensors(weights))
+    return torch.linalg.vector_norm(norms * flattened(weights))
 
 
 def _estimate(threshold: Tensor, norms: Tensor, scale: float, *, due: bool | Tensor = True) -> None:
