@@ -11,7 +11,7 @@ from torch import Tensor
 from optim.composable import CommonOptions, Composable
 from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
-from optim.transforms.adamw_kernel import has_kernel, listed, same_layout, step_by_rms
+from optim.transforms.adamw_kernel import has_kernel, same_layout, step_by_rms
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of, correction_count
 from optim.transforms.learning_rate import learning_rate
 from optim.transforms.schedule_free import ScheduleFree
@@ -98,7 +98,7 @@ class ScaleByRms(FusedTransform):
     """
 
     allowed: ClassVar = {"betas": ("[0, 1]", "[0, 1)"), "eps": "[0, inf)"}
-    stack_small: ClassVar = True
+    one_call: ClassVar = False
 
     def __init__(self, betas: tuple[float, float], eps: float) -> None:
         super().__init__(betas=betas, eps=eps)
@@ -125,14 +125,10 @@ class ScaleByRms(FusedTransform):
         averaging, u, (param, z) = later[0], update.value(), (batch.param, batch.state["z"])
         assert isinstance(averaging, ScheduleFree)
         known = has_kernel(param.device, batch.group["lr"]) and not isinstance(batch.step, Tensor)
-        if known and all(map(_suits_kernel, *map(listed, (param, z, u)))):
+        if known and same_layout(u, z) and same_layout(z, param):
             _fused_step(u, batch, averaging)
         else:
             averaging(self(update, batch), batch).subtract_from(param)
-
-
-def _suits_kernel(param: Tensor, z: Tensor, u: Tensor) -> bool:
-    return same_layout(u, z) and same_layout(z, param)
 
 
 def _fused_step(u: Tensor, batch: ParamBatch, averaging: ScheduleFree) -> None:

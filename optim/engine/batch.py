@@ -21,6 +21,8 @@ Scalar = float | Tensor
 parameters, so that nothing waits for the device."""
 
 HALF = (torch.float16, torch.bfloat16)
+LOOP_STATE = ("step", "rounding_error")
+"""Statistics that belong to the step loop, not to a transform."""
 
 
 def state_dtype(param: Tensor) -> torch.dtype:
@@ -53,15 +55,18 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full((), value, dtype=dtype, device=device)
 
 
+ARRAYS = (Tensor, TensorList)
+
+
 def at_least(x: Scalar, floor: float) -> Scalar:
     """Return the larger of a number per parameter, or a step, and a floor."""
     # max() of a tensor would read it, and wait for the device
-    return x.clamp(min=floor) if isinstance(x, Tensor | TensorList) else max(x, floor)
+    return x.clamp(min=floor) if isinstance(x, ARRAYS) else max(x, floor)
 
 
 def at_most(x: Scalar, ceiling: Any) -> Scalar:
     """Return the smaller of a number per parameter, or a step, and a ceiling; it may be a tensor if the number is."""
-    return x.clamp(max=ceiling) if isinstance(x, Tensor | TensorList) else min(x, ceiling)
+    return x.clamp(max=ceiling) if isinstance(x, ARRAYS) else min(x, ceiling)
 
 
 def choose(condition: bool | Tensor, x: Any, y: Any) -> Any:
@@ -159,7 +164,7 @@ class ParamBatch:
         entries: where the parameters and statistics are stored.
         limited: while `Health` measures, what `note_limit` was told about this batch.
         shard_groups: over which `norm` and the like reduce, if the parameter is sharded.
-        store: puts what was changed in copies where it belongs; called once, when the step of this batch is complete.
+        store: puts what was changed in copies where it belongs; called once with this batch, when its step is complete.
         numel: of one parameter, all shards together; in a `ForeachBatch` one number per parameter.
         single_element: whether the parameters have one element each.
     """
@@ -175,7 +180,7 @@ class ParamBatch:
     entries: Sequence[ParamEntry] = ()
     limited: list[tuple[Scalar, int]] | None = None
     shard_groups: tuple[dist.ProcessGroup, ...] = ()
-    store: Callable[[], None] = lambda: None
+    store: Callable[[ParamBatch], None] = lambda batch: None
     numel: Any = field(init=False)
     single_element: bool = field(init=False)
 
@@ -288,6 +293,16 @@ class ForeachBatch(ParamBatch):
             stacking_key=first.stacking_key,
             entries=entries,
         )
+
+    @classmethod
+    def of(cls, batches: Sequence[ParamBatch]) -> ForeachBatch:
+        """Return several batches as one; their updates and what they store are their own."""
+        names = [key for key in batches[0].state if key not in LOOP_STATE]
+        state = {key: [batch.state[key] for batch in batches] for key in names}
+        params, grads = [batch.param for batch in batches], [batch.grad for batch in batches]
+        found = cls([batch.entries for batch in batches], params, grads, state, batches[0].group)
+        found.step = batches[0].step
+        return found
 
     def joined(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return one tensor per stack as a `TensorList`, which has a Tensor's methods."""

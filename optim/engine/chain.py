@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -219,9 +219,26 @@ class Chain(Optimizer):
         for place, transform in enumerate(active):
             if isinstance(transform, GroupTransform) and transform.takes_all(transform.own(group)):
                 return self._step_together(group, entries, active, place)
+        kernel = _place_of_kernel(active)
+        ahead, last = active[:kernel], active[kernel:]
+        # a kernel takes all at once, but not those that need wide copies of their statistics
+        waits = any(x.one_call for x in last if isinstance(x, FusedTransform)) and not _is_narrow(group)
+        waiting: list[tuple[Update, ParamBatch]] = []
+        done: list[ParamBatch] = []
         for batch in self._batches(group, entries, active, join=True):
-            self._move(Update(batch.grad), batch, active)
-            batch.store()
+            changed = self._changed(ahead, Update(batch.grad), batch)
+            if waits and not isinstance(batch, ForeachBatch):
+                waiting += changed
+                done.append(batch)
+                continue
+            for update, part in changed:
+                self._subtract(update, part, last)
+            batch.store(batch)
+        for alike in _alike(waiting):
+            joined = ForeachBatch.of([batch for _, batch in alike])
+            self._subtract(joined.join([update for update, _ in alike]), joined, last)
+        for batch in done:
+            batch.store(batch)
 
     def _count_steps(self, entries: list[ParamEntry]) -> None:
         if self.capturable:
@@ -242,17 +259,19 @@ class Chain(Optimizer):
             if update is not None:
                 waiting.append((update, batch))
         updates = together.of_group([update for update, _ in waiting], [together.view(batch) for _, batch in waiting])
-        for update, (_, batch) in zip(updates, waiting, strict=True):
-            self._move(update, batch, active[place + 1 :])
+        for joint, (_, batch) in zip(updates, waiting, strict=True):
+            kernel = _place_of_kernel(active[place + 1 :])
+            for update, part in self._changed(active[place + 1 :][:kernel], joint, batch):
+                self._subtract(update, part, active[place + 1 :][kernel:])
         for batch in found:
-            batch.store()
+            batch.store(batch)
 
     def _batches(
         self, group: Group, entries: list[ParamEntry], active: list[Transform], *, join: bool
     ) -> Iterator[ParamBatch]:
         first = active[0] if active else None
         # a kernel that is the only call of the step takes tensors as they are: stacks would cost copies
-        fused = isinstance(first, FusedTransform) and not first.stack_small and first.fuses(active[1:])
+        fused = isinstance(first, FusedTransform) and first.one_call and first.fuses(active[1:])
         # shards differ between processes, which must reduce in one order
         alone = any(entry.shard for entry in entries) or not all(transform.stacks for transform in active)
         how = {"stack": not (fused or alone), "join": join and not alone}
@@ -266,31 +285,39 @@ class Chain(Optimizer):
                 self.limited.append((group, batch.limited))
             yield batch
 
-    def _move(self, update: Update, batch: ParamBatch, transforms: Sequence[Transform]) -> None:
-        """Let the transforms change an update one after the other, and subtract what leaves the last one."""
-        rest = deque(transforms)
+    def _changed(
+        self, transforms: Sequence[Transform], update: Update, batch: ParamBatch
+    ) -> Iterator[tuple[Update, ParamBatch]]:
+        """Yield what the transforms make of an update, unless one of them skips it, and the batch that it is for."""
+        if not isinstance(batch, ForeachBatch):
+            result = _applied(transforms, update, batch)
+            if result is not None:
+                yield result, batch
+            return
+        rest = list(transforms)
         while rest:
-            transform = rest.popleft()
-            if isinstance(transform, FusedTransform) and transform.fuses(tuple(rest)):
-                transform.move(update, transform.view(batch), tuple(rest))
-                break
-            in_parts = [transform]
-            while isinstance(batch, ForeachBatch) and rest and not (in_parts[-1].foreach or rest[0].foreach):
-                in_parts.append(rest.popleft())
-            if isinstance(batch, ForeachBatch) and not transform.foreach:
-                parts = zip(batch.each(update), batch.parts, strict=True)
-                updates = [_applied(in_parts, one, part) for one, part in parts]
-                if None in updates:
-                    # the others go on without those that are skipped
-                    for one, part in zip(updates, batch.parts, strict=True):
-                        if one is not None:
-                            self._move(one, part, tuple(rest))
-                    return
-                update = batch.join(updates)  # type: ignore[arg-type]
-            elif (result := _applied(in_parts, update, batch)) is not None:
-                update = result
+            count = next((i for i, transform in enumerate(rest) if transform.foreach != rest[0].foreach), len(rest))
+            run, rest = rest[:count], rest[count:]
+            if run[0].foreach:
+                found = [_applied(run, update, batch)]
             else:
+                found = [_applied(run, one, part) for one, part in zip(batch.each(update), batch.parts, strict=True)]
+            kept = [one for one in found if one is not None]
+            if len(kept) < len(found):
+                # those that are not skipped go on by themselves
+                for one, part in zip(found, batch.parts, strict=False):
+                    if one is not None:
+                        yield from self._changed(rest, one, part)
                 return
+            update = kept[0] if run[0].foreach else batch.join(kept)
+        yield update, batch
+
+    def _subtract(self, update: Update, batch: ParamBatch, kernel: Sequence[Transform]) -> None:
+        """Move the parameters by an update, or by a kernel that does the work of the last transforms."""
+        if kernel:
+            fused, *later = kernel
+            assert isinstance(fused, FusedTransform)
+            fused.move(update, fused.view(batch), later)
         else:
             update.subtract_from(batch.param)
         for transform in self.transforms:
@@ -304,7 +331,7 @@ class Chain(Optimizer):
         step = torch.zeros((), dtype=state_dtype(param), device=param.device) if self.capturable else 0
         state: State = {"step": step}
         state |= merged_state(self.transforms, param, group, stacking_key)
-        if group.get("storage_dtype") == "bfloat16":
+        if _is_narrow(group):
             exact = {transform.prefix + key for transform in self.transforms for key in transform.exact_state}
             state = narrowed(state, param, exact)
         if param.dtype in HALF:
@@ -426,6 +453,27 @@ class Chain(Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def _place_of_kernel(active: Sequence[Transform]) -> int:
+    """Return which transform moves the parameters by itself, and does the work of all later ones."""
+    for place, transform in enumerate(active):
+        if isinstance(transform, FusedTransform) and transform.fuses(active[place + 1 :]):
+            return place
+    return len(active)
+
+
+def _is_narrow(group: Group) -> bool:
+    return group.get("storage_dtype") == "bfloat16"
+
+
+def _alike(pairs: Sequence[tuple[Update, ParamBatch]]) -> Iterable[list[tuple[Update, ParamBatch]]]:
+    """Return updates and their batches in lists that one call of a kernel can take."""
+    found: dict[Any, list[tuple[Update, ParamBatch]]] = defaultdict(list)
+    for update, batch in pairs:
+        step = id(batch.step) if isinstance(batch.step, Tensor) else batch.step
+        found[step, batch.param.dtype, batch.param.device].append((update, batch))
+    return found.values()
 
 
 def _applied(transforms: Sequence[Transform], update: Update, batch: ParamBatch) -> Update | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optim.engine.batch import HALF, ForeachBatch, Group, ParamBatch, ParamEntry, State
+from optim.engine.batch import HALF, LOOP_STATE, ForeachBatch, Group, ParamBatch, ParamEntry, State
 from optim.engine.storage import rounded, widened
 from optim.engine.tensor_list import flattened, unflattened
 
@@ -24,8 +24,6 @@ from optim.engine.tensor_list import flattened, unflattened
 STACK_BELOW_NUMEL = 4096
 STACK_BELOW_NUMEL_ELSEWHERE = 1 << 22
 STACK_NUMEL = 1 << 18  # elements of a stack on a CPU, so that it stays in the cache
-# statistics that belong to the step loop, not to a transform
-LOOP_STATE = ("step", "rounding_error")
 
 
 def launches_cost(device: torch.device) -> bool:
@@ -113,7 +111,7 @@ class Scratch:
             for flat in (self.flat, grads)
         )
 
-    def write_back(self) -> None:
+    def write_back(self, _: ParamBatch) -> None:
         """Put the parameters back in their places."""
         params = [entry.param for entry in self.entries]
         rounded_flat = self.flat.to(params[0].dtype)
@@ -163,22 +161,26 @@ def _kinds(
 ) -> list[list[list[ParamEntry]]]:
     """Return the stacks of each kind: what can be one `ForeachBatch`."""
     shapes: dict[Any, list[ParamEntry]] = defaultdict(list)
-    for place, entry in enumerate(entries):
+    for entry in entries:
         param, count = entry.param, entry.state["step"]
-        below = STACK_BELOW_NUMEL_ELSEWHERE if launches_cost(param.device) else STACK_BELOW_NUMEL
-        alone = None if stack and entry.shard is None and param.numel() < below else place
         # a batch has one count of steps: bias corrections are Python numbers; equal counts on a device are one tensor
         step = id(count) if isinstance(count, Tensor) else count
-        shapes[param.shape, param.dtype, param.device, step, entry.stacking_key, alone].append(entry)
+        shape = param.shape if stack else None
+        shapes[shape, param.dtype, param.device, step, entry.stacking_key, entry.shard is None].append(entry)
     kinds: dict[Any, list[list[ParamEntry]]] = defaultdict(list)
-    for (shape, *like, _), members in shapes.items():
+    for (shape, *like), members in shapes.items():
         first = members[0]
-        size = len(members)
-        if not launches_cost(first.param.device):
-            size = max(1, STACK_NUMEL // max(1, first.param.numel()))
-        names = frozenset(first.state)
-        for start in range(0, len(members), size):
-            kinds[(*like, kind_of(shape), names, first.shard is None)].append(members[start : start + size])
+        size, numel = 1, first.param.numel()
+        if not stack:
+            kinds[tuple(like)] += [[member] for member in members]
+            continue
+        if launches_cost(first.param.device):
+            size = len(members) if numel < STACK_BELOW_NUMEL_ELSEWHERE else 1
+        elif numel < STACK_BELOW_NUMEL:
+            size = max(1, STACK_NUMEL // max(1, numel))
+        size = size if first.shard is None else 1
+        kind = kinds[(*like, kind_of(shape), frozenset(first.state))]
+        kind += [members[start : start + size] for start in range(0, len(members), size)]
     return list(kinds.values())
 
 
@@ -209,18 +211,22 @@ def _one(
 ) -> ParamBatch:
     """Return one stack, or one parameter."""
     first, stacked = members[0], len(members) > 1
+    step, key = first.state["step"], first.stacking_key
+    shape, groups = first.shard or (first.param.shape, ())
+    if not (stacked or widen or first.param.dtype in HALF):
+        param, grad = _own(first, maximize=group["maximize"])
+        return ParamBatch(param, grad, first.state, group, step, shape, False, key, members, shard_groups=groups)
     scratch = Scratch([members], maximize=group["maximize"]) if stacked or first.param.dtype in HALF else None
     param, grad = (scratch.params[0], scratch.grads[0]) if scratch else _own(first, maximize=group["maximize"])
     stored = residents.state_of(members, states) if stacked else first.state
-    state = stored if not (stacked or widen) else {key: x for key, x in stored.items() if key not in LOOP_STATE}
+    state = {name: x for name, x in stored.items() if name not in LOOP_STATE}
     state = widened(state, param) if widen else state
-    shape, groups = first.shard or (first.param.shape, ())
-    step, key = first.state["step"], first.stacking_key
     batch = ParamBatch(param, grad, state, group, step, shape, stacked, key, members, shard_groups=groups)
 
-    def store() -> None:
+    # not a closure over the batch: such a circle would keep the memory until Python looks for circles
+    def store(batch: ParamBatch) -> None:
         if scratch:
-            scratch.write_back()
+            scratch.write_back(batch)
         for name, value in state.items() if widen else ():
             if value.dtype != stored[name].dtype:
                 stored[name].copy_(rounded(value, name, batch))

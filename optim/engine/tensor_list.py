@@ -138,6 +138,8 @@ class TensorList:
 def _apply(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     lists = [x for x in (*args, *kwargs.values()) if isinstance(x, TensorList)]
     first, name = lists[0], func.__name__
+    if name in ("mul", "add") and args[0] is not first:
+        args = (first, args[0])
     if name in ("clamp", "clamp_"):
         return _clamped(name, *args, **kwargs)
     if isinstance(args[0], TensorList) and name in FOREACH and not kwargs.keys() - {"alpha", "value", "out"}:

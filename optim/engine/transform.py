@@ -131,8 +131,8 @@ class FusedTransform(Transform):
     """
 
     foreach = True
-    stack_small: ClassVar[bool] = False
-    """Whether small tensors are worth stacking although no transform precedes this one."""
+    one_call: ClassVar[bool] = True
+    """Whether `move` is one call for all tensors: a CPU then gains nothing from stacks, or from moving one by one."""
 
     @abstractmethod
     def fuses(self, later: Sequence[Transform]) -> bool:

@@ -74,7 +74,7 @@ class Adam(FusedTransform):
         u, palm_on_device = update.value(), isinstance(batch.step, Tensor) and batch.group.get("palm")
         params, us, ms = (listed(x) for x in (batch.param, u, batch.state["exp_avg"]))
         known = has_kernel(batch.param.device, batch.group["lr"]) and not palm_on_device  # its decay would be a tensor
-        if known and all(map(same_layout, params, ms)):
+        if known and same_layout(batch.param, batch.state["exp_avg"]):
             us = [u if same_layout(u, m) else torch.empty_like(m).copy_(u) for u, m in zip(us, ms, strict=True)]
             _fused_step(params, us, ms, listed(batch.state["exp_avg_sq"]), batch, weight_decay)
         elif isinstance(batch, ForeachBatch):

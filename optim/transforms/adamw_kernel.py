@@ -27,6 +27,8 @@ def same_layout(a: Tensor, b: Tensor) -> bool:
     Tensors of unlike shapes, as after ``param.data`` was replaced by a larger tensor, have no such layout: a kernel
     would write beyond the smaller one.
     """
+    if isinstance(a, TensorList):
+        return all(map(same_layout, a.tensors, listed(b)))
     # nearly all tensors are contiguous, and that is asked faster
     return a.shape == b.shape and ((a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride())
 

@@ -43,7 +43,8 @@ def name_of(build):
 
 @pytest.mark.parametrize(("build", "period", "most"), [pytest.param(*row, id=name_of(row[0])) for row in BUDGETS])
 def test_a_step_launches_no_more_than_its_budget(build, period, most):
-    assert 0 < dispatched(build, period) <= most
+    warm_up = 12 if name_of(build) == "ScaledAdam" else 2  # it clips from its tenth step on
+    assert 0 < dispatched(build, period, warm_up) <= most
 
 
 def test_a_step_that_takes_parameters_one_by_one_is_noticed(monkeypatch):
