@@ -48,14 +48,17 @@ def function(name: str) -> OpOverload:
 def cuda_autocast() -> Iterator[None]:
     """Let ``torch.autocast("cpu")`` do what ``torch.autocast("cuda")`` does."""
     cuda, cpu = functions_of("AutocastCUDA"), functions_of("AutocastCPU")
-    library = torch.library.Library("aten", "IMPL")
+    library, is_enabled = torch.library.Library("aten", "IMPL"), torch.is_autocast_enabled
     try:
+        # torch's attention asks without a device, which means CUDA
+        torch.is_autocast_enabled = lambda device_type="cpu": is_enabled(device_type)
         for name in cuda - (LOWER_PRECISION & cpu):
             library.impl(function(name), _kernel(name), "AutocastCPU")
         for name in cpu - cuda:
             library.impl(function(name), torch.library.fallthrough_kernel, "AutocastCPU")
         yield
     finally:
+        torch.is_autocast_enabled = is_enabled
         library._destroy()
 
 

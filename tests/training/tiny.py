@@ -22,12 +22,12 @@ NUM_FEATURES = 8
 TOKENIZER = CharacterTokenizerTrainer().train(["abc"])
 
 
-def batch_of(*lengths: int, seed: int = 0) -> Batch:
+def batch_of(*lengths: int, seed: int = 0, num_features: int = NUM_FEATURES) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     size, longest = len(lengths), max(lengths)
     num_tokens = torch.tensor([1 + index % 3 for index in range(size)])
     return Batch(
-        features=torch.randn(size, longest, NUM_FEATURES, generator=generator),
+        features=torch.randn(size, longest, num_features, generator=generator),
         num_frames=torch.tensor(lengths),
         tokens=torch.randint(2, TOKENIZER.vocab_size, (size, 3), generator=generator),
         num_tokens=num_tokens,
