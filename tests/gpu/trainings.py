@@ -8,13 +8,26 @@ import pytest
 
 from asr.data.loading.batch import Batch
 from asr.text.character import CharacterTokenizerTrainer
-from asr.training.module import TrainingModule
+from asr.training.module import OptimizerFactory, TrainingModule
 from tests.models import encoders, heads
 from tests.models.test_heads import DECODERS, make
-from tests.training.tiny import batch_of, tiny_module
+from tests.training.tiny import adamw, batch_of, tiny_module
 
 TOKENIZER = CharacterTokenizerTrainer().train(["abcde"])
-ENCODERS = [case for case in encoders.CASES if case.name not in ("zipformer, causal", "transformer, at 50 Hz")]
+SMALLER = {
+    "encoder_dim": [8, 12],
+    "encoder_unmasked_dim": [8, 8],
+    "feedforward_dim": [8, 8],
+    "num_encoder_layers": [1, 1],
+    "num_heads": [2, 2],
+    "cnn_module_kernel": [3, 3],
+    "downsampling_factor": [1, 2],
+}
+ENCODERS = [
+    *(case for case in encoders.CASES if case.name in ("transformer", "conformer")),
+    encoders.EncoderCase("zipformer", lambda: encoders.make_zipformer(causal=False, **SMALLER), 9),
+    encoders.EncoderCase("causal zipformer", lambda: encoders.make_zipformer(True, chunk_size=8, **SMALLER), 9),
+]
 PAIRS = [
     pytest.param(encoder, head, id=f"{encoder.name}-{head.name}")
     for encoder, head in product(ENCODERS, heads.CASES)
@@ -22,8 +35,10 @@ PAIRS = [
 ]
 
 
-def module_of(encoder: encoders.EncoderCase, head: heads.HeadCase) -> TrainingModule:
-    module = tiny_module()
+def module_of(
+    encoder: encoders.EncoderCase, head: heads.HeadCase, optimizer_factory: OptimizerFactory = adamw
+) -> TrainingModule:
+    module = tiny_module(optimizer_factory)
     module.recognizer, module.tokenizer, module.dev_names = make(encoder, head), TOKENIZER, ["dev"]
     module.decoder = decoders_of(module)[0]
     return module

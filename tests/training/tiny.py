@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -86,3 +86,13 @@ def tiny_trainer(max_steps: int, callbacks: Sequence[pl.Callback] = (), **option
 
 def batches_loader(batches: Sequence[Batch]) -> DataLoader:
     return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+
+
+class Unsized:
+    """Batches without a length, like those of `EvaluationLoader`: Lightning skips a validation of length 0."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)

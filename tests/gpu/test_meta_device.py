@@ -1,0 +1,49 @@
+"""An update touches no tensor of another device, and waits for its device once."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import optim
+from asr.data.loading.batch import Batch
+from asr.models.encoders.zipformer import scaling
+from asr.training.module import TrainingModule
+from tests.gpu.meta_device import meta_trainer, reads_recorded
+from tests.gpu.trainings import PAIRS, batch, module_of
+from tests.optim.test_configs import FILES, build
+from tests.training.tiny import Unsized, batch_of, tiny_module
+
+ALL_DRAWN = [
+    pytest.param(*pair.values, 0.0, id=f"{pair.id}, all") for pair in PAIRS if pair.id.endswith("zipformer-ctc")
+]
+NONE_DRAWN = [pytest.param(*pair.values, 0.999, id=pair.id) for pair in PAIRS]
+# torch's own does not know the meta device
+OPTIMIZERS = [file for file in FILES["optimizer"] if file.stem != "torch_adamw"]
+
+
+def readers_of(module: TrainingModule, *batches: Batch, accumulate: int) -> list[str]:
+    """Train on the meta device; return which functions have read a tensor there."""
+    with reads_recorded() as readers:
+        trainer = meta_trainer(len(batches) // accumulate, gradient_clip_val=1.0, accumulate_grad_batches=accumulate)
+        # without a length: Lightning would read that of all ranks
+        trainer.fit(module, Unsized(batches))
+    assert trainer.global_step == len(batches) // accumulate
+    assert {parameter.device.type for parameter in module.parameters()} == {"meta"}
+    return readers
+
+
+@pytest.mark.parametrize(("encoder", "head", "drawn"), ALL_DRAWN + NONE_DRAWN)
+def test_an_update_of_two_micro_batches_stays_on_its_device_and_waits_for_it_once(monkeypatch, encoder, head, drawn):
+    # decides which branches a Zipformer takes
+    monkeypatch.setattr(scaling, "draw", lambda: drawn)
+    module = module_of(encoder, head, optim.grouped(partial(optim.Eve, lr=0.01)))
+    batches = batch(60, 44), batch(52, 61, 40, seed=1)
+    assert readers_of(module, *batches, accumulate=2) == ["UpdateSums.over_ranks"]
+
+
+@pytest.mark.parametrize("config", OPTIMIZERS, ids=lambda file: file.stem)
+def test_no_optimizer_waits_for_its_device(config):
+    module = tiny_module(optim.grouped(build(config)))
+    assert readers_of(module, batch_of(60, 44), batch_of(52, 61), accumulate=1) == ["UpdateSums.over_ranks"] * 2
