@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -9,10 +10,12 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from torch import Tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from asr import devices
 
@@ -59,10 +62,40 @@ class MetaAccelerator(CPUAccelerator):
         """Accept any."""
 
 
-def meta_trainer(max_steps: int, **options: Any) -> Trainer:
+class MetaRanks(DDPStrategy):
+    """Ranks of which this process is the first; collectives send what is on the meta device, and nothing else.
+
+    Without DistributedDataParallel, which needs values.
+    """
+
+    def configure_ddp(self) -> None:
+        """Leave the module as it is."""
+
+    def determine_ddp_device_ids(self) -> None:
+        """Return what is right for devices other than CUDA's."""
+
+
+@contextmanager
+def meta_ranks(world_size: int) -> Iterator[MetaRanks]:
+    # a backend for one type of device refuses tensors of another, as NCCL does
+    dist.init_process_group("meta:fake", store=FakeStore(), rank=0, world_size=world_size)
+    environment = patch.dict(os.environ, RANK="0", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    try:
+        # torch's barrier sends a tensor of the CPU, unless the backend is called NCCL; objects need values
+        with environment, patch.object(dist, "barrier"), patch.object(dist, "all_gather_object", _gather):
+            yield MetaRanks(parallel_devices=[META] * world_size)
+    finally:
+        dist.destroy_process_group()
+
+
+def _gather(parts: list[Any], mine: Any) -> None:
+    parts[:] = [mine] * len(parts)
+
+
+def meta_trainer(max_steps: int, strategy: Strategy | None = None, **options: Any) -> Trainer:
     trainer = Trainer(
         accelerator=MetaAccelerator(),
-        strategy=SingleDeviceStrategy(device=META),
+        strategy=strategy or SingleDeviceStrategy(device=META),
         max_steps=max_steps,
         logger=False,
         enable_progress_bar=False,
@@ -70,6 +103,8 @@ def meta_trainer(max_steps: int, **options: Any) -> Trainer:
         enable_checkpointing=False,
         **options,
     )
+    # reads a tensor before every micro-batch of several ranks
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
     # the rest of Lightning's (2.6) would copy weights and what was logged to the CPU, once at the end of a run
     trainer._teardown = trainer._signal_connector.teardown  # type: ignore[method-assign]
     return trainer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,10 @@ import optim
 from asr.data.loading.batch import Batch
 from asr.models.encoders.zipformer import scaling
 from asr.training.module import TrainingModule
-from tests.gpu.meta_device import meta_trainer, reads_recorded
+from tests.gpu.meta_device import meta_ranks, meta_trainer, reads_recorded
 from tests.gpu.trainings import PAIRS, batch, module_of
 from tests.optim.test_configs import FILES, build
+from tests.training.test_unreadable import unread
 from tests.training.tiny import Unsized, batch_of, tiny_module
 
 ALL_DRAWN = [
@@ -23,10 +25,12 @@ NONE_DRAWN = [pytest.param(*pair.values, 0.999, id=pair.id) for pair in PAIRS]
 OPTIMIZERS = [file for file in FILES["optimizer"] if file.stem != "torch_adamw"]
 
 
-def readers_of(module: TrainingModule, *batches: Batch, accumulate: int) -> list[str]:
+def readers_of(module: TrainingModule, *batches: Batch, accumulate: int = 1, **options: Any) -> list[str]:
     """Train on the meta device; return which functions have read a tensor there."""
     with reads_recorded() as readers:
-        trainer = meta_trainer(len(batches) // accumulate, gradient_clip_val=1.0, accumulate_grad_batches=accumulate)
+        trainer = meta_trainer(
+            len(batches) // accumulate, gradient_clip_val=1.0, accumulate_grad_batches=accumulate, **options
+        )
         # without a length: Lightning would read that of all ranks
         trainer.fit(module, Unsized(batches))
     assert trainer.global_step == len(batches) // accumulate
@@ -46,4 +50,13 @@ def test_an_update_of_two_micro_batches_stays_on_its_device_and_waits_for_it_onc
 @pytest.mark.parametrize("config", OPTIMIZERS, ids=lambda file: file.stem)
 def test_no_optimizer_waits_for_its_device(config):
     module = tiny_module(optim.grouped(build(config)))
-    assert readers_of(module, batch_of(60, 44), batch_of(52, 61), accumulate=1) == ["UpdateSums.over_ranks"] * 2
+    assert readers_of(module, batch_of(60, 44), batch_of(52, 61)) == ["UpdateSums.over_ranks"] * 2
+
+
+def test_ranks_send_each_other_nothing_that_is_on_a_cpu():
+    batches = batch_of(60, 44), unread("lost"), batch_of(52, 61)
+    with meta_ranks(2) as strategy:
+        options = {"strategy": strategy, "devices": 2, "use_distributed_sampler": False}
+        readers = readers_of(tiny_module(), *batches, **options)
+    # the second update has nothing to send but zeros
+    assert readers == ["UpdateSums.over_ranks"] * 3
