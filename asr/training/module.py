@@ -178,19 +178,19 @@ class TrainingModule(pl.LightningModule):
         self.gradient_norm = norm * scale
         finite = math.isfinite(sums.loss) and sums.num_nonfinite == 0
         skipped = self.guard.end_update(self.global_step, finite, int(sums.num_too_short), self.global_rank)
-        self.log_dict(
-            {
-                "train/loss": sums.loss / max(1, sums.num_tokens),
-                **self._loss_parts(sums),
-                "train/gradient_norm": self.gradient_norm,  # before clipping
-                "train/lr": float(optimizer.param_groups[0]["lr"]),
-                "train/utterances": sums.num_utterances,
-                "train/audio_s": sums.audio_s,
-                "train/epoch": float(self.current_epoch),  # Lightning's own "epoch" is dropped by the loggers
-                "train/unreadable": float(self.unreadable.counts["total"]),
-                **self.guard.metrics(),
-            }
-        )
+        numbers = {
+            "train/loss": sums.loss / max(1, sums.num_tokens),
+            **self._loss_parts(sums),
+            "train/gradient_norm": self.gradient_norm,  # before clipping
+            "train/lr": float(optimizer.param_groups[0]["lr"]),
+            "train/utterances": sums.num_utterances,
+            "train/audio_s": sums.audio_s,
+            "train/epoch": float(self.current_epoch),  # Lightning's own "epoch" is dropped by the loggers
+            "train/unreadable": float(self.unreadable.counts["total"]),
+            **self.guard.metrics(),
+        }
+        # Lightning (2.6) would copy a number to the device, from which whoever reads it must wait for it
+        self.log_dict({name: torch.as_tensor(number) for name, number in numbers.items()})
         if skipped:
             self._skip(optimizer)
 

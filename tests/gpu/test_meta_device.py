@@ -1,4 +1,4 @@
-"""An update touches no tensor of another device, and waits for its device once."""
+"""An update touches no tensor of another device, and reads its own once; torch's CTC reads the lengths beside."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import pytest
 import optim
 from asr.data.loading.batch import Batch
 from asr.models.encoders.zipformer import scaling
+from asr.training.callbacks.averaging import WeightAveraging
+from asr.training.callbacks.cost import TrainingCost
+from asr.training.callbacks.progress import TrainingProgress
+from asr.training.callbacks.stall_warning import StallWarning
 from asr.training.module import TrainingModule
 from tests.gpu.meta_device import meta_ranks, meta_trainer, reads_recorded
 from tests.gpu.trainings import PAIRS, batch, module_of
@@ -51,6 +55,12 @@ def test_an_update_of_two_micro_batches_stays_on_its_device_and_waits_for_it_onc
 def test_no_optimizer_waits_for_its_device(config):
     module = tiny_module(optim.grouped(build(config)))
     assert readers_of(module, batch_of(60, 44), batch_of(52, 61)) == ["UpdateSums.over_ranks"] * 2
+
+
+def test_callbacks_read_nothing_on_the_device():
+    callbacks = [TrainingProgress(), TrainingCost(), WeightAveraging(), StallWarning()]
+    batches = [batch_of(60, 44, seed=seed) for seed in range(3)]
+    assert readers_of(tiny_module(), *batches, callbacks=callbacks) == ["UpdateSums.over_ranks"] * 3
 
 
 def test_ranks_send_each_other_nothing_that_is_on_a_cpu():

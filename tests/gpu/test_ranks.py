@@ -48,11 +48,11 @@ def test_ranks_with_uneven_batches_have_equal_weights_and_counts(left, name):
         assert not same(first["weights"], left[before][0]["weights"])
 
 
-@pytest.mark.parametrize(("strategy", "expected"), [("auto", True), ("ddp", True), (GIVEN, False)], ids=str)
-def test_processes_of_a_run_keep_their_gradients_once_unless_told_otherwise(strategy, expected):
+@pytest.mark.parametrize(("strategy", "is_view"), [("auto", True), ("ddp", True), (GIVEN, False)], ids=str)
+def test_a_run_has_torchs_options_but_for_gradients_and_what_is_given(strategy, is_view):
     own = {"devices": 2, "strategy": strategy}
     trainer = build_trainer({"trainer": OmegaConf.to_container(choice("trainer", "cpu"))}, [], [], **own)
-    assert trainer.strategy._ddp_kwargs["gradient_as_bucket_view"] == expected
+    assert trainer.strategy._ddp_kwargs == {"gradient_as_bucket_view": is_view}
 
 
 def test_gradients_are_views_of_what_ranks_send_each_other(left):
