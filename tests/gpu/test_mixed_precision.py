@@ -28,6 +28,7 @@ PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(devices, "on_accelerator", lambda x: True)
+    torch.set_num_threads(1)  # more of them would wait for each other at these sizes
     with cuda_autocast():
         yield
 
@@ -59,7 +60,7 @@ def test_every_recognizer_trains_and_decodes_in_every_precision(monkeypatch, enc
             assert not torch.equal(value, before[name]), (precision, name)
         with torch.autocast("cpu", dtype, enabled=dtype is not None), torch.inference_mode():
             decode_in_every_way(module)
-    assert losses == pytest.approx(dict.fromkeys(PRECISIONS, losses["fp32"]), rel=0.05)
+    assert losses == pytest.approx(dict.fromkeys(PRECISIONS, losses["fp32"]), rel=0.01)
 
 
 def decode_in_every_way(module: TrainingModule) -> None:
