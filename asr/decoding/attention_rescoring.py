@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from asr import devices
 from asr.decoding.ctc_beam import BeamOptions, CtcBeam
 from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.models.heads.protocols import ScoresFramesAndTexts
@@ -82,7 +83,7 @@ class AttentionRescoring:
             pad_sequence(texts, batch_first=True).to(encodings.device),
             torch.tensor([len(text) for text in texts], device=encodings.device),
         )
-        attention = iter(scores.tolist())
+        attention = iter(devices.to_host(scores))
         rescored = (
             [replace(one, score=self.ctc_weight * one.score + (1 - self.ctc_weight) * next(attention)) for one in beam]
             for beam in found

@@ -11,6 +11,7 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
+from asr import devices
 from asr.decoding.ctc_prefixes import Prefixes
 from asr.decoding.hypothesis import Hypothesis, check_beam, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
@@ -116,7 +117,7 @@ def _searched(log_probs: Tensor, num_frames: Tensor, threshold: float) -> _Frame
     skipped = valid & (blanks > threshold)
     kept = valid & ~skipped
     num_kept = kept.sum(dim=1)
-    index = kept.int().argsort(dim=1, descending=True, stable=True)[:, : int(num_kept.max())]
+    index = kept.int().argsort(dim=1, descending=True, stable=True)[:, : devices.to_host(num_kept.max())]
     found = log_probs.gather(1, index.unsqueeze(2).expand(-1, -1, log_probs.shape[2])).double()
     padding = torch.arange(index.shape[1], device=index.device) >= num_kept.unsqueeze(1)
     found.masked_fill_(padding.unsqueeze(2), -math.inf)[..., BLANK_ID].masked_fill_(padding, 0.0)
@@ -133,10 +134,12 @@ def _hypotheses(scores: Tensor, records: Tensor, emissions: list[Tensor], frames
         emissions: of each step the last tokens (B, K), and the records before these.
         frames: that were searched.
     """
-    last, before = torch.stack(emissions, dim=1).tolist() if emissions else ([], [])
-    numbers, beam_size = frames.numbers.tolist(), scores.shape[1]
+    last, before = devices.to_host(torch.stack(emissions, dim=1)) if emissions else ([], [])
+    numbers, beam_size = devices.to_host(frames.numbers), scores.shape[1]
     found = []
-    for row, (row_scores, row_records) in enumerate(zip(scores.tolist(), records.tolist(), strict=True)):
+    for row, (row_scores, row_records) in enumerate(
+        zip(devices.to_host(scores), devices.to_host(records), strict=True)
+    ):
         hypotheses = []
         for score, record in zip(row_scores, row_records, strict=True):
             steps, tokens = [], []
@@ -147,7 +150,7 @@ def _hypotheses(scores: Tensor, records: Tensor, emissions: list[Tensor], frames
                 record = before[step][row][slot]
             steps.reverse()
             tokens.reverse()
-            log_probs = frames.log_probs[row, steps, tokens].tolist()
+            log_probs = devices.to_host(frames.log_probs[row, steps, tokens])
             hypotheses.append(Hypothesis(tokens, [numbers[row][step] for step in steps], log_probs, score))
         hypotheses = ranked(hypotheses)
         found.append([one for one in hypotheses if one.score > -math.inf] or hypotheses[:1])

@@ -10,6 +10,7 @@ from itertools import groupby
 
 from torch import Tensor
 
+from asr import devices
 from asr.decoding.hypothesis import Hypothesis
 from asr.models.heads.protocols import FrameScores
 from asr.text.vocabulary import BLANK_ID
@@ -33,7 +34,7 @@ class CtcGreedy:
             num_frames: (B,) valid frames.
         """
         log_probs, labels = head.frame_log_probs(encodings).max(dim=-1)
-        rows = zip(labels.tolist(), log_probs.tolist(), num_frames.tolist(), strict=True)
+        rows = zip(*map(devices.to_host, (labels, log_probs, num_frames)), strict=True)
         return [[_best_path(labels[:length], log_probs[:length])] for labels, log_probs, length in rows]
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from asr import devices
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.text.vocabulary import BLANK_ID
 
@@ -39,7 +40,7 @@ class CtcStream:
 
     def accept(self, encodings: Tensor) -> None:
         """Search in encodings (1, T, D)."""
-        for label in self.head.frame_log_probs(encodings)[0].argmax(dim=-1).tolist():
+        for label in devices.to_host(self.head.frame_log_probs(encodings)[0].argmax(dim=-1)):
             self.num_silent = self.num_silent + 1 if label == BLANK_ID else 0
             if label not in (BLANK_ID, self.last):
                 self.tokens.append(label)
@@ -70,9 +71,10 @@ class TransducerStream:
             self.num_silent += 1
             for _ in range(self.max_symbols):
                 label = self.head.join(frame[None], self.prediction).argmax(dim=-1)
-                if int(label) == BLANK_ID:
+                (token,) = devices.to_host(label)
+                if token == BLANK_ID:
                     break
-                self.tokens.append(int(label))
+                self.tokens.append(token)
                 self.num_silent = 0
                 self.context = torch.cat((self.context[:, 1:], label[None]), dim=1)
                 self.prediction = self.head.predict(self.context)

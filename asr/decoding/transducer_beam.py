@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
+from asr import devices
 from asr.decoding.ctc_prefixes import hashed
 from asr.decoding.hypothesis import Hypothesis, check_beam, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
@@ -61,7 +62,7 @@ class TransducerBeam(ShallowFusion):
         frames, size = head.project(encodings), len(encodings)
         beam = _Beam.start(head, self.scorer, size, self.beam_size, encodings.device)
         steps = []
-        for t in range(int(num_frames.max())):
+        for t in range(devices.to_host(num_frames.max())):
             log_probs = head.join(frames[:, t].unsqueeze(1), beam.predictions).double()
             num_tokens = min(self.beam_size_token, log_probs.shape[2] - 1)
             # the first column is the blank's
@@ -193,10 +194,10 @@ class _Beam(NamedTuple):
 def _hypotheses(scores: Tensor, steps: list[_Step]) -> list[list[Hypothesis]]:
     """Return the texts with a score above -inf, best first; the empty text if there was no frame."""
     all_slots, all_tokens, all_log_probs = (
-        (torch.stack(field, dim=2).tolist() for field in zip(*steps, strict=True)) if steps else ([], [], [])
+        (devices.to_host(torch.stack(field, dim=2)) for field in zip(*steps, strict=True)) if steps else ([], [], [])
     )
     found = []
-    for row, row_scores in enumerate(scores.tolist()):
+    for row, row_scores in enumerate(devices.to_host(scores)):
         hypotheses = []
         for slot, score in enumerate(row_scores):
             if score == NEVER:

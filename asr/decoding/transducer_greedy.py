@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asr import devices
 from asr.decoding.hypothesis import Hypothesis
 from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
@@ -66,10 +67,10 @@ class TransducerGreedy:
                 continue
             context[rows] = torch.cat((context[rows, 1:], labels[first][:, None]), dim=1)
             predictions[rows] = head.predict(context[rows])
-            values = (x.tolist() for x in (rows, labels[first], at[rows], log_probs[first]))
+            values = map(devices.to_host, (rows, labels[first], at[rows], log_probs[first]))
             for row, label, frame, log_prob in zip(*values, strict=True):
                 found[row].tokens.append(label)
                 found[row].frames.append(frame)
                 found[row].log_probs.append(log_prob)
             at[rows] += in_a_row[rows] % self.max_symbols == 0
-        return [[replace(one, score=score)] for one, score in zip(found, scores.tolist(), strict=True)]
+        return [[replace(one, score=score)] for one, score in zip(found, devices.to_host(scores), strict=True)]

@@ -13,10 +13,12 @@ MAX_COUNT = 1000  # masks of each utterance are drawn at once, as a matrix
 
 def _masks(lengths: Tensor, num_masks: int, max_width: Tensor, size: int, generator: torch.Generator) -> Tensor:
     """Draw N intervals per utterance inside its length; return (B, size), true where masked."""
-    shape = (len(lengths), num_masks)
-    width = (torch.rand(shape, generator=generator) * (max_width.unsqueeze(1) + 1)).floor()
-    start = (torch.rand(shape, generator=generator) * (lengths.unsqueeze(1) - width + 1)).floor()
-    at = torch.arange(size).view(1, 1, -1)
+    # only the numbers that are drawn go to a GPU: the lengths would have to be waited for
+    shape, device = (len(lengths), num_masks), lengths.device
+    for_width, for_start = (torch.rand(shape, generator=generator).to(device, non_blocking=True) for _ in range(2))
+    width = (for_width * (max_width.unsqueeze(1) + 1)).floor()
+    start = (for_start * (lengths.unsqueeze(1) - width + 1)).floor()
+    at = torch.arange(size, device=device).view(1, 1, -1)
     inside = (at >= start.unsqueeze(2)) & (at < (start + width).unsqueeze(2))
     return inside.any(dim=1)
 
@@ -69,7 +71,7 @@ class SpecAugment:
             num_frames: (B,) valid frames.
             generator: a CPU generator; its state alone decides the masks.
         """
-        lengths = num_frames.cpu().float()
+        lengths = num_frames.float()
         longest = (lengths * self.max_time_fraction).floor().clamp(max=self.max_time_frames)
         frames, bins = features.shape[1:]
         in_time = _masks(lengths, self.num_time_masks, longest, frames, generator)
@@ -77,4 +79,4 @@ class SpecAugment:
         widest = torch.full_like(lengths, float(min(self.max_feature_bins, bins)))
         in_frequency = _masks(full, self.num_feature_masks, widest, bins, generator)
         mask = in_time.unsqueeze(2) | in_frequency.unsqueeze(1)
-        return features.masked_fill(mask.to(features.device), 0.0)
+        return features.masked_fill(mask, 0.0)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.decoding.alignment import align
@@ -69,8 +70,8 @@ def align_all(
         emissions = aligned(alignment, batch.tokens, batch.num_tokens)
         given = data_module.tokenizer.surfaces, batch, data_module.features
         words = words_of(emissions, *given, recognizer.subsampling_factor)
-        durations = (batch.num_frames * data_module.features.frame_shift_s).tolist()
-        rows = zip(batch.ids, batch.texts, words, durations, alignment.score.tolist(), strict=True)
+        durations = devices.to_host(batch.num_frames * data_module.features.frame_shift_s)
+        rows = zip(batch.ids, batch.texts, words, durations, devices.to_host(alignment.score), strict=True)
         return [_as_written(*row) for row in rows]
 
     return process(recognizer, data_module, cuts, f"aligning {name}", work)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from rich.progress import Progress
 
+from asr import devices
 from asr.console import PlainConsole, bar_title
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
@@ -89,7 +90,8 @@ def process(
 
 
 def _when_working(doing: str, batch: Batch) -> str:
-    longest = batch.audio_s * max(batch.num_frames.tolist()) / max(1, int(batch.num_frames.sum()))
+    frames = devices.to_host(batch.num_frames)
+    longest = batch.audio_s * max(frames) / max(1, sum(frames))
     return (
         f"when {doing} a batch of {len(batch)} utterances, {batch.audio_s:.1f} s of audio, the longest of "
         f"{longest:.1f} s: lower {LIMIT} below that sum, down to the longest; a longer utterance must be cut."

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asr import devices
 from asr.data.features import Features
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
@@ -57,7 +58,7 @@ def decode(
 def _refuse_unscored(ids: Sequence[str], encodings: Tensor, num_frames: Tensor, found: Sequence[Hypothesis]) -> None:
     """Refuse texts that were chosen by scores that are not finite."""
     is_padding = torch.arange(encodings.shape[1], device=encodings.device) >= num_frames[:, None]
-    are_finite = (encodings.isfinite().all(dim=-1) | is_padding).all(dim=-1).tolist()
+    are_finite = devices.to_host((encodings.isfinite().all(dim=-1) | is_padding).all(dim=-1))
     for name, is_finite, best in zip(ids, are_finite, found, strict=True):
         if not (is_finite and math.isfinite(best.score)):
             raise UnscoredText(

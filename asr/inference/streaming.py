@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from asr import devices
 from asr.data.features import Features, LogMel
 from asr.data.streams import FeatureStream
 from asr.data.threads import one_thread
@@ -118,7 +119,8 @@ class StreamingRecognizer:
             normalized = self.recognizer.normalize(torch.from_numpy(padded)[None].to(device))
             num_frames = torch.tensor([len(chunk)], device=device)
             encodings, lengths, self.state = self.encoder(normalized, num_frames, self.state)
-            self.search.accept(encodings[:, : int(lengths)])
+            (length,) = devices.to_host(lengths)
+            self.search.accept(encodings[:, :length])
         self.waiting = self.waiting[self.encoder.shift_features :]
 
     def _text(self) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from asr import devices
 from asr.data.features import Features
 from asr.data.loading.batch import Batch
 from asr.decoding.alignment import Alignment, align
@@ -59,7 +60,7 @@ def emissions_of(
 
 def aligned(alignment: Alignment, tokens: Tensor, num_tokens: Tensor) -> list[Emissions]:
     """Return the emissions of texts, tokens (B, U) of which (B,) are valid."""
-    table = zip(*(values.tolist() for values in (tokens, *alignment[:3])), num_tokens.tolist(), strict=True)
+    table = zip(*map(devices.to_host, (tokens, *alignment[:3], num_tokens)), strict=True)
     return [Emissions(*(values[:length] for values in row)) for *row, length in table]
 
 
@@ -81,7 +82,7 @@ def words_of(
         features: how those of the batch were made.
         subsampling_factor: frames of features for each of the emissions' frames.
     """
-    utterances = zip(emissions, batch.features, batch.num_frames.tolist(), strict=True)
+    utterances = zip(emissions, batch.features, devices.to_host(batch.num_frames), strict=True)
     return [_words(one, surfaces, matrix[:length], features, subsampling_factor) for one, matrix, length in utterances]
 
 

@@ -6,26 +6,26 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from asr import devices
+
 BLOCK_ELEMENTS = 2**19  # two megabytes of float32
 
 
-def blocks(x: Tensor, row_elements: int | None = None, *, whole: bool | None = None) -> Iterator[slice]:
+def blocks(x: Tensor, row_elements: int | None = None) -> Iterator[slice]:
     """Return slices of the first dimension of x, each of about ``BLOCK_ELEMENTS`` elements, at least of one row.
 
     Temporary memory of a block is used again for the next one. On a CPU, fresh memory for all of x would take longer
-    than the arithmetic.
+    than the arithmetic. On an accelerator all of x is one block.
 
     Args:
         x: at least one dimension.
         row_elements: elements in a place of the first dimension, if more is made of x than x has; None: those of x.
-        whole: whether to take x in one block; None: only on a GPU.
     """
     num_rows = x.shape[0]
     row_elements = x[:1].numel() if row_elements is None else row_elements
-    # small kernels would leave a GPU idle, and its allocator keeps memory anyway
-    whole = x.is_cuda if whole is None else whole
+    # in one: small kernels would leave a GPU idle, and its allocator keeps memory anyway;
     # at least 1, because a range with steps of 0 is an error: x may have no rows, or rows without elements
-    size = max(1, num_rows) if whole else max(1, BLOCK_ELEMENTS // max(1, row_elements))
+    size = max(1, num_rows) if devices.on_accelerator(x) else max(1, BLOCK_ELEMENTS // max(1, row_elements))
     return (slice(start, start + size) for start in range(0, num_rows, size))
 
 

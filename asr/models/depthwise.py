@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.grad import conv2d_weight
 
+from asr import devices
 from asr.models.tracing import is_tracing
 
 
-def depthwise_conv1d(
-    x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0, *, as_conv1d: bool | None = None
-) -> Tensor:
+def depthwise_conv1d(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> Tensor:
     """Convolve each channel with its own kernel.
 
     Args:
@@ -25,12 +24,11 @@ def depthwise_conv1d(
         weight: (D, 1, W).
         bias: (D,).
         padding: zeros before the first and after the last frame.
-        as_conv1d: whether `torch.nn.functional.conv1d` computes it; None: only on a GPU, and in a graph that is traced.
 
     Returns:
         (B, T + 2 · padding − W + 1, D).
     """
-    if (x.is_cuda or is_tracing()) if as_conv1d is None else as_conv1d:
+    if devices.on_accelerator(x) or is_tracing():
         return F.conv1d(x.transpose(1, 2), weight, bias, padding=padding, groups=int(weight.shape[0])).transpose(1, 2)
     convolved: Tensor = _DepthwiseConv1d.apply(x, weight, bias, padding)
     return convolved

@@ -12,6 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import EvaluationLoader
 from asr.error_text import first_line, is_out_of_memory
@@ -156,7 +157,7 @@ def when_training(batch: Batch | None) -> str:
     """Return what did not fit into memory in a training step (ids, seconds, seconds with padding), and what to do."""
     if batch is None:
         return "before the first micro-batch: lower data.workers.num_workers, or choose a smaller encoder."
-    frames = batch.num_frames.tolist()
+    frames = devices.to_host(batch.num_frames)
     # a batch knows only the sum of its seconds
     seconds = [batch.audio_s * num / max(1, sum(frames)) for num in frames]
     each = ", ".join(f"{cut} ({s:.1f} s)" for cut, s in zip(batch.ids, seconds, strict=True))

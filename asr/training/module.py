@@ -86,7 +86,7 @@ class TrainingModule(pl.LightningModule):
         self.validation_texts = ValidationTexts()
         self.scores: dict[str, Score] = {}
         self.unit: Unit = unit
-        self.sums = self._no_sums()
+        self.sums = UpdateSums()
         self.gradient_norm = torch.zeros(())  # of the last update, before clipping
         self.guard, self.nominal_audio = NonfiniteGuard(), NominalAudio()
         self.unreadable = UnreadableCuts(max_unreadable)
@@ -163,8 +163,8 @@ class TrainingModule(pl.LightningModule):
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
-        local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), self._no_sums()
-        sums = local.over_ranks(self.trainer.strategy, norm.device)
+        local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
+        sums = local.over_ranks(self.trainer.strategy, norm.device, len(self.recognizer.head.loss_names))
         self.unreadable.end_update(self.current_epoch, int(sums.num_unreadable), int(sums.num_utterances))
         if sums.num_unreadable and not sums.num_utterances:
             self.gradient_norm = norm
@@ -178,24 +178,21 @@ class TrainingModule(pl.LightningModule):
         self.gradient_norm = norm * scale
         finite = math.isfinite(sums.loss) and sums.num_nonfinite == 0
         skipped = self.guard.end_update(self.global_step, finite, int(sums.num_too_short), self.global_rank)
-        self.log_dict(
-            {
-                "train/loss": sums.loss / max(1, sums.num_tokens),
-                **self._loss_parts(sums),
-                "train/gradient_norm": self.gradient_norm,  # before clipping
-                "train/lr": float(optimizer.param_groups[0]["lr"]),
-                "train/utterances": sums.num_utterances,
-                "train/audio_s": sums.audio_s,
-                "train/epoch": float(self.current_epoch),  # Lightning's own "epoch" is dropped by the loggers
-                "train/unreadable": float(self.unreadable.counts["total"]),
-                **self.guard.metrics(),
-            }
-        )
+        numbers = {
+            "train/loss": sums.loss / max(1, sums.num_tokens),
+            **self._loss_parts(sums),
+            "train/gradient_norm": self.gradient_norm,  # before clipping
+            "train/lr": float(optimizer.param_groups[0]["lr"]),
+            "train/utterances": sums.num_utterances,
+            "train/audio_s": sums.audio_s,
+            "train/epoch": float(self.current_epoch),  # Lightning's own "epoch" is dropped by the loggers
+            "train/unreadable": float(self.unreadable.counts["total"]),
+            **self.guard.metrics(),
+        }
+        # Lightning (2.6) would copy a number to the device, from which whoever reads it must wait for it
+        self.log_dict({name: torch.as_tensor(number) for name, number in numbers.items()})
         if skipped:
             self._skip(optimizer)
-
-    def _no_sums(self) -> UpdateSums:
-        return UpdateSums(parts=torch.zeros(len(self.recognizer.head.loss_names)))
 
     def _loss_parts(self, sums: UpdateSums) -> dict[str, float]:
         """Return the parts of the loss in nats per token; none if there is but one."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from asr import devices
 from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
 from asr.errors import Diverged, RunFailed
@@ -58,7 +59,9 @@ class NonfiniteGuard:
         # reading a tensor waits for the device: only if there is something to print
         if num_too_short:
             self.counts["too_short"] += num_too_short
-            for cut in (cut for ids, _, mask in seen for cut, short in zip(ids, mask.tolist(), strict=True) if short):
+            for cut in (
+                cut for ids, _, mask in seen for cut, short in zip(ids, devices.to_host(mask), strict=True) if short
+            ):
                 self._name_too_short(cut)
         self.counts["consecutive_skips"] = 0 if finite else self.counts["consecutive_skips"] + 1
         if not finite:
@@ -89,7 +92,7 @@ class NonfiniteGuard:
             )
 
     def _name_skipped(self, update: int, seen: list[tuple[tuple[str, ...], Tensor, Tensor]], rank: int) -> None:
-        losses = {cut: loss for ids, values, _ in seen for cut, loss in zip(ids, values.tolist(), strict=True)}
+        losses = {cut: loss for ids, values, _ in seen for cut, loss in zip(ids, devices.to_host(values), strict=True)}
         bad = [f"{cut} ({loss})" for cut, loss in losses.items() if not math.isfinite(loss)]
         why = f"the loss is not finite for {', '.join(bad)}" if bad else "its losses here are finite, its gradients not"
         _print(

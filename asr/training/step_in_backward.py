@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from asr import devices
 from asr.errors import Diverged
 
 
@@ -45,7 +46,7 @@ class GradientsInBackward:
             num_tokens: (), target tokens of the update.
         """
         # waits for the device, as the sums over ranks do after a usual backward pass
-        loss_value, tokens = torch.stack([loss.detach(), num_tokens.to(loss)]).tolist()
+        loss_value, tokens = devices.to_host(torch.stack([loss.detach(), num_tokens.to(loss)]))
         self.scale = 1 / max(1, tokens) if math.isfinite(loss_value) else None
 
     def __call__(self, gradient: Tensor) -> bool:
@@ -64,7 +65,7 @@ class GradientsInBackward:
         """
         norms, self.norms, self.scale = self.norms, [], None
         norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
-        if not math.isfinite(norm):
+        if not math.isfinite(devices.to_host(norm)):
             raise Diverged(
                 f"the gradients of update {update} are not finite, and with trainer.step_in_backward=true the weights "
                 "have changed before that was known; resume the run from its last checkpoint with "

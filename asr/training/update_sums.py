@@ -9,6 +9,8 @@ import torch
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
+from asr import devices
+
 ZERO = torch.zeros(())  # a 0-dim CPU tensor can be added to one of a GPU, and takes its device
 
 
@@ -23,7 +25,7 @@ class UpdateSums(NamedTuple):
         num_too_short: utterances too short for their transcript.
         num_unreadable: utterances that could not be read.
         num_nonfinite: ranks whose gradients are not finite.
-        parts: (P,) of the loss, in nats; of all ranks a list.
+        parts: (P,) of the loss, in nats, or one 0 for all; of all ranks a list.
     """
 
     loss: Any = ZERO
@@ -39,13 +41,14 @@ class UpdateSums(NamedTuple):
         """Return the sums with one term more for each name; waits for no device."""
         return self._replace(**{name: getattr(self, name) + term for name, term in terms.items()})
 
-    def over_ranks(self, strategy: Strategy, device: torch.device) -> UpdateSums:
+    def over_ranks(self, strategy: Strategy, device: torch.device, num_parts: int) -> UpdateSums:
         """Return the sums over all ranks as numbers, by one reduction for all."""
         # waits for the device, once per update
-        local = torch.cat([value.to(device).view(-1) for value in self])
-        sums = strategy.reduce(local, reduce_op="sum").tolist()  # Lightning's default is the mean
-        num_scalars = len(self) - 1
-        return UpdateSums(*sums[:num_scalars])._replace(parts=sums[num_scalars:])
+        *scalars, parts = (value.to(device) for value in self)
+        # a rank that could read nothing has a 0 for all parts
+        local = torch.cat([torch.stack(scalars), parts.expand(num_parts)])
+        sums = devices.to_host(strategy.reduce(local, reduce_op="sum"))  # Lightning's default is the mean
+        return UpdateSums(*sums[:-num_parts])._replace(parts=sums[-num_parts:])
 
 
 class NominalAudio:

@@ -12,20 +12,24 @@ from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 NUM_FEATURES = 16
 
 
-def make_zipformer(causal: bool, chunk_size: int = -1) -> ZipformerEncoder:
+def make_zipformer(causal: bool, chunk_size: int = -1, **smaller: list[int]) -> ZipformerEncoder:
+    sizes = {
+        "encoder_dim": [16, 24, 16],
+        "encoder_unmasked_dim": [16, 16, 16],
+        "feedforward_dim": [24, 32, 24],
+        "num_encoder_layers": [1, 2, 1],
+        "num_heads": [4, 2, 4],
+        "cnn_module_kernel": [7, 5, 7],
+        "downsampling_factor": [1, 4, 2],
+        "subsampling_channels": [2, 4, 8],
+        **smaller,
+    }
     encoder = ZipformerEncoder(
         NUM_FEATURES,
-        encoder_dim=[16, 24, 16],
-        encoder_unmasked_dim=[16, 16, 16],
-        feedforward_dim=[24, 32, 24],
-        num_encoder_layers=[1, 2, 1],
-        num_heads=[4, 2, 4],
-        cnn_module_kernel=[7, 5, 7],
-        downsampling_factor=[1, 4, 2],
-        subsampling_channels=[2, 4, 8],
+        **sizes,
         causal=causal,
         chunk_size=[chunk_size],
-        left_context_frames=[8],
+        left_context_frames=[8],  # type: ignore[arg-type]
     )
     encoder.set_batch_count(audio_s=1e9)  # when modules are seldom skipped
     return encoder

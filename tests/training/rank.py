@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.training import runs
 from tests.training.heads import module_with, share_of
 from tests.training.test_unreadable import unread
 from tests.training.test_zipformer import module_with_zipformer
-from tests.training.tiny import batch_of, batches_loader, sgd, tiny_module, tiny_trainer
+from tests.training.tiny import Unsized, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
 RANK = int(os.environ["RANK"])
 
@@ -90,16 +90,6 @@ def with_a_zipformer(folder: Path) -> dict[str, Any]:
     weights_after("parts", 3)
     torch.manual_seed(99)
     return {"whole": whole, "resumed": weights_after("parts", 6)}
-
-
-class Unsized:
-    """Batches without a length, like those of `EvaluationLoader`: Lightning skips a validation of length 0."""
-
-    def __init__(self, batches: Sequence[Batch]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self.batches)
 
 
 def with_one_development_batch(folder: Path) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -22,12 +22,12 @@ NUM_FEATURES = 8
 TOKENIZER = CharacterTokenizerTrainer().train(["abc"])
 
 
-def batch_of(*lengths: int, seed: int = 0) -> Batch:
+def batch_of(*lengths: int, seed: int = 0, num_features: int = NUM_FEATURES) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     size, longest = len(lengths), max(lengths)
     num_tokens = torch.tensor([1 + index % 3 for index in range(size)])
     return Batch(
-        features=torch.randn(size, longest, NUM_FEATURES, generator=generator),
+        features=torch.randn(size, longest, num_features, generator=generator),
         num_frames=torch.tensor(lengths),
         tokens=torch.randint(2, TOKENIZER.vocab_size, (size, 3), generator=generator),
         num_tokens=num_tokens,
@@ -86,3 +86,13 @@ def tiny_trainer(max_steps: int, callbacks: Sequence[pl.Callback] = (), **option
 
 def batches_loader(batches: Sequence[Batch]) -> DataLoader:
     return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+
+
+class Unsized:
+    """Batches without a length, like those of `EvaluationLoader`: Lightning skips a validation of length 0."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)

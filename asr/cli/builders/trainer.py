@@ -79,12 +79,23 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     if trainer.gradient_clip_val is not None and not trainer.gradient_clip_val >= 0:
         raise ConfigError(f"trainer.gradient_clip_val must be at least 0, or null, given {trainer.gradient_clip_val}")
     _refuse_too_many_processes(trainer)
-    if peer_timeout_s is not None and isinstance(trainer.strategy, DDPStrategy):
-        # Lightning (2.6) constructs the strategy itself, for "auto" too, and passes no timeout
-        trainer.strategy._timeout = timedelta(seconds=peer_timeout_s)
+    if isinstance(trainer.strategy, DDPStrategy):
+        _set_ddp_options(trainer.strategy, peer_timeout_s)
     if in_backward:
         check_in_backward(trainer)
     return trainer
+
+
+def _set_ddp_options(strategy: DDPStrategy, peer_timeout_s: int | None) -> None:
+    """Set what Lightning (2.6) leaves at torch's defaults where it constructs the strategy itself, for "auto" too.
+
+    Two defaults are needed. Buffers are broadcast: all ranks continue with the first one's state of whitening, which is
+    what a checkpoint holds. The graph is not static: what a Zipformer draws changes it, and a rank that reads nothing.
+    """
+    if peer_timeout_s is not None:
+        strategy._timeout = timedelta(seconds=peer_timeout_s)
+    # a copy of all gradients less
+    strategy._ddp_kwargs.setdefault("gradient_as_bucket_view", True)
 
 
 def _check_options(node: Mapping[str, Any]) -> None:

@@ -95,8 +95,10 @@ class TrainingCost(pl.Callback):
         """Count the time of the micro-batch, and at the end of an update its time."""
         self._advance()
         self.audio_s += batch.audio_s * trainer.world_size  # an estimate: nothing is reduced for it
-        pl_module.log("train/audio_s_per_s", self.audio_s / max(1e-9, self.seconds - self.audio_begun_s))
-        pl_module.log("train/elapsed_s", self.seconds)
+        pace = self.audio_s / max(1e-9, self.seconds - self.audio_begun_s)
+        for name, number in {"audio_s_per_s": pace, "elapsed_s": self.seconds}.items():
+            # not a number, which Lightning (2.6) would copy to the device, and wait for it
+            pl_module.log(f"train/{name}", torch.tensor(number))
         if ends_update(trainer):
             self.updates.add(self.seconds - self.update_begun)
             self.update_begun = self.seconds

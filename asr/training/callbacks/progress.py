@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 from torch.optim import Optimizer
 
+from asr import devices
 from asr.console import PlainConsole
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
@@ -134,7 +135,9 @@ def describe_groups(optimizer: Optimizer) -> list[str]:
                 for name in member.defaults
                 if name == "lr" or any(other.get(name) != group.get(name) for other in groups)
             }
-            plain = {name: value.item() if isinstance(value, Tensor) else value for name, value in own.items()}
+            plain = {
+                name: devices.to_host(value) if isinstance(value, Tensor) else value for name, value in own.items()
+            }
             texts = (f"{name} {x:g}" if isinstance(x, float) else f"{name} {x}" for name, x in plain.items())
             lines.append(f"{type(member).__name__}: {', '.join([size, *texts])}")
     return lines

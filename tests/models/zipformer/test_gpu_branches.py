@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial, partialmethod
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from asr.models import blocking, depthwise
-from asr.models.encoders.zipformer import attention_kernel, balancer, convnext, modules, scaling, swoosh
+from asr import devices
+from asr.models import blocking
+from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
 from asr.models.encoders.zipformer.balancer import Balancer, Bounds
 from asr.models.encoders.zipformer.convnext import mlp
@@ -20,7 +19,6 @@ from asr.models.encoders.zipformer.whiten import OFTEN, SELDOM, Whiten
 from tests.models.zipformer.sizes import WAVE
 
 pytestmark = pytest.mark.usefixtures("double")
-IN_BLOCKS = (attention_kernel, balancer, convnext, swoosh)
 
 
 @pytest.fixture
@@ -28,15 +26,7 @@ def gpu(monkeypatch):
     """Return a function that lets CPU tensors take the branches of a GPU from now on."""
     monkeypatch.setattr(blocking, "BLOCK_ELEMENTS", 24)  # till then
 
-    def switch() -> None:
-        for module in IN_BLOCKS:
-            monkeypatch.setattr(module, "blocks", partial(blocking.blocks, whole=True))
-        as_conv1d = partial(depthwise.depthwise_conv1d, as_conv1d=True)
-        for module in (depthwise, modules):
-            monkeypatch.setattr(module, "depthwise_conv1d", as_conv1d)
-        monkeypatch.setattr(Whiten, "forward", partialmethod(Whiten.forward, waits=False))
-
-    return switch
+    return lambda: monkeypatch.setattr(devices, "on_accelerator", lambda x: True)
 
 
 def swoosh_alone() -> tuple[Tensor, list[Tensor]]:
@@ -86,15 +76,18 @@ def test_a_kernel_in_one_block_is_the_kernel_in_many(gpu, kernel):
 @pytest.mark.parametrize("drawn", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("limit", [1.2, 50.0])
 @pytest.mark.parametrize("probability", [SELDOM, OFTEN])
-def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(monkeypatch, probability, limit, drawn):
+def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(
+    monkeypatch, gpu, probability, limit, drawn
+):
     monkeypatch.setattr(scaling, "draw", lambda: drawn)
     torch.manual_seed(0)
     x, gradient = torch.randn(3, 40, 8) @ torch.randn(8, 8) + 5.0, torch.randn(3, 40, 8)
     found = []
-    for waits in (True, False):
+    for switch in (lambda: None, gpu):
+        switch()
         module, leaf = Whiten(limit, gradient_scale=0.02, num_groups=2), x.clone().requires_grad_()
         module.probability.fill_(probability)
-        module(leaf, waits=waits).backward(gradient)
+        module(leaf).backward(gradient)
         found.append((leaf.grad, module.probability))
     torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-12, atol=1e-14)
     assert torch.equal(found[1][1], found[0][1])

@@ -160,7 +160,8 @@ class _Mlp(Function):
                 # the balancer needs moments of all frames, and only here all of them pass by once
                 share = moments(hidden) * (hidden.shape[0] / x.shape[0])
                 found = share if found is None else found.add_(share)
-            torch.addmm(output_bias, swoosh.value(hidden), to_output.t(), out=y[block])
+            # CUDA's autocast returns softplus in 32 bits
+            torch.addmm(output_bias, swoosh.value(hidden).to(dtype), to_output.t(), out=y[block])
         if mask is not None:
             y.mul_(mask)
         ctx.save_for_backward(x, *parameters, mask, None if found is None else penalty(found, bounds))

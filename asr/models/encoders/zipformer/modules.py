@@ -72,7 +72,8 @@ class ChunkCausalDepthwiseConv1d(nn.Module):
         # chunks become rows of the batch, so that the convolution pads each of them with zeros
         chunks = F.pad(x, (0, 0, 0, -x.shape[1] % chunk_size)).unflatten(1, (-1, chunk_size))
         # a chunk ends where it would in a longer utterance: else the last one would depend on what comes later
-        ends = torch.tensor([chunk_size], device=x.device)
+        # not torch.tensor, which waits for a GPU to have copied it
+        ends = torch.full((1,), chunk_size, device=x.device)
         within = self.chunkwise_conv(chunks.flatten(0, 1)) * self.chunk_scale(chunk_size, ends)
         return past + within.reshape(x.shape[0], -1, x.shape[2])[:, : x.shape[1]]
 

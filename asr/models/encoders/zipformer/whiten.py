@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from asr import devices
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
 
@@ -51,13 +52,13 @@ def gradient_matrix(covariance: Tensor) -> Tensor:
 
 class _Whitened(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, module: Whiten, limit: float, applies: Tensor, waits: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, module: Whiten, limit: float, applies: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.module, ctx.limit, ctx.applies, ctx.waits = module, limit, applies, waits
+        ctx.module, ctx.limit, ctx.applies = module, limit, applies
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (x,) = ctx.saved_tensors
         # eigenvalues of a covariance in 16 bits would be equal to within rounding, or infinite
         exact = x if x.dtype == torch.float64 else x.float()
@@ -65,15 +66,15 @@ class _Whitened(Function):
         covariance = centered.transpose(1, 2) @ centered
         violated = whitening_metric(covariance) >= ctx.limit
         ctx.module.remember(violated, ctx.applies)
-        if ctx.waits and not violated:
-            return gradient, None, None, None, None
+        # on a GPU all is computed, if only to be multiplied by 0: the host would have to wait for `violated`
+        if not devices.on_accelerator(x) and not violated:
+            return gradient, None, None, None
         extra = (centered @ gradient_matrix(covariance)).transpose(0, 1).reshape(gradient.shape)
         # the norm of a gradient in 16 bits overflows
         norm, extra_norm = (torch.linalg.vector_norm(g.to(exact.dtype)) for g in (gradient, extra))
         scale = ctx.module.gradient_scale * norm / (extra_norm + TINY)
-        # a branch on the tensor `violated` would stop the host until the GPU has computed it
         extra.mul_(torch.where(violated & ctx.applies, scale, 0.0))
-        return extra.add_(gradient).to(gradient.dtype), None, None, None, None
+        return extra.add_(gradient).to(gradient.dtype), None, None, None
 
 
 class Whiten(nn.Module):
@@ -100,14 +101,8 @@ class Whiten(nn.Module):
         self.register_buffer("probability", torch.tensor(OFTEN))
         self.probability: Tensor
 
-    def forward(self, x: Tensor, *, waits: bool | None = None) -> Tensor:
-        """Return x (B, …, D).
-
-        Args:
-            x: whose gradient is changed.
-            waits: whether to read from the device what the change depends on, and to skip the work if there is none;
-                otherwise the change is always computed, and multiplied by 0. None: not on a GPU.
-        """
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (B, …, D)."""
         if not self.training or not x.requires_grad:
             return x
         drawn = scaling.draw()
@@ -115,10 +110,9 @@ class Whiten(nn.Module):
         if drawn >= self.largest_probability:
             return x
         applies = self.probability > drawn
-        waits = not x.is_cuda if waits is None else waits
-        if waits and not applies:
+        if not devices.on_accelerator(x) and not applies:
             return x
-        whitened: Tensor = _Whitened.apply(x, self, float(self.limit), applies, waits)
+        whitened: Tensor = _Whitened.apply(x, self, float(self.limit), applies)
         return whitened
 
     def remember(self, violated: Tensor, applies: Tensor) -> None:

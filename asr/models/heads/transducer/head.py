@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr import devices
 from asr.error_text import first_line
 from asr.models.heads.protocols import Losses
 from asr.models.heads.transducer.joint import JointScores
@@ -136,7 +137,7 @@ class TransducerHead(nn.Module):
         if self.prune_range is None:
             exact = self._exact(encodings, num_frames, tokens, num_tokens)
             return Losses.where(feasible, exact, {"transducer": exact})
-        inputs = self._inputs(encodings, tokens, num_tokens)
+        inputs = self._inputs(encodings, tokens)
         # sums over hundreds of frames, in 32 bits under autocast too
         with torch.autocast(encodings.device.type, enabled=False):
             total, parts = self._pruned(*inputs, num_frames, num_tokens, self.prune_range)
@@ -147,23 +148,23 @@ class TransducerHead(nn.Module):
         """Return the loss (B,) over all alignments."""
         if self.rnnt_loss is None:
             return PathLosses.apply(*self.path_scores(encodings, tokens, num_tokens), num_frames, num_tokens)[0]
-        encodings, predictions, labels = self._inputs(encodings, tokens, num_tokens)
+        encodings, predictions, labels = self._inputs(encodings, tokens)
         with torch.autocast(encodings.device.type, enabled=False):
             frames, places = self.joiner.encoder_proj(encodings), self.joiner.decoder_proj(predictions)
-            logits = self.joiner.output_linear((frames[:, : int(num_frames.max()), None] + places[:, None]).tanh())
+            longest = devices.to_host(num_frames.max())
+            logits = self.joiner.output_linear((frames[:, :longest, None] + places[:, None]).tanh())
             counts = (x.int() for x in (labels[:, :-1], num_frames, num_tokens))
             return self.rnnt_loss(logits.float(), *counts, blank=BLANK_ID, reduction="none")
 
     def path_scores(self, encodings: Tensor, tokens: Tensor, num_tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities of blanks and tokens at all places, see ``ScoresPaths``."""
-        encodings, predictions, labels = self._inputs(encodings, tokens, num_tokens)
+        encodings, predictions, labels = self._inputs(encodings, tokens)
         with torch.autocast(encodings.device.type, enabled=False):
             all_places = torch.arange(labels.shape[1], device=labels.device).expand(*encodings.shape[:2], -1)
             return self._joint_scores(encodings, predictions, labels, all_places)
 
-    def _inputs(self, encodings: Tensor, tokens: Tensor, num_tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _inputs(self, encodings: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return encodings, the predictions (B, U + 1, P) around tokens, and the token (B, U + 1) after each."""
-        tokens = tokens[:, : int(num_tokens.max())]
         history = F.pad(F.pad(tokens, (1, 0), value=BLANK_ID), (self.context_size - 1, 0), value=-1)
         dtype = self.joiner.output_linear.weight.dtype
         return encodings.to(dtype), self.predictor(history).to(dtype), F.pad(tokens, (0, 1))

@@ -1,0 +1,17 @@
+"""Where tensors are, and where the host waits for an accelerator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def on_accelerator(x: Tensor) -> bool:
+    """Return whether x is not on a CPU: then few large kernels are fast, and the host must not wait for results."""
+    return x.device.type != "cpu"
+
+
+def to_host(x: Tensor) -> Any:
+    """Return the numbers of a tensor, in nested lists; the host waits until the device of x has computed them."""
+    return x.tolist()
