@@ -56,7 +56,9 @@ def write_int8(source: Path, path: Path) -> None:
 def _rounded(name: str, weight: np.ndarray) -> Iterator[TensorProto]:
     """Yield W in eight bits, and what a product's outputs are multiplied by, (M,)."""
     largest = np.maximum(np.abs(weight).max(axis=0), np.finfo(np.float32).tiny)
-    yield from_array(np.rint(weight / largest * LARGEST).astype(np.int8), f"{name}_int8")
+    # without sign, as x: processors with AVX2 alone add signed products two by two in 16 bits, which overflow
+    # (onnxruntime 1.32)
+    yield from_array((np.rint(weight / largest * LARGEST) + LARGEST + 1).astype(np.uint8), f"{name}_int8")
     yield from_array((largest / LARGEST**2).astype(np.float32), f"{name}_scale")
 
 
@@ -71,7 +73,7 @@ def _product(node: NodeProto) -> Iterator[NodeProto]:
     yield make_node("Mul", [x, f"{own}_times"], [f"{own}_scaled"])
     yield make_node("Add", [f"{own}_scaled", "int8_shift"], [f"{own}_shifted"])
     yield make_node("Cast", [f"{own}_shifted"], [f"{own}_x"], to=TensorProto.UINT8)
-    yield make_node("MatMulInteger", [f"{own}_x", f"{weight}_int8", "int8_zero"], [f"{own}_sums"])
+    yield make_node("MatMulInteger", [f"{own}_x", f"{weight}_int8", "int8_zero", "int8_zero"], [f"{own}_sums"])
     yield make_node("Cast", [f"{own}_sums"], [f"{own}_floats"], to=TensorProto.FLOAT)
     yield make_node("Mul", [f"{own}_floats", f"{own}_row"], [f"{own}_rows"])
     yield make_node("Mul", [f"{own}_rows", f"{weight}_scale"], [node.output[0]])
