@@ -143,7 +143,7 @@ class Update(NamedTuple):
         return not isinstance(self.scale, Tensor) and self.scale == 1.0
 
 
-@dataclass
+@dataclass(slots=True)
 class ParamBatch:
     """One parameter, or N of equal shape stacked along a new first axis.
 

@@ -226,14 +226,18 @@ class Chain(Optimizer):
         waiting: list[tuple[Update, ParamBatch]] = []
         done: list[ParamBatch] = []
         for batch in self._batches(group, entries, active, join=True):
-            changed = self._changed(ahead, Update(batch.grad), batch)
-            if waits and not isinstance(batch, ForeachBatch):
-                waiting += changed
+            if isinstance(batch, ForeachBatch):
+                for update, part in self._changed(ahead, Update(batch.grad), batch):
+                    self._subtract(update, part, last)
+            elif (result := _applied(ahead, Update(batch.grad), batch)) is not None:
+                if waits:
+                    waiting.append((result, batch))
+                else:
+                    self._subtract(result, batch, last)
+            if waits:
                 done.append(batch)
-                continue
-            for update, part in changed:
-                self._subtract(update, part, last)
-            batch.store(batch)
+            else:
+                batch.store(batch)
         for alike in _alike(waiting):
             joined = ForeachBatch.of([batch for _, batch in alike])
             self._subtract(joined.join([update for update, _ in alike]), joined, last)
@@ -321,10 +325,11 @@ class Chain(Optimizer):
         else:
             update.subtract_from(batch.param)
         for transform in self.transforms:
-            if transform.acts_after_step:
-                own = transform.view(batch)
-                for part in [own] if transform.foreach or not isinstance(own, ForeachBatch) else own.parts:
-                    transform.after_step(part)
+            if not transform.acts_after_step:
+                continue
+            own = transform.view(batch)
+            for part in [own] if transform.foreach or not isinstance(own, ForeachBatch) else own.parts:
+                transform.after_step(part)
 
     def _fresh_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         # a Python number: torch keeps a tensor, but reading it for a bias correction would wait for the device

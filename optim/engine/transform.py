@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update
+from optim.engine.batch import ForeachBatch, Group, ParamBatch, ParamEntry, State, Update
 from optim.engine.options import Domain
 
 
@@ -120,7 +120,8 @@ class Transform(ABC):
         # a shallow copy is enough: tensors are changed in place, and no transform replaces one
         view = copy.copy(batch)
         view.state, view.group = self.own(batch.state), self.own(batch.group)
-        view.__dict__.pop("parts", None)  # of a `ForeachBatch`, with the other names
+        if isinstance(view, ForeachBatch):
+            view.__dict__.pop("parts", None)  # with the other names
         return view
 
 

@@ -67,15 +67,15 @@ def step_by_rms(
         ascend: add the step instead of subtracting it.
     """
     # torch.optim.adamw.adamw calls this too, but takes as long for that as the kernel does for most tensors
-    targets, us, vs = listed(target), listed(u), listed(v)
+    if isinstance(u, TensorList):
+        tensors = listed(target), u.tensors, _zeros_like(u.tensors), listed(v)
+    else:
+        tensors = [target], [u], [torch.zeros_like(u)], [v]
     # the kernel corrects by 1 − β₂^count: an infinite count turns that off
     torch._fused_adamw_(
-        targets,
-        us,
-        _zeros_like(us),  # momentum, which beta1=0 leaves without effect
-        vs,
+        *tensors,  # zeros are the momentum, which beta1=0 leaves without effect
         [],
-        [constant(math.inf if count is None else count, us[0])] * len(us),
+        [constant(math.inf if count is None else count, tensors[1][0])] * len(tensors[1]),
         amsgrad=False,
         beta1=0.0,
         beta2=beta2,
@@ -89,7 +89,7 @@ def step_by_rms(
 
 
 def _zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
-    if len(tensors) == 1 or not all(x.is_contiguous() for x in tensors):
+    if not all(x.is_contiguous() for x in tensors):
         return [torch.zeros_like(x) for x in tensors]
     sizes = [x.numel() for x in tensors]
     parts = tensors[0].new_zeros(sum(sizes)).split(sizes)

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, zero_per_axes, zeros
+from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, constant, zero_per_axes, zeros
+from optim.engine.tensor_list import TensorList
 from optim.engine.transform import Transform
 from optim.transforms.factored.plan import Axes
 
@@ -48,12 +49,25 @@ def over_moment(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: Scal
         # not lerp_, which takes infinity from infinity where a square overflows; rsqrt: no division per element
         moment = state["exp_avg_sq"].mul_(1 - weight).add_(square.add_(eps).mul_(weight))
         return Update(moment.rsqrt().mul_(grad), free=True)
-    # the mean of no axes would be that of all
-    row = state["row"].lerp_((square.mean(cols, keepdim=True) if cols else square + 0.0).add_(eps), weight)
-    col = state["col"].lerp_((square.mean(rows, keepdim=True) if rows else square + 0.0).add_(eps), weight)
-    normalized = row / row.mean(rows, keepdim=True) if rows else row / row
+    row = state["row"].lerp_(_mean_plus(eps, square, cols), weight)
+    col = state["col"].lerp_(_mean_plus(eps, square, rows), weight)
+    # the sum in place of the mean leaves a number, which costs less on a CPU; that of each shape is another
+    many = isinstance(row, TensorList)
+    total = row if not rows else row.mean(rows, keepdim=True) if many else row.sum(rows, keepdim=True)
     # two thin factors instead of their outer product; the squares are not needed again: their memory takes the update
-    return Update(torch.mul(grad, normalized.rsqrt_(), out=square).mul_(col.rsqrt()), free=True)
+    update = torch.mul(grad, (row / total).rsqrt_(), out=square).mul_(col.rsqrt())
+    return Update(update, 1.0 if many else (row.numel() // total.numel()) ** -0.5, free=True)
+
+
+def _mean_plus(eps: float, square: Tensor, axes: Axes) -> Tensor:
+    """Return eps plus the mean of the squares over some axes."""
+    if not axes:  # the mean of no axes would be that of all
+        return square + eps
+    if isinstance(square, TensorList):
+        return square.mean(axes, keepdim=True).add_(eps)
+    # one call for eps + total/n: on a CPU the calls on rows and columns take longer than their arithmetic
+    total = square.sum(axes, keepdim=True)
+    return torch.add(constant(eps, total), total, alpha=total.numel() / square.numel())
 
 
 class FactoredMoments(Transform):
