@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch
+from optim.engine.batch import Group, ParamBatch, choose
 from optim.engine.matmul import matmul
 from optim.learned_gradient.mode_products import inner, multiplied, symmetric_product, unfolded
 
@@ -51,22 +51,24 @@ def transformed(x: Tensor, axes: list[int], batch: ParamBatch, but: int | None =
     return x
 
 
-def learn(grad: Tensor, axes: list[int], batch: ParamBatch) -> None:
-    """Update the covariances with a gradient, and improve the matrices by it."""
+def learn(grad: Tensor, axes: list[int], batch: ParamBatch, due: bool | Tensor = True) -> None:
+    """Update the covariances with a gradient, and improve the matrices by it, if it is due."""
     for axis in axes:
-        _cover(grad, axis, batch)
-    if batch.step == 1 or not axes:
-        return  # no average, and so no previous step to judge
-    for axis, new in _improved(axes, _precise(batch, grad)).items():
+        _cover(grad, axis, batch, due)
+    first = not isinstance(batch.step, Tensor) and batch.step == 1
+    if first or not axes:
+        return  # no average, and so no previous step to judge: h would hold NaN
+    for axis, new in _improved(axes, precise(batch, grad)).items():
         old = matrix_of(axis, batch)
         # with a mean diagonal of 1, only elements that are not finite make a sum that is not
-        finite = new.sum((-2, -1) if _is_full(new, batch) else -1, keepdim=True).isfinite()
-        torch.where(finite, new.to(old.dtype), old, out=old)
+        takes = new.sum((-2, -1) if _is_full(new, batch) else -1, keepdim=True).isfinite()
+        takes = takes & due if isinstance(due, Tensor) else takes
+        torch.where(takes, new.to(old.dtype), old, out=old)
 
 
-def _precise(batch: ParamBatch, grad: Tensor) -> ParamBatch:
+def precise(batch: ParamBatch, grad: Tensor) -> ParamBatch:
     """Return the batch with this gradient, in float64 if that costs nothing."""
-    if batch.numel >= FLOAT64_BELOW_NUMEL or grad.device.type != "cpu":
+    if batch.numel >= FLOAT64_BELOW_NUMEL or grad.device.type == "mps":  # which has no float64
         return replace(batch, grad=grad)
     state = {key: value.double() for key, value in batch.state.items() if isinstance(value, Tensor)}
     return replace(batch, grad=grad.double(), state=state)
@@ -84,12 +86,12 @@ def _improved(axes: list[int], batch: ParamBatch) -> dict[int, Tensor]:
     return {axis: _moved(axis, slope, rests[axis], direction, batch) for axis in axes}
 
 
-def _cover(grad: Tensor, axis: int, batch: ParamBatch) -> None:
-    """C_k ← β₂ C_k + G_(k) G_(k)ᵀ."""
+def _cover(grad: Tensor, axis: int, batch: ParamBatch, due: bool | Tensor) -> None:
+    """C_k ← β₂ C_k + G_(k) G_(k)ᵀ, if it is due."""
     covariance = covariance_of(axis, batch)
     columns = unfolded(grad, axis, batch.stacked)
     product = symmetric_product(columns.mT, columns.mT) if _is_full(covariance, batch) else columns.square().sum(-2)
-    covariance.mul_(batch.group["betas"][1]).add_(product)
+    covariance.copy_(choose(due, product.add_(covariance, alpha=batch.group["betas"][1]), covariance))
 
 
 def meta_gradient(grad: Tensor, direction: Tensor, axes: list[int], batch: ParamBatch) -> Tensor | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
+from optim.engine.batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.options import WHOLE
+from optim.engine.tensor_list import TensorList
 from optim.engine.transform import Transform
 from optim.learned_gradient.axis_matrices import META_NORMS, learn, learned_axes, transformed
 
@@ -38,7 +39,8 @@ class LearnedAxes(Transform):
     Tensors of up to 5 elements: v ← β₂ v + (1 − β₂) g², u = lr · r_p · ḡ/(√(mean(v)/(1 − β₂ᵗ⁺¹)) + eps), with r_p = 1
     for a single element.
 
-    On a CPU, the matrices of tensors of less than 4096 elements are learned in float64, and kept in the state's dtype.
+    The matrices of tensors of less than 4096 elements are learned in float64, if the device has it, and kept in the
+    state's dtype. A ``capturable`` optimizer computes in every step what only those of the period use.
 
     State: ḡ (``exp_avg``); M_k and C_k (``matrix_<axis>``, ``covariance_<axis>``), or v (``exp_avg_sq``).
 
@@ -62,6 +64,7 @@ class LearnedAxes(Transform):
         "max_full_dim": "[0, inf)" + WHOLE,
         "identity_mix": "[0, 1)",
     }
+    foreach = True
 
     def check(self, group: Group) -> None:
         """Refuse an unknown norm."""
@@ -85,22 +88,35 @@ class LearnedAxes(Transform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the step."""
         (beta1, beta2), grad, average = batch.group["betas"], update.value(), batch.state["exp_avg"]
-        size: Scalar = batch.read(batch.state["param_rms"]) if batch.numel > 1 else 1.0
-        if batch.numel <= SMALL:
+        size: Scalar = 1.0 if batch.single_element else batch.read(batch.state["param_rms"])
+        if "exp_avg_sq" in batch.state:
             average.lerp_(grad, 1 - beta1)
             v = batch.state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
             root = (batch.mean(v) / (1 - beta2**batch.step)) ** 0.5 + batch.group["eps"]
             return Update(average, size / root * batch.group["lr"])
+        due = (batch.step - 1) % batch.group["lr_est_period"] == 0
         # before the average takes this gradient: the matrices are judged by the step that the old average made
-        axes = learned_axes(batch)
-        if (batch.step - 1) % batch.group["lr_est_period"] == 0:
-            learn(grad, axes, batch)
+        for part, g in _parts(batch, grad) if due is not False else ():
+            learn(g, learned_axes(part), part, due)
         average.lerp_(grad, 1 - beta1)
-        direction = transformed(average, axes, batch)
+        directions = [_direction(part, m) for part, m in _parts(batch, average)]
+        direction = batch.joined(directions) if isinstance(batch, ForeachBatch) else directions[0]
         rms = batch.rms(direction) + batch.group["eps"]
         limit = rms * batch.group["max_step_scale"]
-        # without a learned axis nothing has made a new tensor, and clamp_ would write to the statistic
-        if direction is average:
-            direction = direction.clone()
         direction.clamp_(-limit, limit)
         return Update(direction, size * batch.group["lr"] * ((1 - beta1) / (1 + beta1)) ** 0.5 / rms, free=True)
+
+
+def _parts(batch: ParamBatch, x: Tensor) -> list[tuple[ParamBatch, Tensor]]:
+    """Return every stack, or parameter alone, with its part of x: products have one shape."""
+    return (
+        list(zip(batch.parts, cast(TensorList, x).tensors, strict=True))
+        if isinstance(batch, ForeachBatch)
+        else [(batch, x)]
+    )
+
+
+def _direction(batch: ParamBatch, average: Tensor) -> Tensor:
+    direction = transformed(average, learned_axes(batch), batch)
+    # without a learned axis nothing has made a new tensor, and clamp_ would write to the statistic
+    return direction.clone() if direction is average else direction

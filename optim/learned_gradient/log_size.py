@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, at_least, state_dtype, zero_per_axes
+from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, at_least, choose, state_dtype, zero_per_axes
+from optim.engine.tensor_list import TensorList
 from optim.engine.transform import Transform
 
 PERIOD = 4  # steps between two changes of a size
@@ -35,6 +36,7 @@ class LogSize(Transform):
         "param_min_rms": "(0, inf)",
         "param_max_rms": "(0, inf)",
     }
+    foreach = True
 
     def check(self, group: Group) -> None:
         """Refuse an empty range of sizes, and averages of the wrong order."""
@@ -60,42 +62,57 @@ class LogSize(Transform):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update unchanged; change the size of the parameters if it is due."""
-        if batch.numel > 1:
+        if not batch.single_element:
             # one derivative per step; at the fourth, all of them change the size at once
             slot = (batch.step - 1) % PERIOD
-            derivative = batch.dot(batch.param, batch.grad)
-            # a view: the last axis holds the four, also of a stack
-            place = batch.state["scale_grads"].select(-1, slot)
-            place.copy_(derivative.reshape(place.shape)) if isinstance(derivative, Tensor) else place.fill_(derivative)
-            if slot == PERIOD - 1:
-                _grow(batch)
+            derivatives = _collected(slot, batch)
+            due = slot == PERIOD - 1
+            if due is not False:
+                _grow(derivatives, due, batch)
         return update
 
 
-def _grow(batch: ParamBatch) -> None:
-    group, state = batch.group, batch.state
-    rms = batch.rms(batch.param)
-    speed = PERIOD * group["size_lr_scale"] * group["lr"]
-    step = _learned_step(batch)
-    # beyond the limits the full speed, whatever has been learned
-    if isinstance(rms, Tensor):
-        step = torch.where(rms < group["param_min_rms"], 1.0, step)
-        step = torch.where(rms > group["param_max_rms"], -1.0, step)
-        state["param_rms"].copy_(rms.clamp(min=group["param_min_rms"]).reshape(state["param_rms"].shape))
+def _collected(slot: Any, batch: ParamBatch) -> Tensor:
+    """Put this step's derivatives in their slot, and return all: (4), or (N, 4) of several parameters."""
+    derivative, held = batch.dot(batch.param, batch.grad), batch.state["scale_grads"]
+    together = isinstance(held, TensorList)
+    rows = torch.cat([x.view(-1, PERIOD) for x in held.tensors]) if together else held
+    derivative = derivative.reshape(rows.shape[:-1]) if isinstance(derivative, Tensor) else derivative
+    if isinstance(slot, Tensor):
+        here = torch.arange(PERIOD, device=rows.device) == slot
+        column = derivative.unsqueeze(-1) if isinstance(derivative, Tensor) else derivative
+        rows.copy_(torch.where(here, column, rows))
     else:
-        step = 1.0 if rms < group["param_min_rms"] else -1.0 if rms > group["param_max_rms"] else step
-        state["param_rms"].fill_(at_least(rms, group["param_min_rms"]))
-    batch.param.mul_(1 + speed * step)
+        place = rows.select(-1, slot)
+        place.copy_(derivative) if isinstance(derivative, Tensor) else place.fill_(derivative)
+    if together:
+        counts = [max(1, count) for count in held.counts]
+        held.copy_(held.like([x.view(y.shape) for x, y in zip(rows.split(counts), held.tensors, strict=True)]))
+    return rows
 
 
-def _learned_step(batch: ParamBatch) -> Scalar:
+def _grow(derivatives: Tensor, due: bool | Tensor, batch: ParamBatch) -> None:
+    group = batch.group
+    rms = batch.rms(batch.param)
+    step = _learned_step(derivatives, due, batch)
+    # beyond the limits the full speed, whatever has been learned
+    step = choose(rms > group["param_max_rms"], -1.0, choose(rms < group["param_min_rms"], 1.0, step))
+    _replace(batch.state["param_rms"], at_least(rms, group["param_min_rms"]), due)
+    batch.param.mul_(choose(due, 1 + PERIOD * group["size_lr_scale"] * group["lr"] * step, 1.0))
+
+
+def _learned_step(derivatives: Tensor, due: bool | Tensor, batch: ParamBatch) -> Scalar:
     """Return the step of the size in units of its speed."""
     state, (beta1, beta2) = batch.state, (beta**PERIOD for beta in batch.group["betas"])
     # one update for four steps: the decays are those of four
-    derivatives = state["scale_grads"]
-    shape = state["scale_exp_avg"].shape
-    state["scale_exp_avg_sq"].lerp_(derivatives.square().mean(-1).reshape(shape), 1 - beta2)
-    state["scale_exp_avg"].lerp_(derivatives.mean(-1).reshape(shape), 1 - beta1)
+    squares, average = state["scale_exp_avg_sq"], state["scale_exp_avg"]
+    _replace(squares, squares.lerp(batch.per_parameter(derivatives.square().mean(-1)), 1 - beta2), due)
+    _replace(average, average.lerp(batch.per_parameter(derivatives.mean(-1)), 1 - beta1), due)
     corrected = (1 - beta2 ** (batch.step // PERIOD)) ** 0.5
-    root = batch.read(state["scale_exp_avg_sq"]) ** 0.5 + 1e-10
-    return batch.read(state["scale_exp_avg"]) / root * -corrected
+    return batch.read(average) / (batch.read(squares) ** 0.5 + 1e-10) * -corrected
+
+
+def _replace(statistic: Tensor, value: Scalar, due: bool | Tensor) -> None:
+    """Set a statistic to a value, if it is due."""
+    new = choose(due, value, statistic)
+    statistic.fill_(new) if isinstance(new, float) else statistic.copy_(new)

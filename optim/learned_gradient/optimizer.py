@@ -39,6 +39,7 @@ class LearnedGradient(Chain):
         identity_mix: how much of the identity each update mixes into the matrices, in [0, 1).
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
+        capturable: see `Chain`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -69,6 +70,7 @@ class LearnedGradient(Chain):
         *,
         maximize: bool = False,
         skip_nonfinite: bool = False,
+        capturable: bool = False,
     ) -> None:
         # the size first: it keeps the rms that the step of this update is relative to
         transforms = [
@@ -84,7 +86,9 @@ class LearnedGradient(Chain):
                 identity_mix=identity_mix,
             ),
         ]
-        super().__init__(params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite)
+        super().__init__(
+            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
+        )
 
     def reset_speedup(self) -> None:
         """Do nothing; the draft's own test calls this method of an earlier optimizer."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
+from optim.engine.batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.options import OR_NONE, SWITCH, WHOLE
-from optim.engine.random import Draw
 from optim.engine.sharding import divided
 from optim.engine.storage import STORAGE_DTYPES
+from optim.engine.tensor_list import TensorList
 from optim.engine.transform import GroupTransform
 from optim.psgd.kron_factors import (
     MEMORY_SAVE_MODES,
@@ -22,10 +22,12 @@ from optim.psgd.kron_factors import (
     applied_products,
     applied_transposed,
     balance,
+    fit,
     product_of,
     triangular_axes,
 )
-from optim.psgd.triangular import pack, unpacked
+from optim.psgd.probes import probes
+from optim.psgd.triangular import pack, pack_all, unpacked_all
 from optim.psgd.update_schedule import balances_at, updates_at
 from optim.transforms.merged_dims import MergedDims, merged_dims
 
@@ -90,6 +92,7 @@ class KronPreconditioner(GroupTransform):
         updates are drawn; all probes depend on seed, step and parameter alone.
     """
 
+    foreach = True
     allowed: ClassVar = {
         "beta": "[0, 1)",
         "preconditioner_update_probability": "(0, 1]" + OR_NONE,
@@ -141,8 +144,11 @@ class KronPreconditioner(GroupTransform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the preconditioned average."""
         step = _begin_step(update, batch)
-        for one in step.fits:
-            one.compute()
+        if isinstance(batch, ForeachBatch):
+            fit(step.fits)
+        else:
+            for one in step.fits:  # memory that one has left is still in the cache
+                one.compute()
         return _finish_step(step, batch)
 
     def takes_all(self, group: Group) -> bool:
@@ -218,37 +224,60 @@ def _axes(shape: tuple[int, ...], group: Group) -> list[tuple[int, bool]]:
     return list(zip(sizes, triangular_axes(sizes, *options), strict=True))
 
 
+def _parts(batch: ParamBatch) -> list[ParamBatch]:
+    return batch.parts if isinstance(batch, ForeachBatch) else [batch]
+
+
+def _tensors(x: Tensor) -> list[Tensor]:
+    return x.tensors if isinstance(x, TensorList) else [x]
+
+
 def _blocks(x: Tensor, batch: ParamBatch) -> list[Tensor]:
-    """Return the blocks of a tensor with the parameters' shape, each with at least one axis."""
-    dims = _dims(batch.shape, batch.group)
-    merged = dims.merge(x, stacked=batch.stacked)
-    return dims.split(merged if dims.shape else merged.unsqueeze(-1))
+    """Return the blocks of all tensors with the parameters' shapes, each with at least one axis."""
+    found: list[Tensor] = []
+    for part, tensor in zip(_parts(batch), _tensors(x), strict=True):
+        dims = _dims(part.shape, batch.group)
+        merged = dims.merge(tensor, stacked=part.stacked)
+        found += dims.split(merged if dims.shape else merged.unsqueeze(-1))
+    return found
+
+
+def _stored(what: str, batch: ParamBatch) -> list[list[Factor]]:
+    """Return the factors, or products, of every block of all parameters, as they are stored."""
+    found = []
+    for part in _parts(batch):
+        for block, shape in enumerate(_dims(part.shape, batch.group).block_shapes()):
+            axes = _axes(shape, batch.group)
+            found.append(
+                [
+                    Factor(axis - len(axes), part.state[f"{what}_{block}_{axis}"], triangular)
+                    for axis, (_, triangular) in enumerate(axes)
+                ]
+            )
+    return found
 
 
 def _factors(batch: ParamBatch) -> list[list[Factor]]:
     """Return the factors of every block; triangular ones that are stored as a line are copies."""
-    packs, found = batch.group["store_triu_as_line"], []
-    for block, shape in enumerate(_dims(batch.shape, batch.group).block_shapes()):
-        axes = _axes(shape, batch.group)
-        stored = [batch.state[f"factor_{block}_{axis}"] for axis in range(len(axes))]
-        found.append(
-            [
-                Factor(
-                    axis - len(axes), unpacked(stored[axis], size) if triangular and packs else stored[axis], triangular
-                )
-                for axis, (size, triangular) in enumerate(axes)
-            ]
-        )
-    return found
+    stored = _stored("factor", batch)
+    if not batch.group["store_triu_as_line"]:
+        return stored
+    sizes = [
+        size
+        for part in _parts(batch)
+        for shape in _dims(part.shape, batch.group).block_shapes()
+        for size, triangular in _axes(shape, batch.group)
+        if triangular
+    ]
+    whole = iter(unpacked_all([each.q for parts in stored for each in parts if each.triangular], sizes))
+    return [[each._replace(q=next(whole)) if each.triangular else each for each in parts] for parts in stored]
 
 
 def _fits(observed: Tensor, factors: list[list[Factor]], batch: ParamBatch) -> list[Fit]:
     """Return what the factors of every block are fitted to: a gradient with noise, and a probe."""
-    group, labels = batch.group, [entry.label for entry in batch.entries]
-    draw = Draw(group["seed"], batch.step, "probe", labels, observed.device)
-    probe = draw.normal(batch.numel).to(observed.dtype).reshape(observed.shape)
-    noise = batch.read(torch.linalg.vector_norm(observed.reshape(len(labels), -1), 1, -1)) * (NOISE / batch.numel)
+    group, probe = batch.group, probes(batch.group["seed"], batch, observed.dtype)
     # it keeps a gradient of low rank from growing the factors without limit
+    noise = _mean_magnitude(observed, batch) * NOISE
     if isinstance(noise, Tensor):
         observed = torch.addcmul(observed, probe, noise)
     else:
@@ -257,30 +286,40 @@ def _fits(observed: Tensor, factors: list[list[Factor]], batch: ParamBatch) -> l
     return [Fit(h, v, parts, group["precond_lr"]) for h, v, parts in pairs]
 
 
+def _mean_magnitude(x: Tensor, batch: ParamBatch) -> Scalar:
+    if isinstance(x, TensorList):
+        return torch.stack(torch._foreach_norm(x.per_member(), 1)) / batch.numel
+    return batch.read(torch.linalg.vector_norm(x.reshape(len(batch.entries), -1), 1, -1)) / batch.numel
+
+
 def _store(factors: list[list[Factor]], batch: ParamBatch) -> None:
     """Balance the factors if it is time, and store them and their products."""
-    group, balances = batch.group, balances_at(batch.step, **_schedule(batch.group))
-    for block, parts in enumerate(factors):
-        if balances and len(parts) > 1:
-            balance(parts)
-        for axis, factor in enumerate(parts):
-            if factor.triangular and group["store_triu_as_line"]:
-                pack(factor.q, batch.state[f"factor_{block}_{axis}"])
-            if group["cached"]:
-                batch.state[f"product_{block}_{axis}"].copy_(product_of(factor))
+    group = batch.group
+    if balances_at(batch.step, **_schedule(group)):
+        for parts in factors:
+            if len(parts) > 1:
+                balance(parts)
+    fitted = [factor for parts in factors for factor in parts]
+    if group["store_triu_as_line"]:
+        stored = [factor.q for parts in _stored("factor", batch) for factor in parts]
+        triangular = [place for place, factor in enumerate(fitted) if factor.triangular]
+        pack_all([fitted[i].q for i in triangular], [stored[i] for i in triangular])
+    if group["cached"]:
+        products = [product.q for parts in _stored("product", batch) for product in parts]
+        for factor, product in zip(fitted, products, strict=True):
+            product.copy_(product_of(factor))
 
 
 def _preconditioned(average: Tensor, factors: list[list[Factor]], batch: ParamBatch) -> Tensor:
     """Return the average times all Q_kᵀQ_k."""
-    dims, done = _dims(batch.shape, batch.group), []
-    for block, (x, shape) in enumerate(zip(_blocks(average, batch), dims.block_shapes(), strict=True)):
-        if batch.group["cached"]:
-            axes = _axes(shape, batch.group)
-            products = [
-                Factor(axis - len(axes), batch.state[f"product_{block}_{axis}"], triangular)
-                for axis, (_, triangular) in enumerate(axes)
-            ]
-            done.append(applied_products(x, products))
-        else:
-            done.append(applied_transposed(applied(x, factors[block]), factors[block]))
-    return dims.join(done).reshape(batch.param.shape)
+    blocks = _blocks(average, batch)
+    if batch.group["cached"]:
+        pairs = zip(blocks, _stored("product", batch), strict=True)
+        done = iter([applied_products(x, products) for x, products in pairs])
+    else:
+        done = iter([applied_transposed(applied(x, qs), qs) for x, qs in zip(blocks, factors, strict=True)])
+    joined = []
+    for part in _parts(batch):
+        dims = _dims(part.shape, batch.group)
+        joined.append(dims.join([next(done) for _ in dims.blocks]).reshape(part.param.shape))
+    return cast(Tensor, cast(TensorList, batch.param).like(joined)) if isinstance(batch, ForeachBatch) else joined[0]

@@ -12,7 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from optim.psgd.triangular import Grams, grams, subtract_product, times, transposed_solve, transposed_times
+from optim.engine import stacking
+from optim.psgd.triangular import (
+    Grams,
+    grams,
+    grams_of_stacks,
+    of_equal_size,
+    subtract_product,
+    times,
+    transposed_solve,
+    transposed_times,
+)
 
 MEMORY_SAVE_MODES = (None, "one_diag", "all_diag")
 
@@ -110,24 +120,8 @@ def product_of(factor: Factor) -> Tensor:
     return transposed_times(factor.q, factor.q) if factor.triangular else factor.q.square()
 
 
-def fit(gradient: Tensor, probe: Tensor, factors: Sequence[Factor], precond_lr: float) -> None:
-    """Move every Q_k by one step, in place."""
-    a, b = applied(gradient, factors), solved_transposed(probe, factors)
-    tiny = torch.finfo(a.dtype).tiny
-    for axis, q, triangular in factors:
-        x, y = (unfolded(each, axis, len(factors)) for each in (a, b))
-        if triangular:
-            found = grams(x, y)
-            bound = norm_bound(found).clamp_(min=tiny)
-            subtract_product(q, found.difference, precond_lr / bound[..., None, None])
-        else:
-            first, second = x.square().sum(-1), y.square().sum(-1)
-            largest = (first + second).amax(-1, keepdim=True).clamp_(min=tiny)
-            q.sub_((first - second).mul_(q).mul_(precond_lr / largest))
-
-
 class Fit(NamedTuple):
-    """The update of one block's factors: what `fit` takes."""
+    """The update of one block's factors: a gradient with noise, a probe, and how far the factors move."""
 
     gradient: Tensor
     probe: Tensor
@@ -136,8 +130,62 @@ class Fit(NamedTuple):
 
     def compute(self) -> list[Tensor]:
         """Move the factors in place, and return them."""
-        fit(*self)
+        fit([self])
         return [factor.q for factor in self.factors]
+
+
+def fit(fits: Sequence[Fit]) -> None:
+    """Move every Q_k of some blocks, with one precond_lr, by one step, in place."""
+    moves: tuple[list[Move], list[Move]] = [], []
+    for one in fits:
+        a, b = applied(one.gradient, one.factors), solved_transposed(one.probe, one.factors)
+        for axis, q, triangular in one.factors:
+            x, y = (unfolded(each, axis, len(one.factors)) for each in (a, b))
+            moves[triangular].append(Move(q, x, y))
+    for places in of_equal_size([move.q for move in moves[True]]):
+        _move_triangular([moves[True][i] for i in places], fits[0].precond_lr)
+    if moves[False]:
+        _move_diagonal(moves[False], fits[0].precond_lr)
+
+
+class Move(NamedTuple):
+    """A factor Q_k that moves, and the unfolded A_(k) and B_(k) that it is moved by."""
+
+    q: Tensor
+    x: Tensor
+    y: Tensor
+
+
+def _move_triangular(moves: Sequence[Move], precond_lr: float) -> None:
+    """Move matrices of one size; on a CPU, one or a stack."""
+    if not stacking.launches_cost(moves[0].q.device):
+        ((q, x, y),) = moves
+        found = grams(x, y)
+        subtract_product(q, found.difference, _rate(found, precond_lr))
+        return
+    stacks = [Move(*(x.view(-1, *x.shape[-2:]) if x.dim() == 2 else x for x in move)) for move in moves]
+    found = grams_of_stacks([move.x for move in stacks], [move.y for move in stacks])
+    q = torch.cat([move.q for move in stacks])
+    q = torch.baddbmm(q, found.difference.triu_().mul_(_rate(found, precond_lr)), q, alpha=-1)
+    torch._foreach_copy_([move.q for move in stacks], q.split([len(move.q) for move in stacks]))
+
+
+def _rate(found: Grams, precond_lr: float) -> Tensor:
+    bound = norm_bound(found).clamp_(min=torch.finfo(found.total.dtype).tiny)
+    return (precond_lr / bound)[..., None, None]
+
+
+def _move_diagonal(moves: Sequence[Move], precond_lr: float) -> None:
+    """Move vectors of any sizes."""
+    qs, xs, ys = (list(column) for column in zip(*moves, strict=True))
+    first, second = ([square.sum(-1) for square in torch._foreach_mul(zs, zs)] for zs in (xs, ys))
+    rates = [total.amax(-1, keepdim=True) for total in torch._foreach_add(first, second)]
+    torch._foreach_clamp_min_(rates, torch.finfo(rates[0].dtype).tiny)
+    torch._foreach_reciprocal_(rates)
+    torch._foreach_sub_(first, second)
+    torch._foreach_mul_(first, qs)
+    for q, change, rate in zip(qs, first, rates, strict=True):
+        q.addcmul_(change, rate, value=-precond_lr)
 
 
 def norm_bound(found: Grams) -> Tensor:
@@ -147,15 +195,9 @@ def norm_bound(found: Grams) -> Tensor:
     """
     place = found.column_squares.argmax(-1, keepdim=True)
     one = torch.zeros_like(found.column_squares).scatter_(-1, place, 1)
-    image = _symmetric_times(found.total, _symmetric_times(found.total, one))
+    image = found.total_times(found.total_times(one))
     image = image / torch.linalg.vector_norm(image, dim=-1, keepdim=True).clamp_(min=torch.finfo(image.dtype).tiny)
-    return torch.linalg.vector_norm(_symmetric_times(found.total, image), dim=-1).mul_(found.largest)
-
-
-def _symmetric_times(upper: Tensor, x: Tensor) -> Tensor:
-    x = x.unsqueeze(-1)
-    product = upper @ x + upper.mT @ x
-    return product.squeeze(-1) - upper.diagonal(dim1=-2, dim2=-1) * x.squeeze(-1)
+    return torch.linalg.vector_norm(found.total_times(image), dim=-1).mul_(found.largest)
 
 
 def balance(factors: Sequence[Factor]) -> None:

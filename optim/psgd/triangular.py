@@ -1,16 +1,20 @@
 """Products of upper triangular matrices in blocks that skip the zeros, and their storage without them.
 
-torch has no such products. Legend: Q and T upper triangular (…, n, n), zero below the diagonal; X (…, n, m); the
-leading axis of a stack, or none; r and c the rows and columns of a block.
+torch has no such products. On an accelerator, launches cost more than zeros: there each is one call. Legend: Q and T
+upper triangular (…, n, n), zero below the diagonal; X (…, n, m); the leading axis of a stack, or none; r and c the rows
+and columns of a block.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from optim.engine import stacking
 from optim.engine.matmul import addmm, matmul
 
 MAX_BLOCKS = 3  # with more, the calls cost more than the zeros
@@ -25,6 +29,8 @@ def blocks(n: int, max_blocks: int = MAX_BLOCKS) -> list[slice]:
 
 def times(q: Tensor, x: Tensor) -> Tensor:
     """Return Q X."""
+    if stacking.launches_cost(x.device):
+        return q @ x
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for r in blocks(q.shape[-1]):
         out[..., r, :] = matmul(q[..., r, r.start :], x[..., r.start :, :])
@@ -33,6 +39,8 @@ def times(q: Tensor, x: Tensor) -> Tensor:
 
 def transposed_times(q: Tensor, x: Tensor) -> Tensor:
     """Return Qᵀ X."""
+    if stacking.launches_cost(x.device):
+        return q.mT @ x
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for r in blocks(q.shape[-1]):
         out[..., r, :] = matmul(q[..., : r.stop, r].mT, x[..., : r.stop, :])
@@ -41,6 +49,8 @@ def transposed_times(q: Tensor, x: Tensor) -> Tensor:
 
 def transposed_solve(q: Tensor, x: Tensor) -> Tensor:
     """Return Q⁻ᵀ X."""
+    if stacking.launches_cost(x.device):
+        return torch.linalg.solve_triangular(q.mT, x, upper=False)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     n = q.shape[-1]
     eye = torch.eye(min(n, MIN_BLOCK), dtype=q.dtype, device=q.device)
@@ -56,19 +66,29 @@ def transposed_solve(q: Tensor, x: Tensor) -> Tensor:
 
 
 class Grams(NamedTuple):
-    """Products of two matrices with themselves, as upper triangles.
+    """Products of two matrices with themselves.
 
     Attributes:
-        difference: X Xᵀ − Y Yᵀ, (…, n, n); blocks below the diagonal hold anything.
-        total: (X Xᵀ + Y Yᵀ)/largest, (…, n, n), zero below the diagonal.
+        difference: X Xᵀ − Y Yᵀ, (…, n, n); only the upper triangle counts.
+        total: (X Xᵀ + Y Yᵀ)/largest, (…, n, n); zero below the diagonal unless ``whole``.
         largest: the largest element of X Xᵀ + Y Yᵀ, (…); it is on the diagonal.
         column_squares: the squared lengths of the columns of the whole ``total``, (…, n).
+        whole: see ``total``.
     """
 
     difference: Tensor
     total: Tensor
     largest: Tensor
     column_squares: Tensor
+    whole: bool
+
+    def total_times(self, x: Tensor) -> Tensor:
+        """Return the whole ``total`` times a vector (…, n)."""
+        column = x.unsqueeze(-1)
+        if self.whole:
+            return (self.total @ column).squeeze(-1)
+        product = self.total @ column + self.total.mT @ column
+        return product.squeeze(-1) - self.total.diagonal(dim1=-2, dim2=-1) * x
 
 
 def grams(x: Tensor, y: Tensor) -> Grams:
@@ -92,7 +112,20 @@ def grams(x: Tensor, y: Tensor) -> Grams:
         first[..., :size].triu_()
         total[..., r, right] = first
         total[..., r, : r.start] = 0
-    return Grams(difference, total, largest, squares)
+    return Grams(difference, total, largest, squares, whole=False)
+
+
+def grams_of_stacks(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Grams:
+    """Return the same of all matrices of several stacks (N, n, m), whose m differ, one after the other."""
+    counts, n = [len(x) for x in xs], xs[0].shape[-2]
+    first, second = (xs[0].new_empty(sum(counts), n, n) for _ in range(2))
+    for zs, products in ((xs, first), (ys, second)):
+        for z, product in zip(zs, products.split(counts), strict=True):
+            torch.bmm(z, z.mT, out=product)
+    total = first + second
+    largest = total.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_(min=torch.finfo(total.dtype).tiny)
+    total.div_(largest[:, None, None])
+    return Grams(first.sub_(second), total, largest, total.square().sum(-2), whole=True)
 
 
 def subtract_product(q: Tensor, t: Tensor, scale: Tensor) -> None:
@@ -104,6 +137,40 @@ def subtract_product(q: Tensor, t: Tensor, scale: Tensor) -> None:
             within = slice(r.start, c.stop)
             product = matmul(t[..., r, within], q[..., within, c])
             q[..., r, c].addcmul_(product, scale, value=-1)
+
+
+def of_equal_size(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Return the places of tensors (…, n) that one call treats together: of equal n, or on a CPU each alone."""
+    together: dict[int, list[int]] = defaultdict(list)
+    for place, x in enumerate(tensors):
+        together[x.shape[-1] if stacking.launches_cost(x.device) else -place].append(place)
+    return list(together.values())
+
+
+def pack_all(qs: Sequence[Tensor], lines: Sequence[Tensor]) -> None:
+    """`pack` each matrix into its line."""
+    for places in of_equal_size(qs):
+        if len(places) == 1:
+            pack(qs[places[0]], lines[places[0]])
+            continue
+        stored = [lines[i].view(-1, lines[i].shape[-1]) for i in places]
+        packed = stored[0].new_empty(sum(map(len, stored)), stored[0].shape[-1])
+        pack(torch.cat([qs[i].view(-1, *qs[i].shape[-2:]) for i in places]), packed)
+        torch._foreach_copy_(stored, packed.split([len(line) for line in stored]))
+
+
+def unpacked_all(lines: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+    """Return `unpacked` of each line."""
+    found = list(lines)
+    for places in of_equal_size(lines):
+        if len(places) == 1:
+            found[places[0]] = unpacked(lines[places[0]], sizes[places[0]])
+            continue
+        stored = [lines[i].view(-1, lines[i].shape[-1]) for i in places]
+        whole = unpacked(torch.cat(stored), sizes[places[0]])
+        for i, q in zip(places, whole.split([len(line) for line in stored]), strict=True):
+            found[i] = q.view(*lines[i].shape[:-1], *q.shape[1:])
+    return found
 
 
 def pack(q: Tensor, line: Tensor) -> None:

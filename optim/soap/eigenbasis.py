@@ -7,15 +7,19 @@ may be old. Q (d, d) or (N, d, d), whose rows are eigenvectors, or None for an a
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from optim.engine import stacking
 from optim.engine.matmul import matmul
 
 STRIP = 128  # rows of a covariance that are computed by one call: fewer skip more above the diagonal, but call more
+STACK_NUMEL = 1 << 25  # elements of bases that are improved together: they take 40 bytes each
+FLOOR = 1e-10  # of the largest eigenvalue, where gradients are zero
 
 
 class Block(NamedTuple):
@@ -99,6 +103,29 @@ class Turn(NamedTuple):
         return [first_basis(self.covariance, self.rank).contiguous()]
 
 
+def computed(turns: Sequence[Turn]) -> list[list[Tensor]]:
+    """Return the results of all turns; on an accelerator, bases of one size are improved together."""
+    found: list[list[Tensor]] = [[] for _ in turns]
+    together: dict[object, list[int]] = defaultdict(list)
+    for place, turn in enumerate(turns):
+        alone = turn.rank is not None or not stacking.launches_cost(turn.basis.device)
+        together[place if alone else turn.basis.shape[-1:]].append(place)
+    for places in together.values():
+        if len(places) == 1:
+            found[places[0]] = turns[places[0]].compute()
+            continue
+        bases = [turns[i].basis.view(-1, *turns[i].basis.shape[-2:]) for i in places]
+        covariances = [turns[i].covariance.view_as(basis) for i, basis in zip(places, bases, strict=True)]
+        most = max(1, STACK_NUMEL // bases[0][0].numel())
+        pieces = zip(torch.cat(covariances).split(most), torch.cat(bases).split(most), strict=True)
+        improved = [Turn(covariance, basis, None).compute() for covariance, basis in pieces]
+        whole = (torch.cat(x) for x in zip(*improved, strict=True))
+        parts = zip(*(x.split([len(basis) for basis in bases]) for x in whole), strict=True)
+        for i, (basis, order) in zip(places, parts, strict=True):
+            found[i] = [basis.view_as(turns[i].basis), order.view(turns[i].basis.shape[:-1])]
+    return found
+
+
 def rotated(x: Tensor, bases: Sequence[Tensor | None], *, back: bool = False) -> Tensor:
     """Return x in the bases of all its axes, or back from them."""
     first = x.dim() - len(bases)
@@ -116,6 +143,10 @@ def cover(covariance: Tensor, x: Tensor, axis: int, decay: float) -> None:
     """C ← decay C + (1 − decay) X Xᵀ, where the rows of X are the slices of x along an axis counted from the end."""
     first = covariance.dim() - 2
     rows = x.movedim(axis, first).reshape(*covariance.shape[:-1], -1)
+    if stacking.launches_cost(x.device):
+        plus = covariance.baddbmm_ if first else covariance.addmm_
+        plus(rows, rows.mT, beta=decay, alpha=1 - decay)
+        return
     if first:
         covariance.lerp_(rows @ rows.mT, 1 - decay)
         return
@@ -128,10 +159,10 @@ def cover(covariance: Tensor, x: Tensor, axis: int, decay: float) -> None:
 
 
 def mirror(covariance: Tensor) -> None:
-    """Fill the part of C that `cover` leaves out."""
-    for start in range(STRIP, covariance.shape[-1] if covariance.dim() == 2 else 0, STRIP):
+    """Fill the part of C that `cover` leaves out, or left out before parameters were stacked in another way."""
+    for start in range(STRIP, covariance.shape[-1], STRIP):
         stop = start + STRIP
-        covariance[:start, start:stop].copy_(covariance[start:stop, :start].mT)
+        covariance[..., :start, start:stop].copy_(covariance[..., start:stop, :start].mT)
 
 
 def first_basis(covariance: Tensor, rank: int) -> Tensor:
@@ -152,12 +183,43 @@ def first_basis(covariance: Tensor, rank: int) -> Tensor:
 
 
 def next_basis(covariance: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the basis after one power iteration, and which of the old vectors each of the new ones comes from."""
+    """Return the basis after one power iteration, and which of the old vectors each of the new ones comes from.
+
+    The signs of its vectors differ between devices; no step depends on them.
+    """
     powers = matmul(basis, covariance)
     eigenvalues = (powers * basis).sum(-1)
     order = eigenvalues.argsort(dim=-1, descending=True, stable=True)
     # in this order, because QR changes the first columns least, and those of large eigenvalues are known best
-    return torch.linalg.qr(reordered(powers, order, -2).mT).Q.mT, order
+    device = powers.device
+    if powers.dtype != torch.float32 or not stacking.launches_cost(device) or device.type == "mps":
+        return torch.linalg.qr(reordered(powers, order, -2).mT).Q.mT, order
+    # C plus a multiple of I has the same eigenvectors, and makes no vector zero or the multiple of another
+    floor = eigenvalues.amax(-1)[..., None, None].double().mul_(FLOOR).clamp_(min=1e-100)
+    return orthonormal(reordered(powers + basis * floor, order, -2)).float(), order
+
+
+def orthonormal(rows: Tensor) -> Tensor:
+    """Return the Q of QR of linearly independent vectors, in float64 and up to signs, by calls that take a whole stack.
+
+    torch's QR on a GPU takes one matrix after the other, which is nearly all of SOAP's time there.
+
+    Args:
+        rows: (…, n, n) float64, the vectors.
+
+    Reference:
+        Fukaya et al. 2020, "Shifted Cholesky QR for Computing the QR Factorization of Ill-Conditioned Matrices",
+        arXiv:1809.11085. Differs: each of the three passes normalizes the vectors, and shifts.
+    """
+    # ten times as much as Cholesky's factor was found to need
+    shift = 50 * rows.shape[-1] * torch.finfo(rows.dtype).eps
+    for _ in range(3):
+        rows = rows / torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        gram = rows @ rows.mT
+        gram.diagonal(dim1=-2, dim2=-1).add_(shift)
+        # cholesky would wait for the device, to raise for NaN
+        rows = torch.linalg.solve_triangular(torch.linalg.cholesky_ex(gram).L, rows, upper=False)
+    return rows
 
 
 def reordered(x: Tensor, order: Tensor, axis: int) -> Tensor:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
+from optim.engine.batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.options import SWITCH, WHOLE
 from optim.engine.sharding import divided
+from optim.engine.tensor_list import TensorList
 from optim.engine.transform import GroupTransform
-from optim.soap.eigenbasis import Block, Turn, rotated
+from optim.soap.eigenbasis import Block, Turn, computed, rotated
 from optim.transforms.adam import BETAS
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 from optim.transforms.merged_dims import MergedDims, merged_dims
@@ -64,6 +65,7 @@ class RotatedAdam(GroupTransform):
         Vyas et al. 2024, "SOAP", arXiv:2409.11321, algorithm 3; see `SOAP`.
     """
 
+    foreach = True
     allowed: ClassVar = {
         "betas": BETAS,
         "shampoo_beta": "[0, 1)",
@@ -102,9 +104,12 @@ class RotatedAdam(GroupTransform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return Adam's direction, turned back from the eigenbasis."""
         direction, turning = self._rotated_update(update, batch)
-        for block in turning:
-            first = batch.step == 1
-            block.turn([turn.compute() for turn in block.turns(first=first)], first=first)
+        first = batch.step == 1
+        for blocks in _together(turning, batch):
+            turns = [block.turns(first=first) for block in blocks]
+            found = iter(computed([turn for of_block in turns for turn in of_block]))
+            for block, of_block in zip(blocks, turns, strict=True):
+                block.turn([next(found) for _ in of_block], first=first)
         return direction
 
     def takes_all(self, group: Group) -> bool:
@@ -128,22 +133,22 @@ class RotatedAdam(GroupTransform):
     def _rotated_update(self, update: Update, batch: ParamBatch) -> tuple[Update, list[Block]]:
         """Update the statistics; return Adam's direction, and the blocks whose bases are due."""
         group, state, u = batch.group, batch.state, update.value()
-        plan = _plan_of(batch.shape, group)
-        if plan is None:
+        if _plan_of(batch.shape, group) is None:
             return _scaled(_quotient(u, state["exp_avg"], state["exp_avg_sq"], batch), batch), []
         # Adam counts from the second step on: the first one only prepares the bases
-        clock = replace(batch, step=batch.step - 1)
-        blocks, directions = list(_blocks(plan, u, batch)), []
-        for block in blocks:
+        clock = copy.copy(batch)
+        clock.step = batch.step - 1
+        blocks, directions = list(_blocks(u, batch)), []
+        for some in _together(blocks, batch):
             if clock.step > 0:
-                quotient = _quotient(rotated(block.grad, block.bases), block.exp_avg, block.exp_avg_sq, clock)
-                directions.append(rotated(quotient, block.bases, back=True))
-            # only now: with this gradient in the basis, its own large elements would be made small
-            block.cover(group["shampoo_beta"])
+                directions += _directions(some, clock)
+            for block in some:
+                # only now: with this gradient in the basis, its own large elements would be made small
+                block.cover(group["shampoo_beta"])
         due = blocks if clock.step == 0 or _refreshes(clock.step, group) else []
         if not directions:
             return Update(torch.zeros_like(u), free=True), due
-        return _scaled(plan.dims.join(directions).reshape(u.shape), clock), due
+        return _scaled(_joined(directions, batch), clock), due
 
 
 class Plan(NamedTuple):
@@ -170,12 +175,47 @@ def _plan(shape: tuple[int, ...], max_dim: int, merge: bool, split: bool, precon
     return None if too_few or not any(any(names) for names in axes) else Plan(dims, axes)
 
 
-def _blocks(plan: Plan, u: Tensor, batch: ParamBatch) -> Iterator[Block]:
-    state = batch.state
-    tensors = (plan.dims.merge(u, stacked=batch.stacked), state["exp_avg"], state["exp_avg_sq"])
-    for g, m, v, axes in zip(*map(plan.dims.split, tensors), plan.axes, strict=True):
-        covariances, bases = ([state.get(f"{what}_{axis}") for axis in axes] for what in ("gg", "q"))
-        yield Block(g, m, v, covariances, bases)
+def _parts(batch: ParamBatch, *xs: Tensor) -> Iterator[tuple[ParamBatch, Plan, list[Tensor]]]:
+    """Yield every stack, or parameter alone, with its plan and its part of each tensor."""
+    parts = batch.parts if isinstance(batch, ForeachBatch) else [batch]
+    columns = [x.tensors if isinstance(x, TensorList) else [x] for x in xs]
+    for i, part in enumerate(parts):
+        plan = _plan_of(part.shape, batch.group)
+        assert plan is not None
+        yield part, plan, [column[i] for column in columns]
+
+
+def _blocks(u: Tensor, batch: ParamBatch) -> Iterator[Block]:
+    for part, plan, (x,) in _parts(batch, u):
+        tensors = (plan.dims.merge(x, stacked=part.stacked), part.state["exp_avg"], part.state["exp_avg_sq"])
+        for g, m, v, axes in zip(*map(plan.dims.split, tensors), plan.axes, strict=True):
+            covariances, bases = ([part.state.get(f"{what}_{axis}") for axis in axes] for what in ("gg", "q"))
+            yield Block(g, m, v, covariances, bases)
+
+
+def _together(blocks: list[Block], batch: ParamBatch) -> list[list[Block]]:
+    """Return which blocks share calls; on a CPU, memory that one has left is still in the cache."""
+    return [blocks] if isinstance(batch, ForeachBatch) else [[block] for block in blocks]
+
+
+def _directions(blocks: list[Block], clock: ParamBatch) -> list[Tensor]:
+    """Update the averages of some blocks, and return Adam's directions."""
+    turned = [rotated(block.grad, block.bases) for block in blocks]
+    averages = zip(*((block.exp_avg, block.exp_avg_sq) for block in blocks), strict=True)
+    counts = [0] * len(blocks)
+    g, m, v = (cast(Tensor, TensorList(x, counts)) if len(x) > 1 else x[0] for x in (turned, *averages))
+    quotients = _quotient(g, m, v, clock)
+    listed = quotients.tensors if isinstance(quotients, TensorList) else [quotients]
+    return [rotated(x, block.bases, back=True) for x, block in zip(listed, blocks, strict=True)]
+
+
+def _joined(directions: list[Tensor], batch: ParamBatch) -> Tensor:
+    """Return the directions of all blocks in the parameters' shapes."""
+    rest = iter(directions)
+    found = [
+        plan.dims.join([next(rest) for _ in plan.axes]).reshape(part.param.shape) for part, plan, _ in _parts(batch)
+    ]
+    return batch.joined(found) if isinstance(batch, ForeachBatch) else found[0]
 
 
 def _refreshes(t: int, group: Group) -> bool:

@@ -331,7 +331,6 @@ CASES = [
         ),
         golden="LearnedGradient",
         not_shardable="LogSize",
-        not_capturable="LogSize",
     ),
     # the HeavyBall family: `CommonOptions` around a rule
     OptimizerCase(

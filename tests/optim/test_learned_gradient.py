@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from optim import LearnedGradient
 from optim.engine.batch import ParamBatch
-from optim.learned_gradient.axis_matrices import learn, meta_gradient, transformed
+from optim.learned_gradient.axis_matrices import learn, meta_gradient, precise, transformed
 from optim.learned_gradient.mode_products import symmetric_product
+from tests.optim.training import make_parameters, run
 
 SHAPE = (6, 5, 4)
 AXES = [-3, -2, -1]
@@ -193,3 +194,22 @@ def test_long_and_thin_tensors_learn_the_same_matrices(shape):
         a = torch.eye(len(m), dtype=m.dtype) + 0.03 * step / step.norm()
         new = a @ m @ a.mT
         torch.testing.assert_close(matrix, new / new.diagonal().mean(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("path", ["as on a CPU", "as on a GPU"])
+def test_what_is_due_can_be_decided_on_the_device(path, request):
+    if path == "as on a GPU":
+        request.getfixturevalue("steps_as_on_a_gpu")
+    params, twins = ([*make_parameters(torch.float64), *make_parameters(torch.float64, seed=1)] for _ in range(2))
+    for each, capturable in ((params, False), (twins, True)):
+        run(LearnedGradient(each, lr_est_period=3, capturable=capturable), each, range(9))
+    for param, twin in zip(params, twins, strict=True):
+        torch.testing.assert_close(twin, param)
+
+
+def test_small_tensors_learn_in_float64_on_every_device():
+    param = nn.Parameter(torch.empty(SHAPE, device="meta"))
+    param.grad = torch.empty_like(param)
+    optimizer = LearnedGradient([param])
+    optimizer.step()
+    assert precise(as_batch(param, optimizer), param.grad).state["matrix_0"].dtype == torch.float64

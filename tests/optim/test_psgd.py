@@ -247,3 +247,17 @@ def test_kron_torch_is_followed(shape, monkeypatch):
             param.grad = make_gradient(param, step, 0)
             chosen.step()
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_shapes_that_share_calls_on_a_gpu_step_as_they_do_alone(request):
+    """Also factors of one size of several shapes, and probes of more than one chunk of a draw."""
+    shapes = [(45, 46), (45, 46), (46, 9), (9, 46, 1), (2, 3, 9), (45,), (6,), (6,), (1,), ()]
+    trained = []
+    for fixture in (None, "steps_as_on_a_gpu"):
+        if fixture:
+            request.getfixturevalue(fixture)
+        params = [nn.Parameter(torch.ones(shape, dtype=torch.float64)) for shape in shapes]
+        run(optim.PSGDKron(params, stochastic_schedule=False), params, range(3))
+        trained.append(params)
+    for alone, together in zip(*trained, strict=True):
+        torch.testing.assert_close(together, alone)

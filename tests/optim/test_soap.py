@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import optim
-from optim.soap.eigenbasis import STRIP, cover, first_basis, mirror, next_basis, rotated
-from tests.optim.training import make_gradient
+from optim.soap.eigenbasis import STRIP, cover, first_basis, mirror, next_basis, orthonormal, rotated
+from tests.optim.training import make_gradient, run
 
 UNMERGED = {"merge_dims": False, "weight_decay": 0.0}
 
@@ -225,3 +225,39 @@ def test_an_independent_implementation_takes_the_same_steps(shape, options):
                 optimizer.state[ours][f"q_0_{axis}"].copy_(basis.T)
     moved = other - drawn(*shape)
     assert torch.linalg.vector_norm(ours - other) < 1e-5 * torch.linalg.vector_norm(moved)
+
+
+@pytest.mark.parametrize("lead", [(), (3,)], ids=["alone", "stacked"])
+def test_a_whole_stack_is_made_orthonormal_as_qr_does_it(lead):
+    rows = drawn(*lead, 50, 50)
+    torch.testing.assert_close(orthonormal(rows).abs(), torch.linalg.qr(rows.mT).Q.mT.abs())
+
+
+@pytest.mark.parametrize("size", [8, 200])
+def test_a_gpu_finds_a_basis_whatever_the_covariance(size, steps_as_on_a_gpu):
+    one, x = torch.ones(size, 1), drawn(size, size // 4, dtype=torch.float32)
+    half, graded = drawn(size, size).float(), drawn(size, size).float() * torch.logspace(0, -6, size)[:, None]
+    half[size // 2 :] = 0
+    whole = (drawn(size, 5) > 0).float()
+    columns = [torch.zeros(size, 1), one, 1e-12 * one, x, half, graded, whole]
+    covariances = torch.stack([each @ each.T for each in columns])
+    for bases in (first_basis(covariances, 1), torch.eye(size).expand_as(covariances)):
+        found, _ = next_basis(covariances, bases)
+        torch.testing.assert_close(found @ found.mT, torch.eye(size).expand_as(found), rtol=0, atol=1e-6)
+
+
+def test_shapes_that_share_calls_on_a_gpu_step_as_they_do_alone(request, monkeypatch):
+    """Also bases of one size of several shapes, in pieces, and covariances that a CPU left without an upper part."""
+    size = STRIP + 9
+    shapes, trained = [(30, 30), (30, 30), (6, 9), (30, 5, 6), (size, size), (size, size), (45,), (6,), ()], []
+    monkeypatch.setattr("optim.soap.eigenbasis.STACK_NUMEL", 2 * 30**2)
+    for fixture in (None, "steps_as_on_a_gpu"):
+        params = [nn.Parameter(torch.ones(shape)) for shape in shapes]
+        optimizer = optim.SOAP(params, precondition_frequency=3)
+        run(optimizer, params, range(3))
+        if fixture:
+            request.getfixturevalue(fixture)
+        run(optimizer, params, range(3, 9))
+        trained.append(params)
+    for alone, together in zip(*trained, strict=True):
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
