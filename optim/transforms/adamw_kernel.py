@@ -75,7 +75,8 @@ def step_by_rms(
     torch._fused_adamw_(
         *tensors,  # zeros are the momentum, which beta1=0 leaves without effect
         [],
-        [constant(math.inf if count is None else count, tensors[1][0])] * len(tensors[1]),
+        # which a GPU reads as float32
+        [constant(math.inf if count is None else count, tensors[1][0], torch.float32)] * len(tensors[1]),
         amsgrad=False,
         beta1=0.0,
         beta2=beta2,
