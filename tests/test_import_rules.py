@@ -23,7 +23,6 @@ FORBIDDEN = {
     "asr/evaluation": ("torch", *MODEL_SIDE),
     "asr/data": ("asr.models", "asr.inference", *RUN_SIDE),
     "asr/inference": RUN_SIDE,
-    "asr/demo": ("asr.models", *RUN_SIDE),
     "asr/training": ("asr.tracking", "asr.cli"),
     "asr/tracking": ("asr.cli",),
     "recipes": ("asr.models", "asr.inference", *RUN_SIDE),

@@ -32,8 +32,6 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel):
     assert "asr/configs/recipe/digits/transformer_ctc.yaml" in names
     for name in ("report.html.jinja", "report.css"):
         assert f"asr/evaluation/comparison/report/templates/{name}" in names
-    for name in ("index.html", "style.css", "page.js", "icon.svg"):
-        assert f"asr/demo/page/{name}" in names
     assert len(names) == len(set(names))
 
 

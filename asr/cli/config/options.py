@@ -157,9 +157,8 @@ KINDS: dict[str, dict[str, Kind]] = {
     "demo": {
         "run": PLACE,
         "decoder": OPTIONS.or_null(),
-        "port": PORT,
+        "port": PORT.or_null(),
         "max_upload_mb": POSITIVE,
-        "max_duration_s": SECONDS,
         "max_segment_s": SECONDS.or_null(),
         "endpoint_s": SECONDS,
     },
