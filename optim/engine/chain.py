@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,20 +12,17 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.engine import evaluation, saved_state
-from optim.engine.batch import HALF, ForeachBatch, Group, ParamBatch, ParamEntry, Scalar, State, Update, state_dtype
+from optim.engine.batch import HALF, Group, ParamEntry, Scalar, State, state_dtype
 from optim.engine.capturable import Undo, keep_counts_on_device, share_counts
 from optim.engine.finite import all_finite
 from optim.engine.fsdp import local_entry
 from optim.engine.group_checks import check_group, refuse_sparse_gradients
+from optim.engine.group_step import GroupStep
 from optim.engine.options import SWITCH, check_options
-from optim.engine.stacking import Residents, batches
-from optim.engine.storage import narrowed
+from optim.engine.stacking import Residents
+from optim.engine.storage import is_narrow, narrowed
 from optim.engine.transform import (
-    FusedTransform,
-    GroupTransform,
-    SkipUpdate,
     Transform,
-    applied,
     merged_options,
     merged_shared_state,
     merged_state,
@@ -213,36 +209,8 @@ class Chain(Optimizer):
             yield local_entry(ParamEntry(param, grad, state, key, names[i] if names else (place, i)))
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
-        """Move the parameters of a group that take part in this step."""
-        active = [transform for transform in self.transforms if not transform.idle(transform.own(group))]
         self._count_steps(entries)
-        for place, transform in enumerate(active):
-            if isinstance(transform, GroupTransform) and transform.takes_all(transform.own(group)):
-                return self._step_together(group, entries, active, place)
-        kernel = _place_of_kernel(active)
-        ahead, last = active[:kernel], active[kernel:]
-        # a kernel takes all at once, but not those that need wide copies of their statistics
-        waits = any(x.one_call for x in last if isinstance(x, FusedTransform)) and not _is_narrow(group)
-        waiting: list[tuple[Update, ParamBatch]] = []
-        done: list[ParamBatch] = []
-        for batch in self._batches(group, entries, active, join=True):
-            if isinstance(batch, ForeachBatch):
-                for update, part in self._changed(ahead, Update(batch.grad), batch):
-                    self._subtract(update, part, last)
-            elif (result := _applied(ahead, Update(batch.grad), batch)) is not None:
-                if waits:
-                    waiting.append((result, batch))
-                else:
-                    self._subtract(result, batch, last)
-            if waits:
-                done.append(batch)
-            else:
-                batch.store(batch)
-        for alike in _alike(waiting):
-            joined = ForeachBatch.of([batch for _, batch in alike])
-            self._subtract(joined.join([update for update, _ in alike]), joined, last)
-        for batch in done:
-            batch.store(batch)
+        GroupStep(self.transforms, group, self._residents, self.state, self.limited)(entries)
 
     def _count_steps(self, entries: list[ParamEntry]) -> None:
         if self.capturable:
@@ -252,91 +220,12 @@ class Chain(Optimizer):
             for entry in entries:
                 entry.state["step"] += 1
 
-    def _step_together(self, group: Group, entries: list[ParamEntry], active: list[Transform], place: int) -> None:
-        """Step a group whose transform at ``place`` takes all updates at once, which are all in memory then."""
-        together = active[place]
-        assert isinstance(together, GroupTransform)
-        found = list(self._batches(group, entries, active, join=False))
-        waiting: list[tuple[Update, ParamBatch]] = []
-        for batch in found:
-            update = _applied(active[:place], Update(batch.grad), batch)
-            if update is not None:
-                waiting.append((update, batch))
-        updates = together.of_group([update for update, _ in waiting], [together.view(batch) for _, batch in waiting])
-        for joint, (_, batch) in zip(updates, waiting, strict=True):
-            kernel = _place_of_kernel(active[place + 1 :])
-            for update, part in self._changed(active[place + 1 :][:kernel], joint, batch):
-                self._subtract(update, part, active[place + 1 :][kernel:])
-        for batch in found:
-            batch.store(batch)
-
-    def _batches(
-        self, group: Group, entries: list[ParamEntry], active: list[Transform], *, join: bool
-    ) -> Iterator[ParamBatch]:
-        first = active[0] if active else None
-        # a kernel that is the only call of the step takes tensors as they are: stacks would cost copies
-        fused = isinstance(first, FusedTransform) and first.one_call and first.fuses(active[1:])
-        # shards differ between processes, which must reduce in one order
-        alone = any(entry.shard for entry in entries) or not all(transform.stacks for transform in active)
-        how = {"stack": not (fused or alone), "join": join and not alone}
-
-        def kind_of(shape: torch.Size) -> Hashable:
-            return tuple(transform.kind(shape) for transform in self.transforms)
-
-        for batch in batches(group, entries, self._residents, self.state, **how, kind_of=kind_of):
-            if self.limited is not None:
-                batch.limited = []
-                self.limited.append((group, batch.limited))
-            yield batch
-
-    def _changed(
-        self, transforms: Sequence[Transform], update: Update, batch: ParamBatch
-    ) -> Iterator[tuple[Update, ParamBatch]]:
-        """Yield what the transforms make of an update, unless one of them skips it, and the batch that it is for."""
-        if not isinstance(batch, ForeachBatch):
-            result = _applied(transforms, update, batch)
-            if result is not None:
-                yield result, batch
-            return
-        rest = list(transforms)
-        while rest:
-            count = next((i for i, transform in enumerate(rest) if transform.foreach != rest[0].foreach), len(rest))
-            run, rest = rest[:count], rest[count:]
-            if run[0].foreach:
-                found = [_applied(run, update, batch)]
-            else:
-                found = [_applied(run, one, part) for one, part in zip(batch.each(update), batch.parts, strict=True)]
-            kept = [one for one in found if one is not None]
-            if len(kept) < len(found):
-                # those that are not skipped go on by themselves
-                for one, part in zip(found, batch.parts, strict=False):
-                    if one is not None:
-                        yield from self._changed(rest, one, part)
-                return
-            update = kept[0] if run[0].foreach else batch.join(kept)
-        yield update, batch
-
-    def _subtract(self, update: Update, batch: ParamBatch, kernel: Sequence[Transform]) -> None:
-        """Move the parameters by an update, or by a kernel that does the work of the last transforms."""
-        if kernel:
-            fused, *later = kernel
-            assert isinstance(fused, FusedTransform)
-            fused.move(update, fused.view(batch), later)
-        else:
-            update.subtract_from(batch.param)
-        for transform in self.transforms:
-            if not transform.acts_after_step:
-                continue
-            own = transform.view(batch)
-            for part in [own] if transform.foreach or not isinstance(own, ForeachBatch) else own.parts:
-                transform.after_step(part)
-
     def _fresh_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         # a Python number: torch keeps a tensor, but reading it for a bias correction would wait for the device
         step = torch.zeros((), dtype=state_dtype(param), device=param.device) if self.capturable else 0
         state: State = {"step": step}
         state |= merged_state(self.transforms, param, group, stacking_key)
-        if _is_narrow(group):
+        if is_narrow(group):
             exact = {transform.prefix + key for transform in self.transforms for key in transform.exact_state}
             state = narrowed(state, param, exact)
         if param.dtype in HALF:
@@ -458,32 +347,3 @@ class Chain(Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-def _place_of_kernel(active: Sequence[Transform]) -> int:
-    """Return which transform moves the parameters by itself, and does the work of all later ones."""
-    for place, transform in enumerate(active):
-        if isinstance(transform, FusedTransform) and transform.fuses(active[place + 1 :]):
-            return place
-    return len(active)
-
-
-def _is_narrow(group: Group) -> bool:
-    return group.get("storage_dtype") == "bfloat16"
-
-
-def _alike(pairs: Sequence[tuple[Update, ParamBatch]]) -> Iterable[list[tuple[Update, ParamBatch]]]:
-    """Return updates and their batches in lists that one call of a kernel can take."""
-    found: dict[Any, list[tuple[Update, ParamBatch]]] = defaultdict(list)
-    for update, batch in pairs:
-        step = id(batch.step) if isinstance(batch.step, Tensor) else batch.step
-        found[step, batch.param.dtype, batch.param.device].append((update, batch))
-    return found.values()
-
-
-def _applied(transforms: Sequence[Transform], update: Update, batch: ParamBatch) -> Update | None:
-    """Return what the transforms make of an update; None if one of them skips the batch."""
-    try:
-        return applied(transforms, update, batch)
-    except SkipUpdate:
-        return None

@@ -127,10 +127,10 @@ def batches(
     entries: Sequence[ParamEntry],
     residents: Residents,
     states: MutableMapping[Tensor, State],
+    kind_of: Callable[[torch.Size], Hashable],
     *,
     stack: bool,
     join: bool,
-    kind_of: Callable[[torch.Size], Hashable],
 ) -> Iterator[ParamBatch]:
     """Yield the batches of a group, one after the other: on a CPU, memory that one has left is still in the cache.
 
@@ -139,9 +139,9 @@ def batches(
         entries: whose counts of steps include this one.
         residents: the optimizer's stacks.
         states: the optimizer's state.
+        kind_of: what tells shapes apart that cannot be in one `ForeachBatch`; see `Transform.kind`.
         stack: whether parameters of equal shape are one batch.
         join: whether stacks may be one `ForeachBatch`; on a CPU they are only if nothing is stacked.
-        kind_of: what tells shapes apart that cannot be in one `ForeachBatch`; see `Transform.kind`.
     """
     # statistics are bfloat16 by an option that wants wider arithmetic; the first entry's are like all others'
     first = entries[0].state.items() if entries and "storage_dtype" in group else ()

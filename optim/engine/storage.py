@@ -52,6 +52,11 @@ class StateStorage(Transform):
         return update
 
 
+def is_narrow(group: Group) -> bool:
+    """Return whether a group asks for statistics in bfloat16."""
+    return group.get("storage_dtype") == "bfloat16"
+
+
 def narrowed(state: State, param: Tensor, exact: Collection[str]) -> State:
     """Return fresh statistics with those of the parameter's shape in bfloat16, but for ``exact`` ones."""
 

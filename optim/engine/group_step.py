@@ -1,0 +1,159 @@
+"""The step of one parameter group: its batches on their way through the transforms, kernels and joint work included."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optim.engine.batch import ForeachBatch, Group, ParamBatch, ParamEntry, Scalar, State, Update
+from optim.engine.stacking import Residents, batches
+from optim.engine.storage import is_narrow
+from optim.engine.transform import FusedTransform, GroupTransform, SkipUpdate, Transform, applied
+
+Pair = tuple[Update, ParamBatch]
+Limited = list[tuple[Group, list[tuple[Scalar, int]]]]
+
+
+class GroupStep:
+    """Moves the parameters of a group that take part in a step.
+
+    Args:
+        transforms: of the optimizer.
+        group: hyper-parameters.
+        residents: the optimizer's stacks.
+        states: the optimizer's state.
+        limited: while `Health` measures, what clipping transforms note about each batch.
+    """
+
+    def __init__(
+        self,
+        transforms: Sequence[Transform],
+        group: Group,
+        residents: Residents,
+        states: MutableMapping[Tensor, State],
+        limited: Limited | None,
+    ) -> None:
+        self.transforms, self.group, self.limited = transforms, group, limited
+        self.residents, self.states = residents, states
+        self.active = [transform for transform in transforms if not transform.idle(transform.own(group))]
+        self.kernel = next(
+            (i for i, x in enumerate(self.active) if isinstance(x, FusedTransform) and x.fuses(self.active[i + 1 :])),
+            len(self.active),
+        )
+
+    def __call__(self, entries: list[ParamEntry]) -> None:
+        """Make the step; counts of steps include it already."""
+        for place, transform in enumerate(self.active):
+            if isinstance(transform, GroupTransform) and transform.takes_all(transform.own(self.group)):
+                return self._together(entries, transform, place)
+        ahead = self.active[: self.kernel]
+        # a kernel takes all at once, but not those that need wide copies of their statistics
+        waits = any(getattr(x, "one_call", False) for x in self.active[self.kernel :]) and not is_narrow(self.group)
+        waiting: list[Pair] = []
+        done: list[ParamBatch] = []
+        for batch in self._batches(entries, join=True):
+            if isinstance(batch, ForeachBatch):
+                for update, part in self._changed(ahead, Update(batch.grad), batch):
+                    self._subtract(update, part)
+            elif (result := _applied(ahead, Update(batch.grad), batch)) is not None:
+                if waits:
+                    waiting.append((result, batch))
+                else:
+                    self._subtract(result, batch)
+            if waits:
+                done.append(batch)
+            else:
+                batch.store(batch)
+        for alike in _alike(waiting):
+            joined = ForeachBatch.of([batch for _, batch in alike])
+            self._subtract(joined.join([update for update, _ in alike]), joined)
+        for batch in done:
+            batch.store(batch)
+
+    def _together(self, entries: list[ParamEntry], joint: GroupTransform, place: int) -> None:
+        """Make the step with a transform that takes all updates at once, which are all in memory then."""
+        found = list(self._batches(entries, join=False))
+        changed = [(_applied(self.active[:place], Update(batch.grad), batch), batch) for batch in found]
+        waiting = [(update, batch) for update, batch in changed if update is not None]
+        updates = joint.of_group([update for update, _ in waiting], [joint.view(batch) for _, batch in waiting])
+        for update, (_, batch) in zip(updates, waiting, strict=True):
+            for pair in self._changed(self.active[place + 1 : self.kernel], update, batch):
+                self._subtract(*pair)
+        for batch in found:
+            batch.store(batch)
+
+    def _batches(self, entries: list[ParamEntry], *, join: bool) -> Iterator[ParamBatch]:
+        first = self.active[0] if self.kernel == 0 and self.active else None
+        # a kernel that is the only call of the step takes tensors as they are: stacks would cost copies
+        fused = isinstance(first, FusedTransform) and first.one_call
+        # shards differ between processes, which must reduce in one order
+        alone = any(entry.shard for entry in entries) or not all(transform.stacks for transform in self.active)
+        how = {"stack": not (fused or alone), "join": join and not alone}
+        for batch in batches(self.group, entries, self.residents, self.states, self._kind, **how):
+            if self.limited is not None:
+                batch.limited = []
+                self.limited.append((self.group, batch.limited))
+            yield batch
+
+    def _kind(self, shape: torch.Size) -> Hashable:
+        return tuple(transform.kind(shape) for transform in self.transforms)
+
+    def _changed(self, transforms: Sequence[Transform], update: Update, batch: ParamBatch) -> Iterator[Pair]:
+        """Yield what the transforms make of an update, unless one of them skips it, and the batch that it is for."""
+        if not isinstance(batch, ForeachBatch):
+            result = _applied(transforms, update, batch)
+            if result is not None:
+                yield result, batch
+            return
+        rest = list(transforms)
+        while rest:
+            count = next((i for i, transform in enumerate(rest) if transform.foreach != rest[0].foreach), len(rest))
+            run, rest = rest[:count], rest[count:]
+            if run[0].foreach:
+                found = [_applied(run, update, batch)]
+            else:
+                found = [_applied(run, one, part) for one, part in zip(batch.each(update), batch.parts, strict=True)]
+            kept = [one for one in found if one is not None]
+            if len(kept) < len(found):
+                # those that are not skipped go on by themselves
+                for one, part in zip(found, batch.parts, strict=False):
+                    if one is not None:
+                        yield from self._changed(rest, one, part)
+                return
+            update = kept[0] if run[0].foreach else batch.join(kept)
+        yield update, batch
+
+    def _subtract(self, update: Update, batch: ParamBatch) -> None:
+        """Move the parameters by an update, or by a kernel that does the work of the last transforms."""
+        if self.kernel < len(self.active):
+            fused = self.active[self.kernel]
+            assert isinstance(fused, FusedTransform)
+            fused.move(update, fused.view(batch), self.active[self.kernel + 1 :])
+        else:
+            update.subtract_from(batch.param)
+        for transform in self.transforms:
+            if transform.acts_after_step:
+                own = transform.view(batch)
+                for part in [own] if transform.foreach or not isinstance(own, ForeachBatch) else own.parts:
+                    transform.after_step(part)
+
+
+def _alike(pairs: Sequence[Pair]) -> Iterable[list[Pair]]:
+    """Return updates and their batches in lists that one call of a kernel can take."""
+    found: dict[Any, list[Pair]] = defaultdict(list)
+    for update, batch in pairs:
+        step = id(batch.step) if isinstance(batch.step, Tensor) else batch.step
+        found[step, batch.param.dtype, batch.param.device].append((update, batch))
+    return found.values()
+
+
+def _applied(transforms: Sequence[Transform], update: Update, batch: ParamBatch) -> Update | None:
+    """Return what the transforms make of an update; None if one of them skips the batch."""
+    try:
+        return applied(transforms, update, batch)
+    except SkipUpdate:
+        return None
