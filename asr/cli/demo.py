@@ -98,7 +98,8 @@ def _page(restored: Restored, options: DictConfig) -> tuple[Any, Any]:
         why_not_live = ""
     except ValueError as error:
         why_not_live = str(error)
-    alone = {"concurrency_id": "recognizer", "concurrency_limit": 1}  # one thread at a time uses the recognizer
+    # one thread at a time uses the recognizer
+    alone: dict[str, Any] = {"concurrency_id": "recognizer", "concurrency_limit": 1}
     with gr.Blocks(title="Speech to text", analytics_enabled=False, delete_cache=(60, SECONDS_KEPT)) as page:
         gr.Markdown(f"# Speech to text\n{restored.checkpoint.title}")
         with gr.Tab("A recording"):
