@@ -161,7 +161,9 @@ def _kinds(
 ) -> list[list[list[ParamEntry]]]:
     """Return the stacks of each kind: what can be one `ForeachBatch`."""
     shapes: dict[Any, list[ParamEntry]] = defaultdict(list)
-    for entry in entries:
+    places = {}
+    for place, entry in enumerate(entries):
+        places[id(entry)] = place
         param, count = entry.param, entry.state["step"]
         # a batch has one count of steps: bias corrections are Python numbers; equal counts on a device are one tensor
         step = id(count) if isinstance(count, Tensor) else count
@@ -181,7 +183,8 @@ def _kinds(
         size = size if first.shard is None else 1
         kind = kinds[(*like, kind_of(shape), frozenset(first.state))]
         kind += [members[start : start + size] for start in range(0, len(members), size)]
-    return list(kinds.values())
+    # those alone first, in the order of the group, which is that of their memory
+    return [sorted(kind, key=lambda members: (len(members) > 1, places[id(members[0])])) for kind in kinds.values()]
 
 
 def _together(
