@@ -51,8 +51,8 @@ class GroupStep:
             if isinstance(transform, GroupTransform) and transform.takes_all(transform.own(self.group)):
                 return self._together(entries, transform, place)
         ahead = self.active[: self.kernel]
-        # a kernel takes all at once, but not those that need wide copies of their statistics
-        waits = any(getattr(x, "one_call", False) for x in self.active[self.kernel :]) and not is_narrow(self.group)
+        # a kernel moves all at the end, but for those that need wide copies of their statistics
+        waits = self.kernel < len(self.active) and not is_narrow(self.group)
         waiting: list[Pair] = []
         done: list[ParamBatch] = []
         for batch in self._batches(entries, join=True):
@@ -68,6 +68,11 @@ class GroupStep:
                 done.append(batch)
             else:
                 batch.store(batch)
+        kernel = self.active[self.kernel] if waits else None
+        if isinstance(kernel, FusedTransform) and not kernel.one_call:
+            for pair in waiting:
+                self._subtract(*pair)
+            waiting = []
         for alike in _alike(waiting):
             joined = ForeachBatch.of([batch for _, batch in alike])
             self._subtract(joined.join([update for update, _ in alike]), joined)
