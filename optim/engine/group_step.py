@@ -56,18 +56,14 @@ class GroupStep:
         waiting: list[Pair] = []
         done: list[ParamBatch] = []
         for batch in self._batches(entries, join=True):
-            if isinstance(batch, ForeachBatch):
-                for update, part in self._changed(ahead, Update(batch.grad), batch):
-                    self._subtract(update, part)
-            elif (result := _applied(ahead, Update(batch.grad), batch)) is not None:
-                if waits:
-                    waiting.append((result, batch))
-                else:
-                    self._subtract(result, batch)
-            if waits:
+            changed = self._changed(ahead, Update(batch.grad), batch)
+            if waits and not isinstance(batch, ForeachBatch):
+                waiting += changed
                 done.append(batch)
-            else:
-                batch.store(batch)
+                continue
+            for pair in changed:
+                self._subtract(*pair)
+            batch.store(batch)
         kernel = self.active[self.kernel] if waits else None
         if isinstance(kernel, FusedTransform) and not kernel.one_call:
             for pair in waiting:
