@@ -24,12 +24,12 @@ from asr.cli.builders.parts import part, plain
 from asr.cli.config.help import CONFIGS
 from asr.data.features import LogMel
 from asr.data.loading.batch import Batch
-from asr.decoding.alignment import align
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.ctc_greedy import CtcGreedy
+from asr.decoding.forced_alignment import align
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.ngram import NGramScorer
-from asr.decoding.scorers.weighted_sum import WeightedSum
+from asr.decoding.scorers.scorer import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.features.normalize import GlobalNorm

@@ -19,8 +19,7 @@ from asr.cli.output_file import new_file, write_output
 from asr.console import PlainConsole
 from asr.models.heads.icefall import convert_head
 from asr.safe_io import check_regular_file, named_path
-from asr.text.icefall import MAX_BYTES, icefall_tokenizer
-from asr.text.subword import SubwordTokenizer
+from asr.text.subword import SubwordTokenizer, icefall_tokenizer
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state, part_of
 from asr.training.checkpoints.loading import FORMAT, PREFIX
 
@@ -75,7 +74,7 @@ def run(options: DictConfig) -> None:
 
 
 def _tokenizer(path: Path) -> tuple[SubwordTokenizer, list[int]]:
-    check_regular_file(path, MAX_BYTES)
+    check_regular_file(path)
     try:
         return icefall_tokenizer(path.read_bytes())
     except ValueError as error:

@@ -15,7 +15,7 @@ from asr import devices
 from asr.decoding.ctc_prefixes import Prefixes
 from asr.decoding.hypothesis import Hypothesis, check_beam, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
-from asr.decoding.scorers.protocol import select
+from asr.decoding.scorers.scorer import select
 from asr.models.heads.protocols import FrameScores
 from asr.text.vocabulary import BLANK_ID
 

@@ -1,4 +1,4 @@
-"""Greedy CTC search: the best token of every frame.
+"""Greedy CTC search, of whole utterances and piece by piece: the best token of every frame.
 
 B batch, T frames, D width.
 """
@@ -43,3 +43,20 @@ def _best_path(labels: Sequence[int], log_probs: Sequence[float]) -> Hypothesis:
     runs = [list(run) for _, run in groupby(range(len(labels)), key=labels.__getitem__)]
     peaks = [max(run, key=log_probs.__getitem__) for run in runs if labels[run[0]] != BLANK_ID]
     return Hypothesis([labels[t] for t in peaks], peaks, [log_probs[t] for t in peaks], sum(log_probs))
+
+
+class CtcStream:
+    """The tokens that ``CtcGreedy`` finds in the whole."""
+
+    def __init__(self, head: FrameScores) -> None:
+        self.head, self.last = head, BLANK_ID
+        self.tokens: list[int] = []
+        self.num_silent = 0
+
+    def accept(self, encodings: Tensor) -> None:
+        """Search in encodings (1, T, D)."""
+        for label in devices.to_host(self.head.frame_log_probs(encodings)[0].argmax(dim=-1)):
+            self.num_silent = self.num_silent + 1 if label == BLANK_ID else 0
+            if label not in (BLANK_ID, self.last):
+                self.tokens.append(label)
+            self.last = label

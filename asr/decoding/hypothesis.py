@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-MAX_BEAM = 1000
-
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -34,14 +32,14 @@ def ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
 
 
 def check_beam(**sizes: int) -> None:
-    """Refuse sizes of a beam, by their names, that are out of their range.
+    """Refuse sizes of a beam, by their names, that are below 1.
 
     Raises:
         ValueError: names the option.
     """
     for name, size in sizes.items():
-        if not 1 <= size <= MAX_BEAM:
-            raise ValueError(f"{name} must be at least 1 and at most {MAX_BEAM}, given {size}")
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, given {size}")
 
 
 class Decoder(Protocol):
@@ -59,3 +57,18 @@ class Decoder(Protocol):
             encodings: (B, T, D).
             num_frames: (B,) int64 valid frames.
         """
+
+
+class TokenStream(Protocol):
+    """A greedy search that continues with each piece of an utterance, and finds the tokens of the search in the whole.
+
+    Attributes:
+        tokens: found so far.
+        num_silent: frames since the last token.
+    """
+
+    tokens: list[int]
+    num_silent: int
+
+    def accept(self, encodings: Tensor) -> None:
+        """Search in encodings (1, T, D)."""

@@ -15,7 +15,7 @@ from asr import devices
 from asr.decoding.ctc_prefixes import hashed
 from asr.decoding.hypothesis import Hypothesis, check_beam, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
-from asr.decoding.scorers.protocol import Scorer, select
+from asr.decoding.scorers.scorer import Scorer, select
 from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
 

@@ -1,4 +1,4 @@
-"""Greedy transducer search: the best label of every frame and history.
+"""Greedy transducer search, of whole utterances and piece by piece: the best label of every frame and history.
 
 B batch, T frames, D width of encodings, N utterances that are not at their end, W frames that are joined at once.
 """
@@ -16,7 +16,6 @@ from asr.decoding.hypothesis import Hypothesis
 from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
 
-MAX_SYMBOLS = 100  # a frame of 40 ms holds a few tokens; without a bound, weights without blanks would never end
 NUM_AHEAD = 5  # W: speech has a token every few frames, and what is joined after it is joined again
 
 
@@ -29,7 +28,7 @@ class TransducerGreedy:
         max_symbols: tokens that a frame may have; the search then goes to the next frame, as with a blank.
 
     Raises:
-        ValueError: ``max_symbols`` is out of its range.
+        ValueError: ``max_symbols`` is below 1.
 
     Reference:
         Graves 2012, "Sequence transduction with recurrent neural networks", arXiv:1211.3711, section 2.6, with a beam
@@ -39,8 +38,8 @@ class TransducerGreedy:
     needs = Transduces
 
     def __init__(self, max_symbols: int = 3) -> None:
-        if not 1 <= max_symbols <= MAX_SYMBOLS:
-            raise ValueError(f"max_symbols must be at least 1 and at most {MAX_SYMBOLS}, given {max_symbols}")
+        if max_symbols < 1:
+            raise ValueError(f"max_symbols must be at least 1, given {max_symbols}")
         self.max_symbols = max_symbols
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
@@ -74,3 +73,31 @@ class TransducerGreedy:
                 found[row].log_probs.append(log_prob)
             at[rows] += in_a_row[rows] % self.max_symbols == 0
         return [[replace(one, score=score)] for one, score in zip(found, devices.to_host(scores), strict=True)]
+
+
+class TransducerStream:
+    """The tokens that ``TransducerGreedy`` with the same ``max_symbols`` finds in the whole."""
+
+    def __init__(self, head: Transduces, max_symbols: int) -> None:
+        self.head, self.max_symbols = head, max_symbols
+        self.context = torch.tensor([[-1] * (head.context_size - 1) + [BLANK_ID]])
+        self.prediction: Tensor | None = None
+        self.tokens: list[int] = []
+        self.num_silent = 0
+
+    def accept(self, encodings: Tensor) -> None:
+        """Search in encodings (1, T, D)."""
+        if self.prediction is None:
+            self.context = self.context.to(encodings.device)
+            self.prediction = self.head.predict(self.context)
+        for frame in self.head.project(encodings)[0]:
+            self.num_silent += 1
+            for _ in range(self.max_symbols):
+                label = self.head.join(frame[None], self.prediction).argmax(dim=-1)
+                (token,) = devices.to_host(label)
+                if token == BLANK_ID:
+                    break
+                self.tokens.append(token)
+                self.num_silent = 0
+                self.context = torch.cat((self.context[:, 1:], label[None]), dim=1)
+                self.prediction = self.head.predict(self.context)

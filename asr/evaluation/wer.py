@@ -10,7 +10,6 @@ from typing import Literal
 import jiwer
 
 from asr.text.normalize import is_one_line
-from asr.text.words import Word
 
 AlignedWord = tuple[str | None, str | None]
 """A reference word and the hypothesis word aligned with it; None: no word."""
@@ -20,6 +19,23 @@ Unit = Literal["word", "character"]
 
 
 RATE_NAMES: dict[Unit, str] = {"word": "WER", "character": "CER"}
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word with its place in the audio.
+
+    Attributes:
+        text: without spaces.
+        start_s: seconds from the start of the utterance.
+        end_s: seconds, at least ``start_s``.
+        confidence: between 0 and 1, how sure the recognizer is of the word.
+    """
+
+    text: str
+    start_s: float
+    end_s: float
+    confidence: float
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from typing import Any
 from urllib.parse import quote
 
-from asr.text.words import Word
+from asr.evaluation.wer import Word
 
 
 def ctm_lines(name: str, words: Sequence[Word], channel: int = 1) -> str:

@@ -10,13 +10,13 @@ from typing import Any
 from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
-from asr.decoding.alignment import align
+from asr.decoding.forced_alignment import align
+from asr.evaluation.wer import Word
 from asr.inference.batches import Processed, process
 from asr.inference.word_times import aligned, words_of
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
 from asr.text.vocabulary import UNKNOWN_SURFACE
-from asr.text.words import Word
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.decoding.hypothesis import Decoder, Hypothesis
 from asr.errors import RunFailed
-from asr.evaluation.wer import Utterance
+from asr.evaluation.wer import Utterance, Word
 from asr.inference.batches import Processed, process
 from asr.inference.word_times import emissions_of, words_of
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
-from asr.text.words import Word
 
 
 class UnscoredText(RunFailed):

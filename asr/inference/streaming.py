@@ -12,9 +12,9 @@ from asr import devices
 from asr.data.features import Features, LogMel
 from asr.data.streams import FeatureStream
 from asr.data.threads import one_thread
-from asr.decoding.hypothesis import Decoder
-from asr.decoding.streams import CtcStream, TokenStream, TransducerStream
-from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.decoding.ctc_greedy import CtcStream
+from asr.decoding.hypothesis import Decoder, TokenStream
+from asr.decoding.transducer_greedy import TransducerGreedy, TransducerStream
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.streaming import StreamingZipformer
 from asr.models.heads.protocols import FrameScores, Transduces

@@ -20,9 +20,8 @@ from asr.decoding.hypothesis import Decoder
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.evaluation.wer import Unit
 from asr.inference.tune import TRIALS_FILE, best_of, report_trials, tune
-from asr.language_models.arpa import MAX_NGRAMS, arpa_lines
-from asr.language_models.kneser_ney import estimate, laid_out
-from asr.language_models.tokens import Tokens
+from asr.language_models.arpa import arpa_lines
+from asr.language_models.kneser_ney import TokenNumbers, estimate, laid_out
 from asr.models.heads.protocols import FrameScores
 from asr.models.recognizer import Recognizer
 from asr.plain_data import read_json
@@ -58,12 +57,12 @@ def search_with_transcripts(
         unit: what error rates count.
 
     Raises:
-        ValueError: the text is too long, or has more n-grams than are decoded with.
+        ValueError: the model of a resumed run has changed.
     """
     if not order:
         return None
     if _model(run_dir, order).exists():
-        _refuse_changed_model(run_dir, order)
+        _checked_model(run_dir, order)
     else:
         cuts = (cut for name in prepared.names("train") for cut in prepared.cuts(name))
         _write_model((cut.supervisions[0].text for cut in cuts), data_module.tokenizer, order, _model(run_dir, order))
@@ -85,63 +84,38 @@ def search_with_transcripts(
 
 
 def _write_model(transcripts: Iterable[str], tokenizer: Tokenizer, order: int, path: Path) -> None:
-    tokens = Tokens(tokenizer)
-    try:
-        model, _ = estimate(laid_out(map(tokens.numbers, filter(None, transcripts))), tokens.words, order)
-        if len(model.keys) > MAX_NGRAMS:
-            raise ValueError(f"{len(model.keys)} n-grams are more than the {MAX_NGRAMS} that are decoded with")
-    except ValueError as error:
-        raise ValueError(f"data.transcripts_lm={order}: {error}; give a smaller order, or 0 for no model") from error
+    tokens = TokenNumbers(tokenizer)
+    model, _ = estimate(laid_out(map(tokens.numbers, filter(None, transcripts))), tokens.words, order)
     path.parent.mkdir(exist_ok=True)
     write_new(path, (line.encode() for line in arpa_lines(model)))
     write_whole(path.with_suffix(".json"), json.dumps(describe_file(path)) + "\n")
     console.print_line(f"language model of the transcripts: order {model.order}, {len(model.keys)} n-grams, {path}")
 
 
-def saved_search(run_dir: Path, head: object, order: int) -> Decoder | None:
+def saved_search(run_dir: Path, head: object) -> Decoder | None:
     """Return the search that a run's test sets were decoded with, without its model; None if there is none.
 
-    Args:
-        run_dir: maybe a stranger's.
-        head: of the run's recognizer.
-        order: of the model, if the file of weights is from before it said so.
-
     Raises:
-        ValueError: a file is damaged.
+        ValueError: the model is missing or has changed, or a weight is out of its range.
     """
     path = run_dir / FOLDER / WEIGHTS
     if not path.is_file():
         return None
     weights = read_json(path)
-    numbers = isinstance(weights, dict) and all(type(value) in (int, float) for value in weights.values())
-    if not numbers or weights.keys() | {"order"} != {"lm_weight", "token_bonus", "order"}:
-        raise ValueError(
-            f"{path} must hold the numbers lm_weight, token_bonus and order alone; remove it, or restore it"
-        )
-    order = weights.pop("order", order)
-    if _model(run_dir, order).is_symlink():
-        raise ValueError(f"{_model(run_dir, order)} is a link, which may lead anywhere; put the file in its place")
-    _refuse_changed_model(run_dir, order)
-    try:
-        return _beam(head, _model(run_dir, order), **weights)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; restore it, or remove it to decode without the language model") from error
+    model = _checked_model(run_dir, weights["order"])
+    return _beam(head, model, lm_weight=weights["lm_weight"], token_bonus=weights["token_bonus"])
 
 
 def _model(run_dir: Path, order: int) -> Path:
     return run_dir / FOLDER / f"transcripts-{order}.arpa"
 
 
-def _refuse_changed_model(run_dir: Path, order: int) -> None:
-    """Refuse a model that is not as it was estimated; earlier runs do not know how it was."""
+def _checked_model(run_dir: Path, order: int) -> Path:
+    """Return the path of a model, which must be as it was estimated."""
     path = _model(run_dir, order)
     index = path.with_suffix(".json")
-    if not index.is_file():
-        return
-    try:
-        refuse_changed(path, read_json(index), index.name)
-    except ValueError as error:
-        raise ValueError(f"{path.parent}: {error}; restore it, or remove {index.name} if it is meant") from error
+    refuse_changed(path, read_json(index), index.name)
+    return path
 
 
 def _beam(head: object, model: Path, beam_size: int = BEAM_SIZE, **weights: Any) -> CtcBeam | TransducerBeam:

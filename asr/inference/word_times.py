@@ -6,7 +6,7 @@ B batch, T frames of features, F mel bins, D width of encodings, U tokens, P pau
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import NamedTuple
@@ -20,11 +20,12 @@ from torch.nn.utils.rnn import pad_sequence
 from asr import devices
 from asr.data.features import Features
 from asr.data.loading.batch import Batch
-from asr.decoding.alignment import Alignment, align
+from asr.decoding.forced_alignment import Alignment, align
 from asr.decoding.hypothesis import Hypothesis
+from asr.evaluation.wer import Word
 from asr.features.pauses import find_pauses
 from asr.models.heads.protocols import FrameScores, Head
-from asr.text.words import Word, spelled
+from asr.text.normalize import collapse_spaces
 
 CENTER_FRAMES = 3.5  # of the seven frames of features that the convolutions make the first encoding of
 
@@ -101,6 +102,17 @@ def _words(
         Word(text, round(begin * shift_s, 3), round(end * shift_s, 3), _product(emissions.log_probs, tokens))
         for (text, tokens), (begin, end) in zip(words, spans, strict=True)
     )
+
+
+def spelled(surfaces: Iterable[str]) -> list[tuple[str, list[int]]]:
+    """Return each word of the texts of tokens, and the numbers of the tokens that its letters come from.
+
+    A token may end one word and begin another; tokens of spaces belong to no word.
+    """
+    letters = [(number, letter) for number, surface in enumerate(surfaces) for letter in surface]
+    runs = groupby(letters, key=lambda pair: bool(collapse_spaces(pair[1])))
+    words = [list(run) for is_word, run in runs if is_word]
+    return [("".join(letter for _, letter in word), [*dict.fromkeys(number for number, _ in word)]) for word in words]
 
 
 def _product(log_probs: Sequence[float], tokens: Sequence[int]) -> float:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from asr.language_models.ngrams import BEGIN, END, SPECIAL, Ints, NGrams
+from asr.text.tokenizer import Tokenizer
+from asr.text.vocabulary import NUM_SPECIAL
 
 FALLBACK = (0.5, 1.0, 1.5)  # those of KenLM's lmplz --discount_fallback
-MAX_WORDS = 2**26  # of text, sentence marks included, which take up to 10 GB
-MIN_SENTENCE = 3  # a word between two marks
 NEVER = -99.0  # log10, of <s>, which follows nothing
 
 
@@ -46,20 +46,21 @@ class Text(NamedTuple):
     num_sentences: int
 
 
-def refuse_too_long(num_words: int) -> None:
-    """Refuse a text that memory may be too small for.
+class TokenNumbers:
+    """Sentences → numbers of the tokens of a run, all of which are words of its language models.
 
-    Args:
-        num_words: of the text, sentence marks included.
-
-    Raises:
-        ValueError: they are more than ``MAX_WORDS``.
+    Attributes:
+        words: the marks of language models, then the tokens, by their numbers.
     """
-    if num_words > MAX_WORDS:
-        raise ValueError(
-            f"the text has more than {MAX_WORDS} words, beginnings and ends of sentences included; give a part of it, "
-            "or make the ARPA file with KenLM's lmplz, which estimates on disk"
-        )
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._encode = tokenizer.encode
+        self.words = [*SPECIAL, *tokenizer.pieces[NUM_SPECIAL:]]
+
+    def numbers(self, sentence: str) -> list[int]:
+        """Return the numbers of the tokens of a sentence."""
+        shift = len(SPECIAL) - NUM_SPECIAL
+        return [token + shift for token in self._encode(sentence)]
 
 
 def laid_out(sentences: Iterable[Sequence[int]]) -> Text:
@@ -67,9 +68,6 @@ def laid_out(sentences: Iterable[Sequence[int]]) -> Text:
 
     Args:
         sentences: numbers of words, without marks; read one at a time.
-
-    Raises:
-        ValueError: there are more than ``MAX_WORDS`` words and marks.
     """
     text, lengths = array("q"), array("q")
     for sentence in sentences:
@@ -77,7 +75,6 @@ def laid_out(sentences: Iterable[Sequence[int]]) -> Text:
         text.extend(sentence)
         text.append(SPECIAL.index(END))
         lengths.append(len(sentence) + 2)
-        refuse_too_long(len(text))
     sizes = np.array(lengths, dtype=np.int64)
     starts = np.repeat(sizes.cumsum() - sizes, sizes)
     return Text(np.array(text, dtype=np.int64), np.arange(len(text)) - starts, len(lengths))

@@ -13,11 +13,6 @@ _SPACES = re.compile("[\\s\x00-\x1f\x7f-\x9f\u200b\u2581]+")
 # the joiners U+200C and U+200D stay, because Persian, Hindi and emoji are spelt with them
 _INVISIBLE = re.compile("[\u00ad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
 SURROGATE = re.compile("[\ud800-\udfff]")
-# of marks in a row; Unicode's stream-safe text format allows them, where no script stacks more than ten. To put them
-# into order takes time that grows with their square.
-MAX_MARKS = 30
-# no mark is a letter, so that most text holds no such run, or a few
-_MAYBE_MARKS = re.compile(rf"[^\w\s]{{{MAX_MARKS + 1},}}")
 # these stand between two words without a space: dashes longer than a hyphen, slash, ellipsis
 _WORD_BREAKS = frozenset("\u2012\u2013\u2014\u2015/\u2026")
 _EMOJI_JOINER = "\u200d"
@@ -29,38 +24,9 @@ def collapse_spaces(text: str) -> str:
     return _SPACES.sub(" ", text).strip(" ")
 
 
-def holds_space(piece: str) -> bool:
-    """Return whether a token holds whitespace or control characters, other than U+2581, which no normalized text has.
-
-    It could begin a line, or end a name, in the files that list tokens.
-    """
-    return _SPACES.search(piece.replace("\u2581", "")) is not None
-
-
 def is_one_line(id: str) -> bool:
     """Return whether an id can stand in the tables and files that are written, one line for each utterance."""
     return id.splitlines() == [id] and "\t" not in id
-
-
-def refuse_stacked_marks(text: str) -> None:
-    """Refuse text with more marks (accents, vowel signs) on a character than any script has.
-
-    Raises:
-        ValueError: it has.
-    """
-    if text.isascii():
-        return
-    for run in _MAYBE_MARKS.finditer(text):
-        marks = 0
-        for place, character in enumerate(run[0], run.start()):
-            # what is removed later joins the marks around it
-            if not _INVISIBLE.match(character):
-                marks = marks + 1 if unicodedata.category(character)[0] == "M" else 0
-            if marks > MAX_MARKS:
-                raise ValueError(
-                    f"the transcript has more than {MAX_MARKS} combining marks in a row, before character {place + 1}; "
-                    "no language is written so: remove them"
-                )
 
 
 @dataclass(frozen=True)
@@ -94,15 +60,13 @@ class TextNormalizer:
         """Return the normalized text.
 
         Raises:
-            ValueError: the text holds half of a surrogate pair, as files that were decoded wrongly do, or more marks
-                in a row than any script has.
+            ValueError: the text holds half of a surrogate pair, as files that were decoded wrongly do.
         """
         if broken := SURROGATE.search(text):
             raise ValueError(
                 f"text {text[:60]!r}: character {broken.start()} is half of a surrogate pair, which is no "
                 "character; read the file again with its true encoding (mostly UTF-8)"
             )
-        refuse_stacked_marks(text)
         text = unicodedata.normalize("NFC", _INVISIBLE.sub("", _SPACES.sub(" ", text)))
         if self.punctuation == "strip":
             text = self._strip(text)

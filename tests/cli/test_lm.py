@@ -66,24 +66,19 @@ def test_words_are_no_units_where_no_token_begins_one(small_run, tmp_path):
     ("words", "said"),
     [
         (["text=TEXT", "units=letters"], "units must be one of tokens, words, given 'letters'"),
-        (["text=TEXT", "order=11"], "order must be at least 1 and at most 10, given 11"),
+        (["text=TEXT", "order=0"], "order must be at least 1, given 0"),
         ([], "there is no text: give text=FILE, or transcripts=true"),
         (["text=gone.txt"], "text: 'gone.txt' names no file; give a file, a pattern like 'corpus/*.txt.gz', or a list"),
         (["text=[]"], "text: the list is empty; give a file"),
         (["text=EMPTY"], "text: no line holds a word"),
         (["text=MARKS", "units=words"], "has the word </s>, which marks something else; remove it"),
         (["text=BROKEN"], "broken.txt, line 2: not UTF-8 text"),
-        (
-            ["text=LONG", "units=words"],
-            "a word of 301 letters, 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'…; at most 300 are allowed",
-        ),
         (["text=TEXT", "output=TEXT"], "text.txt' exists; name another file, or remove it"),
         (["text={a:1}"], "text must be the name of a file"),
     ],
 )
 def test_what_cannot_work_is_said_and_leaves_no_file(small_run, tmp_path, words, said):
     files = {"TEXT": TEXT.encode(), "EMPTY": b" \n\n", "MARKS": b"a </s> b\n", "BROKEN": b"good\n\xff\n"}
-    files["LONG"] = b"short " + b"a" * 301
     for name, content in files.items():
         (tmp_path / f"{name.lower()}.txt").write_bytes(content)
         words = [word.replace(f"={name}", f"={tmp_path}/{name.lower()}.txt") for word in words]
@@ -98,26 +93,6 @@ def test_a_pattern_names_all_its_files(small_run, tmp_path):
     words = (f"run={small_run.run_dir}", f"text={tmp_path}/*.txt", f"output={tmp_path}/lm.arpa")
     ended = small_run.run("lm", *words)
     assert (ended.code, "text: 30 sentences" in ended.printed) == (0, True), ended.printed
-
-
-# text, constants, what is said of it before a line is encoded
-BOMBS = {
-    "lines without end": (b"a\n" * 15_000_000, {}, "lm.txt.gz: it unpacks to more than 1"),
-    "more lines than words are counted": (
-        b"\n".join(b"%d" % number for number in range(34)),
-        {"asr.language_models.kneser_ney.MAX_WORDS": 100, "asr.cli.lm.MAX_WORDS": 100},
-        "lm.txt.gz: the text has more than 100 words, beginnings and ends of sentences included",
-    ),
-    "no gzip": (None, {}, "lm.txt.gz: it cannot be decompressed"),
-}
-
-
-@pytest.mark.parametrize(("content", "constants", "said"), BOMBS.values(), ids=BOMBS)
-def test_a_text_that_takes_minutes_is_refused_before_it_is_encoded(small_run, tmp_path, content, constants, said):
-    (tmp_path / "lm.txt.gz").write_bytes(b"no gzip" if content is None else gzip.compress(content))
-    words = (f"run={small_run.run_dir}", f"text={tmp_path}/lm.txt.gz", f"output={tmp_path}/lm.arpa")
-    ended = small_run.run("lm", *words, constants=constants)
-    assert (ended.code, said in ended.last_line, ", line " in ended.last_line) == (2, True, False), ended.printed
 
 
 @pytest.fixture
@@ -232,10 +207,10 @@ def test_an_option_of_a_decoder_needs_the_decoder(small_run, command):
         ("evaluate", ["tune=1"], "tune must be true, false, or a manifest that exists, given 1"),
         ("evaluate", ["manifest=gone.tsv"], "manifest: there is no file or folder 'gone.tsv'"),
         ("evaluate", ["manifest=AUDIO"], "manifest: AUDIO is no table, but a binary file, such as audio; give"),
-        ("evaluate", ["decoder=transducer_greedy", "decoder.max_symbols=101"], "max_symbols must be at least 1 and"),
+        ("evaluate", ["decoder=transducer_greedy", "decoder.max_symbols=0"], "max_symbols must be at least 1"),
         ("evaluate", ["tune=true"], "tune=True: CtcBeam has no weights to choose; give it a language model"),
         ("evaluate", ["tune=2.5"], "tune must be true, false, or a manifest, given 2.5"),
-        ("evaluate", ["decoder.lm=gone.arpa"], "decoder: lm: 'gone.arpa' does not exist"),
+        ("evaluate", ["decoder.lm=gone.arpa"], "decoder: lm: 'gone.arpa'"),
         ("evaluate", ["decoder.lm=TEXT"], "text.txt: line 1: the file ends before \\end\\"),
         (
             "evaluate",
@@ -243,7 +218,7 @@ def test_an_option_of_a_decoder_needs_the_decoder(small_run, command):
             "words.arpa: its words are like ['alpha'], and none is written with the letters",
         ),
         ("evaluate", ["decoder.hotwords=TEXT", "decoder.hotword_boost=0"], "hotword_boost must be above 0"),
-        ("evaluate", ["decoder.beam_size=0"], "decoder: beam_size must be at least 1 and at most 1000, given 0"),
+        ("evaluate", ["decoder.beam_size=0"], "decoder: beam_size must be at least 1, given 0"),
         ("evaluate", ["decoder.lm_wait=1"], "lm_wait"),
         ("train", ["decoder.lm=TEXT"], "decoder.lm is for asr-evaluate and asr-transcribe"),
     ],

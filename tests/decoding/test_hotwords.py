@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from asr.decoding.scorers import hotwords
 from asr.decoding.scorers.hotwords import HotwordScorer
 
 SPACE = 2
@@ -94,9 +93,3 @@ def test_hypotheses_do_not_mix():
     total += scorer.end(state)
     for row, slot in itertools.product(range(2), range(3)):
         assert float(total[row, slot]) == pytest.approx(brute_force(drawn[row, slot].tolist(), phrases, None)[0])
-
-
-def test_phrases_that_would_fill_memory_are_refused(monkeypatch):
-    monkeypatch.setattr(hotwords, "MAX_MOVES", 5)
-    with pytest.raises(ValueError, match="the phrases need more than 5 moves from token to token; give fewer"):
-        HotwordScorer({(3, 4, 5, 3, 4, 5, 3): 1.0}, 6)

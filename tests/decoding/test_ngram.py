@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asr.decoding.scorers.ngram import NGramScorer
-from asr.decoding.scorers.protocol import Scorer
+from asr.decoding.scorers.scorer import Scorer
 from asr.language_models.arpa import read_arpa
 from tests.language_models.arpa_texts import TINY, Reference
 

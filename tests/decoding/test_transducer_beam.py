@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from asr.decoding.scorers.weighted_sum import WeightedSum
+from asr.decoding.scorers.scorer import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.models.heads.transducer.head import TransducerHead
 from tests.decoding.test_ctc_beam import Bigrams
@@ -89,7 +89,6 @@ def test_each_utterance_of_a_batch_is_decoded_as_alone():
         assert alone[0].score == pytest.approx(together[row][0].score, abs=1e-5)
 
 
-@pytest.mark.parametrize("option", ["beam_size", "beam_size_token"])
-def test_impossible_beams_are_refused(option):
-    with pytest.raises(ValueError, match=f"{option} must be at least 1 and at most 1000, given 0"):
-        TransducerBeam(**{option: 0})
+def test_impossible_beams_are_refused():
+    with pytest.raises(ValueError, match=r"beam_size_token .* 0"):
+        TransducerBeam(beam_size_token=0)

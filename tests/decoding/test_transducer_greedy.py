@@ -58,7 +58,7 @@ def test_tokens_are_emitted_in_their_frames_after_their_history():
 def test_a_frame_has_at_most_so_many_tokens():
     (found,) = found_in([[1, 2, 3], [3, 4, 0]], max_symbols=2)
     assert (found.tokens, found.frames) == ([1, 2, 3, 4], [0, 0, 1, 1])
-    with pytest.raises(ValueError, match="max_symbols must be at least 1 and at most 100, given 0"):
+    with pytest.raises(ValueError, match="max_symbols"):
         TransducerGreedy(0)
 
 

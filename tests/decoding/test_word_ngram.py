@@ -90,12 +90,3 @@ def test_words_that_no_token_can_write_are_refused(tmp_path):
         ValueError, match=r"its words are like \['zulu'\], and none is written with the letters of the run"
     ):
         scorer_of(text, tmp_path, TOKENIZERS["characters"])
-
-
-@pytest.mark.parametrize(
-    ("limit", "said"), [("MAX_NODES", "have more than 5 beginnings"), ("MAX_MOVES", "written with more than 5 tokens")]
-)
-def test_a_model_that_would_fill_memory_is_refused(tmp_path, monkeypatch, limit, said):
-    monkeypatch.setattr(f"asr.decoding.scorers.word_ngram.{limit}", 5)
-    with pytest.raises(ValueError, match=f"{said}; prune it to fewer words"):
-        scorer_of(random_arpa(0, 1, WORDS, pruned=False), tmp_path, TOKENIZERS["characters"])

@@ -4,8 +4,8 @@ import json
 import pytest
 from lhotse import SupervisionSegment, SupervisionSet
 
+from asr.evaluation.wer import Word
 from asr.evaluation.word_files import ctm_lines, json_line, textgrid
-from asr.text.words import Word
 
 WORDS = (Word("the", 0.1, 0.25, 0.91234), Word('"cat"', 0.25, 0.6, 1.0))
 

@@ -9,8 +9,9 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 
 from asr import devices
-from asr.decoding.alignment import align
-from asr.decoding.streams import CtcStream, TransducerStream
+from asr.decoding.ctc_greedy import CtcStream
+from asr.decoding.forced_alignment import align
+from asr.decoding.transducer_greedy import TransducerStream
 from asr.inference.decode import decode
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.streaming import StreamingZipformer

@@ -7,10 +7,11 @@ import torch
 
 from asr.data.loading.batch import Batch
 from asr.decoding.hypothesis import Hypothesis
-from asr.inference.word_times import Emissions, emissions_of, words_of
+from asr.evaluation.wer import Word
+from asr.inference.word_times import Emissions, emissions_of, spelled, words_of
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer.head import TransducerHead
-from asr.text.words import Word
+from tests.text.cases import TEXTS, trainers
 
 SURFACES = ("", "⁇", " one", " two", "s", " of the")
 
@@ -94,3 +95,29 @@ def test_ctc_aligns_the_tokens_of_a_search_and_a_transducer_leaves_them_where_th
         ctc = emissions_of(head, encodings, num_frames, found)
     assert (ctc[0].first, ctc[0].last) == ([1, 4], [2, 4])
     assert ctc[1] == Emissions([], [], [], [])
+
+
+@pytest.mark.parametrize("script", TEXTS)
+@pytest.mark.parametrize("kind", ["character", "bpe", "unigram"])
+def test_the_words_of_tokens_are_those_of_their_text(kind, script):
+    tokenizer = trainers(TEXTS[script])[kind].train(TEXTS[script])
+    for text in TEXTS[script]:
+        tokens = tokenizer.encode(text)
+        found = spelled(tokenizer.surfaces[token] for token in tokens)
+        assert [word for word, _ in found] == tokenizer.decode(tokens).split(" ")
+        for word, numbers in found:
+            assert tokenizer.decode([tokens[number] for number in numbers]).replace(" ", "") == word
+
+
+@pytest.mark.parametrize(
+    ("surfaces", "expected"),
+    [
+        ([" th", "e", " cat"], [("the", [0, 1]), ("cat", [2])]),
+        (["a", " ", "b"], [("a", [0]), ("b", [2])]),
+        ([" of the", "m"], [("of", [0]), ("them", [0, 1])]),
+        ([" ", "  ", ""], []),
+        ([], []),
+    ],
+)
+def test_a_token_may_hold_two_words_and_spaces_hold_none(surfaces, expected):
+    assert spelled(surfaces) == expected

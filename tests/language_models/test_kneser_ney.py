@@ -5,7 +5,6 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from asr.language_models import kneser_ney
 from asr.language_models.arpa import arpa_lines, read_arpa
 from asr.language_models.kneser_ney import FALLBACK, estimate, laid_out
 from tests.language_models.arpa_texts import Reference
@@ -97,12 +96,3 @@ def test_nothing_is_followed_by_a_beginning():
 def test_a_repeated_text_is_predicted():
     found, _ = reference([list("abcd")] * 50 + sentences_of(3, 20), 3)
     assert math.prod(10**p for p in map(found.log_prob, (["<s>"], ["<s>", "a"], ["a", "b"], ["b", "c"]), "abcd")) > 0.3
-
-
-def test_text_that_memory_is_too_small_for_is_refused_while_it_is_read(monkeypatch):
-    monkeypatch.setattr(kneser_ney, "MAX_WORDS", 6)
-    read = []
-    sentences = (read.append(number) or [3] for number in range(100))
-    with pytest.raises(ValueError, match="the text has more than 6 words, beginnings and ends of sentences included"):
-        laid_out(sentences)
-    assert len(read) == 3

@@ -204,18 +204,6 @@ SOURCES = {
         manifest_of(CUT, CUT | {"supervisions": [SEGMENT | {"text": "a " * 60_000}]}),
         "line 2: the transcript has 120000 characters",
     ),
-    "a tower of marks": (
-        text("a.tsv", "audio\ttext\na.wav\ta\nb.wav\ta" + "\u0315\u0300" * 9_000),
-        "a.tsv, line 3: the transcript has more than 30 combining marks in a row, before character 32",
-    ),
-    "a tower of marks in a manifest": (
-        manifest_of(CUT, CUT | {"supervisions": [SEGMENT | {"text": "a" + "\u0f73" * 19_000}]}),
-        "line 2: the transcript has more than 30 combining marks in a row",
-    ),
-    "a tower of marks with what is never seen between them": (
-        text("a.tsv", "audio\ttext\na.wav\ta" + ("\u0300" * 20 + "\u200e") * 900),
-        "a.tsv, line 2: the transcript has more than 30 combining marks in a row",
-    ),
     **{
         f"{field} of {str(value)[:9]}": (
             manifests({"sources": [FILE], **changed}),

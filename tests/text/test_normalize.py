@@ -25,8 +25,6 @@ KEPT = [
 KEPT += [
     ("keeps pointed Hebrew", "בְּרֵאשִׁית בָּרָא", unicodedata.normalize("NFC", "בְּרֵאשִׁית בָּרָא")),
     ("keeps Tibetan stacks", "བསྒྲུབས", "བསྒྲུབས"),
-    ("keeps as many marks as a stream-safe text has", "a" + "\u0316" * 30, "a" + "\u0316" * 30),
-    ("keeps long lines of punctuation", "." * 90 + "\u0301", "." * 90 + "\u0301"),
 ]
 
 STRIPPED = [

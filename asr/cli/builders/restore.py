@@ -187,7 +187,7 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
             lacking = OTHER_DECODER
         # the model may have been asked for when the run was resumed, after the best checkpoint was saved
         if decoder is None and with_lm and (order or run_dir):
-            own = saved_search(run_dir, recognizer.head, order) if run_dir else None
+            own = saved_search(run_dir, recognizer.head) if run_dir else None
             chosen = own or chosen
             lacking = LACKING if order and own is None else ""
     if isinstance(chosen, LoadsScorers):

@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from asr.safe_io import check_regular_file, named_path
-from asr.text.normalize import SURROGATE, refuse_stacked_marks
+from asr.text.normalize import SURROGATE
 
 MAX_MANIFEST_BYTES = 2**33
 MAX_LINE_CHARS = 2**24
@@ -174,7 +174,7 @@ def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
 
 
 def refuse_unspeakable(where: str, text: str) -> None:
-    """Refuse a transcript that is too long for the longest cut, or has characters of no script.
+    """Refuse a transcript that is too long for the longest cut.
 
     Raises:
         ValueError: it is.
@@ -184,7 +184,3 @@ def refuse_unspeakable(where: str, text: str) -> None:
             f"{where}: the transcript has {len(text)} characters; at most {MAX_TEXT_CHARS} are read. Cut the recording "
             "into utterances with transcripts of their own."
         )
-    try:
-        refuse_stacked_marks(text)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None

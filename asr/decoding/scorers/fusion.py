@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypedDict, runtime_checkable
 
-from asr.decoding.scorers.hotwords import MAX_BOOST, HotwordScorer, read_phrases
+from asr.decoding.scorers.hotwords import HotwordScorer, read_phrases
 from asr.decoding.scorers.ngram import NGramScorer
-from asr.decoding.scorers.protocol import Scorer
-from asr.decoding.scorers.weighted_sum import WeightedSum
+from asr.decoding.scorers.scorer import Scorer, WeightedSum
 from asr.decoding.scorers.word_ngram import WordNGramScorer
 from asr.language_models.arpa import read_arpa
 from asr.language_models.ngrams import SPECIAL
@@ -94,14 +93,10 @@ class ShallowFusion:
             ValueError: there is no such file, or a number is out of its range.
         """
         for name, weight in {"lm_weight": lm_weight, "lodr_weight": lodr_weight}.items():
-            if not 0 <= weight <= 10:
-                raise ValueError(f"{name} must be at least 0 and at most 10, given {weight}")
-        if not -MAX_BOOST <= token_bonus <= MAX_BOOST:
-            raise ValueError(
-                f"token_bonus must be at least -{MAX_BOOST:g} and at most {MAX_BOOST:g}, given {token_bonus}"
-            )
-        if not 0 < hotword_boost <= MAX_BOOST:
-            raise ValueError(f"hotword_boost must be above 0 and at most {MAX_BOOST:g}, given {hotword_boost}")
+            if not weight >= 0:
+                raise ValueError(f"{name} must be at least 0, given {weight}")
+        if not hotword_boost > 0:
+            raise ValueError(f"hotword_boost must be above 0, given {hotword_boost}")
         self._models = {"lm": _file("lm", lm), "lodr": _file("lodr", lodr)}
         self._hotwords, self._hotword_boost = _file("hotwords", hotwords), hotword_boost
         self.weights = {"lm_weight": lm_weight, "lodr_weight": lodr_weight, "token_bonus": token_bonus}
@@ -157,8 +152,7 @@ def _file(option: str, given: str | None) -> Path | None:
         return None
     path = named_path(given)
     if not path.is_file():
-        why = "is not a regular file" if path.exists() else "does not exist"
-        raise ValueError(f"{option}: {str(path)!r} {why}; name a text file")
+        raise ValueError(f"{option}: {str(path)!r} is not a file that exists")
     return path
 
 

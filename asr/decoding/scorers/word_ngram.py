@@ -18,7 +18,6 @@ from asr.language_models.ngrams import SPECIAL, UNKNOWN, NGrams
 from asr.text.vocabulary import BLANK_ID
 
 ROOT = 0  # between words
-MAX_NODES, MAX_MOVES = 2_000_000, 10_000_000
 
 Trie = dict[str, Any]
 TOKENS = ""  # key of the tokens that end in a node of a trie of them
@@ -45,7 +44,7 @@ class WordNGramScorer:
             normalize: words of the model → words as in the transcripts of the run.
 
         Raises:
-            ValueError: no word can be written with the tokens, or the words are too many.
+            ValueError: no word can be written with the tokens.
         """
         self.tables = NGramTables(model)
         unigrams = model.log_probs[: model.counts[0]] * LN_10  # shorter n-grams come first, ordered by their words
@@ -61,8 +60,6 @@ class WordNGramScorer:
         for node, token, target in _moves(children, surfaces):
             places.append(node * len(surfaces) + token)
             leading_to.append(target)
-            if len(places) > MAX_MOVES:
-                raise ValueError(f"its words can be written with more than {MAX_MOVES} tokens; prune it to fewer words")
         keys = np.array(places, dtype=np.int64)
         order = keys.argsort()
         self.vocab_size, self.keys = len(surfaces), torch.from_numpy(keys[order])
@@ -140,8 +137,6 @@ def _trie(spelled: dict[str, int], unknown: int) -> tuple[list[Trie], list[int]]
                 word_of.append(unknown)
             node = children[node][letter]
         word_of[node] = number
-        if len(children) > MAX_NODES:
-            raise ValueError(f"its words have more than {MAX_NODES} beginnings; prune it to fewer words")
     return children, word_of
 
 

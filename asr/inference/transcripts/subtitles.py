@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from asr.evaluation.wer import Word
 from asr.inference.transcripts.transcript import Segment, Transcript
-from asr.text.words import Word
 
 # usual limits of subtitles: two lines that can be read in their time
 LINE, NUM_LINES = 42, 2  # characters

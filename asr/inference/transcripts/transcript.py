@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from asr.evaluation.wer import Utterance
-from asr.text.words import Word
+from asr.evaluation.wer import Utterance, Word
 
 
 @dataclass(frozen=True)

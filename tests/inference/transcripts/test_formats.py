@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from asr.evaluation.wer import Word
 from asr.inference.transcripts.formats import FORMATS
 from asr.inference.transcripts.subtitles import LINE, LONGEST_S, NUM_LINES, cues_of
 from asr.inference.transcripts.transcript import Segment, Transcript
-from asr.text.words import Word
 
 pysubs2 = pytest.importorskip("pysubs2")
 

@@ -9,6 +9,7 @@ import pytest
 import sentencepiece
 import soundfile
 import torch
+from asr.text.icefall import icefall_tokenizer
 from torch import Tensor
 
 from asr.cli.builders.init import read_source
@@ -17,7 +18,6 @@ from asr.cli.builders.restore import recognizer_of
 from asr.data.features import LogMel
 from asr.models.encoders.zipformer.convert import convert
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.text.icefall import icefall_tokenizer
 from asr.training.checkpoints.loading import load_checkpoint
 from tests.cli.test_configs import composed
 from tests.models.zipformer.reference import Reference

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from asr.decoding.alignment import align, align_ctc, align_transducer
+from asr.decoding.forced_alignment import align, align_ctc, align_transducer
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer.head import TransducerHead
 

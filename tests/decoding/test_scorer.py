@@ -1,7 +1,6 @@
 import torch
 
-from asr.decoding.scorers.protocol import select
-from asr.decoding.scorers.weighted_sum import WeightedSum
+from asr.decoding.scorers.scorer import WeightedSum, select
 
 
 class Counting:

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.decoding.streams import CtcStream, TransducerStream
-from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.decoding.ctc_greedy import CtcGreedy, CtcStream
+from asr.decoding.transducer_greedy import TransducerGreedy, TransducerStream
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer.head import TransducerHead
 
