@@ -52,13 +52,12 @@ from asr.data.features import Features
 from asr.data.resampling import at_rate
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.export.int8 import write_int8
-from asr.export.offline_ctc import OfflineCtc
-from asr.export.onnx_files import onnx_session, write_onnx
+from asr.export.kinds import export_of
+from asr.export.onnx_files import onnx_session, write_int8, write_onnx
 from asr.features.normalize import GlobalNorm
 from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.streaming import StreamingZipformer
+from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
 
@@ -182,7 +181,7 @@ def encoder(names: Sequence[str]) -> None:
 
 
 def _encoder(name: str, recognizer: Recognizer, folder: Path) -> None:
-    (graph,) = OfflineCtc(recognizer).graphs
+    (graph,) = export_of(recognizer, "ctc", streaming=False).graphs
     large, small = folder / "model.onnx", folder / "model.int8.onnx"
     write_onnx(graph, large)
     write_int8(large, small)

@@ -21,7 +21,7 @@ from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.evaluation.word_files import word_row
 from asr.inference.streaming import StreamingRecognizer
-from asr.inference.transcripts.formats import FORMATS
+from asr.inference.transcript import FORMATS
 
 HOST = "127.0.0.1"
 DOWNLOADS = ("txt", "srt", "json")

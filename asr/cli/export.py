@@ -24,10 +24,10 @@ from asr.data.resampling import at_rate
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.errors import raise_if_out_of_resources
-from asr.export.choose import export_of
 from asr.export.graph import Export
+from asr.export.kinds import export_of
 from asr.export.readme import Described, readme, weights_page
-from asr.export.write import check_packages, write_onnx_files, write_torchscript
+from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_torchscript
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
 from asr.safe_io import write_new
@@ -59,9 +59,6 @@ def run(options: DictConfig) -> None:
         write_new(folder / "tokens.txt", "".join(f"{piece} {number}\n" for number, piece in enumerate(pieces)))
         numbers = features.sampling_rate_hz, features.num_features, features.frame_shift_s * 1e3
         if options.format == "safetensors":
-            # here, because the package is an extra
-            from asr.export.safetensors_file import write_safetensors
-
             line = write_safetensors(checkpoint.weights, folder / "model.safetensors")
             console.print_line(line)
             parts = {name: checkpoint.config[name] for name in ("encoder", "head", "features")}

@@ -21,8 +21,7 @@ from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import find_audio, groups_of
 from asr.errors import RunFailed, remedy
 from asr.inference.transcribe import Transcriber
-from asr.inference.transcripts.formats import FORMATS, OF_SEVERAL
-from asr.inference.transcripts.transcript import Transcript
+from asr.inference.transcript import FORMATS, OF_SEVERAL, Transcript
 from asr.run_folder import usable_folder
 from asr.safe_io import check_inside, write_new
 

@@ -5,7 +5,7 @@ B batch, T frames, D width, N texts of all utterances.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -17,12 +17,11 @@ from asr import devices
 from asr.decoding.ctc_beam import BeamOptions, CtcBeam
 from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.models.heads.protocols import ScoresFramesAndTexts
-from asr.text.tokenizer import Tokenizer
 
 TRIED_CTC_WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
-class AttentionRescoring:
+class AttentionRescoring(CtcBeam):
     """Scores the texts of a CTC prefix beam by ``ctc_weight`` · CTC + (1 − ``ctc_weight``) · attention.
 
     Reference:
@@ -42,31 +41,30 @@ class AttentionRescoring:
         Raises:
             ValueError: an option is out of its range.
         """
-        self.beam = CtcBeam(**beam)
+        super().__init__(**beam)
         if not 0 <= ctc_weight <= 1:
             raise ValueError(f"ctc_weight must be in [0, 1], given {ctc_weight}")
         self.ctc_weight = ctc_weight
 
-    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> None:
-        """Read what adds to the scores of the beam; see ``LoadsScorers``, also for the other methods."""
-        self.beam.load_scorers(tokenizer, normalize)
-
     @property
     def notes(self) -> list[str]:
         """Return what is loaded into the beam, and the weight of its scores."""
-        return [*self.beam.notes, f"weight of CTC {self.ctc_weight:g}, of attention {1 - self.ctc_weight:g}"]
+        return [*super().notes, f"weight of CTC {self.ctc_weight:g}, of attention {1 - self.ctc_weight:g}"]
 
     @property
     def tunable(self) -> Mapping[str, Sequence[float]]:
         """Return the weights of the beam, and that of its scores."""
-        return {**self.beam.tunable, "ctc_weight": TRIED_CTC_WEIGHTS}
+        return {**super().tunable, "ctc_weight": TRIED_CTC_WEIGHTS}
 
     def weigh(self, ctc_weight: float | None = None, **weights: float) -> None:
         """Change some of the weights."""
-        self.ctc_weight = self.ctc_weight if ctc_weight is None else ctc_weight
-        self.beam.weigh(**weights)
+        if ctc_weight is not None:
+            self.ctc_weight = ctc_weight
+        super().weigh(**weights)
 
-    def __call__(self, head: ScoresFramesAndTexts, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
+    def __call__(  # type: ignore[override]  # ``needs`` tells of the other head
+        self, head: ScoresFramesAndTexts, encodings: Tensor, num_frames: Tensor
+    ) -> list[list[Hypothesis]]:
         """Return the texts of the beam, in their new order; see ``Decoder``.
 
         Args:
@@ -74,7 +72,7 @@ class AttentionRescoring:
             encodings: (B, T, D).
             num_frames: (B,) valid frames.
         """
-        found = self.beam(head, encodings, num_frames)
+        found = super().__call__(head, encodings, num_frames)
         texts = [torch.tensor(one.tokens, dtype=torch.int64) for hypotheses in found for one in hypotheses]
         rows = torch.tensor([row for row, hypotheses in enumerate(found) for _ in hypotheses], device=encodings.device)
         scores = head.text_log_probs(

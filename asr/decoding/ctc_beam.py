@@ -132,7 +132,6 @@ def _hypotheses(scores: Tensor, records: Tensor, emissions: list[Tensor], frames
         scores: (B, K) of the prefixes.
         records: (B, K) of their last tokens.
         emissions: of each step the last tokens (B, K), and the records before these.
-        frames: that were searched.
     """
     last, before = devices.to_host(torch.stack(emissions, dim=1)) if emissions else ([], [])
     numbers, beam_size = devices.to_host(frames.numbers), scores.shape[1]

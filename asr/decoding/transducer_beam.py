@@ -98,7 +98,7 @@ def _merged(hashes: Tensor, stayed: Tensor, grown: Tensor, tokens: Tensor) -> _M
     """Add a text that has grown to the same text that stayed; all texts before the frame differ."""
     beam_size, flat = hashes.shape[1], grown.flatten(1)
     same = hashed(hashes.unsqueeze(2), tokens).flatten(1).unsqueeze(2) == hashes.unsqueeze(1)  # (B, K · C, K)
-    # a text that is none has no log-probability and is the same as nothing
+    # an empty slot has a log-probability of -inf, and equals no text
     same &= ((flat > NEVER).unsqueeze(2)) & (stayed > NEVER).unsqueeze(1)
     other = flat.unsqueeze(2).masked_fill(~same, NEVER)
     best, column = other.max(dim=1)
@@ -130,7 +130,6 @@ class _Beam(NamedTuple):
         context: (B, K, tokens of context) int64.
         predictions: (B, K, J).
         hashes: (B, K) int64, of the tokens.
-        state: of the scorer.
     """
 
     log_probs: Tensor
@@ -162,8 +161,6 @@ class _Beam(NamedTuple):
             added: (B, K, C) by scorers, to the texts that have grown.
             tokens: (B, K, C) that these have grown by.
             best: (B, K, C) log-probabilities of these tokens.
-            head: predicts from the new contexts.
-            scorer: whose state is advanced.
         """
         beam_size, num_tokens = tokens.shape[1:]
         log_probs = torch.cat((merged.stayed, merged.grown.flatten(1)), dim=1)

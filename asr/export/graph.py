@@ -44,7 +44,7 @@ class Export(Protocol):
     """A kind of export.
 
     Attributes:
-        graphs: that are its files.
+        graphs: one for each of its files.
         streams: whether they take chunks.
     """
 

@@ -23,8 +23,6 @@ def check_equal(export: Export, call: Call, norm: GlobalNorm) -> float:
     """Return the largest difference in log-probabilities between a recognizer and its graphs.
 
     Args:
-        export: that is checked.
-        call: runs its graphs.
         norm: of the recognizer, from whose statistics features are drawn.
 
     Raises:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from asr.errors import RunFailed
 from asr.export.graph import Export, Graph, torchscript_call, traced
@@ -56,8 +57,7 @@ def write_onnx_files(export: Export, norm: GlobalNorm, folder: Path, quantize: b
         OSError: a file cannot be written; names it.
     """
     # here, because the packages are an extra
-    from asr.export.int8 import write_int8
-    from asr.export.onnx_files import onnx_call, write_onnx
+    from asr.export.onnx_files import onnx_call, write_int8, write_onnx
 
     def file_of(graph: Graph, ending: str = ".onnx") -> Path:
         return folder / f"{graph.name}{ending}"
@@ -75,6 +75,26 @@ def write_onnx_files(export: Export, norm: GlobalNorm, folder: Path, quantize: b
                 write_int8(file_of(graph), small(graph))
         change = check_close(export, onnx_call(export.graphs, small), norm)
         yield _line([*map(small, export.graphs)], f"changes probabilities by {change:.1%} on average")
+
+
+def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> str:
+    """Write weights by their names, with the statistics of features among them, and return a line about the file.
+
+    Raises:
+        RunFailed: what was written is something else.
+        OSError: the file cannot be written; names it.
+    """
+    # here, because the package is an extra
+    from safetensors.torch import load_file, save
+
+    # tied weights would be refused: the format has no two names for one tensor
+    alone = {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
+    write_new(path, save(alone, {"format": "pt"}))  # its own writer has errors of another kind
+    read = load_file(path)
+    if read.keys() != weights.keys() or not all(torch.equal(read[name], weights[name]) for name in weights):
+        raise RunFailed(f"{path.name} does not hold the weights that were written; nothing was left of it")
+    count = sum(tensor.numel() for tensor in weights.values())
+    return f"{path.name}: {path.stat().st_size / 1e6:.1f} MB, {len(weights)} tensors, {count:,} numbers, as in the run"
 
 
 def _line(files: Sequence[Path], said: str) -> str:

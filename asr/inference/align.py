@@ -24,10 +24,8 @@ class AlignedText:
     """A transcript with the times of its words.
 
     Attributes:
-        id: of the utterance.
         text: normalized.
         words: of the text, as it writes them.
-        duration_s: of the audio.
         log_prob: of the most probable path; -inf if the text has more tokens than the encoder leaves frames.
         unknown: words with characters that the tokenizer does not know.
     """
@@ -48,13 +46,7 @@ class AlignedText:
 def align_all(
     recognizer: Recognizer, data_module: DataModule, cuts: Collection[Any], name: str
 ) -> Processed[AlignedText]:
-    """Align the transcripts of a set, see ``process``.
-
-    Args:
-        recognizer: its head scores frames or paths.
-        data_module: reads the cuts.
-        cuts: of the set.
-        name: of the set.
+    """Align the transcripts of a set by a recognizer whose head scores frames or paths, see ``process``.
 
     Raises:
         OutOfMemory: a batch does not fit into memory.

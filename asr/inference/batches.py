@@ -60,9 +60,6 @@ def process(
     """Do some work with every batch of a set on the device of the recognizer, with a progress bar.
 
     Args:
-        recognizer: that the work is done with.
-        data_module: reads the cuts.
-        cuts: of the set.
         doing: what is done to which set, for the bar and for errors, such as "decoding test".
         work: batch → results of its utterances.
 

@@ -32,10 +32,6 @@ def decode(
     """Return reference and hypothesis of every utterance of a batch.
 
     Args:
-        recognizer: features → encodings.
-        decoder: encodings → tokens.
-        tokenizer: tokens → text.
-        batch: of utterances.
         features: how those of the batch were made; with them words are found in time, too.
 
     Raises:
@@ -70,13 +66,6 @@ def decode_all(
     recognizer: Recognizer, decoder: Decoder, data_module: DataModule, cuts: Collection[Any], name: str
 ) -> Processed[Utterance]:
     """Decode every cut of a set, see ``process``, with the times of words.
-
-    Args:
-        recognizer: features → encodings.
-        decoder: encodings → tokens.
-        data_module: reads the cuts.
-        cuts: of the set.
-        name: of the set.
 
     Raises:
         OutOfMemory: a batch does not fit into memory.

@@ -49,14 +49,9 @@ def evaluate_sets(
     """Decode sets, write their files, and print error rates and speed.
 
     Args:
-        recognizer: features → encodings.
-        decoder: encodings → tokens.
-        data_module: reads the cuts.
         sets: cuts by the name of their set.
         notes: on the conditions, for the files and the terminal.
-        folder: of the files.
         normalization: of the texts that are scored; None: they are scored as they are.
-        unit: what error rates count.
 
     Returns:
         The results by set, and a message for each set of which nothing could be read; such a set has no files.

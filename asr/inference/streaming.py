@@ -16,7 +16,7 @@ from asr.decoding.ctc_greedy import CtcStream
 from asr.decoding.hypothesis import Decoder, TokenStream
 from asr.decoding.transducer_greedy import TransducerGreedy, TransducerStream
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.streaming import StreamingZipformer
+from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ from asr.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Partial:
-    """What was heard since the last endpoint.
+    """What was recognized since the last endpoint.
 
     Attributes:
         text: so far; what stands there stays, and more may follow.
@@ -42,9 +42,7 @@ class StreamingRecognizer:
 
     Args:
         recognizer: with a causal Zipformer, and a head with CTC or a transducer; the transducer is used if it has both.
-        tokenizer: of the recognizer.
-        features: of the recognizer.
-        decoder: of the recognizer; a greedy one of transducers says how many tokens a frame may have.
+        decoder: a greedy one of transducers says how many tokens a frame may have; others are not used.
         rate_hz: of the samples.
         endpoint_s: seconds without a token after which a text is final.
 
@@ -82,7 +80,7 @@ class StreamingRecognizer:
         return self.encoder.shift_features * self.features.shift / self.features.rate_hz
 
     def accept(self, samples: NDArray[np.float32]) -> Partial:
-        """Hear more samples (N,), of any number.
+        """Recognize more samples (N,), of any number.
 
         Args:
             samples: in [-1, 1].
@@ -91,7 +89,7 @@ class StreamingRecognizer:
             The text since the last endpoint; final if enough silence has followed it.
 
         Raises:
-            ValueError: a sample is not finite; none of these is heard, and the stream can continue.
+            ValueError: a sample is not finite; none of these is used, and the stream can continue.
         """
         self.waiting = np.concatenate((self.waiting, self.features.accept(samples)))
         while len(self.waiting) >= self.encoder.num_features:

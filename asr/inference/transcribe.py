@@ -13,7 +13,7 @@ from asr.decoding.hypothesis import Decoder
 from asr.evaluation.wer import Utterance
 from asr.inference.batches import Processed
 from asr.inference.decode import decode_all
-from asr.inference.transcripts.transcript import Segment, Transcript
+from asr.inference.transcript import Segment, Transcript
 from asr.models.recognizer import Recognizer
 
 
@@ -22,10 +22,7 @@ class Transcriber:
     """Decodes recordings, the long ones in parts between pauses.
 
     Attributes:
-        recognizer: features → encodings.
-        decoder: encodings → tokens.
-        data_module: reads parts of recordings.
-        max_segment_s: of a part.
+        max_segment_s: the most seconds of a part.
         each_channel: decode all channels; False: the first.
     """
 
@@ -36,12 +33,7 @@ class Transcriber:
     each_channel: bool = False
 
     def __call__(self, files: Sequence[Path], name: str = "audio") -> tuple[list[Transcript], list[tuple[str, str]]]:
-        """Return the transcripts of files that can be read, in order, and (path, reason) for the others.
-
-        Args:
-            files: audio.
-            name: of the files, for the progress bar.
-        """
+        """Return the transcripts of files that can be read, in order, and (path, reason) for the others."""
         rate_hz = self.data_module.features.sampling_rate_hz
         read, unreadable = audio_files(files, rate_hz, self.max_segment_s, self.each_channel)
         places = {cut.id: (file.path, cut) for file in read for cut in file.cuts}

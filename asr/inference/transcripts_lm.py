@@ -49,12 +49,9 @@ def search_with_transcripts(
 
     Args:
         recognizer: to be trained; when the search is looked for, it has the weights to decode with.
-        data_module: reads the cuts.
-        prepared: the data.
         normalize: text → text as in the transcripts of the run.
         run_dir: the run's folder; a resumed run has the model there already.
         order: of the longest n-grams; 0: no model, and no search.
-        unit: what error rates count.
 
     Raises:
         ValueError: the model of a resumed run has changed.

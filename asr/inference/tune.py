@@ -45,11 +45,8 @@ def tune(
     Audio is encoded once for all of them. Between equal ones the lower CER decides, then the smaller weights.
 
     Args:
-        recognizer: features → encodings.
-        decoder: encodings → tokens; its weights are tunable.
-        data_module: reads the cuts.
+        decoder: whose weights are tunable.
         sets: cuts by the name of their set.
-        unit: what error rates count.
 
     Returns:
         All combinations, in the order of their weights.
@@ -93,13 +90,7 @@ def best_of(trials: Sequence[Trial]) -> Trial:
 
 
 def report_trials(trials: Sequence[Trial], sets: Sequence[str], folder: Path) -> str:
-    """Print all that were tried, write them to a file, and return a note on the choice.
-
-    Args:
-        trials: of `tune`.
-        sets: that they were tried on.
-        folder: of the file.
-    """
+    """Print all that were tried, write them to a file, and return a note on the choice."""
     best, names = best_of(trials), list(trials[0].weights)
     *rows, columns = names
     table = Table(*rows, *(f"{value:g}" for value in dict.fromkeys(trial.weights[columns] for trial in trials)))

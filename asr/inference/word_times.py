@@ -47,10 +47,8 @@ def emissions_of(
     A head with CTC aligns them; the tokens of other heads stand where the search found them.
 
     Args:
-        head: that the hypotheses were found with.
         encodings: (B, T', D).
         num_frames: (B,) valid encodings.
-        hypotheses: B of them.
     """
     if not isinstance(head, FrameScores):
         return [Emissions(one.tokens, one.frames, one.frames, one.log_probs) for one in hypotheses]
@@ -77,9 +75,7 @@ def words_of(
     The confidence of a word is the product of the probabilities of its tokens.
 
     Args:
-        emissions: of the texts.
         surfaces: text of each token.
-        batch: of the utterances.
         features: how those of the batch were made.
         subsampling_factor: frames of features for each of the emissions' frames.
     """

@@ -81,14 +81,6 @@ def test_a_wide_beam_finds_every_text_with_the_sum_of_its_paths(seed, with_score
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
-def test_a_narrow_beam_finds_what_a_wide_one_finds_where_the_paths_are_clear():
-    log_probs = random_log_probs(5, 7, 4, seed=1, sharpness=8.0)
-    for row, (best, *_) in zip(log_probs, search(log_probs, *[7] * 5, beam_size=4, beam_size_token=2), strict=True):
-        text, score = max(exhaustive(row).items(), key=lambda item: item[1])
-        assert best.tokens == list(text)
-        assert best.score == pytest.approx(score, abs=1e-2)
-
-
 def pruned_search(log_probs: torch.Tensor, beam_size: int, scorer: Bigrams) -> dict[tuple[int, ...], float]:
     """Return the scores of a beam search with dictionaries of prefixes, which keeps the best after each frame."""
     beam = {(): (1.0, 0.0)}
@@ -118,14 +110,6 @@ def test_a_narrow_beam_keeps_the_prefixes_that_are_best_with_what_is_added(seed)
     for row, found in zip(log_probs, search(log_probs, 12, 12, 12, 12, scorer=scorer, **options), strict=True):
         expected = pruned_search(row, 4, scorer)
         assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-5)
-
-
-def test_several_paths_win_over_the_best_one():
-    log_probs = torch.tensor([[[0.6, 0.4], [0.6, 0.4]]]).log()
-    (greedy,) = CtcGreedy()(Scores(), log_probs, torch.tensor([2]))[0]
-    best, empty = search(log_probs, 2)[0]
-    assert (greedy.tokens, best.tokens, empty.tokens) == ([], [1], [])
-    assert math.exp(best.score) == pytest.approx(0.64)
 
 
 def test_hypotheses_are_the_same_whatever_else_is_in_the_batch():
@@ -185,11 +169,6 @@ def test_frames_of_a_hypothesis_rise(seed):
         for one in found:
             assert len(one.tokens) == len(one.frames) == len(one.log_probs)
             assert all(a < b for a, b in itertools.pairwise(one.frames))
-
-
-def test_hypotheses_of_an_utterance_differ():
-    for found in search(random_log_probs(4, 60, 5, seed=5, sharpness=0.5), 60, 60, 60, 60, beam_size=16):
-        assert len({tuple(one.tokens) for one in found}) == len(found) == 16
 
 
 def test_what_is_impossible_is_not_returned_and_does_not_multiply():

@@ -70,18 +70,6 @@ def test_a_phrase_gets_its_share_token_by_token_and_loses_it_where_it_is_left():
     assert scored(scorer, [3, 3, 4, 5]) == ([2.0, 0.0, 2.0, 2.0], 0.0)
 
 
-def test_phrases_are_found_at_the_beginnings_of_words_only():
-    scorer = HotwordScorer({(3, 4): 1.0}, 6, boundary=SPACE)
-    assert scored(scorer, [3, 4]) == ([1.0, 1.0], 0.0)
-    assert scored(scorer, [5, 3, 4, SPACE, 3, 4]) == ([0.0, 0.0, 0.0, 0.0, 1.0, 1.0], 0.0)
-
-
-def test_a_phrase_within_a_longer_word_loses_its_boost():
-    scorer = HotwordScorer({(3, 4): 1.0}, 6, boundary=SPACE, beginnings=(SPACE,))
-    assert scored(scorer, [3, 4, 5]) == ([1.0, 1.0, -2.0], 0.0)
-    assert scored(scorer, [3, 4, SPACE, 5]) == ([1.0, 1.0, 0.0, 0.0], 0.0)
-
-
 def test_hypotheses_do_not_mix():
     phrases = random_phrases(9)
     scorer = HotwordScorer(phrases, 6)

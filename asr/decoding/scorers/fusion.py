@@ -87,7 +87,7 @@ class ShallowFusion:
             lodr_weight: of these.
             token_bonus: added for each token, against the language model's liking for short texts.
             hotwords: text file with phrases, as in ``read_phrases``.
-            hotword_boost: added for each token of a phrase without a boost of its own.
+            hotword_boost: added for each token of a phrase whose line has no boost.
 
         Raises:
             ValueError: there is no such file, or a number is out of its range.
@@ -107,7 +107,6 @@ class ShallowFusion:
         """Read the files, for the tokens of a run.
 
         Args:
-            tokenizer: of the run.
             normalize: text → text as in the transcripts of the run.
 
         Raises:

@@ -24,8 +24,8 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
     """Return the phrases of a text file, one in a line, with their boosts.
 
     Args:
-        path: of the file; after a phrase there may be a tab and a boost of its own.
-        boost: of the other phrases.
+        path: a phrase in each line, which may be followed by a tab and its boost.
+        boost: of phrases without one.
         encode: phrase → tokens.
 
     Raises:
@@ -69,8 +69,8 @@ def _boost(text: str) -> float:
 class HotwordScorer:
     """Adds a boost for each token of a phrase while it is followed, and takes it back where the phrase is left.
 
-    What a whole text gets is the boost times the number of tokens of each phrase in it, as often as it occurs, phrases
-    within others and overlaps too. A phrase that the next token makes a part of a longer word is none. The state is the
+    A whole text gets the boost times the number of tokens of each phrase in it, as often as it occurs, phrases within
+    others and overlaps too. A phrase that the next token makes a part of a longer word does not count. The state is the
     longest beginning of a phrase that a hypothesis ends with.
 
     Reference:

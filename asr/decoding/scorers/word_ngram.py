@@ -39,7 +39,6 @@ class WordNGramScorer:
         """Lay out the tables.
 
         Args:
-            model: of words.
             surfaces: (V,) text of each token; a space in front begins a word.
             normalize: words of the model → words as in the transcripts of the run.
 
@@ -113,7 +112,7 @@ class WordNGramScorer:
 
 
 def _spelled(model: NGrams, unigrams: np.ndarray, normalize: Callable[[str], str]) -> dict[str, int]:
-    """Return the numbers of words by how the run writes them; the more probable one of those that it writes alike."""
+    """Return the numbers of words by how the run writes them; the most probable one if it writes several in one way."""
     found: dict[str, int] = {}
     for word, number in model.numbers.items():
         written = word if word in SPECIAL else normalize(word)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.streaming import StreamingZipformer
+from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer
 from tests.models.zipformer.sizes import WAVE, S
 
 LENGTHS = torch.tensor([260, 203])

@@ -1,6 +1,8 @@
-"""A causal Zipformer that takes chunks, with inputs, outputs and metadata as sherpa-onnx's ``zipformer2`` has them.
+"""Encoders as graphs: any of whole utterances, and a causal Zipformer of chunks.
 
-B batch, F mel bins, D width, L frames of left context, K frames that a convolution keeps.
+Inputs, outputs and metadata are those of sherpa-onnx's ``zipformer2``.
+
+B batch, T frames, F mel bins, D width.
 """
 
 from __future__ import annotations
@@ -14,9 +16,13 @@ from torch import Tensor, nn
 from asr.export.graph import Call, Graph
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
-from asr.models.encoders.zipformer.streaming import StreamingState, StreamingZipformer
+from asr.models.encoders.zipformer.streaming_encoder import StreamingState, StreamingZipformer
 from asr.models.recognizer import Recognizer
 
+EXAMPLE_FRAMES = 157, 120  # of the utterances that graphs of whole ones are traced with
+# of whole utterances, by the name of the scores: the name of their lengths, and the model type of every encoder, which
+# says what goes in and comes out
+LENGTHS = {"log_probs": ("log_probs_len", "zipformer2_ctc"), "encoder_out": ("encoder_out_lens", "zipformer2")}
 EMBED_CHANNELS = 128  # that sherpa-onnx keeps of the front end, whatever the model has
 # what sherpa-onnx keeps of each layer: the place among ours, and how it is laid out; frames come first or last there
 LAYER_STATES: dict[str, tuple[int, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], int]] = {
@@ -27,6 +33,52 @@ LAYER_STATES: dict[str, tuple[int, Callable[[Tensor], Tensor], Callable[[Tensor]
     "cached_conv1": (3, lambda x: x.transpose(1, 2), lambda x: x.transpose(1, 2), 0),
     "cached_conv2": (5, lambda x: x.transpose(1, 2), lambda x: x.transpose(1, 2), 0),
 }
+
+
+class WholeEncoder(nn.Module):
+    """Features of whole utterances → scores of their frames, and lengths.
+
+    Args:
+        recognizer: in evaluation mode.
+        score: makes of encodings what is returned of them.
+    """
+
+    streams = False
+
+    def __init__(self, recognizer: Recognizer, score: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.recognizer, self.score = recognizer, score
+        # a trace ends in the mode in which it began
+        self.eval()
+
+    def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores (B, T', …) and their lengths (B,), of features (B, T, F)."""
+        encodings, lengths = self.recognizer(features, num_frames)
+        return self.score(encodings), lengths
+
+    def graph(self, name: str, output: str, comment: str) -> Graph:
+        """Return the graph, of which ``output`` names the scores."""
+        lengths, model_type = LENGTHS[output]
+        features = torch.zeros(len(EXAMPLE_FRAMES), max(EXAMPLE_FRAMES), len(self.recognizer.normalize.mean))
+        return Graph(
+            name,
+            self,
+            (features, torch.tensor(EXAMPLE_FRAMES)),
+            ("x", "x_lens"),
+            (output, lengths),
+            {"x": {0: "N", 1: "T"}, "x_lens": {0: "N"}, output: {0: "N", 1: "T'"}, lengths: {0: "N"}},
+            {"model_type": model_type, "version": 1, "model_author": "werdict", "comment": comment},
+        )
+
+    def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the graph makes of features (B, T, F)."""
+        scores, lengths = call(name, (features, num_frames))
+        return scores, lengths
+
+    def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the recognizer makes of them."""
+        encodings, lengths = self.recognizer(features, num_frames)
+        return encodings, lengths
 
 
 class ChunkEncoder(nn.Module):
@@ -40,6 +92,8 @@ class ChunkEncoder(nn.Module):
     Raises:
         ValueError: the encoder cannot take chunks, or keeps more of the front end than sherpa-onnx does.
     """
+
+    streams = True
 
     def __init__(
         self, recognizer: Recognizer, score: Callable[[Tensor], Tensor], embed_bins: int | None = None
@@ -128,7 +182,7 @@ class ChunkEncoder(nn.Module):
             return ",".join(map(str, numbers))
 
         return {
-            **{"model_type": "zipformer2", "version": 1, "model_author": "werdict", "comment": comment},
+            **{"model_type": "zipformer2", "version": 1, "model_author": "werdict", "comment": f"streaming {comment}"},
             **{"decode_chunk_len": self.chunks.shift_features, "T": self.chunks.num_features},
             "num_encoder_layers": listed(len(stack.layers) for stack in stacks),
             "encoder_dims": listed(size.encoder_dim for size in sizes),
@@ -139,8 +193,8 @@ class ChunkEncoder(nn.Module):
             "num_heads": listed(size.num_heads for size in sizes),
         }
 
-    def scores(self, call: Call, name: str, features: Tensor) -> Tensor:
-        """Return what the graph makes of the chunks of features (B, T, F), see `whole_chunks`."""
+    def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the graph makes of the chunks of features (B, T, F), see `whole_chunks`, and its lengths."""
         states, found = self.initial_states(len(features)), []
         features, num_encodings = self.whole_chunks(features)
         for begin in range(0, features.shape[1] - self.chunks.num_features + 1, self.chunks.shift_features):
@@ -149,13 +203,13 @@ class ChunkEncoder(nn.Module):
             found.append(scores)
         scores = torch.cat(found, dim=1)
         assert scores.shape[1] == num_encodings
-        return scores
+        return scores, torch.full_like(num_frames, num_encodings)
 
-    def encodings(self, features: Tensor) -> Tensor:
+    def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the recognizer makes of the same features at once."""
         features, num_encodings = self.whole_chunks(features)
         encodings, _ = self.recognizer(features, torch.full((len(features),), features.shape[1]))
-        return encodings[:, :num_encodings]
+        return encodings[:, :num_encodings], torch.full_like(num_frames, num_encodings)
 
     def whole_chunks(self, features: Tensor) -> tuple[Tensor, int]:
         """Return features (B, T, F) with zeros up to the end of a chunk, and the number of their encodings."""

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from asr.evaluation.wer import Word
-from asr.inference.transcripts.formats import FORMATS
-from asr.inference.transcripts.subtitles import LINE, LONGEST_S, NUM_LINES, cues_of
-from asr.inference.transcripts.transcript import Segment, Transcript
+from asr.inference.transcript import FORMATS, LINE, LONGEST_S, NUM_LINES, Segment, Transcript, cues_of
 
 pysubs2 = pytest.importorskip("pysubs2")
 

@@ -1,4 +1,4 @@
-"""Transducers, and causal Zipformers chunk by chunk, in onnxruntime and sherpa-onnx, against PyTorch."""
+"""Every kind of export in onnxruntime, TorchScript and sherpa-onnx, against PyTorch."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,25 @@ import torch
 
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.export.choose import export_of
+from asr.errors import RunFailed
+from asr.export.kinds import export_of
+from asr.export.verify import check_close, check_equal
 from asr.export.write import write_onnx_files, write_torchscript
+from asr.features.normalize import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.ctc import CtcHead
+from asr.models.heads.ctc_attention import CtcAttentionHead
 from asr.models.heads.transducer.head import TransducerHead
 from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+from asr.models.recognizer import Recognizer
+from tests.models.encoders import CASES
 
 from .recognizers import NUM_FEATURES, RATE, VOCAB, features_of, noises, recognizer, sherpa, text_of, write_tokens
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")
+
+from asr.export.onnx_files import onnx_session
 
 
 def transformer():
@@ -59,9 +67,14 @@ class Kind:
     streaming: bool
 
 
+def ctc(width):
+    return CtcHead(width, VOCAB)
+
+
 KINDS = [
+    *(Kind(f"CTC, {case.name}", case.make, ctc, "ctc", False) for case in CASES),
     Kind("offline transducer", transformer, transducer, "transducer", False),
-    Kind("streaming CTC", zipformer, lambda width: CtcHead(width, VOCAB), "ctc", True),
+    Kind("streaming CTC", zipformer, ctc, "ctc", True),
     Kind("streaming transducer", zipformer, transducer, "transducer", True),
     Kind("streaming, CTC of both", zipformer, with_ctc, "ctc", True),
 ]
@@ -78,6 +91,7 @@ def written(request, tmp_path_factory):
         *write_torchscript(export, made.normalize, folder),
     ]
     assert len(lines) == 3
+    assert not made.training
     return kind, made, export, folder
 
 
@@ -97,7 +111,8 @@ def test_sherpa_writes_the_texts_that_pytorch_writes(written):
     runtime = sherpa()
     shared = {"tokens": write_tokens(folder), "num_threads": 1, "sample_rate": RATE, "feature_dim": NUM_FEATURES}
     if kind.model_type == "ctc":
-        decoder = runtime.OnlineRecognizer.from_zipformer2_ctc(model=str(folder / "model.onnx"), **shared)
+        online, offline = runtime.OnlineRecognizer.from_zipformer2_ctc, runtime.OfflineRecognizer.from_zipformer_ctc
+        decoder = (online if kind.streaming else offline)(model=str(folder / "model.onnx"), **shared)
     else:
         files = {name: str(folder / f"{name}.onnx") for name in ("encoder", "decoder", "joiner")}
         recognizers = runtime.OnlineRecognizer if kind.streaming else runtime.OfflineRecognizer
@@ -117,9 +132,8 @@ def test_sherpa_writes_the_texts_that_pytorch_writes(written):
             # it waits for one frame more than a chunk has
             num_chunks = -(-(features.shape[1] - chunks.num_features) // chunks.shift_features)
             features = features[:, : (num_chunks - 1) * chunks.shift_features + chunks.num_features]
-            encodings = export.encoder.encodings(features)
-            assert encodings.shape[1] == num_chunks * chunks.chunk_size // 2
-            lengths = torch.tensor([encodings.shape[1]])
+            encodings, lengths = export.encoder.encodings(features, torch.tensor([features.shape[1]]))
+            assert lengths.tolist() == [encodings.shape[1]] == [num_chunks * chunks.chunk_size // 2]
         else:
             decoder.decode_stream(stream)
             texts.append(" ".join(stream.result.text.split()))
@@ -134,8 +148,6 @@ def test_several_streams_are_decoded_at_once(written):
     kind, _, _, folder = written
     if kind.name != "streaming CTC":
         pytest.skip("one kind with states is enough")
-    from asr.export.onnx_files import onnx_session
-
     session = onnx_session(folder / "model.onnx")
     shapes = {one.name: [size if isinstance(size, int) else 3 for size in one.shape] for one in session.get_inputs()}
     zeros = {
@@ -163,9 +175,6 @@ def test_several_streams_are_decoded_at_once(written):
     ],
 )
 def test_encoders_that_cannot_take_chunks_are_refused(encoder, said):
-    from asr.features.normalize import GlobalNorm
-    from asr.models.recognizer import Recognizer
-
     made = encoder()
     size = 100 if said.startswith("keeps 8") else NUM_FEATURES
     norm = GlobalNorm([0.0] * size, [1.0] * size)
@@ -178,3 +187,59 @@ def test_a_head_that_is_not_there_is_refused():
     made = recognizer(transformer, transducer)
     with pytest.raises(ValueError, match="model_type=ctc: TransducerHead has none; give model_type=transducer"):
         export_of(made, "ctc", streaming=False)
+
+
+@pytest.mark.parametrize("weight", [3e38, float("nan")])
+def test_scores_that_are_not_finite_are_no_export(weight, tmp_path):
+    made = recognizer(CASES[2].make, lambda width: CtcHead(width, VOCAB))
+    torch.nn.init.constant_(made.head.project.weight, weight)
+    with pytest.raises(RunFailed, match="not finite"):
+        list(write_torchscript(export_of(made, "ctc", streaming=False), made.normalize, tmp_path))
+
+
+def test_what_was_checked_is_what_onnxruntime_gives(tmp_path):
+    made = recognizer(CASES[2].make, lambda width: CtcHead(width, VOCAB))
+    list(write_onnx_files(export_of(made, "ctc", streaming=False), made.normalize, tmp_path, quantize=False))
+    session = onnx_session(tmp_path / "model.onnx")
+    features, num_frames = torch.randn(2, 77, NUM_FEATURES) * 3 - 6, torch.tensor([77, 31])
+    log_probs, lengths = session.run(None, {"x": features.numpy(), "x_lens": num_frames.numpy()})
+    encodings, expected = made(features, num_frames)
+    assert lengths.tolist() == expected.tolist() == [18, 6]
+    own = made.head.frame_log_probs(encodings)
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(torch.from_numpy(log_probs)[row, :length], own[row, :length], atol=1e-5, rtol=1e-5)
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert (metadata["model_type"], metadata["model_author"]) == ("zipformer2_ctc", "werdict")
+
+
+def test_an_attention_decoder_is_left_out(tmp_path):
+    made = recognizer(CASES[0].make, lambda width: CtcAttentionHead(width, VOCAB, 1, 2, 8))
+    (line,) = write_onnx_files(export_of(made, "ctc", streaming=False), made.normalize, tmp_path, quantize=False)
+    assert line.startswith("model.onnx: ")
+
+
+def test_graphs_that_give_something_else_are_refused():
+    made = recognizer(CASES[0].make, lambda width: CtcHead(width, VOCAB))
+    export = export_of(made, "ctc", streaming=False)
+
+    def call(name, inputs):
+        with torch.no_grad():
+            log_probs, lengths = export.expected(*inputs)
+        return log_probs.roll(1, dims=-1) if wrong == "scores" else log_probs + noise, lengths + (wrong == "lengths")
+
+    wrong, noise = "nothing", 1e-7
+    assert check_equal(export, call, made.normalize) == pytest.approx(1e-7, rel=10)
+    noise = 1e-3
+    with pytest.raises(RunFailed, match=r"1\.0e-03"):
+        check_equal(export, call, made.normalize)
+    noise = float("nan")
+    with pytest.raises(RunFailed, match="nan"):
+        check_equal(export, call, made.normalize)
+    wrong = "scores"
+    with pytest.raises(RunFailed, match="eight bits"):
+        check_close(export, call, made.normalize)
+    wrong = "lengths"
+    with pytest.raises(
+        RunFailed, match=r"utterances of \[3\] frames become \[1\] in the export, \[0\] in the recognizer"
+    ):
+        check_equal(export, call, made.normalize)

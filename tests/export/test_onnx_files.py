@@ -10,8 +10,7 @@ from onnx import TensorProto
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
 
-from asr.export.int8 import write_int8
-from asr.export.onnx_files import OPSET, onnx_session
+from asr.export.onnx_files import OPSET, onnx_session, write_int8
 
 K, M = 24, 10
 

@@ -1,19 +1,80 @@
-"""Subtitles: SubRip (``.srt``) and WebVTT (``.vtt``)."""
+"""What was said in a recording, with its times, and the formats that it is written in."""
 
 from __future__ import annotations
 
 import html
+import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
-from asr.evaluation.wer import Word
-from asr.inference.transcripts.transcript import Segment, Transcript
+from asr.evaluation.wer import Utterance, Word
+from asr.evaluation.word_files import ctm_lines, word_row
 
 # usual limits of subtitles: two lines that can be read in their time
 LINE, NUM_LINES = 42, 2  # characters
 LONGEST_S, PAUSE_S = 7.0, 0.8
 SHORTEST_S = 0.2
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a channel of a recording that was decoded by itself.
+
+    Attributes:
+        channel: from 1.
+        start_s: seconds from the start of the recording, as ``end_s``.
+        text: not empty.
+        words: with seconds from the start of the recording; empty if their times are not known.
+    """
+
+    channel: int
+    start_s: float
+    end_s: float
+    text: str
+    words: tuple[Word, ...]
+
+    @classmethod
+    def of(cls, utterance: Utterance, channel: int, start_s: float, end_s: float) -> Segment:
+        """Return the hypothesis of a part, moved to its place."""
+        words = tuple(
+            replace(word, start_s=round(word.start_s + start_s, 3), end_s=round(word.end_s + start_s, 3))
+            for word in utterance.words
+        )
+        return cls(channel, start_s, end_s, utterance.hypothesis, words)
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """The segments of a recording.
+
+    Attributes:
+        segments: in the order of their starts.
+    """
+
+    path: Path
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def of(cls, path: Path, segments: Iterable[Segment]) -> Transcript:
+        """Return a transcript of segments in any order."""
+        return cls(path, tuple(sorted(segments, key=lambda segment: (segment.start_s, segment.channel))))
+
+    @property
+    def text(self) -> str:
+        """All that was said."""
+        return " ".join(segment.text for segment in self.segments)
+
+    @cached_property
+    def has_several_channels(self) -> bool:
+        """Whether it must be said which channel a segment comes from."""
+        return any(segment.channel > 1 for segment in self.segments)
+
+    def label(self, segment: Segment) -> str:
+        """Return what stands before the text of a segment where people read it: its channel, if there are several."""
+        return f"{segment.channel}: " if self.has_several_channels else ""
 
 
 @dataclass(frozen=True)
@@ -95,3 +156,30 @@ def _clock(seconds: float, point: str) -> str:
     milliseconds = round(1000 * seconds)
     minutes, rest = divmod(milliseconds, 60_000)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
+
+
+def _json(transcript: Transcript) -> str:
+    """Return a line of JSON: all words with their times, and the segments that they are in."""
+    words = [word_row(word, channel=segment.channel) for segment in transcript.segments for word in segment.words]
+    segments = [
+        {"channel": one.channel, "start": one.start_s, "end": one.end_s, "text": one.text}
+        for one in transcript.segments
+    ]
+    whole = {"id": str(transcript.path), "text": transcript.text, "words": words, "segments": segments}
+    return json.dumps(whole, ensure_ascii=False) + "\n"
+
+
+def _ctm(transcript: Transcript) -> str:
+    lines = (ctm_lines(str(transcript.path), one.words, one.channel) for one in transcript.segments)
+    return "".join(lines)
+
+
+FORMATS: dict[str, Callable[[Transcript], str]] = {
+    "tsv": lambda whole: f"{whole.path}\t{whole.text}\n",
+    "txt": lambda whole: "".join(f"{whole.label(one)}{one.text}\n" for one in whole.segments),
+    "json": _json,
+    "ctm": _ctm,
+    "srt": srt,
+    "vtt": vtt,
+}
+OF_SEVERAL = ("tsv", "json", "ctm")  # a file may hold several recordings
