@@ -17,7 +17,7 @@ from asr.cli.builders.parts import build_decoder, build_recognizer, check_decode
 from asr.cli.errors import ConfigError
 from asr.cli.output_file import new_file, write_output
 from asr.console import PlainConsole
-from asr.models.heads.icefall import convert_head
+from asr.models.icefall_weights import convert_head
 from asr.safe_io import check_regular_file, named_path
 from asr.text.subword import SubwordTokenizer, icefall_tokenizer
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state, part_of

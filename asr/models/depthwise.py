@@ -13,7 +13,7 @@ from torch.autograd import Function
 from torch.nn.grad import conv2d_weight
 
 from asr import devices
-from asr.models.tracing import is_tracing
+from asr.models.kernels import is_tracing
 
 
 def depthwise_conv1d(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> Tensor:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from asr.features.normalize import GlobalNorm
 from asr.models.heads.protocols import Head, Losses
 
+BIAS_STD = 0.01
+
 
 class Augment(Protocol):
     """Changes features in training, but moves no frame in time; one generator state always gives one change."""
@@ -58,7 +60,7 @@ class Recognizer(nn.Module):
     def __init__(self, encoder: nn.Module, head: Head, normalize: GlobalNorm, augment: Augment | None = None) -> None:
         super().__init__()
         _check_layers(encoder, head)
-        _check_views(head, augment, len(normalize.mean))
+        _check_views(head, augment)
         self.normalize, self.encoder, self.head = normalize, encoder, head
         self.augment = augment
 
@@ -126,13 +128,21 @@ def _check_layers(encoder: nn.Module, head: Head) -> None:
         )
 
 
-def _check_views(head: Head, augment: Augment | None, num_features: int) -> None:
-    if head.num_views == 1:
-        return
-    # so many and so long that an augmentation does not leave all of them unchanged by chance
-    features, num_frames = torch.ones(32, 1000, num_features), torch.full((32,), 1000)
-    if augment is None or torch.equal(augment(features, num_frames, torch.Generator().manual_seed(0)), features):
+def _check_views(head: Head, augment: Augment | None) -> None:
+    if head.num_views > 1 and augment is None:
         raise ValueError(
             f"{type(head).__name__} compares {head.num_views} views of each utterance, which differ only by dropout if "
-            "features are not augmented; choose an augmentation that changes them (augment), or another head"
+            "features are not augmented; choose an augmentation (augment), or another head"
         )
+
+
+def initialize(model: nn.Module) -> None:
+    """Give every bias that starts at zero a small random value.
+
+    Optimizers whose steps are relative to the parameter (Cain, ScaledAdam, LearnedGradient) need hundreds of updates to
+    leave zero; a fair comparison of optimizers needs the same initialization for all.
+    """
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") and not parameter.any():
+                parameter.normal_(std=BIAS_STD)

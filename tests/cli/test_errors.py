@@ -133,10 +133,6 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("tokenizer=char +tokenizer.vocab_size=9", ["tokenizer.vocab_size", "no options"]),
         ("head.dropout=1", ["head", "dropout", "1"]),
         ("head=cr_ctc augment=none", ["head: CrCtcHead compares 2 views", "not augmented", "choose an augmentation"]),
-        (
-            "head=cr_ctc augment.features.num_time_masks=0 augment.features.num_feature_masks=0",
-            ["head: CrCtcHead compares 2 views", "only by dropout", "choose an augmentation"],
-        ),
         ("head=cr_ctc head.consistency_weight=0", ["head", "consistency_weight", "0"]),
         ("head=cr_ctc head.consistency_weight=inf", ["head.consistency_weight", "inf", "finite"]),
         ("head=inter_ctc head.intermediate_layers=[9]", ["head: intermediate_layers=[9]", "from 1 to"]),

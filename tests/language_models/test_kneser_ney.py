@@ -63,8 +63,8 @@ def reference(sentences: list[list[str]], order: int) -> tuple[Reference, list[i
     return Reference("".join(arpa_lines(model))), assumed
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-@pytest.mark.parametrize(("seed", "count"), [(0, 4), (1, 30), (2, 300)])
+@pytest.mark.parametrize("order", [1, 2, 4])
+@pytest.mark.parametrize(("seed", "count"), [(0, 4), (2, 300)])
 def test_probabilities_equal_brute_force_and_those_of_a_context_sum_to_one(order, seed, count):
     sentences = sentences_of(seed, count)
     found, _ = reference(sentences, order)

@@ -6,9 +6,9 @@ import torch
 import yaml
 
 from asr.models.encoders.conformer import ConformerEncoder
+from asr.models.encoders.conv_subsampling import ConvSubsampling
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import TransformerEncoder
-from asr.models.subsampling import ConvSubsampling
 from tests.models.encoders import CASES, NUM_FEATURES, EncoderCase
 
 NO_DECAY = Path(__file__).parents[2] / "configs" / "parameter_rules" / "no_decay.yaml"
@@ -144,7 +144,5 @@ def test_an_impossible_encoder_is_refused_by_name(encoder, option, value):
 
 @pytest.mark.parametrize("kernel_width", [0, 4, -1])
 def test_a_conformer_has_kernels_with_a_middle(kernel_width):
-    with pytest.raises(
-        ValueError, match=f"kernel_width must be odd, at least 1 and at most 1023, given {kernel_width}"
-    ):
+    with pytest.raises(ValueError, match=f"kernel_width .* {kernel_width}"):
         ConformerEncoder(16, d_model=24, num_layers=2, num_heads=3, d_feedforward=32, kernel_width=kernel_width)

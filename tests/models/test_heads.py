@@ -12,8 +12,7 @@ from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.features.normalize import GlobalNorm
 from asr.features.specaugment import SpecAugment
-from asr.models.initialize import initialize
-from asr.models.recognizer import Recognizer
+from asr.models.recognizer import Recognizer, initialize
 from tests.models import encoders
 from tests.models.heads import CASES
 
@@ -61,6 +60,28 @@ def test_every_parameter_of_a_head_gets_a_gradient(head):
     recognizer = make(encoders.CASES[0], head)
     recognizer.losses(features(), NUM_FRAMES, TOKENS, NUM_TOKENS).total.sum().backward()
     assert [name for name, value in recognizer.head.named_parameters() if value.grad is None] == []
+
+
+@pytest.mark.parametrize("head", CASES, ids=lambda head: head.name)
+def test_losses_do_not_depend_on_padding_or_on_the_rest_of_the_batch(head):
+    recognizer = make(encoders.CASES[0], head).eval()
+    together = recognizer.losses(features(), NUM_FRAMES, TOKENS, NUM_TOKENS)
+    alone = recognizer.losses(features()[1:, :44], NUM_FRAMES[1:], TOKENS[1:, :2], NUM_TOKENS[1:])
+    torch.testing.assert_close(together.total[1:], alone.total, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("head", CASES, ids=lambda head: head.name)
+def test_an_impossible_transcript_costs_nothing_and_has_no_gradient(head):
+    recognizer, given = make(encoders.CASES[0], head), features().requires_grad_()
+    # fewer than 7 frames of features have no encoding
+    losses = recognizer.losses(given, torch.tensor([60, 6]), TOKENS, NUM_TOKENS)
+    assert losses.feasible.tolist() == [True, False]
+    for values in (losses.total, *losses.parts.values()):
+        assert (values != 0).tolist() == [True, False]
+    losses.total.sum().backward()
+    assert given.grad[0].any()
+    assert not given.grad[1].any()
+    assert all(value.grad.isfinite().all() for value in recognizer.parameters())
 
 
 @pytest.mark.parametrize("head", CASES, ids=lambda head: head.name)

@@ -1,6 +1,6 @@
 import torch
 
-from asr.models.encoders.rotary import RotaryPositions, rotate
+from asr.models.encoders.layered import RotaryPositions, rotate
 from asr.models.encoders.transformer import SelfAttention, TransformerLayer
 
 

@@ -300,41 +300,9 @@ BOMBS = {
     "a thousand layers": (encoder(num_layers=1000), "its config, which describes more than"),
     "a huge width": (encoder(d_model=10**9), "d_model=1e+09 is more than 1000000"),
     "a large width": (encoder(d_model=100_000, num_heads=2), "its config, which describes more than"),
-    "a large inner width": (encoder(d_feedforward=1_000_000), "d_feedforward must be at most"),
     "an inner width beyond the parameters": (
         encoder(d_feedforward=1000, num_layers=200),
         "its config, which describes more than",
-    ),
-    "many channels": (encoder(subsampling_channels=5000), "subsampling_channels must be at most 1024, given 5000"),
-    "many heads": (encoder(num_heads=1024, d_model=2048), "num_heads must be at most 64, given 1024"),
-    "a conformer that looks far": (
-        encoder(_target_="asr.models.encoders.conformer.ConformerEncoder", kernel_width=999_999),
-        "kernel_width must be odd, at least 1 and at most 1023, given 999999",
-    ),
-    "a zipformer with long positions": (
-        as_zipformer(pos_dim=1_000_000),
-        "pos_dim must be at least 1 and",
-    ),
-    "a zipformer with wide queries": (
-        as_zipformer(query_head_dim=2000),
-        "query_head_dim must be at least 1 and at most 1024",
-    ),
-    "a zipformer that leaves out frames": (
-        as_zipformer(downsampling_factor=[1, 10**6, 1]),
-        "downsampling_factor must be at most 64",
-    ),
-    "a zipformer of many heads": (as_zipformer(num_heads=[4, 64, 4]), "num_heads must be at most 32 in every stack"),
-    "a zipformer that looks far": (
-        as_zipformer(cnn_module_kernel=[3, 3, 9999]),
-        "cnn_module_kernel must be at most 1023",
-    ),
-    "a zipformer of wide layers": (
-        as_zipformer(feedforward_dim=[10**6] * 3),
-        "feedforward_dim must be at most 64 * encoder_dim",
-    ),
-    "a zipformer of many channels": (
-        as_zipformer(subsampling_channels=[4, 16, 9999]),
-        "three numbers of at least 1 and at most 1024",
     ),
     "many frames of many samples": (
         features(sampling_rate_hz=192_000, frame_shift_ms=2.5),

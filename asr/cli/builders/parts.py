@@ -29,8 +29,7 @@ from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.features.normalize import GlobalNorm
 from asr.models.heads.protocols import Head
-from asr.models.initialize import initialize
-from asr.models.recognizer import Recognizer
+from asr.models.recognizer import Recognizer, initialize
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import KeptTokenizer, Tokenizer
 from asr.training.checkpoints.loading import FORMAT, LoadedCheckpoint

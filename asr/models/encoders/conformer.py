@@ -12,8 +12,6 @@ from asr.models.depthwise import DepthwiseConv1d
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import FeedForward, SelfAttention
 
-MAX_KERNEL = 1023  # 41 s; a kernel takes memory however short the utterance is
-
 
 class ConvolutionModule(nn.Module):
     """A gate, a depthwise convolution over valid frames, a norm, an activation, between two linear maps.
@@ -78,7 +76,7 @@ class ConformerEncoder(LayeredEncoder):
         num_layers: conformer layers, at least 1.
         num_heads: attention heads.
         d_feedforward: hidden width of the feed-forward modules.
-        kernel_width: encodings W that the convolutions see, odd, at most 1023.
+        kernel_width: encodings W that the convolutions see, odd.
         dropout: probability in [0, 1), in training.
         subsampling_channels: channels of the convolutions before the layers.
         subsampling_factor: frames of features for each encoding, 4 or 2.
@@ -103,8 +101,8 @@ class ConformerEncoder(LayeredEncoder):
         subsampling_channels: int = 32,
         subsampling_factor: int = 4,
     ) -> None:
-        if not 1 <= kernel_width <= MAX_KERNEL or kernel_width % 2 == 0:
-            raise ValueError(f"kernel_width must be odd, at least 1 and at most {MAX_KERNEL}, given {kernel_width}")
+        if kernel_width < 1 or kernel_width % 2 == 0:
+            raise ValueError(f"kernel_width must be odd and at least 1, given {kernel_width}")
         size = num_features, d_model, num_layers, num_heads, d_feedforward
         super().__init__(*size, dropout, subsampling_channels, subsampling_factor)
         self.layers = nn.ModuleList(

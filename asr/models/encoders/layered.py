@@ -1,6 +1,6 @@
-"""The base of encoders whose layers have one width and follow a subsampling of time.
+"""The base of encoders whose layers have one width and see rotary positions, after a subsampling of time.
 
-B batch, T frames, F mel bins, D width, H heads.
+B batch, T frames, F mel bins, D width, H heads, K head width.
 """
 
 from __future__ import annotations
@@ -10,10 +10,37 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from asr.models.encoders.rotary import RotaryPositions
-from asr.models.subsampling import ConvSubsampling
+from asr.models.encoders.conv_subsampling import ConvSubsampling
 
-MAX_HEADS, MAX_CHANNELS, MAX_FEEDFORWARD = 64, 1024, 64  # the last for each channel of d_model
+
+class RotaryPositions(nn.Module):
+    """Rotates pairs of channels by angles that grow with the frame index, so that attention sees distances only.
+
+    Reference:
+        Su et al. 2021, "RoFormer", arXiv:2104.09864, section 3.4.2, equation 34.
+        Differs: the two halves of a head form the pairs, instead of neighboring channels.
+    """
+
+    def __init__(self, head_width: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        inverse = base ** (-torch.arange(0, head_width, 2, dtype=torch.float32) / head_width)
+        # not saved: it follows from the options
+        self.register_buffer("inverse_wavelength", inverse, persistent=False)
+        self.inverse_wavelength: Tensor
+
+    def forward(self, num_frames: int) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines, each (T, K/2), in float32."""
+        positions = torch.arange(num_frames, device=self.inverse_wavelength.device, dtype=torch.float32)
+        # in 32 bits also in a model of 16: those cannot count to 257
+        angles = torch.outer(positions, self.inverse_wavelength.float())
+        return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate queries or keys (B, H, T, K) by the angles of their frames."""
+    # in 16 bits the rounding would depend on the position
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
 
 
 class LayeredEncoder(nn.Module):
@@ -25,10 +52,10 @@ class LayeredEncoder(nn.Module):
         num_features: mel bins F of a frame.
         d_model: width D, a multiple of ``2 * num_heads``.
         num_layers: at least 1.
-        num_heads: attention heads H, at most 64.
-        d_feedforward: hidden width of the feed-forward modules, at most ``64 * d_model``.
+        num_heads: attention heads H.
+        d_feedforward: hidden width of the feed-forward modules.
         dropout: probability in [0, 1), in training.
-        subsampling_channels: channels of the convolutions, at most 1024.
+        subsampling_channels: channels of the convolutions.
         subsampling_factor: frames of features for each encoding, 4 or 2.
 
     Attributes:
@@ -64,16 +91,6 @@ class LayeredEncoder(nn.Module):
         ):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, given {value}")
-        # the number of parameters does not bound these, so a small checkpoint could take all memory: attention takes
-        # some for each head, whatever its width, and a narrow input may become wide inside
-        for name, value, most in (
-            ("num_heads", num_heads, MAX_HEADS),
-            ("d_feedforward", d_feedforward, MAX_FEEDFORWARD * d_model),
-            ("subsampling_channels", subsampling_channels, MAX_CHANNELS),
-        ):
-            if value > most:
-                why = f", {MAX_FEEDFORWARD} times d_model={d_model}" if name == "d_feedforward" else ""
-                raise ValueError(f"{name} must be at most {most}{why}, given {value}")
         if d_model % (2 * num_heads):
             raise ValueError(f"d_model must be a multiple of 2 * num_heads = {2 * num_heads}, given {d_model}")
         if not 0 <= dropout < 1:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.models.encoders.layered import LayeredEncoder
-from asr.models.encoders.rotary import rotate
+from asr.models.encoders.layered import LayeredEncoder, rotate
 
 
 class SelfAttention(nn.Module):

@@ -41,9 +41,9 @@ class CrCtcHead(CtcHead):
     `disagreement`. Decoding is that of CTC. An update costs about twice as much as with CTC.
 
     Args:
-        d_model: as in `CtcHead`.
-        vocab_size: as in `CtcHead`.
-        dropout: as in `CtcHead`.
+        d_model: width D of the encodings.
+        vocab_size: V, with the blank.
+        dropout: probability in [0, 1), in training, before the projection.
         consistency_weight: α, above 0 and finite.
         intermediate_layers: as in `CtcHead`; the loss of each is of the same form.
         intermediate_weight: as in `CtcHead`.

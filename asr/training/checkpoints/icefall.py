@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asr.error_text import is_out_of_memory
-from asr.models.encoders.zipformer.convert import Converted, convert
+from asr.models.icefall_weights import Converted, convert_encoder
 from asr.safe_io import check_regular_file
 from asr.training.checkpoints.content_checks import check_contents
 from asr.training.checkpoints.file_checks import damage, why_unreadable
@@ -56,7 +56,7 @@ def encoder_weights(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> t
     Raises:
         ValueError: they do not fit.
     """
-    converted = convert(state, part_of(own, "encoder"))
+    converted = convert_encoder(state, part_of(own, "encoder"))
     shape = own["normalize.mean"].shape
     weights = {"normalize.mean": torch.zeros(shape), "normalize.inverse_std": torch.ones(shape)}
     return weights | {f"encoder.{name}": weight for name, weight in converted.weights.items()}, converted

@@ -157,26 +157,6 @@ def test_more_tokens_than_a_band_can_hold_are_not_feasible_and_have_no_gradient(
     assert frames.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("prune_range", [None, 3])
-def test_an_utterance_without_encodings_is_not_feasible_and_has_no_gradient(prune_range):
-    head, frames = make(prune_range=prune_range), encodings()
-    found = head.loss(frames, torch.tensor([9, 0, 0]), TOKENS, NUM_TOKENS)
-    assert found.feasible.tolist() == [True, False, False]
-    for losses in (found.total, *found.parts.values()):
-        assert (losses != 0).tolist() == [True, False, False]
-    of_all = gradients(found.total, head, frames)
-    of_first = gradients(head.loss(frames[:1], NUM_FRAMES[:1], TOKENS[:1], NUM_TOKENS[:1]).total, head, frames)
-    for one, other in zip(of_all, of_first, strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_losses_do_not_depend_on_padding():
-    head, frames = make(prune_range=3), encodings()
-    together = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS)
-    alone = head.loss(frames[1:2, :5], NUM_FRAMES[1:2], TOKENS[1:2, :3], NUM_TOKENS[1:2])
-    torch.testing.assert_close(together.total[1], alone.total[0])
-
-
 def test_the_pruned_loss_gains_and_the_simple_one_loses_weight_as_training_warms_up():
     head, frames = make(warmup_batches=10, ref_duration_s=60), encodings()
     for audio_s, scales in ((0, (1.0, 0.1)), (300, (0.75, 0.55)), (600, (0.5, 1.0)), (6000, (0.5, 1.0))):

@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-from asr.models.encoders.zipformer.convert import UNUSED, convert
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.models.icefall_weights import UNUSED, convert_encoder
 from tests.models.zipformer.reference import Reference
 from tests.models.zipformer.sizes import SMALL, WAVE, S
 
@@ -35,7 +35,7 @@ def pair(authors, sizes, chunk: int) -> tuple[Reference, ZipformerEncoder]:
         for parameter in theirs.parameters():
             parameter.add_(torch.randn_like(parameter) * (0.01 + 0.3 * parameter.abs().mean()))
     ours = ZipformerEncoder(80, **sizes, causal=causal, chunk_size=[chunk or -1], left_context_frames=[CONTEXT])
-    ours.load_state_dict(convert(theirs.state_dict(), ours.state_dict()).weights)
+    ours.load_state_dict(convert_encoder(theirs.state_dict(), ours.state_dict()).weights)
     return theirs, ours
 
 
@@ -51,7 +51,7 @@ def backward(encoder, features: torch.Tensor, num_frames: torch.Tensor) -> tuple
 
 def check_gradients(theirs: Reference, ours: ZipformerEncoder, tolerance: float) -> None:
     gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in theirs.named_parameters()}
-    expected = convert(gradients, ours.state_dict()).weights
+    expected = convert_encoder(gradients, ours.state_dict()).weights
     for name, parameter in ours.named_parameters():
         error = (parameter.grad - expected[name]).norm()
         assert error <= tolerance * expected[name].norm() + 1e-12, name

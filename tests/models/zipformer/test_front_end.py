@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("double")
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("asr.models.blocking.BLOCK_ELEMENTS", 24)
+    monkeypatch.setattr("asr.models.kernels.BLOCK_ELEMENTS", 24)
     torch.manual_seed(0)
 
 

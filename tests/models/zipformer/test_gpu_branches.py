@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from asr import devices
-from asr.models import blocking
+from asr.models import kernels
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
 from asr.models.encoders.zipformer.balancer import Balancer, Bounds
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("double")
 @pytest.fixture
 def gpu(monkeypatch):
     """Return a function that lets CPU tensors take the branches of a GPU from now on."""
-    monkeypatch.setattr(blocking, "BLOCK_ELEMENTS", 24)  # till then
+    monkeypatch.setattr(kernels, "BLOCK_ELEMENTS", 24)  # till then
 
     return lambda: monkeypatch.setattr(devices, "on_accelerator", lambda x: True)
 

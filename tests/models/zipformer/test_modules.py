@@ -64,7 +64,7 @@ def test_gradients_written_by_hand_are_those_of_the_functions():
 
 
 def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkeypatch):
-    monkeypatch.setattr("asr.models.blocking.BLOCK_ELEMENTS", 40)
+    monkeypatch.setattr("asr.models.kernels.BLOCK_ELEMENTS", 40)
     torch.manual_seed(0)
     shapes = (3, 2, 4, 5), (3, 2, 6, 5), (3, 2, 4, 2), (2, 2, 9), (3, 2, 6, 3), (3, 1, 6, 2)
     inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]

@@ -10,7 +10,6 @@ import torch
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.attention import RelPositionMultiheadAttentionWeights
 from asr.models.encoders.zipformer.balancer import GRADIENT_SCALE, Balancer
-from asr.models.encoders.zipformer.convert import convert
 from asr.models.encoders.zipformer.convnext import ConvNeXt
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
@@ -18,6 +17,7 @@ from asr.models.encoders.zipformer.modules import BypassModule
 from asr.models.encoders.zipformer.scaling import SharedDropout
 from asr.models.encoders.zipformer.swoosh import ActivationDropoutAndLinear
 from asr.models.encoders.zipformer.whiten import OFTEN, SELDOM, Whiten
+from asr.models.icefall_weights import convert_encoder
 from tests.models.zipformer.reference import Reference
 from tests.models.zipformer.sizes import SMALL
 
@@ -88,7 +88,7 @@ def test_limits_are_applied_as_often_as_the_authors(authors):
 
 
 def test_initial_weights_are_as_large_as_the_authors(theirs, ours):
-    expected = convert(theirs.state_dict(), ours.state_dict()).weights
+    expected = convert_encoder(theirs.state_dict(), ours.state_dict()).weights
     for name, parameter in ours.named_parameters():
         size, wanted = (x.square().mean().sqrt() for x in (parameter.detach(), expected[name]))
         if (expected[name] == expected[name].flatten()[0]).all():

@@ -44,14 +44,13 @@ def compact_rel_pos_encoding(
 ) -> Tensor:
     """Return Fourier features of the distances from targets to sources; the targets are the last of the sources.
 
-    A distance is compressed by a logarithm and an arctangent to (−π/2, π/2), so that near frames are told apart exactly
-    and far ones roughly.
+    A distance is compressed by a logarithm and an arctangent to (−π/2, π/2), so that near frames have exact
+    distances, and far ones rough ones.
 
     Args:
         num_targets: frames that attend.
         num_sources: frames attended to, at least as many.
         pos_dim: P, even.
-        device: of the result.
 
     Returns:
         (num_targets + num_sources − 1, P), from the farthest source in the past to the farthest in the future: cosines
@@ -75,11 +74,6 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
 
     There is no division by √K: initial queries and keys are K^−¼ as large instead.
 
-    Args:
-        batch_count: the time now.
-        embed_dim: width D.
-        num_heads: H.
-        size: of a head.
 
     Reference:
         Yao et al. 2024, "Zipformer", arXiv:2310.11230.
@@ -162,7 +156,7 @@ class NonlinAttention(nn.Module):
         self.whiten2 = Whiten(whitening_schedule(batch_count, 5.0, ratio=3.0))
 
     def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache, constant: bool = False) -> Tensor:
-        """Attend from every frame of x (B, T, D) with the first head; ``constant``: to all that it sees alike."""
+        """Attend from every frame of x (B, T, D) with the first head; ``constant``: equally to all that it sees."""
         gate, hidden, factor = self.in_proj(x).chunk(3, dim=-1)
         hidden = cache.extend(self.whiten1(hidden) * self.balancer(gate).tanh())
         if constant:

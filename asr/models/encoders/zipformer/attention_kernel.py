@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from asr.models.blocking import blocks
-from asr.models.tracing import is_tracing
+from asr.models.kernels import blocks, is_tracing
 
 LARGEST_SCORE, PENALTY = 25.0, 1e-4  # relative to gradients of a loss that is summed over utterances
 MAX_USES = 3  # of the weights of a layer

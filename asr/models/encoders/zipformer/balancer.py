@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr.models.blocking import blocks
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
+from asr.models.kernels import blocks
 
 GRADIENT_SCALE = 0.04
 TINY = 1e-20
@@ -34,10 +34,8 @@ class Bounds:
     """The allowed range of a channel.
 
     Attributes:
-        min_mean: of mean / std.
-        max_mean: of mean / std.
-        min_rms: of the root mean square.
-        max_rms: of the root mean square.
+        min_mean: of mean / std of a channel, as ``max_mean``.
+        min_rms: of the root mean square of a channel, as ``max_rms``.
     """
 
     min_mean: float
@@ -61,7 +59,6 @@ def penalty(found: Tensor, bounds: Bounds) -> Tensor:
 
     Args:
         found: (2, D) `moments`.
-        bounds: of every channel.
 
     Returns:
         (2, D), constant and slope.
@@ -120,7 +117,6 @@ class Balancer(nn.Module):
     violation (`penalty`), so that a descent leads back into the bounds.
 
     Args:
-        batch_count: the time now.
         min_positive: least proportion of positive values.
         max_positive: largest proportion of positive values.
         min_abs: least mean absolute value.

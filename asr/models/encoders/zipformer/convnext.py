@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.grad import conv2d_weight
 
-from asr.models.blocking import block_of, blocks
 from asr.models.encoders.zipformer.balancer import Balancer, Bounds, balanced, moments, penalty
 from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, masked, scaled_linear, utterance_mask
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, Swoosh
 from asr.models.encoders.zipformer.whiten import Whiten
-from asr.models.tracing import is_tracing
+from asr.models.kernels import block_of, blocks, is_tracing
 
 KERNEL_SIZE = 7
 CONTEXT = KERNEL_SIZE // 2  # frames seen on each side
@@ -129,10 +128,7 @@ def mlp(
     """Return output(swoosh(hidden(x))) · mask; the hidden layer is computed again in the backward pass.
 
     Args:
-        x: (N, D).
-        hidden: from D to H.
-        swoosh: the activation.
-        output: from H to E.
+        x: (N, D); ``hidden`` maps D to H, ``output`` H to E.
         mask: (N, 1) factors, or None.
         bounds: in which a balancer keeps the hidden layer; None: it does not work in this pass.
 

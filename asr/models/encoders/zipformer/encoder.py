@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.attention import HeadSize
 from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.checks import check_chunks, check_shared, check_training, checked_stacks
 from asr.models.encoders.zipformer.chunks import ALL, Chunks, draw_chunks
 from asr.models.encoders.zipformer.layer import LayerSize
 from asr.models.encoders.zipformer.modules import OUTPUT_DOWNSAMPLING_FACTOR, SimpleDownsample
@@ -23,6 +22,8 @@ from asr.models.encoders.zipformer.whiten import Whiten
 
 WARMUP_BATCHES = 4000.0
 MASK_PROBABILITY = 0.125  # for each of two parts of the channels
+MIN_BINS = 7
+MIN_HIDDEN = 4  # of which three quarters are a whole number of channels
 
 
 class ZipformerEncoder(nn.Module):
@@ -36,15 +37,15 @@ class ZipformerEncoder(nn.Module):
         num_features: mel bins F of a frame, at least 7.
         encoder_dim: width of each stack; the output is as wide as the widest.
         encoder_unmasked_dim: channels of each stack that are never masked for whole utterances.
-        feedforward_dim: hidden width of each stack's feed-forward modules, at most 64 times ``encoder_dim``.
+        feedforward_dim: hidden width of each stack's feed-forward modules.
         num_encoder_layers: of each stack.
-        num_heads: of each stack, at most 32.
-        cnn_module_kernel: frames of each stack's convolutions, odd, at most 1023.
-        downsampling_factor: frames at 50 Hz that become one in each stack, at most 64.
+        num_heads: of each stack.
+        cnn_module_kernel: frames of each stack's convolutions, odd.
+        downsampling_factor: frames at 50 Hz that become one in each stack.
         query_head_dim: of a head's queries and keys.
         value_head_dim: of a head's values.
         pos_head_dim: of a head's queries for positions.
-        pos_dim: of an encoded distance, even; these four at most 1024.
+        pos_dim: of an encoded distance, even.
         subsampling_channels: of the front end's three convolutions.
         dropout: final probability, below 1/3; it begins three times as large.
         causal: whether to work in chunks, and never to see beyond the end of one.
@@ -63,7 +64,7 @@ class ZipformerEncoder(nn.Module):
         Yao et al. 2024, "Zipformer: A faster and better encoder for automatic speech recognition", arXiv:2310.11230, in
         the form of icefall and of the package ``zipformer`` 0.1.3.
         Differs: padding is never seen, and every parameter is used. In evaluation chunks have the first size instead of
-        a drawn one. A left context may be shorter than what convolutions see: they keep a past of their own.
+        a drawn one. A left context may be shorter than what convolutions see: they keep the past that they need.
     """
 
     subsampling_factor = 4
@@ -92,8 +93,7 @@ class ZipformerEncoder(nn.Module):
         ref_duration_s: float = 600.0,
     ) -> None:
         super().__init__()
-        # before anything is built: sizes from an untrusted checkpoint could take all memory
-        stacks = checked_stacks(
+        stacks = _of_each_stack(
             encoder_dim=encoder_dim,
             encoder_unmasked_dim=encoder_unmasked_dim,
             feedforward_dim=feedforward_dim,
@@ -103,10 +103,21 @@ class ZipformerEncoder(nn.Module):
             downsampling_factor=downsampling_factor,
         )
         head = HeadSize(query_head_dim, value_head_dim, pos_head_dim, pos_dim)
-        check_shared(num_features, head, subsampling_channels)
-        check_training(dropout, ref_duration_s)
+        for holds, name, given, allowed in (
+            (num_features >= MIN_BINS, "num_features", num_features, f"at least {MIN_BINS}"),
+            *((width >= 1, name, width, "at least 1") for name, width in vars(head).items()),
+            (pos_dim % 2 == 0, "pos_dim", pos_dim, "even"),
+            (
+                len(subsampling_channels) == 3 and min(subsampling_channels) >= 1,
+                *("subsampling_channels", list(subsampling_channels), "three numbers of at least 1"),
+            ),
+            (0 <= dropout < 1 / 3, "dropout", dropout, "at least 0 and below 1/3, as it begins three times as large"),
+            (ref_duration_s > 0, "ref_duration_s", ref_duration_s, "positive"),
+        ):
+            if not holds:
+                raise ValueError(f"{name} must be {allowed}, given {given}")
         if causal:
-            check_chunks(chunk_size, left_context_frames, downsampling_factor)
+            _check_chunks(chunk_size, left_context_frames, downsampling_factor)
         self.causal, self.chunk_size, self.left_context_frames = causal, chunk_size, left_context_frames
         self.encoder_dim, self.encoder_unmasked_dim, self.d_model = encoder_dim, encoder_unmasked_dim, max(encoder_dim)
         self.ref_duration_s = ref_duration_s
@@ -213,3 +224,37 @@ def full_dim_output(outputs: Sequence[Tensor]) -> Tensor:
             parts.append(output[..., width:])
             width = output.shape[-1]
     return torch.cat(parts, dim=-1) if len(parts) > 1 else outputs[-1]
+
+
+def _of_each_stack(**stacks: Sequence[int]) -> list[dict[str, int]]:
+    """Check the options that have one number per stack, and return them for each stack."""
+    lengths = {name: len(values) for name, values in stacks.items()}
+    if len(set(lengths.values())) != 1 or not lengths["encoder_dim"]:
+        raise ValueError(f"every stack needs one number of each kind, given {lengths}")
+    for name, values in stacks.items():
+        least = MIN_HIDDEN if name in ("encoder_dim", "feedforward_dim") else 1
+        if min(values) < least:
+            raise ValueError(f"{name} must be at least {least} in every stack, given {list(values)}")
+    each = [dict(zip(stacks, numbers, strict=True)) for numbers in zip(*stacks.values(), strict=True)]
+    for stack in each:
+        if stack["encoder_unmasked_dim"] > stack["encoder_dim"]:
+            raise ValueError(f"encoder_unmasked_dim must be at most encoder_dim, given {stack}")
+        if stack["cnn_module_kernel"] % 2 == 0:
+            raise ValueError(f"cnn_module_kernel must be odd in every stack, given {stack}")
+    return each
+
+
+def _check_chunks(
+    chunk_size: Sequence[int], left_context_frames: Sequence[int], downsampling_factor: Sequence[int]
+) -> None:
+    """Check that chunks can be formed in every stack, and of the output."""
+    if not chunk_size or not left_context_frames:
+        raise ValueError("chunk_size and left_context_frames need at least one number each; -1 is all there is")
+    factors = sorted({OUTPUT_DOWNSAMPLING_FACTOR, *downsampling_factor})
+    for size in chunk_size:
+        if size != ALL and (size < 1 or any(size % factor for factor in factors)):
+            raise ValueError(
+                f"chunk_size must be -1, or multiples of all of {factors}, the downsampling factors; given {size}"
+            )
+    if min(left_context_frames) < ALL:
+        raise ValueError(f"left_context_frames must be -1, or at least 0, given {list(left_context_frames)}")

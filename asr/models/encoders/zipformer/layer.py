@@ -72,8 +72,6 @@ class ZipformerEncoderLayer(nn.Module):
     """Three feed-forward modules and, twice, attention and convolution, with attention weights computed once.
 
     Args:
-        batch_count: the time now.
-        size: of the layer.
         dropout: probability in the feed-forward modules.
         skip_rate: probability in training that an utterance goes past the layer.
 

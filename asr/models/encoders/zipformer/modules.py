@@ -23,7 +23,7 @@ from asr.models.encoders.zipformer.scaling import (
 )
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
-from asr.models.tracing import is_tracing
+from asr.models.kernels import is_tracing
 
 OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
 
@@ -91,8 +91,6 @@ class ConvolutionModule(nn.Module):
     """A gated linear unit, a depthwise convolution, SwooshR and a linear map.
 
     Args:
-        batch_count: the time now.
-        channels: width D.
         kernel_size: frames of the convolution, odd.
         causal: whether the convolution sees no further than the end of a chunk.
     """
@@ -137,8 +135,6 @@ class BypassModule(nn.Module):
     Early in training the scale is kept near 1, so that every module learns something.
 
     Args:
-        batch_count: the time now.
-        embed_dim: width D.
         skip_rate: probability in training that an utterance goes past the modules in between.
     """
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr.models.tracing import is_tracing
+from asr.models.kernels import is_tracing
 
 BIAS_RANGE = 0.1
 INITIAL_NORM_BIAS_STD = 1e-4
@@ -56,7 +56,6 @@ class ScheduledFloat:
     """A value that is linear between points in time, and constant before the first and after the last point.
 
     Args:
-        batch_count: the time now.
         points: (batches, value), ordered by batches.
     """
 

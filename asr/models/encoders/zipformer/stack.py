@@ -28,8 +28,6 @@ class ZipformerStack(nn.Module):
     Early in training layers are skipped half of the time; this ends for one layer after the other.
 
     Args:
-        batch_count: the time now.
-        size: of each layer.
         num_layers: at least 1.
         factor: frames that become one.
         dropout: probability in the feed-forward modules.

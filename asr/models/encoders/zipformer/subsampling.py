@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.models.encoders.conv_subsampling import padded_to
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.convnext import ConvNeXt
 from asr.models.encoders.zipformer.scaling import (
@@ -23,8 +24,7 @@ from asr.models.encoders.zipformer.scaling import (
 )
 from asr.models.encoders.zipformer.swoosh import SWOOSH_R
 from asr.models.encoders.zipformer.whiten import Whiten
-from asr.models.subsampling import padded_to
-from asr.models.tracing import is_tracing
+from asr.models.kernels import is_tracing
 
 MIN_FRAMES = 9  # of which one remains
 FIRST_GRAD_SCALE = 0.2  # large gradients of the first convolution would overflow in 16 bits
@@ -42,10 +42,8 @@ class ZipformerSubsampling(nn.Module):
     that the result depends on nothing else in the batch.
 
     Args:
-        batch_count: the time now.
         num_features: mel bins F, at least 7.
         embed_dim: width D.
-        dropout: probability in training.
         channels: of the three convolutions.
 
     Reference:

@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr.models.blocking import block_of, blocks
 from asr.models.encoders.zipformer.scaling import FloatLike, masked, scale_initial_, shared_mask
-from asr.models.tracing import is_tracing
+from asr.models.kernels import block_of, blocks, is_tracing
 
 SLOPE = 0.08
 LINEAR_FROM = 40.0  # log(1 + e^x) is x from here on in every floating-point type
@@ -122,11 +121,8 @@ class ActivationDropoutAndLinear(nn.Linear):
     The backward pass keeps only the input of the three, and computes the activation again.
 
     Args:
-        num_inputs: width D.
-        num_outputs: width E.
-        swoosh: the activation.
         scale: of the initial weights, relative to PyTorch's.
-        dropout: probability in training.
+        dropout: probability in training of each channel of an utterance.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class Whiten(nn.Module):
     gradient. It works in one of 4 forward passes while it finds the limit violated, else in one of 40.
 
     Args:
-        limit: of the metric.
+        limit: of `whitening_metric`, at least 1.
         gradient_scale: norm of the term, relative to the norm of the gradient.
         num_groups: G, whose covariances are all held to one multiple of 1.
 

@@ -17,7 +17,7 @@ from asr import devices
 from asr.text.vocabulary import BLANK_ID
 
 MOST_LOGITS = 1 << 18  # that are computed at a time: those of a few frames, which stay in the cache of a CPU
-MOST_KEPT = 5 << 20  # for the backward pass, 20 MB; where there are more, memory is short, and all are computed again
+MOST_KEPT = 5 << 20  # for the backward pass, 20 MB; if there are more, memory is short, and all are computed again
 
 
 class JointScores(Function):
@@ -33,7 +33,6 @@ class JointScores(Function):
         """Return both log-probabilities (B, T, R).
 
         Args:
-            ctx: of autograd.
             frames: (B, T, J) projected encodings.
             places: (B, S, J) projected predictions.
             weight: W (V, J).

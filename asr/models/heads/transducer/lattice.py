@@ -32,7 +32,6 @@ class PathLosses(Function):
         """Return losses (B,) in nats, and the probabilities (B, T, S) that a path takes a blank, and a label.
 
         Args:
-            ctx: of autograd.
             blank: (B, T, S) log-probabilities.
             label: (B, T, S) log-probabilities; the last place may hold anything.
             num_frames: (B,) int64, at least 1.

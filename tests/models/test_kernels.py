@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from asr.models import blocking
-from asr.models.blocking import block_of, blocks
+from asr.models import kernels
+from asr.models.kernels import block_of, blocks
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(blocking, "BLOCK_ELEMENTS", 12)
+    monkeypatch.setattr(kernels, "BLOCK_ELEMENTS", 12)
 
 
 @pytest.mark.parametrize(("shape", "row_elements", "sizes"), [((7, 2, 2), None, [3, 3, 1]), ((3, 40), None, [1, 1, 1])])

@@ -1,9 +1,10 @@
-"""Large tensors in blocks that stay in the cache of a CPU."""
+"""What kernels share: blocks that stay in the cache of a CPU, and whether a graph is being traced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from asr import devices
@@ -32,3 +33,12 @@ def blocks(x: Tensor, row_elements: int | None = None) -> Iterator[slice]:
 def block_of(x: Tensor | None, block: slice) -> Tensor | None:
     """Return a block of a tensor that may be missing."""
     return None if x is None else x[block]
+
+
+def is_tracing() -> bool:
+    """Return whether a graph is recorded now.
+
+    Then modules compute what they always do, in operations that other programs have, and for any number of frames:
+    autograd functions, loops over blocks, and views by strides would be recorded for the example alone, or not at all.
+    """
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
