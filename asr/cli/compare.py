@@ -16,14 +16,14 @@ from asr.cli.config.free_keys import free_in_comparison
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.sweeps.jobs import check_sweep_name
 from asr.cli.sweeps.records import RECORDS, records
+from asr.compare.compare import compare
+from asr.compare.inputs.run_folders import read_runs
+from asr.compare.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
+from asr.compare.inputs.tuning import read_tuning
+from asr.compare.report.files import write_json, write_report_files
+from asr.compare.report.terminal import tables
+from asr.compare.result import Comparison
 from asr.console import PlainConsole
-from asr.evaluation.comparison.compare import compare
-from asr.evaluation.comparison.inputs.run_folders import read_runs
-from asr.evaluation.comparison.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
-from asr.evaluation.comparison.inputs.tuning import read_tuning
-from asr.evaluation.comparison.report.files import write_json, write_report_files
-from asr.evaluation.comparison.report.terminal import tables
-from asr.evaluation.comparison.result import Comparison
 from asr.evaluation.formatting import count
 from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path

@@ -9,7 +9,7 @@ from typing import Any
 
 import wandb
 
-from asr.evaluation.comparison.result import Comparison, Difference, SetComparison
+from asr.compare.result import Comparison, Difference, SetComparison
 from asr.tracking.wandb_access import Mode, chosen_mode, reason
 
 COLUMNS = (

@@ -13,13 +13,13 @@ from cells import ALPHA, Cell, wrong
 from numpy.typing import NDArray
 from worlds import WER, World
 
-from asr.evaluation.comparison.compare import compare
-from asr.evaluation.comparison.inputs.runs import Cost, Run, SetErrors
-from asr.evaluation.comparison.report.headline import UNKNOWN_SPEAKERS, headline
-from asr.evaluation.comparison.statistics.counts import count_errors
-from asr.evaluation.comparison.statistics.differences import Differences
-from asr.evaluation.comparison.statistics.failures import learned_runs, reliabilities
-from asr.evaluation.comparison.statistics.omnibus import omnibus
+from asr.compare.compare import compare
+from asr.compare.inputs.runs import Cost, Run, SetErrors
+from asr.compare.report.headline import UNKNOWN_SPEAKERS, headline
+from asr.compare.statistics.counts import count_errors
+from asr.compare.statistics.differences import Differences
+from asr.compare.statistics.failures import learned_runs, reliabilities
+from asr.compare.statistics.omnibus import omnibus
 
 SET = "test"
 UTTERANCES_EACH = 10  # of a speaker

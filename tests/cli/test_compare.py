@@ -10,10 +10,10 @@ from asr.cli import compare as command
 from asr.cli.config.free_keys import free_in_comparison
 from asr.cli.config.help import CONFIGS
 from asr.cli.sweeps.records import JobRecord
-from asr.evaluation.comparison.inputs.run_folders import read_runs
+from asr.compare.inputs.run_folders import read_runs
 from tests.cli.conftest import Workplace
 from tests.cli.wandb_file import read_wandb
-from tests.evaluation.comparison.run_folders import write_run, write_sweep
+from tests.compare.run_folders import write_run, write_sweep
 
 UNFINISHED = (
     ("broken", "failed", 1),

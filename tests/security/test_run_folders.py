@@ -16,7 +16,7 @@ from asr.cli.sweeps.gpus import VARIABLE, claimed_gpus
 from asr.cli.sweeps.jobs import best_dev_wer, run_job
 from asr.cli.sweeps.records import JobRecord, records
 from asr.cli.sweeps.table import SweepTable, job_table
-from asr.evaluation.comparison.inputs.run_files import read_curves, read_errors
+from asr.compare.inputs.run_files import read_curves, read_errors
 from asr.evaluation.curves import plot_curves
 from asr.evaluation.metrics_csv import read_metrics
 from asr.evaluation.report import ERROR_COLUMNS
@@ -348,8 +348,8 @@ LARGE = {
 
 @pytest.fixture
 def small_limits(monkeypatch) -> None:
-    for module in ("metrics_csv", "comparison.inputs.run_files"):
-        monkeypatch.setattr(f"asr.evaluation.{module}.MAX_POINTS", 500)
+    for module in ("evaluation.metrics_csv", "compare.inputs.run_files"):
+        monkeypatch.setattr(f"asr.{module}.MAX_POINTS", 500)
     monkeypatch.setattr("asr.evaluation.metrics_csv.MAX_CURVES", 30)
     monkeypatch.setattr("asr.evaluation.metrics_csv.MAX_LINES", 1000)
 
@@ -387,7 +387,7 @@ LARGE_ERRORS = {
 
 @pytest.mark.parametrize(("text", "said"), LARGE_ERRORS.values(), ids=LARGE_ERRORS)
 def test_errors_per_utterance_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch, text, said):
-    monkeypatch.setattr("asr.evaluation.comparison.inputs.run_files.MAX_UTTERANCES", 20)
+    monkeypatch.setattr("asr.compare.inputs.run_files.MAX_UTTERANCES", 20)
     (tmp_path / "test.errors.tsv").write_text(text)
     with pytest.raises(ValueError, match=rf"test\.errors\.tsv, {said}"):
         read_errors(tmp_path / "test.errors.tsv")

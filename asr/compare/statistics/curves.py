@@ -1,0 +1,81 @@
+"""Training curves of several seeds: their mean and spread on a common grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.compare.inputs.runs import Curve
+from asr.compare.speed import Axis
+
+Array = NDArray[np.float64]
+DEV_WER = "val/wer"  # of a run that is scored by character the CER
+MAX_POINTS = 120  # of a grid; more cannot be seen
+SMOOTHED_SHARE = 50  # a loss is averaged over 1/50 of its points
+
+
+@dataclass(frozen=True)
+class SeedCurves:
+    """Mean and spread of the curves of some seeds; N grid points.
+
+    Attributes:
+        grid: (N,) updates or seconds, from the latest first point to the earliest last point of any seed.
+        mean: (N,) over the seeds.
+        low: (N,) lowest seed.
+        high: (N,) highest seed.
+        num_seeds: seeds that have a curve.
+    """
+
+    grid: Array
+    mean: Array
+    low: Array
+    high: Array
+    num_seeds: int
+
+
+def seed_curves(curves: Sequence[Curve], axis: Axis, *, smoothed: bool = False) -> SeedCurves | None:
+    """Interpolate each curve between its points, without extrapolation; None if the curves have no common range.
+
+    Args:
+        curves: one per seed; those without a usable point are skipped.
+        axis: what the grid counts.
+        smoothed: average each curve first, see ``running_mean``.
+    """
+    usable = [
+        points for points in (finite_points(curve, axis, smoothed=smoothed) for curve in curves) if len(points[0])
+    ]
+    if not usable:
+        return None
+    start, end = max(x[0] for x, _ in usable), min(x[-1] for x, _ in usable)
+    union = np.unique(np.concatenate([x for x, _ in usable]))
+    grid: Array = union[(start <= union) & (union <= end)]
+    if not len(grid):
+        return None
+    grid = grid if len(grid) <= MAX_POINTS else np.linspace(start, end, MAX_POINTS)
+    values = np.stack([np.interp(grid, x, y) for x, y in usable])
+    return SeedCurves(grid, values.mean(0), values.min(0), values.max(0), len(usable))
+
+
+def running_mean(values: Array) -> Array:
+    """Average each value with its neighbors on both sides, 1/50 of all values together; fewer near the ends."""
+    index = np.arange(len(values))
+    half = np.minimum(len(values) // (2 * SMOOTHED_SHARE), np.minimum(index, len(values) - 1 - index))
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    means: Array = (sums[index + half + 1] - sums[index - half]) / (2 * half + 1)
+    return means
+
+
+def finite_points(curve: Curve, axis: Axis, *, smoothed: bool = False) -> tuple[Array, Array]:
+    """Return the finite points of a curve, with increasing x; none if the axis was not logged."""
+    x = np.array(curve.updates if axis == "updates" else curve.seconds, np.float64)
+    y = np.array(curve.values, np.float64)
+    if len(x) != len(y):  # no seconds were logged
+        return np.empty(0), np.empty(0)
+    finite = np.isfinite(x) & np.isfinite(y)
+    x, y = x[finite], y[finite]
+    y = running_mean(y) if smoothed else y
+    latest = np.maximum.accumulate(np.concatenate([[-np.inf], x[:-1]])) if len(x) else x
+    return x[x > latest], y[x > latest]
