@@ -5,29 +5,27 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from asr.compare.inputs.matching import comparable_runs, different_budgets, drop_duplicates
-from asr.compare.inputs.runs import MAX_SETS, Run
+from asr.compare.inputs.runs import Inputs, Run
 from asr.compare.inputs.tuning import Tuning
-from asr.compare.result import Comparison, Row, Scope, SetComparison
-from asr.compare.speed import Axis, Target, TimesToTarget
+from asr.compare.result import Axis, Comparison, Row, Scope, SetComparison, Target
 from asr.compare.statistics.counts import count_errors
 from asr.compare.statistics.curves import DEV_WER
-from asr.compare.statistics.differences import Differences
 from asr.compare.statistics.estimate import effective_number, estimate
 from asr.compare.statistics.failures import learned_runs, reliabilities
+from asr.compare.statistics.pairs import SetDifferences
 from asr.compare.statistics.times import equal_time, times_to_target
 from asr.evaluation.confidence import interval_of_counts
 from asr.evaluation.formatting import shortlist
 from asr.evaluation.wer import RATE_NAMES
 
 AUTO, USUAL = "auto", "adamw"  # baselines
-MAX_LEVEL = 0.9999  # beyond it, intervals are those of tails that no number of seeds or utterances shows
 
 
 def compare(
-    runs: Sequence[Run],
+    inputs: Inputs,
     *,
     title: str,
     baseline: str | None = None,
@@ -35,15 +33,12 @@ def compare(
     target_wer: float | None = None,
     minutes: float | None = None,
     level: float = 0.95,
-    problems: Sequence[str] = (),
-    notes: Sequence[str] = (),
-    failed: Sequence[tuple[str, int]] = (),
     tunings: Sequence[Tuning] = (),
 ) -> Comparison:
     """Compare systems on every test set.
 
     Args:
-        runs: finished runs, all scored in one unit.
+        inputs: runs, and what reading them has found.
         title: of the comparison.
         baseline: name of the system that others are compared with, see ``find_baseline``; None: no baseline.
         comparisons: which pairs are tested: ``all``, or those with the ``baseline`` alone, which finds more of them.
@@ -51,112 +46,79 @@ def compare(
             runs themselves name.
         minutes: of training, after which systems are compared on the development sets; None: what all had.
         level: of intervals and verdicts.
-        problems: messages that reading the runs has given.
-        notes: that must be shown with the results.
-        failed: systems and seeds of runs that failed by themselves.
         tunings: trials that chose the systems' settings.
 
     Raises:
         ValueError: no test set can be compared, runs are scored in different units, or an option is out of range.
     """
-    _check_options(runs, comparisons, minutes, level)
-    kept, duplicates = drop_duplicates(runs)
+    if not 0 < level < 1:
+        raise ValueError(f"level must be above 0 and below 1, given {level}; 0.95 is customary")
+    if minutes is not None and minutes <= 0:
+        raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
+    if comparisons not in ("all", "baseline"):
+        raise ValueError(f"comparisons must be all or baseline, given {comparisons!r}")
+    if len({run.unit for run in inputs.runs}) > 1:
+        raise ValueError("some runs are scored by word, others by character; compare those of each unit on their own")
+    kept, duplicates = drop_duplicates(inputs.runs)
     target, disagreement = find_target(kept, target_wer)
     base = find_baseline(sorted({run.system for run in kept}), baseline)
     if comparisons == "baseline" and base is None:
         raise ValueError("comparisons=baseline needs a baseline: give baseline=NAME")
     only_with = base if comparisons == "baseline" else None
-    lost = set(failed) - {(run.system, run.seed) for run in kept}
-    num_lost = Counter(system for system, _ in lost)
-    gone = sorted(set(num_lost) - {run.system for run in kept})
-    options = base, only_with, level, num_lost, gone
-    sets, left_out = _sets(kept, lambda runs, name: _SetComparer(runs, name, *options).compare())
-    found = [*problems, *duplicates, *different_budgets(kept), *disagreement, *left_out]
-    if not sets:
-        why = found or [*notes] or ["no runs were given"]
-        raise ValueError(f"there is no test set to compare: {'; '.join(why)}")
-    times = [] if target is None else _times(kept, target, level, base, lost, only_with)
-    if target is not None and not times:
-        rate_name = RATE_NAMES[kept[0].unit]
-        found.append(f"no times to a target: no run has logged its {rate_name} on the development sets")
-    after = equal_time(kept, level, None if minutes is None else 60 * minutes, base, only_with)
-    found += [] if after is not None else _why_not_after(kept, minutes)
-    return Comparison(title, sets, kept, target, times, after, level, found, list(notes), tunings)
-
-
-def _check_options(runs: Sequence[Run], comparisons: str, minutes: float | None, level: float) -> None:
-    """Refuse options that are out of range, and runs that are scored in different units."""
-    if not 0 < level <= MAX_LEVEL:
-        raise ValueError(f"level must be above 0 and at most {MAX_LEVEL}, given {level}; 0.95 is customary")
-    if minutes is not None and minutes <= 0:
-        raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
-    if comparisons not in ("all", "baseline"):
-        raise ValueError(f"comparisons must be all or baseline, given {comparisons!r}")
-    if len({run.unit for run in runs}) > 1:
-        raise ValueError("some runs are scored by word, others by character; compare those of each unit on their own")
-
-
-def _sets(
-    runs: Sequence[Run], compared: Callable[[Sequence[Run], str], SetComparison]
-) -> tuple[list[SetComparison], list[str]]:
-    """Return the comparisons on all test sets that can be compared, and messages on what was left out.
-
-    Args:
-        runs: without duplicates.
-        compared: returns the comparison of runs on the set of a name.
-    """
-    sets, messages, names = [], [], sorted({name for run in runs for name in run.sets})
-    if len(names) > MAX_SETS:
-        raise ValueError(f"the runs have {len(names)} test sets; at most {MAX_SETS} are compared: name fewer runs")
-    for name in names:
-        comparable, left_out = comparable_runs(runs, name)
-        messages += left_out
-        if sum(map(bool, comparable[0].sets[name].words)) < 2:
-            messages.append(
-                f"{name} is left out: it has a single utterance with {runs[0].unit}s, which says nothing about others"
-            )
+    lost = set(inputs.failed) - {(run.system, run.seed) for run in kept}
+    problems = [*inputs.problems, *duplicates, *different_budgets(kept), *disagreement]
+    sets = []
+    for name in sorted({name for run in kept for name in run.sets}):
+        comparable, left_out = comparable_runs(kept, name)
+        problems += left_out
+        if sum(map(bool, comparable[0].sets[name].words)) > 1:
+            sets.append(_SetComparer(comparable, kept, name, base, only_with, level, lost).compare())
         else:
-            sets.append(compared(comparable, name))
-    return sets, messages
+            problems.append(
+                f"{name} is left out: it has a single utterance with {kept[0].unit}s, which says nothing about others"
+            )
+    if not sets:
+        why = problems or inputs.notes or ["no runs were given"]
+        raise ValueError(f"there is no test set to compare: {'; '.join(why)}")
+    times = []
+    if target is not None:
+        axes: tuple[Axis, ...] = ("updates", "seconds")
+        found = (times_to_target(kept, target.wer, axis, level, base, lost, only_with) for axis in axes)
+        times = [one for one in found if one is not None]
+        if not times:
+            rate_name = RATE_NAMES[kept[0].unit]
+            problems.append(f"no times to a target: no run has logged its {rate_name} on the development sets")
+    after = equal_time(kept, level, None if minutes is None else 60 * minutes, base, only_with)
+    problems += [] if after is not None else _why_not_after(kept, minutes)
+    return Comparison(title, sets, kept, target, times, after, level, problems, list(inputs.notes), tunings)
 
 
 def _why_not_after(runs: Sequence[Run], minutes: float | None) -> list[str]:
-    """Return messages on why runs could not be compared after the same time, if somebody would miss that."""
+    """Return messages on why runs could not be compared after the same time, if that was asked for or is surprising."""
     asked = [f"no comparison after minutes={minutes}: not every run has logged times of its validations"]
-    untimed = [str(run.folder) for run in runs if DEV_WER in run.curves and not run.curves[DEV_WER].seconds]
+    untimed = [run.folder for run in runs if DEV_WER in run.curves and not run.curves[DEV_WER].seconds]
     some = [f"no comparison after the same time: no times of the validations of {shortlist(untimed)}"]
     return (asked if minutes is not None else []) + (some if 0 < len(untimed) < len(runs) else [])
 
 
-def _times(
-    runs: Sequence[Run],
-    target: Target,
-    level: float,
-    baseline: str | None,
-    failed: Collection[tuple[str, int]],
-    only_with: str | None,
-) -> list[TimesToTarget]:
-    """Return when the target was reached in updates and in seconds, as far as these were logged."""
-    axes: tuple[Axis, ...] = ("updates", "seconds")
-    found = (times_to_target(runs, target.wer, axis, level, baseline, failed, only_with) for axis in axes)
-    return [times for times in found if times is not None]
+def find_target(runs: Sequence[Run], given: float | None) -> tuple[Target | None, list[str]]:
+    """Return the WER to reach, and a message if the runs name different ones.
 
-
-def find_target(runs: Sequence[Run], typed: float | None) -> tuple[Target | None, list[str]]:
-    """Return the WER to reach, and a message if the runs name none that all can be judged by.
+    Args:
+        runs: that may name a target.
+        given: the target that the user wants; None: the one that all runs name.
 
     Raises:
-        ValueError: the one that was typed is no such WER.
+        ValueError: it is no fraction between 0 and 1.
     """
     named = {run.target_wer for run in runs}
-    if typed is not None:
-        return Target(typed, is_fixed=named == {typed}), []
+    if given is not None:
+        return Target(given, is_fixed=named == {given}), []
     if named <= {None}:
         return None, []
     (first, *others) = named
     if first is not None and not others:
-        with contextlib.suppress(ValueError):
-            return Target(first, is_fixed=True), []
+        return Target(first, is_fixed=True), []
     texts = ", ".join(sorted(map(str, named)))
     return None, [f"no times to a target: the sweeps of the runs name sweep.target_wer={texts}; choose target_wer=…"]
 
@@ -185,17 +147,27 @@ def find_baseline(systems: Sequence[str], asked: str | None) -> str | None:
 
 
 class _SetComparer:
-    """Compares systems on one test set; see ``compare``."""
+    """Compares systems on one test set.
+
+    Args:
+        runs: that were tested on the same utterances.
+        all_runs: also those without this set.
+        name: of the set.
+        baseline: of the comparison, which may lack this set.
+        only_with: test only pairs with this system; None: all pairs.
+        level: of intervals and verdicts.
+        lost: systems and seeds of runs that failed.
+    """
 
     def __init__(
         self,
         runs: Sequence[Run],
+        all_runs: Sequence[Run],
         name: str,
         baseline: str | None,
         only_with: str | None,
         level: float,
-        num_failed: Mapping[str, int],
-        gone: Sequence[str],
+        lost: Collection[tuple[str, int]],
     ) -> None:
         self.name, self.level = name, level
         self.unit, self.errors = runs[0].unit, runs[0].sets[name]
@@ -203,20 +175,20 @@ class _SetComparer:
         for run in sorted(runs, key=lambda run: run.seed):
             self.runs[run.system].append(run)
         self.baseline = baseline if baseline in self.runs else None
+        num_lost = Counter(system for system, _ in lost)
+        self.gone = sorted(num_lost.keys() - {run.system for run in all_runs})
         learned = learned_runs(self.runs, name)
-        counts = {name: (len(learned[name]), len(own) + num_failed.get(name, 0)) for name, own in self.runs.items()}
-        self.gone = gone
-        self.reliability = reliabilities(counts | {name: (0, num_failed[name]) for name in gone})
+        counts = {name: (len(learned[name]), len(own) + num_lost[name]) for name, own in self.runs.items()}
+        self.reliability = reliabilities(counts | {name: (0, num_lost[name]) for name in self.gone})
         self.counts = count_errors([run for system, own in self.runs.items() for run in learned[system] or own], name)
-        self.differences = Differences(self.counts, level, only_with)
+        self.differences = SetDifferences(self.counts, level, only_with)
 
     def compare(self) -> SetComparison:
         means = {name: statistics.mean(self._wers(name)) for name in self.runs}
         ranked = sorted(means, key=lambda name: (means[name], name))
         # a system with a single lucky seed has no verdicts, and as the best it would leave the others without them too
         candidates = [name for name in ranked if len(self.counts.errors[name]) > 1] or ranked
-        heard = zip(self.errors.speakers, self.errors.words, strict=True)
-        speakers = {speaker for speaker, words in heard if words}
+        speakers = {speaker for speaker, words in zip(self.errors.speakers, self.errors.words, strict=True) if words}
         return SetComparison(
             name=self.name,
             unit=self.unit,
@@ -224,7 +196,7 @@ class _SetComparer:
             num_speakers=None if None in speakers else len(speakers),
             effective_units=effective_number(self.counts.words),
             rows=[self._row(name, candidates) for name in ranked],
-            pairs=self.differences.all_pairs(),
+            pairs=self.differences.differences(),
             num_candidates=len(candidates),
             baseline=self.baseline,
             omnibus=self.differences.omnibus,

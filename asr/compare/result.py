@@ -1,20 +1,22 @@
-"""The result of a comparison."""
+"""The result of a comparison; ``comparison.json`` holds all but the runs' curves and errors per utterance.
+
+Rates are fractions; those of characters are CERs, also in a field called ``wer``. A list of pairs has each pair once,
+the better system first; all verdicts and intervals of its tested pairs hold together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from asr.compare.inputs.runs import Run
 from asr.compare.inputs.tuning import Tuning
 from asr.evaluation.wer import RATE_NAMES, Unit
 
-if TYPE_CHECKING:
-    from asr.compare.speed import EqualTime, Target, TimesToTarget
-
 Verdict = Literal["better", "worse", "cannot distinguish", "one seed: not compared", "not tested"]
 Scope = Literal["seeds and speakers", "seeds and utterances", "this run only"]
+Axis = Literal["updates", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -22,17 +24,12 @@ class Difference:
     """The WER of a system minus that of another, on the seeds that both have.
 
     Attributes:
-        system: its name.
-        other: name of the other system.
         num_seeds: seeds in common.
-        mean: difference of the mean WERs, a fraction; negative if the system is better.
-        low: lower end of its interval; the intervals of all tested pairs of the test set hold together.
-        high: upper end.
+        mean: difference of the mean WERs; negative if the system is better.
         probability_of_improvement: that a run of this system has a lower WER than a run of the other; None for a single
             seed.
         p_value: two-sided, of the hypothesis that the systems do not differ; None for a single seed.
         p_adjusted: corrected for all tested pairs of systems on the test set, see ``simultaneous``.
-        verdict: in words.
     """
 
     system: str
@@ -48,12 +45,32 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class SeedContrast:
+    """A system compared with another by a number that each run has, on the seeds that both have; smaller is better.
+
+    Attributes:
+        num_seeds: seeds in common.
+        value: mean difference, or ratio of geometric means.
+        p_adjusted: corrected for all tested pairs, see ``simultaneous``; None if this one was not tested.
+    """
+
+    system: str
+    other: str
+    num_seeds: int
+    value: float
+    low: float
+    high: float
+    p_adjusted: float | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class Reliability:
     """How many runs of a system came below a WER of 100 %.
 
     Attributes:
-        num_learned: that did.
-        num_runs: that finished, or failed by themselves; these have not learned.
+        num_learned: runs that did.
+        num_runs: runs that finished, or failed by themselves; the latter have not learned.
         p_adjusted: of the hypothesis that it is as reliable as the most reliable system, corrected for all pairs; None
             for that one.
     """
@@ -65,21 +82,18 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Row:
-    """One system on one test set; rates are fractions.
+    """One system on one test set.
 
     Attributes:
-        system: its name.
         seeds: of its runs that learned, or of all if none did.
-        wers: WER by seed, in the order of ``seeds``.
-        wer_mean: their mean.
-        wer_mean_of_all: the same over all runs that finished.
-        reliability: how many runs learned.
-        wer_sd: their standard deviation (n - 1); None for one seed.
+        wers: by seed, in the order of ``seeds``.
+        wer_mean_of_all: over all runs that finished.
+        wer_sd: standard deviation (n - 1); None for one seed.
         low: lower end of the interval of the mean.
         high: upper end; that of the best system is corrected for its being chosen as the lowest.
         scope: what the interval covers.
-        to_best: difference to the best system; None for the best itself.
-        to_baseline: difference to the baseline; None for the baseline itself, or without a baseline.
+        to_best: difference from the best system; None for the best itself.
+        to_baseline: difference from the baseline; None for the baseline itself, or without a baseline.
     """
 
     system: str
@@ -104,7 +118,7 @@ class Omnibus:
         systems: that were tested, see ``largest_block``.
         num_seeds: of each, the same ones.
         friedman_p: of Friedman's test on ranks, see ``friedman``; it decides.
-        f_p: of the two-way F-test, which takes the variances of the systems for equal.
+        f_p: of the two-way F-test, which assumes equal variances of the systems.
     """
 
     systems: tuple[str, ...]
@@ -118,12 +132,12 @@ class Power:
     """What the comparison can find, from the spread over seeds of all systems together.
 
     Attributes:
-        detectable: true difference of two systems that 80 of 100 such comparisons would tell apart.
+        detectable: true difference of two systems that is significant in 80 of 100 such comparisons.
         low: the same for the lower end of the interval of the spread.
         high: for the upper end.
-        nearest: the system that is nearest to the best and cannot be distinguished from it; None without such.
-        seeds_needed: seeds that would tell these two apart in 80 of 100 comparisons, if their true difference is the
-            one that was measured; None if more than 100, or without such a system.
+        nearest: the system that is nearest to the best and cannot be distinguished from it; None if there is none.
+        seeds_needed: seeds with which these two would differ significantly in 80 of 100 comparisons, if their true
+            difference is the measured one; None if more than 100, or without such a system.
     """
 
     detectable: float
@@ -138,14 +152,11 @@ class SetComparison:
     """All systems on one test set.
 
     Attributes:
-        name: of the set.
-        unit: what its error rates count; those of characters are CERs, also where a field is called ``wer``.
-        num_utterances: in the set.
-        num_speakers: in the set; None if unknown.
+        num_speakers: None if unknown.
         effective_units: speakers, or utterances, of one size that would decide as evenly as these; see
             ``effective_number``.
         rows: best mean WER first.
-        pairs: differences of any two systems that share a seed, each pair once, the better system first.
+        pairs: of any two systems that share a seed; the largest difference first.
         num_candidates: systems that the best was chosen from: those with several seeds, if there are any.
         baseline: name of the system that others are compared with; None if it has no run on this set.
         omnibus: of systems that share seeds; None for fewer than three with at least two.
@@ -168,8 +179,105 @@ class SetComparison:
 
     @property
     def rate_name(self) -> str:
-        """What its error rates are called."""
+        """WER or CER."""
         return RATE_NAMES[self.unit]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A WER on the development sets that systems are to reach.
+
+    Attributes:
+        is_fixed: whether the runs' own configs name it, so that nobody chose it after seeing them.
+
+    Raises:
+        ValueError: the WER is not between 0 and 1.
+    """
+
+    wer: float
+    is_fixed: bool
+
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.wer, int | float) and not isinstance(self.wer, bool)
+        if not is_number or not 0 < self.wer < 1:
+            raise ValueError(f"target_wer must be a fraction above 0 and below 1 (0.2 is 20 %), given {self.wer!r}")
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    """When the runs of a system first had the target WER.
+
+    Attributes:
+        num_reached: runs that had it within the budget.
+        num_runs: all runs; those that never finished have not reached it.
+        mean: geometric mean of the times; a run that did not reach the target counts with the whole budget.
+        contrast: ratio to the reference; None for the reference itself, and if neither ever reached the target.
+    """
+
+    system: str
+    num_reached: int
+    num_runs: int
+    mean: float
+    contrast: SeedContrast | None
+
+
+@dataclass(frozen=True)
+class TimesToTarget:
+    """When all systems reached the target.
+
+    Attributes:
+        budget: that all runs had; a run that has not reached the target by then counts with it.
+        reference: system that the others are compared with.
+        rows: shortest mean first.
+        pairs: ratios.
+    """
+
+    axis: Axis
+    budget: float
+    reference: str
+    rows: Sequence[TimeRow]
+    pairs: Sequence[SeedContrast]
+
+
+@dataclass(frozen=True)
+class ProgressRow:
+    """WER of a system on the development sets during training.
+
+    Attributes:
+        num_runs: runs that learned, or all if none did.
+        wer_mean: at the given time.
+        wer_sd: over seeds; None for one.
+        area: mean WER over the updates of a run, averaged over seeds.
+        area_sd: over seeds; None for one.
+        contrast: difference of the WERs from the reference; None for the reference itself, or without common seeds.
+    """
+
+    system: str
+    num_runs: int
+    wer_mean: float
+    wer_sd: float | None
+    area: float
+    area_sd: float | None
+    contrast: SeedContrast | None
+
+
+@dataclass(frozen=True)
+class EqualTime:
+    """All systems after the same time of training.
+
+    Attributes:
+        seconds: of training, with the optimizer's own and without validations.
+        num_earlier: runs whose last validation was earlier; they count with that WER.
+        reference: system that the others are compared with.
+        rows: lowest WER first.
+        pairs: differences of any two systems that share a seed.
+    """
+
+    seconds: float
+    num_earlier: int
+    reference: str
+    rows: Sequence[ProgressRow]
+    pairs: Sequence[SeedContrast]
 
 
 @dataclass(frozen=True)
@@ -179,10 +287,10 @@ class Comparison:
     Attributes:
         title: for example the name of the sweep.
         sets: one per test set.
-        runs: all that were compared, at least one; all are scored in one unit.
-        target: WER that systems were to reach on the development sets; None: not asked for.
-        times: when they did, in updates and in seconds, as far as the runs logged them.
-        equal_time: WERs on the development sets after the same time; None if the runs logged no times.
+        runs: at least one; all are scored in one unit.
+        target: None: not asked for.
+        times: to the target, in updates and in seconds, as far as the runs logged them.
+        equal_time: None if the runs logged no times.
         level: of the intervals, for example 0.95.
         problems: messages on what could not be compared.
         notes: that must be shown with the results, for example "synthetic speech".
@@ -207,7 +315,7 @@ class Comparison:
 
     @property
     def rate_name(self) -> str:
-        """What all error rates are called."""
+        """WER or CER."""
         return RATE_NAMES[self.unit]
 
     @property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from asr.compare.statistics.moderation import moderated, pooled_variance
 from asr.compare.statistics.multiple_testing import simultaneous
-from asr.compare.statistics.seed_differences import paired_estimate
+from asr.compare.statistics.pairs import paired_estimate
 
 FIELDS = ("mean", "seed_variance", "test_variance", "seed_freedom")  # of an estimate, (tables,)
 BATCH_SD = 0.1  # what a seed adds to all systems

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.compare.compare import compare
 from asr.compare.inputs.runs import Cost, Curve, Run, SetErrors
 from asr.compare.result import Comparison
+from tests.compare.made_runs import compare_runs
 
 NAMES = (
     "eve lr=0.01",
@@ -50,7 +50,7 @@ def made_comparison(
     ]
     baseline = "adamw" if "adamw" in names[:num_systems] else None
     given = {"title": "made", "baseline": baseline, "target_wer": 0.2, "notes": ["synthetic speech"], **options}
-    return compare(runs, **given)
+    return compare_runs(runs, **given)
 
 
 def made_run(name: str, rank: int, seed: int, sets: tuple[str, ...], curves: bool, seconds: bool) -> Run:

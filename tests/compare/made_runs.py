@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from asr.compare.inputs.runs import Cost, Curve, Run, SetErrors
+from asr.compare.compare import compare
+from asr.compare.inputs.runs import Cost, Curve, Inputs, Run, SetErrors
+from asr.compare.result import Comparison
 
 WORDS = 10
 SPEAKERS = ("a", "a", "b", "b", "c", "c")
@@ -38,6 +41,17 @@ def run_of(
         curves=curves or {},
         cost=Cost(num_updates=num_updates, num_parameters=1000),
     )
+
+
+def compare_runs(
+    runs: Sequence[Run],
+    problems: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    failed: Sequence[tuple[str, int]] = (),
+    title: str = "made",
+    **options: Any,
+) -> Comparison:
+    return compare(Inputs(runs, problems, notes, failed), title=title, **options)
 
 
 def better(counts: Sequence[int], by: int) -> list[int]:

@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 
 from asr.evaluation.report import ERROR_COLUMNS
+from asr.systems import run_settings
 
 CLASSES = {"adamw": "optim.AdamW", "eve": "optim.Eve", "cain": "optim.Cain"}
 NUM_UTTERANCES, NUM_SPEAKERS, NUM_WORDS = 24, 6, 10
@@ -24,9 +25,15 @@ def config_of(words: Sequence[str], **changes: Any) -> dict[str, Any]:
         "encoder": {"d_model": 48},
         "optimizer": {**optimizer, "lr": float(typed.get("optimizer.lr", 0.001))},
         "schedule": {"_target_": "optim.WarmupCosine", "max_steps": 100, "warmup_steps": 0.2},
-        "trainer": {"max_steps": 100, "devices": 1},
+        "trainer": {"max_steps": 100, "max_epochs": None, "devices": 1, "num_nodes": 1},
         "logger": {"metrics_csv": {"_target_": "asr.tracking.metrics_csv.MetricsCsv"}},
+        "callbacks": {},
+        "weights": "raw",
+        "decode": ["best"],
+        "decode_test": True,
+        "sweep": {"name": typed.get("sweep.name")},
         "seed": int(typed.get("seed", 1)),
+        "torch_threads": None,
         "run_dir": typed.get("run_dir"),
     }
     for key, value in changes.items():
@@ -78,6 +85,7 @@ def write_run(
         write_errors(folder / "decode" / f"{name}.errors.tsv", rate, composed["seed"])
     write_metrics(folder / "metrics.csv", wers or {50: 0.5, 100: rate})
     report = {
+        **run_settings(composed),
         "test": {name: {"wer": rate} for name in sets},
         "notes": ["synthetic speech"],
         "num_parameters": 1000,

@@ -6,16 +6,16 @@ import math
 import numpy as np
 import pytest
 
-from asr.compare.compare import compare, find_baseline
+from asr.compare.compare import find_baseline
 from asr.compare.inputs.runs import Curve
 from asr.compare.report.headline import headline
-from asr.evaluation.confidence import Interval, interval_of_counts
-from tests.compare.made_runs import COUNTS, better, errors_of, run_of, sweep
+from asr.evaluation.confidence import interval_of_counts
+from tests.compare.made_runs import COUNTS, better, compare_runs, errors_of, run_of, sweep
 
 
 def rows_of(runs, **options):
     options = {"title": "made", "baseline": "adamw", **options}
-    comparison = compare(runs, **options)
+    comparison = compare_runs(runs, **options)
     return comparison, {row.system: row for row in comparison.sets[0].rows}
 
 
@@ -74,20 +74,7 @@ def test_a_test_set_without_the_baseline_has_no_tests_of_pairs_with_it():
     assert comparison.sets[0].rows[1].to_best.verdict == "not tested"
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"baseline": None}, "comparisons=baseline needs a baseline: give baseline=NAME"),
-        ({"baseline": "muon"}, "baseline: no system is called 'muon'"),
-        ({"comparisons": "some"}, "comparisons must be all or baseline, given 'some'"),
-    ],
-)
-def test_pairs_that_cannot_be_chosen_are_refused(options, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        rows_of(sweep(), **{"comparisons": "baseline", **options})
-
-
-def test_systems_that_vary_alike_are_told_apart_with_fewer_seeds():
+def test_systems_that_vary_alike_need_fewer_seeds():
     """Each pair alone has two degrees of freedom; together they have more."""
     counts = {name: [(5 + up, 5 - up, 6, 5, 5, 5) for up in (0, 1, 2)] for name in "abcde"}
     runs = [run_of(name, seed, one) for name, found in counts.items() for seed, one in enumerate(found)]
@@ -218,38 +205,6 @@ def test_the_same_ids_with_other_references_are_refused(odd, what):
     assert comparison.problems == [f"test: runs/eve-4 left out: the {what}"]
 
 
-def scored_against(seed, references, text):
-    errors = dataclasses.replace(errors_of((1, 2, 3, 2, 1, 0)), references=references, text=text)
-    return run_of("eve", seed, sets={"test": errors})
-
-
-LOWER, KEEP = ("case=lower", "punctuation=keep"), ("case=keep", "punctuation=keep")
-TEXTS = {
-    "digests differ": ("a", LOWER, "b", KEEP, "data.text: case=keep, in the runs that are compared: case=lower"),
-    "only the corpus differs": ("a", LOWER, "b", LOWER, "no other options, in the runs that are compared: no other"),
-    "options that change nothing": ("a", LOWER, "a", KEEP, None),
-    "older runs": (None, LOWER, None, KEEP, "case=keep, in the runs that are compared: case=lower"),
-    "an older run with the same options": ("a", LOWER, None, LOWER, None),
-    "an older run with others": ("a", LOWER, None, KEEP, "case=keep, in the runs that are compared: case=lower"),
-}
-
-
-@pytest.mark.parametrize(("references", "text", "odd", "odd_text", "said"), TEXTS.values(), ids=TEXTS)
-def test_runs_that_were_scored_against_other_texts_are_left_out(references, text, odd, odd_text, said):
-    runs = [*(scored_against(seed, references, text) for seed in (1, 2)), scored_against(3, odd, odd_text)]
-    comparison, rows = rows_of(runs, baseline=None)
-    assert rows["eve"].seeds == ((1, 2, 3) if said is None else (1, 2))
-    assert [said in problem for problem in comparison.problems] == [True] * (said is not None)
-    assert all(problem.startswith("test: runs/eve-3 left out: it has other ref") for problem in comparison.problems)
-
-
-@pytest.mark.parametrize("digests", ["aab", "baa"])
-def test_an_older_run_is_not_taken_for_one_of_two_kinds_with_its_options(digests):
-    runs = [scored_against(seed, digest, LOWER) for seed, digest in enumerate(digests, start=1)]
-    _, rows = rows_of([*runs, scored_against(4, None, LOWER)], baseline=None)
-    assert rows["eve"].seeds == tuple(run.seed for run in runs if run.sets["test"].references == "a")
-
-
 def test_sets_are_compared_on_the_runs_that_have_them():
     more = [
         dataclasses.replace(run, sets={**run.sets, "other": errors_of(better(COUNTS[run.seed], 1))})
@@ -261,25 +216,6 @@ def test_sets_are_compared_on_the_runs_that_have_them():
     assert comparison.problems == [
         "other: compared without runs/cain-1, runs/cain-2, runs/cain-3, which have no errors of this set"
     ]
-
-
-def test_only_a_single_run_and_one_without_errors_are_resampled(monkeypatch):
-    resampled = []
-    monkeypatch.setattr(
-        "asr.compare.compare.interval_of_counts",
-        lambda unit, errors, words, level: resampled.append(errors.sum()) or Interval(0, 0.1, "word", 60),
-    )
-    perfect = [run_of("perfect", seed, (0,) * 6) for seed in COUNTS]
-    compare([*sweep(), *perfect, run_of("alone", 1, (9,) * 6)], title="sweep")
-    assert set(resampled) == {0, 54}
-
-
-def test_more_test_sets_than_a_report_can_show_are_refused(monkeypatch):
-    monkeypatch.setattr("asr.compare.compare.MAX_SETS", 2)
-    sets = [{name: errors_of((1, 2, 3))} for name in ("a", "b", "c")]
-    compare([run_of("eve", seed, sets=own) for seed, own in enumerate(sets[:2])], title="x")
-    with pytest.raises(ValueError, match="the runs have 3 test sets; at most 2 are compared: name fewer runs"):
-        compare([run_of("eve", seed, sets=own) for seed, own in enumerate(sets)], title="x")
 
 
 def test_a_single_utterance_is_no_test_set():
@@ -302,16 +238,15 @@ def test_a_speaker_without_words_is_no_second_speaker():
 
 def test_nothing_to_compare_says_why():
     with pytest.raises(ValueError, match=r"no test set to compare: runs/x is left out: unfinished"):
-        compare([], title="made", problems=["runs/x is left out: unfinished"])
+        compare_runs([], title="made", problems=["runs/x is left out: unfinished"])
     with pytest.raises(ValueError, match=r"no test set to compare: 2 runs chose settings$"):
-        compare([], title="made", baseline="adamw", notes=["2 runs chose settings"])
+        compare_runs([], title="made", baseline="adamw", notes=["2 runs chose settings"])
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"level": 95}, "level must be above 0 and at most 0.9999, given 95"),
-        ({"level": 1 - 1e-16}, "level must be above 0 and at most 0.9999, given 0.9999"),
+        ({"level": 95}, "level must be above 0 and below 1, given 95"),
         ({"target_wer": 20}, r"must be a fraction above 0 and below 1 \(0.2 is 20 %\), given 20"),
         ({"target_wer": 0}, "above 0 and below 1 .* given 0"),
         ({"minutes": 0}, "minutes must be above 0, given 0"),
@@ -319,7 +254,7 @@ def test_nothing_to_compare_says_why():
 )
 def test_options_out_of_range_are_refused(options, complaint):
     with pytest.raises(ValueError, match=complaint):
-        compare(sweep(), title="made", **options)
+        compare_runs(sweep(), title="made", **options)
 
 
 @pytest.mark.parametrize(
@@ -370,16 +305,14 @@ def test_a_target_that_all_runs_name_was_fixed_before_them():
 
 
 @pytest.mark.parametrize(
-    ("targets", "typed", "is_fixed"), [((0.2,), 0.2, True), ((0.2,), 0.3, False), ((None,), 0.3, False)]
+    ("targets", "given", "is_fixed"), [((0.2,), 0.2, True), ((0.2,), 0.3, False), ((None,), 0.3, False)]
 )
-def test_a_target_that_is_typed_counts_and_was_fixed_only_if_the_runs_name_the_same(targets, typed, is_fixed):
-    comparison, _ = rows_of(with_targets(*targets), target_wer=typed)
-    assert (comparison.target.wer, comparison.target.is_fixed) == (typed, is_fixed)
+def test_a_given_target_counts_and_was_fixed_only_if_the_runs_name_the_same(targets, given, is_fixed):
+    comparison, _ = rows_of(with_targets(*targets), target_wer=given)
+    assert (comparison.target.wer, comparison.target.is_fixed) == (given, is_fixed)
 
 
-@pytest.mark.parametrize(
-    ("targets", "named"), [((0.2, 0.3), "0.2, 0.3"), ((None, 0.3), "0.3, None"), ((20,), "20")], ids=str
-)
+@pytest.mark.parametrize(("targets", "named"), [((0.2, 0.3), "0.2, 0.3"), ((None, 0.3), "0.3, None")], ids=str)
 def test_targets_that_differ_or_are_none_are_said_and_not_used(targets, named):
     comparison, _ = rows_of(with_targets(*targets))
     assert (comparison.target, comparison.times) == (None, [])
@@ -403,9 +336,3 @@ def test_runs_without_times_that_keep_all_from_being_compared_at_equal_time_are_
     assert comparison.equal_time is None
     said = f"no comparison after the same time: no times of the validations of {runs[0].folder}"
     assert comparison.problems == [said]
-
-
-def test_the_last_line_of_a_failure_is_its_reason_and_no_note_on_the_data():
-    alone = [run_of(name, 1, [1]) for name in ("a", "b")]
-    with pytest.raises(ValueError, match=r"single utterance with words, which says nothing about others$"):
-        compare(alone, title="made", notes=["speakers of dev that are in train too: 3"])

@@ -30,7 +30,7 @@ from asr.cli.sweeps.jobs import (
     swept_free_keys,
 )
 from asr.cli.sweeps.records import RECORDS, JobRecord, records
-from asr.compare.speed import Target
+from asr.compare.result import Target
 from asr.console import PlainConsole, one_line
 from asr.errors import RunFailed
 from asr.evaluation.formatting import percent

@@ -28,7 +28,8 @@ def different_budgets(runs: Sequence[Run]) -> list[str]:
     """Return a message if runs had different numbers of updates: then systems differ in more than their settings."""
     names = defaultdict(list)
     for run in runs:
-        names[run.cost.num_updates].append(f"{run.system} seed {run.seed}")
+        if run.cost.num_updates is not None:
+            names[run.cost.num_updates].append(f"{run.system} seed {run.seed}")
     if len(names) < 2:
         return []
     parts = "; ".join(f"{number} updates: {shortlist(names[number])}" for number in sorted(names))
@@ -38,23 +39,16 @@ def different_budgets(runs: Sequence[Run]) -> list[str]:
 def comparable_runs(runs: Sequence[Run], name: str) -> tuple[list[Run], list[str]]:
     """Return the runs that were tested on the same utterances and references of a set, and why others are left out.
 
-    Those of most runs decide; in a tie, those of the first run. References are the same if their digests are; runs that
-    have not recorded any have those of runs with the same options of text normalization, if these agree.
+    Those of most runs decide; in a tie, those of the first run.
     """
     problems = []
-    missing = [run for run in runs if name not in run.sets]
-    if missing:
-        folders = shortlist(run.folder for run in missing)
-        problems.append(f"{name}: compared without {folders}, which have no errors of this set")
+    if missing := [run.folder for run in runs if name not in run.sets]:
+        problems.append(f"{name}: compared without {shortlist(missing)}, which have no errors of this set")
     groups: dict[tuple[object, ...], list[Run]] = defaultdict(list)
-    tested = [(run, run.sets[name]) for run in runs if name in run.sets]
-    recorded: dict[tuple[str, ...], set[str | None]] = defaultdict(set)
-    for _, errors in tested:
-        recorded[errors.text] |= {errors.references} - {None}
-    for run, errors in tested:
-        known = recorded[errors.text]
-        references = errors.references or (next(iter(known)) if len(known) == 1 else errors.text)
-        groups[errors.ids, errors.words, errors.speakers, references].append(run)
+    for run in runs:
+        if name in run.sets:
+            errors = run.sets[name]
+            groups[errors.ids, errors.words, errors.speakers, errors.references].append(run)
     kept = max(groups.values(), key=len)
     for group in groups.values():
         if group is not kept:
@@ -69,11 +63,7 @@ def _difference(left_out: SetErrors, kept: SetErrors, unit: Unit) -> str:
         parts = (("also has", extra), ("lacks", missing))
         return f"it has different utterances ({'; '.join(f'{verb} {shortlist(ids)}' for verb, ids in parts if ids)})"
     if (left_out.words, left_out.speakers) == (kept.words, kept.speakers):
-        options, others = (
-            shortlist(option for option in one.text if option not in other.text) or "no other options"
-            for one, other in ((left_out, kept), (kept, left_out))
-        )
-        return f"it has other reference texts (data.text: {options}, in the runs that are compared: {others})"
+        return "it was scored against other reference texts, as those of another data.text are"
     what = f"number of {unit}s" if left_out.words != kept.words else "speaker"
     ours, theirs = (zip(errors.words, errors.speakers, strict=True) for errors in (left_out, kept))
     ids = (id for id, one, other in zip(kept.ids, ours, theirs, strict=True) if one != other)

@@ -1,28 +1,27 @@
-"""What a comparison needs to know of a finished run."""
+"""What a comparison needs to know of its runs, whatever toolkit they come from.
+
+A reader of another toolkit's files returns ``Inputs``, as ``run_folders.read_runs`` does for this one. A ``Run`` needs
+a folder, a system, a seed, and errors per utterance; all else is optional: what it would show is left out, or a dash.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from asr.evaluation.wer import Unit
-
-MAX_SETS = 100  # test sets, each with plots and tables of its own
 
 
 @dataclass(frozen=True)
 class SetErrors:
-    """Word errors of a run on one test set; the first four fields have one entry per utterance, ordered by id.
+    """Errors of a run on one test set; the first four fields have one entry per utterance, ordered by id.
 
     Attributes:
-        ids: utterance ids.
         speakers: None for an unknown speaker.
-        words: number of words in the reference.
+        words: number of words in the reference; at least one in the set.
         errors: substitutions, deletions and insertions together.
-        references: digest of the reference texts; None: the run, an older one, has not recorded it.
-        text: options that the references were normalized with, as ``key=value``.
+        references: digest of the reference texts, which tells whether runs were scored against the same ones.
     """
 
     ids: tuple[str, ...]
@@ -30,7 +29,6 @@ class SetErrors:
     words: tuple[int, ...]
     errors: tuple[int, ...]
     references: str | None = None
-    text: tuple[str, ...] = ()
 
     @property
     def wer(self) -> float:
@@ -45,7 +43,6 @@ class Curve:
     Attributes:
         updates: updates done.
         seconds: training time so far; empty if the run did not log it.
-        values: of the metric.
     """
 
     updates: tuple[int, ...]
@@ -58,20 +55,19 @@ class Cost:
     """Time and memory of a run; None if the run did not measure it.
 
     Attributes:
-        num_updates: updates done.
-        num_parameters: of the recognizer.
+        num_updates: the budget of training.
         seconds: wall time of training, before and after interruptions.
         cpu_seconds: CPU time of training; unknown if the run was interrupted.
-        seconds_per_update: mean wall time of an update.
-        optimizer_step_seconds: mean time of a step of the optimizer, of all steps.
-        optimizer_step_sd: their standard deviation.
+        seconds_per_update: mean wall time.
+        optimizer_step_seconds: mean time of a step of the optimizer.
+        optimizer_step_sd: standard deviation of these times.
         optimizer_share: the optimizer step's share of an update, 0 to 1.
         optimizer_state_bytes: of all tensors in the optimizer state.
         peak_memory_mb: largest resident memory, or on a GPU the largest allocation.
     """
 
-    num_updates: int
-    num_parameters: int
+    num_updates: int | None = None
+    num_parameters: int | None = None
     seconds: float | None = None
     cpu_seconds: float | None = None
     seconds_per_update: float | None = None
@@ -87,15 +83,13 @@ class Run:
     """One training run with one seed.
 
     Attributes:
-        folder: of the run.
+        folder: names the run in messages.
         system: name of what is compared, for example ``optimizer=eve``; runs that differ only in their seed share it.
-        seed: of the run.
-        lr: learning rate of the optimizer; None if it has none.
         sets: errors by name of the test set.
-        curves: by name of the metric, for example ``train/loss``, ``val/wer``; error rates count in ``unit``.
-        cost: of training.
+        lr: learning rate; None if there is none.
+        curves: by name of the metric, such as ``train/loss`` and ``val/wer``, whose error rates count in ``unit``.
         study: number of the tuning study that chose its settings; None if none has.
-        target_wer: on the development sets, a fraction, that its sweep was to reach; None if it named none.
+        target_wer: on the development sets, a fraction, that its sweep was to reach.
         wers_by_weights: WER by test set, by what was decoded, such as ``best`` and ``last``; empty if only one was.
         unit: what its error rates count; each counts as a word.
     """
@@ -103,32 +97,28 @@ class Run:
     folder: Path
     system: str
     seed: int
-    lr: float | None
     sets: Mapping[str, SetErrors]
-    curves: Mapping[str, Curve]
-    cost: Cost
-    study: float | None = None
+    lr: float | None = None
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    cost: Cost = field(default_factory=Cost)
+    study: int | None = None
     target_wer: float | None = None
     wers_by_weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     unit: Unit = "word"
 
 
 @dataclass(frozen=True)
-class StartedRun:
-    """What a run's folder says of its start."""
+class Inputs:
+    """What a reader has found.
 
-    folder: Path
-    typed: list[str]
-    config: dict[str, Any]
-    seed: int
-    unit: Unit
+    Attributes:
+        runs: that can be compared; all are scored in one unit.
+        problems: messages on what cannot be compared.
+        notes: that must be shown with the results, for example "synthetic speech".
+        failed: system and seed of runs that failed by themselves.
+    """
 
-
-@dataclass(frozen=True)
-class FinishedRun(StartedRun):
-    """The contents of the folder of a finished run."""
-
-    summary: dict[str, Any]
-    sets: dict[str, SetErrors]
-    curves: dict[str, Curve]
-    problems: list[str]
+    runs: Sequence[Run]
+    problems: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    failed: Sequence[tuple[str, int]] = ()

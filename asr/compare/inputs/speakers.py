@@ -1,15 +1,13 @@
-"""Who speaks in which utterance, where the runs' own data do not say it."""
+"""Speakers of utterances, if the runs' own data do not name them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from asr.compare.inputs.runs import Run, SetErrors
-from asr.evaluation.metrics_csv import bounded_lines
-from asr.safe_io import check_regular_file
+from asr.compare.inputs.runs import Run
 
 SpeakerOf = Callable[[str], str]
 
@@ -24,23 +22,13 @@ def read_speakers(path: Path) -> SpeakerOf:
         ValueError: the file is not such a table, or the function is given another utterance.
     """
     table: dict[str, str] = {}
-    try:
-        check_regular_file(path)
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(bounded_lines(file), start=1):
-                if not line.strip():
-                    continue
-                fields = line.strip().split("\t") if "\t" in line.strip() else line.rsplit(maxsplit=1)
-                fields = [field.strip() for field in fields]
-                if len(fields) != 2 or not all(fields) or fields[0] in table:
-                    raise ValueError(
-                        f"line {number}: expected a new id, a space or a tab, and a speaker, given {line!r}"
-                    )
-                table[fields[0]] = fields[1]
-    except UnicodeDecodeError:
-        raise ValueError(f"speakers: {path} is not text in UTF-8") from None
-    except ValueError as error:
-        raise ValueError(f"speakers: {path}, {error}") from None
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
+        if text := line.strip():
+            fields = [field.strip() for field in (text.split("\t") if "\t" in text else text.rsplit(maxsplit=1))]
+            if len(fields) != 2 or fields[0] in table:
+                expected = "a new id, a space or a tab, and a speaker"
+                raise ValueError(f"speakers: {path}, line {number}: expected {expected}, given {text!r}")
+            table[fields[0]] = fields[1]
 
     def speaker_of(utterance: str) -> str:
         if utterance not in table:
@@ -61,7 +49,7 @@ def speakers_by_pattern(pattern: str) -> SpeakerOf:
     """
     try:
         compiled = re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
+    except re.error as error:
         raise ValueError(f"speaker_pattern={pattern!r} is no regular expression: {error}") from None
 
     def speaker_of(utterance: str) -> str:
@@ -80,13 +68,12 @@ def with_speakers(runs: Sequence[Run], speaker_of: SpeakerOf) -> list[Run]:
     Raises:
         ValueError: an utterance has none.
     """
-    speakers = {
-        id: speaker_of(id) for id in sorted({id for run in runs for one in run.sets.values() for id in one.ids})
-    }
-
-    def changed(sets: Mapping[str, SetErrors]) -> dict[str, SetErrors]:
-        return {
-            name: replace(errors, speakers=tuple(speakers[id] for id in errors.ids)) for name, errors in sets.items()
-        }
-
-    return [replace(run, sets=changed(run.sets)) for run in runs]
+    return [
+        replace(
+            run,
+            sets={
+                name: replace(errors, speakers=tuple(map(speaker_of, errors.ids))) for name, errors in run.sets.items()
+            },
+        )
+        for run in runs
+    ]

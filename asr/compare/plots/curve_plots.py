@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from asr.compare.inputs.runs import Run
 from asr.compare.plots import drawing
 from asr.compare.plots.line_styles import LineStyle
-from asr.compare.speed import Axis
+from asr.compare.result import Axis
 from asr.compare.statistics.curves import DEV_WER, SMOOTHED_SHARE, SeedCurves, seed_curves
 from asr.evaluation.formatting import number, shortlist, time_unit
 

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from asr.compare.plots.curve_plots import curve_plots, plot_curves
-from asr.compare.plots.difference_plot import plot_differences
 from asr.compare.plots.drawing import Plot
-from asr.compare.plots.forest_plot import plot_wers
-from asr.compare.plots.learning_rates import plot_learning_rates
+from asr.compare.plots.interval_plots import plot_differences, plot_wers
+from asr.compare.plots.learning_rates import plot_learning_rates, plot_trials
 from asr.compare.plots.line_styles import LineStyle, line_styles
-from asr.compare.plots.trials_plot import plot_trials
 from asr.compare.result import Comparison
 
 

@@ -1,10 +1,11 @@
-"""A plot of the WER against the learning rate, for systems that differ only in it."""
+"""Plots of the WER against the learning rate: of systems that differ only in it, and of a tuning sweep's trials."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,15 +13,39 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from asr.compare.inputs.runs import Run
+from asr.compare.inputs.tuning import Tuning
 from asr.compare.plots import drawing
 from asr.compare.plots.line_styles import PAPER, LineStyle
 from asr.compare.result import Row, SetComparison
 from asr.evaluation.formatting import number, percent, shortened
 
-CAPTION = (
+Point = tuple[float, float]  # learning rate and WER
+FAMILIES = (
     "Line: mean over the seeds. Small markers: the seeds. Large open marker: the lowest mean on this test set. With "
     "more rates a system has more chances, so choose rates on dev."
 )
+TRIALS = (
+    "Small markers: trials, which differ in other settings too. Large open marker: the chosen one; “edge” where its "
+    "rate was the smallest or the largest that was tried, so that a better one may lie beyond."
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """WERs at several learning rates.
+
+    Attributes:
+        points: by rate.
+        seeds: that ``points`` are means of; empty if each is a single run.
+        chosen: the best of the points.
+        at_edge: whether a better rate may lie beyond those that were tried.
+    """
+
+    style: LineStyle
+    points: Sequence[Point]
+    seeds: Sequence[Point]
+    chosen: Point
+    at_edge: bool = False
 
 
 def family_of(system: str) -> str:
@@ -37,7 +62,7 @@ def families(rows: Sequence[Row], runs: Mapping[str, Sequence[Run]]) -> dict[str
     for row in rows:
         rates = {run.lr for run in runs[row.system]}
         rate = rates.pop() if len(rates) == 1 else None
-        if rate is not None and math.isfinite(rate) and rate > 0:
+        if rate is not None and rate > 0:
             found[family_of(row.system)].append((rate, row))
     return {
         family: sorted(members, key=lambda member: member[0])
@@ -50,55 +75,75 @@ def plot_learning_rates(
     found: SetComparison, runs: Mapping[str, Sequence[Run]], styles: Mapping[str, LineStyle]
 ) -> drawing.Plot | None:
     """Draw a line per family with its best rate marked; None if no family has several rates."""
-    lines = families(found.rows, runs)
+    lines = {}
+    for family, members in families(found.rows, runs).items():
+        rate, best = min(members, key=lambda member: member[1].wer_mean)
+        means = [(rate, row.wer_mean) for rate, row in members]
+        seeds = [(rate, wer) for rate, row in members for wer in row.wers]
+        lines[family] = [Line(styles[best.system], means, seeds, (rate, best.wer_mean))]
+    title = f"{found.rate_name} on {shortened(found.name, 24)} against learning rate"
+    shown = []
+    for family, (line,) in lines.items():
+        wers = ", ".join(f"{number(rate)}: {percent(wer)} %" for rate, wer in line.points)
+        shown.append(f"{family} {wers} (best {number(line.chosen[0])})")
+    alt = f"{title}. {'; '.join(shown)}."
+    return _plot(f"lr_{found.name}", title, lines, f"{found.rate_name} (%)", FAMILIES, alt)
+
+
+def plot_trials(tunings: Sequence[Tuning], styles: Mapping[str, LineStyle], rate_name: str) -> drawing.Plot | None:
+    """Draw the trials of every system that is compared; None if there are none."""
+    lines: dict[str, list[Line]] = defaultdict(list)
+    for tuning in tunings:
+        trials = sorted(trial for trial in tuning.trials if math.isfinite(trial[1]))
+        if tuning.system in styles and trials:
+            chosen = tuning.chosen, min(wer for _, wer in trials)
+            lines[tuning.system].append(Line(styles[tuning.system], trials, (), chosen, tuning.at_edge))
+    title = f"Tuning: {rate_name} on dev against learning rate"
+    shown = []
+    for system, studies in lines.items():
+        chosen_ones = (
+            f"{number(one.chosen[0])} with {percent(one.chosen[1])} %{' at the edge' if one.at_edge else ''}"
+            for one in studies
+        )
+        shown.append(f"{system}: {', '.join(chosen_ones)}")
+    alt = f"{title}. Chosen: {'; '.join(shown)}."
+    return _plot("tuning", title, lines, f"{rate_name} on dev (%)", TRIALS, alt)
+
+
+def _plot(
+    name: str, title: str, lines: Mapping[str, Sequence[Line]], y_label: str, caption: str, alt: str
+) -> drawing.Plot | None:
     if not lines:
         return None
-    title = f"{found.rate_name} on {shortened(found.name, 24)} against learning rate"
-    name, names = f"lr_{found.name}", list(lines)
+    every = [line for own in lines.values() for line in own]
+    wers = [100 * wer for line in every for _, wer in (*line.points, *line.seeds)]
+    rates = [rate for line in every for rate, _ in line.points]
 
     def fill(figure: Figure) -> None:
         axes = drawing.single_axes(figure, title)
         axes.set_xscale("log")
-        handles = [_add(axes, members, styles[_best(members)[1].system]) for members in lines.values()]
-        _label(axes, [member for members in lines.values() for member in members], found.rate_name)
-        drawing.add_legend(figure, handles, names)
+        handles = [[_add(axes, line) for line in own][-1] for own in lines.values()]
+        if drawing.is_wide(wers):
+            axes.set_yscale("log")
+            drawing.log_axis(axes.yaxis, min(wers), max(wers))
+        drawing.log_axis(axes.xaxis, min(rates), max(rates))
+        axes.set_xlabel("learning rate")
+        axes.set_ylabel(y_label)
+        drawing.add_legend(figure, handles, list(lines))
 
-    png, svg = drawing.draw(name, drawing.height_with_legend(names), fill)
-    return drawing.Plot(name, CAPTION, _alt(title, lines), png, svg)
+    return drawing.Plot(name, caption, alt, *drawing.draw(name, drawing.height_with_legend(list(lines)), fill))
 
 
-def _add(axes: Axes, members: Sequence[tuple[float, Row]], style: LineStyle) -> Line2D:
-    for rate, row in members:
-        seeds = [100 * wer for wer in row.wers]
-        axes.plot([rate] * len(seeds), seeds, style.marker, color=style.color.light, markersize=3.5, alpha=0.55)
-    means = [100 * row.wer_mean for _, row in members]
-    (line,) = axes.plot(
-        [rate for rate, _ in members], means, **drawing.line_options(style, marker=style.marker, markersize=6)
-    )
-    rate, row = _best(members)
+def _add(axes: Axes, line: Line) -> Line2D:
+    style, (rate, best) = line.style, line.chosen
+    # trials, of which each is a single run, are many
+    look = {"markersize": 6} if line.seeds else {"markersize": 4, "linewidth": 0.6, "alpha": 0.7}
+    for at, wer in line.seeds:
+        axes.plot([at], [100 * wer], style.marker, color=style.color.light, markersize=3.5, alpha=0.55)
+    xs, ys = [rate for rate, _ in line.points], [100 * wer for _, wer in line.points]
+    (drawn,) = axes.plot(xs, ys, **drawing.line_options(style, marker=style.marker, **look))
     ring: dict[str, Any] = {"markeredgecolor": style.color.light, "markeredgewidth": 2}
-    axes.plot([rate], [100 * row.wer_mean], style.marker, markersize=10, markerfacecolor=PAPER.light, **ring)
-    return line
-
-
-def _label(axes: Axes, members: Sequence[tuple[float, Row]], rate_name: str) -> None:
-    wers = [100 * wer for _, row in members for wer in row.wers]
-    rates = [rate for rate, _ in members]
-    if drawing.is_wide(wers):
-        axes.set_yscale("log")
-        drawing.log_axis(axes.yaxis, min(wers), max(wers))
-    drawing.log_axis(axes.xaxis, min(rates), max(rates))
-    axes.set_xlabel("learning rate")
-    axes.set_ylabel(f"{rate_name} (%)")
-
-
-def _best(members: Sequence[tuple[float, Row]]) -> tuple[float, Row]:
-    return min(members, key=lambda member: member[1].wer_mean)
-
-
-def _alt(title: str, lines: Mapping[str, Sequence[tuple[float, Row]]]) -> str:
-    parts = []
-    for family, members in lines.items():
-        shown = ", ".join(f"{number(rate)}: {percent(row.wer_mean)} %" for rate, row in members)
-        parts.append(f"{family} {shown} (best {number(_best(members)[0])})")
-    return f"{title}. {'; '.join(parts)}."
+    axes.plot([rate], [100 * best], style.marker, markersize=10, markerfacecolor=PAPER.light, **ring)
+    if line.at_edge:
+        axes.annotate("edge", (rate, 100 * best), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8)
+    return drawn

@@ -12,49 +12,35 @@ from asr.compare.plots.draw_plots import draw_plots
 from asr.compare.report.html import report_page
 from asr.compare.result import Comparison
 from asr.evaluation.report import check_set_name
-from asr.safe_io import refuse_existing, write_new
 
 REPORT = "report.html"
 PLOTS = "plots"
 
 
 def write_report_files(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write ``report.html`` and, below ``plots``, its plots as PNG and SVG.
-
-    Each file appears complete or not at all; if the report exists, all plots exist.
-
-    Args:
-        comparison: the result.
-        folder: created if needed.
-
-    Returns:
-        The files, the report first.
+    """Write ``report.html`` and, below ``plots``, its plots as PNG and SVG; return the files, the report first.
 
     Raises:
-        FileExistsError: one of the files exists; then nothing is written.
         ValueError: the name of a test set cannot be part of a file name.
     """
     for found in comparison.sets:
         check_set_name(found.name)
     plots = draw_plots(comparison)
-    files: dict[Path, str | bytes] = {folder / REPORT: report_page(comparison, plots)}
-    for plot in plots.all:
-        files |= {folder / PLOTS / f"{plot.name}.png": plot.png, folder / PLOTS / f"{plot.name}.svg": plot.svg}
-    for path in files:
-        refuse_existing(path)
     (folder / PLOTS).mkdir(parents=True, exist_ok=True)
-    for path in reversed(files):  # the report last
-        write_new(path, files[path])
-    return list(files)
+    report, files = folder / REPORT, []
+    for plot in plots.all:
+        png, svg = (folder / PLOTS / f"{plot.name}.{ending}" for ending in ("png", "svg"))
+        png.write_bytes(plot.png)
+        svg.write_text(plot.svg, encoding="utf-8")
+        files += [png, svg]
+    report.write_text(report_page(comparison, plots), encoding="utf-8")
+    return [report, *files]
 
 
 def write_json(comparison: Comparison, folder: Path) -> Path:
     """Write ``comparison.json``, the result without curves and errors per utterance; return its path.
 
-    Rates are fractions, those of characters too are called ``wer`` (see ``unit``); unknown values are null.
-
-    Raises:
-        FileExistsError: the file exists.
+    Unknown values are null.
     """
     path = folder / "comparison.json"
     runs = [
@@ -81,7 +67,8 @@ def write_json(comparison: Comparison, folder: Path) -> Path:
         "problems": comparison.problems,
         "notes": comparison.notes,
     }
-    write_new(path, json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

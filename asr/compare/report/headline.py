@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Collection, Sequence
+from typing import TypeVar
 
-from asr.compare.report.other_pairs import other_pairs_sentence
-from asr.compare.result import Power, Row, SetComparison, Verdict
-from asr.evaluation.formatting import detectable, interval, p_equation, percent, points, points_interval, shortlist
+from asr.compare.result import Difference, Power, Row, SeedContrast, SetComparison, Verdict
+from asr.evaluation.formatting import (
+    count,
+    detectable,
+    interval,
+    p_equation,
+    percent,
+    points,
+    points_interval,
+    shortlist,
+)
 
+Pair = TypeVar("Pair", Difference, SeedContrast)
 UNKNOWN_SPEAKERS = (
-    "Speakers are unknown: verdicts and intervals take utterances for independent, and are too sure if a voice has "
-    "several of them; name the speakers with speakers=FILE or speaker_pattern=REGEX."
+    "Speakers are unknown: verdicts and intervals assume that utterances are independent, and are too sure if one "
+    "speaker has several of them; name the speakers with speakers=FILE or speaker_pattern=REGEX."
 )
 FEW_SPEAKERS = 5  # below, t has less than four degrees of freedom, and its quantiles are far above the normal ones
 
@@ -22,7 +33,7 @@ def best_of(found: SetComparison) -> Row:
 
 
 def chosen_best(found: SetComparison) -> str:
-    """Return for what the interval of the best system is corrected; nothing for a system that was not chosen."""
+    """Return what the interval of the best system is corrected for; empty if there was no choice."""
     return f"corrected for being chosen as the lowest of {found.num_candidates}" if found.num_candidates > 1 else ""
 
 
@@ -52,27 +63,27 @@ def _failures(found: SetComparison) -> list[str]:
     if not some:
         return []
     return [
-        f"Not every run has learned, to a {found.rate_name} below 100 %: {shortlist(some)}; error rates and verdicts "
-        "are those of the runs that have, where any has."
+        f"Not every run has learned, which takes a {found.rate_name} below 100 %: {shortlist(some)}. Error rates and "
+        "verdicts use only the runs that have; if no run of a system has, they use all of its runs."
     ]
 
 
 def _units(found: SetComparison) -> list[str]:
-    """Return a sentence on speakers who are unknown, alone, few, or of whom few have most of the words."""
+    """Return a sentence if speakers are unknown or few, or if few of them have most of the words."""
     if found.num_speakers is None:
         return [UNKNOWN_SPEAKERS]
     if found.num_speakers == 1:
-        return ["There is a single speaker: verdicts and intervals hold for this voice alone."]
-    tell = f"tell as much as {found.effective_units:.1f} of one size would"
+        return ["There is a single speaker: verdicts and intervals hold for this voice only."]
+    tell = f"as informative as {found.effective_units:.1f} speakers of equal size"
     if found.num_speakers > 2 and found.effective_units <= found.num_speakers / 2:
         return [
-            f"Few of the {found.num_speakers} speakers have most of the {found.unit}s: together they {tell}, and the "
-            "intervals are as wide as that asks for."
+            f"Few of the {found.num_speakers} speakers have most of the {found.unit}s: together they are {tell}, which "
+            "makes the intervals wide."
         ]
     if found.effective_units < FEW_SPEAKERS:
         return [
-            f"There are only {found.num_speakers} speakers, who {tell}: intervals are wide, and nothing is known of "
-            "voices that are unlike these."
+            f"There are only {found.num_speakers} speakers, who are {tell}: intervals are wide, and say nothing about "
+            "other kinds of voices."
         ]
     return []
 
@@ -89,7 +100,7 @@ def _claim(found: SetComparison, best: Row) -> str:
 
 
 def _against_best(found: SetComparison, best: Row) -> list[str]:
-    """Return what is known of the best and each other system, by verdict."""
+    """Return how the best system compares with each other one, by verdict."""
     templates: dict[Verdict | None, str] = {
         "better": "On the seeds that both have, it is worse than {}.",
         "worse": "It is better than {}.",
@@ -141,12 +152,41 @@ def _power(found: SetComparison, best: Row) -> list[str]:
         needed = found.power.seeds_needed
         seeds = "More than 100 seeds, or a larger test set," if needed is None else f"About {needed} seeds each"
         sentences.append(
-            f"{seeds} would tell {best.system} from {found.power.nearest}, if the difference is as large as it looks."
+            f"{seeds} would be needed to distinguish {best.system} from {found.power.nearest}, if the true difference "
+            "is as large as the measured one."
         )
     return sentences
 
 
 def what_is_found(power: Power) -> str:
     """Return a sentence on the difference that most comparisons would find, with its range."""
-    ends = f"{detectable(power.low)} to {detectable(power.high)}, as far as the spread over seeds is known"
+    ends = f"{detectable(power.low)} to {detectable(power.high)}, because the spread over seeds is only estimated"
     return f"80 of 100 such comparisons would find a true difference of {detectable(power.detectable)} points ({ends})."
+
+
+def other_pairs(pairs: Sequence[Pair], shown: Collection[str | None]) -> tuple[list[Pair], list[Pair]]:
+    """Return the pairs that differ significantly, and those that do not.
+
+    Args:
+        pairs: the better system first.
+        shown: systems whose pairs are left out, because each other one is compared with them elsewhere.
+    """
+    tested = [one for one in pairs if one.p_adjusted is not None and not {one.system, one.other} & {*shown}]
+    significant = [one for one in tested if one.verdict == "better"]
+    return significant, [one for one in tested if one not in significant]
+
+
+def other_pairs_sentence(pairs: Sequence[Pair], shown: Collection[str | None], *, has_table: bool) -> list[str]:
+    """Return a sentence that counts the pairs that differ significantly, and names them if no table does.
+
+    Verdicts are corrected for these pairs too, so that a reader must know of them.
+    """
+    significant, others = other_pairs(pairs, shown)
+    if not significant and not others:
+        return []
+    among = f"Of the {count(len(significant) + len(others), 'other pair')}"
+    if not significant:
+        return [f"{among}, none differs significantly."]
+    named = shortlist(f"{one.system} is better than {one.other}" for one in significant)
+    verb = "differs" if len(significant) == 1 else "differ"
+    return [f"{among}, {len(significant)} {verb} significantly: {'see their table' if has_table else named}."]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from asr.compare.report.headline import best_of, chosen_best, headline, what_is_found
-from asr.compare.report.other_pairs import other_pairs
+from asr.compare.report.headline import best_of, chosen_best, headline, other_pairs, what_is_found
 from asr.compare.result import Comparison, Difference, Reliability, Row, SetComparison, Verdict
 from asr.evaluation.formatting import (
     UNKNOWN,
@@ -17,6 +18,7 @@ from asr.evaluation.formatting import (
     percent,
     points,
     points_interval,
+    shortlist,
 )
 
 TONES: Mapping[Verdict, str] = {"better": "good", "worse": "bad"}
@@ -27,7 +29,6 @@ class Column:
     """A column of a table.
 
     Attributes:
-        name: its header.
         is_text: whether its cells are words, aligned to the left.
         in_terminal: False for columns that do not fit into 80 characters and that other tables repeat, or few need.
     """
@@ -42,7 +43,6 @@ class Cell:
     """One field of a table.
 
     Attributes:
-        text: its main text.
         detail: further text, smaller on a page.
         tone: of a verdict: good, bad or even; empty for other fields.
     """
@@ -57,7 +57,6 @@ class Table:
     """A table whose first column names its rows.
 
     Attributes:
-        title: of the table.
         columns: of the table.
         rows: of cells, one per column.
         notes: sentences below the table.
@@ -74,18 +73,15 @@ class SetSection:
     """What a report says of one test set.
 
     Attributes:
-        name: of the set.
         size: in words.
         headline: sentences, the most important one first.
-        wers: table of mean WERs.
-        differences: tables of runs that have not learned, and of differences between systems.
+        tables: WERs, runs that have not learned, differences between systems, and WERs with other weights.
     """
 
     name: str
     size: str
     headline: Sequence[str]
-    wers: Table
-    differences: Sequence[Table]
+    tables: Sequence[Table]
 
 
 SYSTEM = Column("system", is_text=True)
@@ -96,10 +92,20 @@ def set_sections(comparison: Comparison) -> list[SetSection]:
     sections = []
     for found in comparison.sets:
         speakers = "unknown speakers" if found.num_speakers is None else count(found.num_speakers, "speaker")
-        size = f"{count(found.num_utterances, 'utterance')}, {speakers}"
-        failures = [table for table in [reliability_table(found)] if table is not None]
-        tables = wer_table(found, comparison.level), [*failures, *difference_tables(found, comparison.level)]
-        sections.append(SetSection(found.name, size, headline(found, comparison.level), *tables))
+        tables = [
+            wer_table(found, comparison.level),
+            reliability_table(found),
+            *difference_tables(found, comparison.level),
+            weights_table(comparison, found),
+        ]
+        sections.append(
+            SetSection(
+                found.name,
+                f"{count(found.num_utterances, 'utterance')}, {speakers}",
+                headline(found, comparison.level),
+                [table for table in tables if table is not None],
+            )
+        )
     return sections
 
 
@@ -127,7 +133,7 @@ def wer_table(found: SetComparison, level: float) -> Table:
     ]
     columns = [SYSTEM, Column(f"{found.rate_name} %"), *columns, Column(f"{100 * level:g} % interval"), Column("seeds")]
     chosen = chosen_best(found)
-    notes = [f"Each interval for itself; that of {best} is {chosen}."] if chosen else []
+    notes = [f"Each interval holds by itself; that of {best} is {chosen}."] if chosen else []
     return Table(f"{found.unit.capitalize()} error rates", columns, rows, notes)
 
 
@@ -152,8 +158,8 @@ def reliability_table(found: SetComparison) -> Table | None:
     rate = found.rate_name
     columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", f"{rate} % of those", f"{rate} % of all"))]
     notes = [
-        f"Learned: a {rate} below 100 %; a run that failed has not learned. p: Fisher's exact test against the "
-        "system of which most runs learned, corrected for all pairs."
+        f"Learned: a {rate} below 100 %; a run that failed has not learned. p: Fisher's exact test against the most "
+        "reliable system, corrected for all pairs."
     ]
     return Table("Runs that learned", columns, rows, notes)
 
@@ -170,7 +176,7 @@ def _verdict(found: SetComparison, difference: Difference | None, own: str) -> C
 
 
 def difference_tables(found: SetComparison, level: float) -> list[Table]:
-    """Return differences from the best and, unless it is the same system, the baseline; and others that are sure."""
+    """Return differences from the best and, unless it is the same system, the baseline; and other significant ones."""
     best = best_of(found).system
     role = "best and baseline" if best == found.baseline else "best"
     to_best = {row.system: row.to_best for row in found.rows}
@@ -178,10 +184,10 @@ def difference_tables(found: SetComparison, level: float) -> list[Table]:
     if found.baseline not in (None, best):
         to_baseline = {row.system: row.to_baseline for row in found.rows}
         tables.append(_differences(f"Difference from {found.baseline} (baseline)", found, level, to_baseline))
-    apart, alike = other_pairs(found.pairs, {best, found.baseline})
-    between = {f"{one.system} minus {one.other}": one for one in apart}
-    note = f"Pairs without the best and the baseline; {len(alike)} more cannot be distinguished."
-    tables.append(_differences("Other pairs that are told apart", found, level, between, note))
+    significant, others = other_pairs(found.pairs, {best, found.baseline})
+    between = {f"{one.system} minus {one.other}": one for one in significant}
+    note = f"Pairs without the best and the baseline; {len(others)} more cannot be distinguished."
+    tables.append(_differences("Other pairs that differ significantly", found, level, between, note))
     return [table for table in tables if table.rows]
 
 
@@ -207,6 +213,51 @@ def _differences(
             rows.append([Cell(system), *cells])
     notes = [note] if note else [what_is_found(found.power)] if found.power else []
     return Table(title, [SYSTEM, *columns], rows, notes)
+
+
+def weights_table(comparison: Comparison, found: SetComparison) -> Table | None:
+    """Return the WERs with other weights than those of the result; None if there is only one kind of weights."""
+    wers = _wers_by_weights(comparison, found)
+    if len(wers) < 2:
+        return None
+    rows = [[Cell(row.system), *(_mean_cell(wers[kind].get(row.system)) for kind in wers)] for row in found.rows]
+    columns = [SYSTEM, *(Column(f"{kind} {found.rate_name} %") for kind in wers)]
+    note = (
+        "Means over seeds ± sd. Best: the checkpoint that was best on dev. Last: the newest. Average: the mean of the "
+        "weights over about the last third of training."
+    )
+    return Table("With other weights", columns, rows, [note, *_order(found, wers)])
+
+
+def _wers_by_weights(comparison: Comparison, found: SetComparison) -> dict[str, dict[str, list[float]]]:
+    """Return the WERs of the seeds, by kind of weights and system, if all runs of the system have them."""
+    wers: dict[str, dict[str, list[float]]] = defaultdict(dict)
+    for row in found.rows:
+        runs = [run.wers_by_weights for run in comparison.runs_of(row.system) if run.seed in row.seeds]
+        for kind in runs[0]:
+            if all(found.name in run.get(kind, {}) for run in runs):
+                wers[kind][row.system] = [run[kind][found.name] for run in runs]
+    return wers
+
+
+def _mean_cell(wers: list[float] | None) -> Cell:
+    if wers is None:
+        return Cell(UNKNOWN)
+    return Cell(percent(statistics.mean(wers)), f"± {percent(statistics.stdev(wers))}" if len(wers) > 1 else "")
+
+
+def _order(found: SetComparison, wers: dict[str, dict[str, list[float]]]) -> list[str]:
+    """Return a sentence on whether the weights decide which system is better."""
+    systems = [row.system for row in found.rows if all(row.system in own for own in wers.values())]
+    if len(systems) < 2:
+        return []
+    orders = {kind: sorted(systems, key=lambda name: statistics.mean(own[name])) for kind, own in wers.items()}
+    first, *others = orders
+    changed = [kind for kind in others if orders[kind] != orders[first]]
+    if not changed:
+        return [f"The order of the systems by mean {found.rate_name} is the same with {', '.join(wers)}."]
+    listed = "; ".join(f"with {kind}: {shortlist(orders[kind])}" for kind in (first, *changed))
+    return [f"The order of the systems by mean {found.rate_name} depends on the weights: {listed}."]
 
 
 def run_table(comparison: Comparison) -> Table:
@@ -239,8 +290,9 @@ def explanations(level: float, rate_name: str) -> Mapping[str, str]:
         "that what is hard for both cancels out. Negative: the system is better.",
         "p (adjusted), verdict, interval of a difference": "Corrected for all pairs of systems that are tested on the "
         f"test set: at most {false_alarms} of 100 such test sets have any false verdict, or any interval that misses "
-        "the true difference. Two systems are told apart if 0 is outside their interval, or is its end, and only then.",
-        "Cannot distinguish": "This does not mean that two systems are equal: more seeds may tell them apart.",
+        "the true difference. A difference is significant if 0 is outside its interval, or is its end, and only then.",
+        "Cannot distinguish": "This does not mean that two systems are equal: with more seeds their difference may be "
+        "significant.",
         f"P(lower {rate_name})": f"Share of all pairs of seeds in which the system has the lower {rate_name}.",
         "80 of 100": "Larger differences are found more often, smaller ones less often; with more seeds all are. From "
         "the spread over seeds of all systems together, at the level of the first verdict.",

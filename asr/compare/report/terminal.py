@@ -9,15 +9,13 @@ import rich.table
 from rich.console import Group
 from rich.text import Text
 
-from asr.compare.report.costs import cost_table, overall
-from asr.compare.report.speed_tables import speed_tables
+from asr.compare.report.costs import cost_table, overall, speed_tables
 from asr.compare.report.tables import (
     Cell,
     Table,
     explanations,
     set_sections,
 )
-from asr.compare.report.weights_tables import weights_tables
 from asr.compare.result import Comparison
 from asr.console import printable
 
@@ -27,24 +25,23 @@ PLAIN = str.maketrans({"–": "-", "−": "-", "\N{NO-BREAK SPACE}": " ", "\N{NA
 
 def tables(comparison: Comparison) -> Iterator[Group | Text]:
     """Yield WERs and differences for each test set, speed, time and memory, what the terms mean, and the answer."""
-    weights = weights_tables(comparison)
-    for section in set_sections(comparison):
-        heading = Text(f"{section.name}: {section.size}", style="bold")
-        yield Group(heading, _rendered(section.wers))
-        yield from map(_rendered, section.differences)
-        yield from (_rendered(weights[name]) for name in [section.name] if name in weights)
+    sections = set_sections(comparison)
+    for section in sections:
+        first, *others = section.tables
+        yield Group(Text(f"{section.name}: {section.size}", style="bold"), _rendered(first))
+        yield from map(_rendered, others)
     yield from map(_rendered, [*speed_tables(comparison), cost_table(comparison)])
     yield Group(
         *(Text(f"{term}: {text}") for term, text in explanations(comparison.level, comparison.rate_name).items())
     )
-    answers = [(section.name, section.headline) for section in set_sections(comparison)]
+    answers = [(section.name, section.headline) for section in sections]
     for name, sentences in [*answers, ("speed, memory, tuning", overall(comparison))]:
         yield Group(Text(name, style="bold"), *(Text(sentence.translate(PLAIN)) for sentence in sentences))
 
 
 def _rendered(table: Table) -> Group:
     rendered = rich.table.Table(box=None, pad_edge=False)
-    # a name that is cut would no longer tell systems apart
+    # a name that is cut may be that of several systems
     rendered.add_column(table.columns[0].name, overflow="fold")
     shown = [place for place, column in enumerate(table.columns) if column.in_terminal][1:]
     for place in shown:

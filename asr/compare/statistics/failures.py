@@ -1,4 +1,4 @@
-"""Runs that never learned, or never finished: counted and tested apart from the error rates of those that did."""
+"""Runs that never learned, or never finished: counted and tested separately from the error rates of the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reliabilities(counts: Mapping[str, tuple[int, int]]) -> dict[str, Reliabilit
     """Compare each system's share of runs that learned with the highest share of any.
 
     The highest is known only after the runs. Corrected for the pairs with it alone, eight equal systems of which half
-    of 20 runs learn were told apart in 6 of 100 comparisons; so p-values are corrected for all pairs.
+    of 20 runs learn differed significantly in 6 of 100 comparisons; so p-values are corrected for all pairs.
 
     Args:
         counts: runs that learned, and all runs, by system.

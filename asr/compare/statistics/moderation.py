@@ -1,4 +1,4 @@
-"""Variances over seeds, estimated together: with three seeds each, a pair alone knows little about its own.
+"""Variances over seeds, estimated together: with three seeds, one pair tells little about its own.
 
 R simulations (batch), K systems, S seeds that all of them have.
 """
@@ -86,7 +86,7 @@ def pooled_variance(wers: Array) -> PooledVariance:
 def moderated(estimates: Sequence[Estimate], pooled: PooledVariance) -> list[Estimate]:
     """Return the estimates of differences with variances over seeds that are drawn up to their mean over all pairs.
 
-    A pair that varies much more than the mean keeps the paired t-test, as two systems alone do.
+    A pair that varies much more than the mean keeps the paired t-test, as two systems do without others.
 
     Args:
         estimates: of the differences of pairs of systems that ``pooled`` knows; each may have seeds beyond those.

@@ -38,8 +38,8 @@ class Simultaneous:
     """Verdicts and intervals of M differences that hold together; all (..., M).
 
     Attributes:
-        p_values: of each difference alone.
-        adjusted: p-values for the verdicts: two systems are told apart if it is at most α.
+        p_values: of each difference, uncorrected.
+        adjusted: p-values for the verdicts: a difference is significant if it is at most α.
         low: lower ends of the intervals.
         high: upper ends.
     """
@@ -55,12 +55,12 @@ def simultaneous(estimates: Sequence[Estimate], alpha: float) -> Simultaneous:
 
     Verdicts step down as Holm's do, but with k differences still open the level is α (1/M + 1/k) / 2 in place of α/k:
     half of α is kept for the intervals. These are at level α/2M, or α/M if no other difference is open; the interval of
-    two systems that are told apart ends at 0 if it would cross it, and that of others always contains 0.
+    a significant difference ends at 0 if it would cross it, and that of others always contains 0.
 
-    Proof: let m of the differences truly be 0. The first of these that is told apart leaves k ≥ m open, so that its
+    Proof: let m of the differences truly be 0. The first of these that is significant leaves k ≥ m open, so that its
     p-value is at most α (1/M + 1/m) / 2: the probability is at most α (m/M + 1) / 2. If none is, the other M - m
     intervals are at level α/2M and miss with at most α (1 - m/M) / 2, in sum α; for m = 0 all are at most at level
-    α/M. That a true difference is told apart in the wrong direction is not part of this proof, as in Holm's
+    α/M. That a true difference is significant in the wrong direction is not part of this proof, as in Holm's
     procedure; the half that is kept also covers differences that are nearly 0 (scripts/check_statistics).
 
     Args:
@@ -69,7 +69,7 @@ def simultaneous(estimates: Sequence[Estimate], alpha: float) -> Simultaneous:
 
     Reference:
         Brannath, Kluge and Scharpenberg 2024, arXiv:2402.13719: intervals that are compatible with Holm's procedure
-        (Strassburger and Bretz 2008, Statistics in Medicine 27, 4914-4927) end at 0 for whatever is told apart,
+        (Strassburger and Bretz 2008, Statistics in Medicine 27, 4914-4927) end at 0 for whatever is significant,
         however large it is, unless everything is; a part of α makes them informative. Differs: two-sided, a fixed half.
         With Holm's own verdicts and level α/M, the intervals of three systems of which one is far off all held in 92
         of 100 simulated tables.

@@ -79,7 +79,7 @@ def _chances(by_seed: tuple[tuple[float, ...], ...]) -> list[tuple[Array, Array]
             sums += np.array(ranks)[places]
         spreads = np.square(sums - sums[0].mean()).sum(-1)
         values, counts = np.unique(spreads, return_counts=True)
-        # the comparison itself is one more draw; beyond all others it is alone
+        # the comparison itself is one more draw; beyond all others it is the only one
         tail = np.append(1 + counts[::-1].cumsum()[::-1], 1) / (1 + draws)
         found.append((values, tail))
     return found

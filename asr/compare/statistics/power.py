@@ -1,4 +1,4 @@
-"""What a comparison can find: the true difference of two systems that most such comparisons would tell apart."""
+"""What a comparison can find: the true difference of two systems that is significant in most such comparisons."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Design:
         num_systems: K.
         num_seeds: S, of each.
         effective_units: E of the test set; see ``Estimate``.
-        alpha: level at which two systems are told apart.
+        alpha: level at which a difference is significant.
     """
 
     seed_variance: float
@@ -38,13 +38,13 @@ class Design:
     alpha: float
 
     def detectable(self, drawn_wers: int = DRAWN_WERS) -> float:
-        """Return the true difference that is told apart with a probability of 80 %; infinite if none is below 1.
+        """Return the true difference that is significant with a probability of 80 %; infinite if none is below 1.
 
-        Told apart is what exceeds the half width h of ``Estimate``, whose variances are estimates themselves, here of
-        simulated seeds and units. So the 80 % quantile of h + σ z, with z normal, is the difference asked for: for two
-        systems of which only the seeds vary it is that of Student's noncentral t. The sum of two quantiles of t (Bloom
-        1995, Evaluation Review 19, 547-556), which takes h for known, is found in 77 of 100 with 3 seeds, and in 66 at
-        the level of 28 pairs.
+        A difference is significant if it exceeds the half width h of ``Estimate``, whose variances are estimates, here
+        of simulated seeds and units. So the 80 % quantile of h + σ z, with z normal, is the difference asked for: for
+        two systems of which only the seeds vary it is that of Student's noncentral t. The sum of two quantiles of t
+        (Bloom 1995, Evaluation Review 19, 547-556), which takes h for known, is found in 77 of 100 with 3 seeds, and in
+        66 at the level of 28 pairs.
 
         Args:
             drawn_wers: number of random WERs that are simulated.

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from asr.compare.inputs.runs import Run
-from asr.compare.speed import (
+from asr.compare.result import (
     Axis,
     EqualTime,
     ProgressRow,
@@ -19,10 +19,9 @@ from asr.compare.speed import (
     TimeRow,
     TimesToTarget,
 )
-from asr.compare.statistics.curves import DEV_WER
-from asr.compare.statistics.dev_curves import DevCurve, dev_curve
+from asr.compare.statistics.curves import DEV_WER, DevCurve, dev_curve
 from asr.compare.statistics.failures import LEARNED
-from asr.compare.statistics.seed_differences import SeedDifferences
+from asr.compare.statistics.pairs import SeedDifferences
 
 LEAST_STEP = 1e-3  # of WERs, where none differ
 
@@ -51,7 +50,7 @@ def times_to_target(
         level: of intervals and verdicts.
         baseline: system that the others are compared with; None, or one without times: the fastest.
         unfinished: systems and seeds of runs that have failed.
-        only_with: the system whose pairs alone are tested; None: all pairs.
+        only_with: test only pairs with this system; None: all pairs.
 
     Reference:
         Royston and Parmar 2013, "Restricted mean survival time: an alternative to the hazard ratio for the design and
@@ -85,7 +84,7 @@ def times_to_target(
         )
         for name in ranked
     ]
-    return TimesToTarget(axis, budget, reference, rows, [_ratio(one) for one in differences.all_pairs()])
+    return TimesToTarget(axis, budget, reference, rows, [_ratio(one) for one in differences.pairs()])
 
 
 def equal_time(
@@ -102,7 +101,7 @@ def equal_time(
         level: of intervals and verdicts.
         seconds: of training; None: the time of the fastest run, rounded down to two digits in minutes.
         baseline: system that the others are compared with; None, or one without runs: the best.
-        only_with: the system whose pairs alone are tested; None: all pairs.
+        only_with: test only pairs with this system; None: all pairs.
 
     Returns:
         None if runs logged no times.
@@ -137,7 +136,7 @@ def equal_time(
         for name in ranked
     ]
     num_earlier = sum(bool(curve.times[-1] < seconds) for _, curve in by_time)
-    return EqualTime(seconds, num_earlier, reference, rows, differences.all_pairs())
+    return EqualTime(seconds, num_earlier, reference, rows, differences.pairs())
 
 
 def _curves(runs: Sequence[Run], axis: Axis) -> list[tuple[Run, DevCurve]] | None:
@@ -152,7 +151,7 @@ def _common_end(curves: Sequence[tuple[Run, DevCurve]], axis: Axis) -> float:
     ends = []
     for run, _ in curves:
         log = max((curve for curve in run.curves.values() if getattr(curve, axis)), key=lambda curve: curve.updates[-1])
-        ends.append((log.updates[-1] >= run.cost.num_updates, getattr(log, axis)[-1]))
+        ends.append((log.updates[-1] >= (run.cost.num_updates or 0), getattr(log, axis)[-1]))
     return float(min([end for is_whole, end in ends if is_whole] or [end for _, end in ends]))
 
 

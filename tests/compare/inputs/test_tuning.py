@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-
-import pytest
 
 from asr.cli.sweeps.search_space import Range
 from asr.cli.sweeps.tuning import Trial, TunedSystem
 from asr.compare.inputs.tuning import Tuning, read_tuning
+from asr.compare.plots.learning_rates import plot_trials
 from asr.compare.plots.line_styles import line_styles
-from asr.compare.plots.trials_plot import plot_trials
 from hydra_plugins.werdict_tuned_sweeper import report
 
 
@@ -34,23 +31,3 @@ def test_what_a_sweep_writes_is_read_and_drawn(tmp_path):
     assert "adamw: 0.02 with 30.00 %, 0.01 with 20.00 % at the edge" in plot.alt
     # of systems that are not compared nothing is drawn
     assert plot_trials(found, line_styles(["eve"], None), "WER") is None
-
-
-GOOD = {"trials": [{"settings": {"optimizer.lr": 0.1}, "wer": 0.5}], "chosen": {"optimizer.lr": 0.1}, "at_edge": False}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"adamw": GOOD},
-        [{"adamw": {**GOOD, "trials": []}}],
-        [{"adamw": {**GOOD, "chosen": {}}}],
-        [{"adamw": {**GOOD, "chosen": {"optimizer.lr": -1}}}],
-        [{"adamw": {**GOOD, "trials": [{"settings": {"optimizer.lr": "0"}, "wer": 0.5}]}}],
-        [{"adamw": {**GOOD, "trials": [{"settings": {}, "wer": None}]}}],
-    ],
-)
-def test_another_file_is_refused(tmp_path, content):
-    (tmp_path / "tuning.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="is not what a sweep that tunes writes"):
-        read_tuning(tmp_path)

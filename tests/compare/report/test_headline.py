@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from asr.compare.compare import compare
 from asr.compare.report.headline import best_of, headline
 from asr.evaluation.formatting import (
     detectable,
@@ -18,13 +17,13 @@ from asr.evaluation.formatting import (
     shortened,
 )
 from tests.compare.made_comparisons import made_comparison
-from tests.compare.made_runs import better, errors_of, run_of, sweep
+from tests.compare.made_runs import compare_runs, errors_of, run_of, sweep
 
 BAD = (9, 9, 9, 9, 9, 9)
 
 
 def said(runs, **options) -> list[str]:
-    (found,) = compare(runs, title="made", **options).sets
+    (found,) = compare_runs(runs, title="made", **options).sets
     return headline(found, 0.95)
 
 
@@ -59,9 +58,7 @@ def with_words(*words, speakers=("a", "b", "c", "c")):
 
 def test_a_long_speaker_who_decides_is_mentioned():
     _, _, sentence, _ = said(with_words(900, 20, 20, 20))
-    assert sentence.startswith(
-        "Few of the 3 speakers have most of the words: together they tell as much as 1.1 of one "
-    )
+    assert sentence.startswith("Few of the 3 speakers have most of the words: together they are as informative as 1.1 ")
     six = with_words(200, 200, 150, 100, 150, 100, speakers="abcdef")
     assert not any(sentence.startswith(("Few", "There are only")) for sentence in said(six))
 
@@ -69,7 +66,7 @@ def test_a_long_speaker_who_decides_is_mentioned():
 @pytest.mark.parametrize(("num", "is_said"), [(2, True), (3, True), (4, True), (5, False), (6, False)])
 def test_so_few_speakers_that_intervals_are_wide_are_mentioned_though_they_are_equal(num, is_said):
     sentences = said(with_words(*[100] * num, speakers="abcdef"[:num]))
-    expected = f"There are only {num} speakers, who tell as much as {num}.0 of one size would: "
+    expected = f"There are only {num} speakers, who are as informative as {num}.0 speakers of equal size: "
     assert any(sentence.startswith(expected) for sentence in sentences) == is_said
 
 
@@ -77,17 +74,6 @@ def test_so_few_speakers_that_intervals_are_wide_are_mentioned_though_they_are_e
 def test_speakers_who_are_unknown_or_alone_are_mentioned(speakers, what):
     _, _, sentence, _ = said(with_words(200, 200, 150, 100, speakers=speakers))
     assert what in sentence
-
-
-def test_a_best_that_is_the_baseline_says_so():
-    assert "The best system is the baseline." in said(sweep(), baseline="eve")
-
-
-def test_the_interval_of_the_best_says_what_it_is_corrected_for():
-    how = said(sweep())[1]
-    assert how == (
-        "The brackets show the 95 % interval, corrected for being chosen as the lowest of 3, over seeds and speakers."
-    )
 
 
 def test_the_omnibus_test_comes_before_the_pairs_and_says_what_it_is_of():
@@ -104,16 +90,16 @@ def test_the_omnibus_test_comes_before_the_pairs_and_says_what_it_is_of():
     assert not any(sentence.startswith("Over seeds") for sentence in headline(made_comparison(2).sets[0], 0.95))
 
 
-def test_the_first_screen_counts_other_pairs_that_are_told_apart():
+def test_the_first_screen_counts_other_pairs_that_differ_significantly():
     (found,) = made_comparison(8, 5).sets
     sentences = headline(found, 0.95)
     others = [one for one in found.pairs if not {one.system, one.other} & {found.rows[0].system, "adamw"}]
     told = [one for one in others if one.verdict == "better"]
-    assert f"Of the {len(others)} other pairs, {len(told)} are told apart: see their table." in sentences
+    assert f"Of the {len(others)} other pairs, {len(told)} differ significantly: see their table." in sentences
     equal = dataclasses.replace(
         found, pairs=[dataclasses.replace(one, verdict="cannot distinguish") for one in found.pairs]
     )
-    assert "Of the 15 other pairs, none is told apart." in headline(equal, 0.95)
+    assert "Of the 15 other pairs, none differs significantly." in headline(equal, 0.95)
     assert not any("other pair" in sentence for sentence in headline(made_comparison(3).sets[0], 0.95))
     assert not any("other pair" in one for one in headline(made_comparison(6, comparisons="baseline").sets[0], 0.95))
 
@@ -123,9 +109,9 @@ def test_seeds_that_would_settle_what_is_open_are_named():
     for needed, text in ((17, "About 17 seeds each"), (None, "More than 100 seeds, or a larger test set,")):
         power = dataclasses.replace(found.power, nearest="cain", seeds_needed=needed)
         last = headline(dataclasses.replace(found, power=power), 0.95)[-1]
-        assert last == f"{text} would tell eve lr=0.01 from cain, if the difference is as large as it looks."
+        assert last.startswith(f"{text} would be needed to distinguish eve lr=0.01 from cain")
     settled = dataclasses.replace(found, power=dataclasses.replace(found.power, nearest=None))
-    assert not any("would tell" in sentence for sentence in headline(settled, 0.95))
+    assert not any("would be needed" in sentence for sentence in headline(settled, 0.95))
 
 
 def test_with_one_seed_nothing_is_claimed():
@@ -136,28 +122,16 @@ def test_with_one_seed_nothing_is_claimed():
     assert not any("best" in sentence or "80 of 100" in sentence for sentence in rest)
 
 
-def test_one_system_has_nothing_beside_it():
-    first, *_, last = said([run_of("eve", seed) for seed in (1, 2)])
-    assert first.startswith("eve has this WER: 15.00 %")
-    assert last == "There is no other system to compare it with."
-
-
 def test_a_single_lucky_seed_is_not_the_best():
     runs = [*(run_of("adamw", seed, BAD) for seed in (1, 2)), run_of("eve", 1)]
-    (found,) = compare(runs, title="made").sets
+    (found,) = compare_runs(runs, title="made").sets
     assert found.rows[0].system == "eve"
     assert best_of(found).system == "adamw"
     assert headline(found, 0.95)[0].startswith("adamw has the lowest WER of the systems with several seeds: 90.00 %")
 
 
-def test_systems_without_a_seed_in_common_are_not_compared():
-    runs = [*(run_of("adamw", seed, BAD) for seed in (1, 2)), run_of("eve", 3, better(BAD, 1))]
-    sentences = said(runs)
-    assert any(sentence.startswith("It has no seed in common with") for sentence in sentences)
-
-
 def test_a_difference_in_favor_of_another_is_not_hidden():
-    (found,) = compare(sweep(), title="made").sets
+    (found,) = compare_runs(sweep(), title="made").sets
     rows = list(found.rows)
     rows[1] = dataclasses.replace(rows[1], to_best=dataclasses.replace(rows[1].to_best, verdict="better"))
     sentences = headline(dataclasses.replace(found, rows=rows), 0.95)

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from asr.compare.plots.line_styles import COLORS
 from asr.compare.report.files import write_report_files
 from asr.evaluation.formatting import p_value
 from tests.compare.made_comparisons import made_comparison
@@ -139,14 +138,6 @@ def test_costs_and_runs_are_listed(page):
     assert runs[0][-1] == "runs/digits/transformer_ctc/eve-lr=0.01-seed=1"
 
 
-def test_notes_and_method_are_there(page):
-    notes = [item.text for item in page.all("ul")[0].all("li")]
-    assert notes == ["synthetic speech"]
-    text = " ".join(page.text.split())
-    assert "at most 5 of 100 such test sets have any false verdict" in text
-    assert "does not mean that two systems are equal" in text
-
-
 def test_nothing_is_loaded_and_nothing_runs(source, page):
     assert not re.search(r"https?:|//\w|url\((?!#)|@import|javascript:", source)
     for element in (found for tag in ("script", "iframe", "object", "embed", "img") for found in page.all(tag)):
@@ -187,13 +178,6 @@ def test_pictures_tables_and_page_can_be_read_aloud(page):
         assert box.attributes["aria-labelledby"] == box.all("caption")[0].attributes["id"]
 
 
-def test_both_schemes_have_all_colors(source):
-    for color in COLORS:
-        assert f"--{color.name}: {color.light};" in source
-        assert f"--{color.name}: {color.dark};" in source
-    assert "prefers-color-scheme: dark" in source
-
-
 def test_what_users_wrote_is_text(tmp_path):
     names, words = (EVIL, f"{EVIL} lr=0.1"), {"title": EVIL, "baseline": EVIL, "notes": [EVIL], "problems": [EVIL]}
     evil = made_comparison(2, 2, curves=False, names=names, **words)
@@ -209,12 +193,6 @@ def test_what_users_wrote_is_text(tmp_path):
     assert any(text.text == EVIL for text in root.all("figure")[0].all("text"))
 
 
-def test_long_names_break_between_words_only(tmp_path):
-    comparison = made_comparison(1, 1, curves=False, names=("eve schedule=wsd_b lr=1e-3 a.b=0.9",))
-    page = write_report_files(comparison, tmp_path)[0].read_text(encoding="utf-8")
-    assert "<span>eve schedule=<wbr>wsd_<wbr>b lr=1e-3 a.<wbr>b=0.9</span>" in page
-
-
 def test_one_run_alone_has_a_report(tmp_path):
     root = written(made_comparison(1, 1, curves=False, target_wer=None, baseline=None, notes=[]), tmp_path)
     titles = [caption.text for caption in root.all("caption")]
@@ -223,41 +201,6 @@ def test_one_run_alone_has_a_report(tmp_path):
     assert "Training loss against time: not drawn, because no run has logged it." in root.text
     assert len(root.all("figure")) == 1
     assert root.all("h2")[0].text.startswith("Test set test")
-
-
-def test_a_training_that_measured_nothing_has_dashes(tmp_path):
-    comparison = made_comparison(1, 1, curves=False)
-    (run,) = comparison.runs
-    unmeasured = "seconds_per_update", "optimizer_step_seconds", "optimizer_step_sd", "optimizer_state_bytes", "seconds"
-    blank = dataclasses.replace(run.cost, **dict.fromkeys(unmeasured))
-    root = written(dataclasses.replace(comparison, runs=[dataclasses.replace(run, cost=blank, lr=None)]), tmp_path)
-    row = table_of(root, "Training cost")[1]
-    assert (row[4], row[6], row[8], row[9]) == ("–",) * 4
-    assert table_of(root, "All runs")[1][2] == "–"
-
-
-@pytest.mark.parametrize("name", ["report.html", "plots/wer_test.svg"])
-def test_nothing_is_overwritten_and_nothing_half_is_left(tmp_path, name):
-    former = tmp_path / name
-    former.parent.mkdir(exist_ok=True)
-    former.write_text("precious")
-    with pytest.raises(FileExistsError, match="never overwritten"):
-        write_report_files(made_comparison(1, 1, curves=False), tmp_path)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [former]
-    assert former.read_text() == "precious"
-
-
-def test_where_the_report_is_the_pictures_are_too(tmp_path, monkeypatch):
-    def full(path, content):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("asr.compare.report.files.write_new", full)
-    with pytest.raises(OSError, match="disk full"):
-        write_report_files(made_comparison(1, 1, curves=False), tmp_path)
-    order = []
-    monkeypatch.setattr("asr.compare.report.files.write_new", lambda path, _: order.append(path.name))
-    write_report_files(made_comparison(1, 1, curves=False), tmp_path)
-    assert order[-1] == "report.html"
 
 
 def test_a_set_that_cannot_name_a_file_is_refused(tmp_path):

@@ -6,15 +6,12 @@ import json
 import math
 import re
 
-import pytest
 from rich.console import Console
 
-from asr.compare.compare import compare
-from asr.compare.inputs.runs import Cost
 from asr.compare.report.files import write_json
 from asr.compare.report.terminal import tables
 from tests.compare.made_comparisons import made_comparison
-from tests.compare.made_runs import run_of, sweep
+from tests.compare.made_runs import compare_runs, sweep
 
 
 def printed(comparison, width=110) -> str:
@@ -25,7 +22,7 @@ def printed(comparison, width=110) -> str:
 
 
 def test_the_tables_show_wers_differences_verdicts_and_costs():
-    text = printed(compare(sweep(), title="made", baseline="adamw", target_wer=0.2))
+    text = printed(compare_runs(sweep(), title="made", baseline="adamw", target_wer=0.2))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "test: 6 utterances, 3 speakers" in lines
     assert any(line.startswith("eve 18.33 ± ") and line.endswith("seeds and speakers 3") for line in lines)
@@ -36,30 +33,12 @@ def test_the_tables_show_wers_differences_verdicts_and_costs():
     assert "eve 0.001 100 - - - - -" in lines
 
 
-def test_what_a_training_took_is_the_median_over_its_seeds():
-    costs = [Cost(100, 1000, seconds_per_update=seconds, optimizer_state_bytes=3 * 2**20) for seconds in (0.2, 0.3, 9)]
-    runs = [dataclasses.replace(run_of("eve", seed), cost=cost) for seed, cost in enumerate(costs)]
-    assert "eve 0.001 100 0.3 - 3146 - -" in [
-        " ".join(line.split()) for line in printed(compare(runs, title="made")).splitlines()
-    ]
-
-
 def test_a_best_that_is_the_baseline_has_one_table():
     runs = [run for run in sweep() if run.system != "eve"]
-    best = compare(runs, title="made").sets[0].rows[0].system
-    text = printed(compare(runs, title="made", baseline=best))
+    best = compare_runs(runs, title="made").sets[0].rows[0].system
+    text = printed(compare_runs(runs, title="made", baseline=best))
     assert text.count("Difference from") == 1
     assert f"Difference from {best} (best and baseline)" in text
-
-
-def test_one_system_alone_has_no_differences():
-    assert "Difference from" not in printed(compare([run_of("eve", 1)], title="made"))
-
-
-def test_verdicts_are_not_cut_at_a_narrow_terminal():
-    text = printed(compare(sweep(), title="made", baseline="adamw"), width=80)
-    assert "distinguish" in text
-    assert "…" not in text
 
 
 def test_the_tables_of_speed_are_whole_at_a_narrow_terminal():
@@ -75,23 +54,23 @@ def test_the_tables_of_speed_are_whole_at_a_narrow_terminal():
     assert "…" not in text
 
 
-def test_tables_of_speed_name_other_pairs_that_are_told_apart():
+def test_tables_of_speed_name_other_pairs_that_differ_significantly():
     comparison = made_comparison(6, 5)
     text = " ".join(printed(comparison).split())
     apart = [one for one in comparison.times[0].pairs if "adamw" not in (one.system, one.other)]
     told = [one for one in apart if one.verdict == "better"]
     assert told
     first = f"{told[0].system} is better than {told[0].other}"
-    assert f"Of the {len(apart)} other pairs, {len(told)} are told apart: {first}" in text
+    assert f"Of the {len(apart)} other pairs, {len(told)} differ significantly: {first}" in text
 
 
 def test_names_are_text_not_markup():
     runs = [dataclasses.replace(run, system=run.system + " [red]x[/red]") for run in sweep()]
-    assert "eve [red]x[/red]" in printed(compare(runs, title="[b]made[/b]"))
+    assert "eve [red]x[/red]" in printed(compare_runs(runs, title="[b]made[/b]"))
 
 
 def test_the_json_file_holds_all_but_curves_and_errors(tmp_path):
-    comparison = compare(sweep(), title="made", baseline="adamw", target_wer=0.2, problems=["p"], notes=["n"])
+    comparison = compare_runs(sweep(), title="made", baseline="adamw", target_wer=0.2, problems=["p"], notes=["n"])
     data = json.loads(write_json(comparison, tmp_path).read_text())
     assert (data["title"], data["level"], data["target"]) == ("made", 0.95, {"wer": 0.2, "is_fixed": False})
     assert data["problems"][0] == "p"
@@ -121,31 +100,7 @@ def test_the_json_file_holds_the_verdict_of_each_pair_that_was_corrected_for(tmp
     assert (same["mean"], same["p_adjusted"]) == (-last["to_best"]["mean"], last["to_best"]["p_adjusted"])
 
 
-def test_other_pairs_that_are_told_apart_have_a_table():
-    comparison = made_comparison(6, 5)
-    best, base = comparison.sets[0].rows[0].system, "adamw"
-    told = [
-        one
-        for one in comparison.sets[0].pairs
-        if one.verdict == "better" and not {one.system, one.other} & {best, base}
-    ]
-    assert told
-    lines = [" ".join(line.split()) for line in printed(comparison, width=140).splitlines()]
-    end = lines.index(f"Pairs without the best and the baseline; {6 - len(told)} more cannot be distinguished.")
-    rows = lines[end - len(told) : end]
-    assert {row.split(" -")[0] for row in rows} == {f"{one.system} minus {one.other}" for one in told}
-    assert all(" better " in row for row in rows)
-    assert "Other pairs that are told apart" in lines
-
-
 def test_what_is_no_number_in_json_is_null(tmp_path):
     runs = [dataclasses.replace(run, lr=math.inf) for run in sweep()]
-    text = write_json(compare(runs, title="made"), tmp_path).read_text()
+    text = write_json(compare_runs(runs, title="made"), tmp_path).read_text()
     assert json.loads(text)["runs"][0]["lr"] is None
-
-
-def test_a_former_file_is_not_overwritten(tmp_path):
-    (tmp_path / "comparison.json").write_text("precious")
-    with pytest.raises(FileExistsError):
-        write_json(compare(sweep(), title="made"), tmp_path)
-    assert (tmp_path / "comparison.json").read_text() == "precious"

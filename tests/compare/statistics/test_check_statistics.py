@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from asr.compare.statistics.pairs import SeedDifferences
 from asr.compare.statistics.power import Design
-from asr.compare.statistics.seed_differences import SeedDifferences
 
 FOLDER = Path(__file__).parents[3] / "scripts" / "check_statistics"
 NAMES = ("cells", "means", "pairs", "reports", "seeds", "tuning", "worlds")
@@ -131,7 +131,7 @@ def test_wers_at_equal_time_that_come_in_whole_words_do_not_raise_false_alarms(c
 def test_numbers_of_runs_are_simulated_as_a_report_compares_them(check):
     drawn = check.seeds.Numbers("log time").drawn(200, [0.0] * 4, 3)
     verdicts = [
-        any(one.verdict == "better" for one in SeedDifferences(named(table), 0.95, 1e-3).all_pairs()) for table in drawn
+        any(one.verdict == "better" for one in SeedDifferences(named(table), 0.95, 1e-3).pairs()) for table in drawn
     ]
     assert check.seeds.any_wrong(check.seeds.Numbers("log time"), 200, [0.0] * 4, 3).share >= np.mean(verdicts) > 0
 

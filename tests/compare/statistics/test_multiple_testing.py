@@ -46,7 +46,7 @@ def test_an_interval_ends_at_0_where_only_the_verdict_excludes_it():
     assert found.high[0] - given[0].mean == pytest.approx(given[0].half_width(ALPHA / 6))
 
 
-def test_an_interval_contains_0_inside_if_and_only_if_the_systems_are_not_told_apart():
+def test_an_interval_contains_0_inside_if_and_only_if_the_systems_do_not_differ_significantly():
     means = np.random.default_rng(0).normal(0, 4, (6, 3000))
     found = simultaneous(estimates(means), ALPHA)
     apart = found.adjusted <= ALPHA

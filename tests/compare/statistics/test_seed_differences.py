@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from asr.compare.statistics.seed_differences import SeedDifferences
+from asr.compare.statistics.pairs import SeedDifferences
 
 
 def test_a_far_system_has_an_interval_although_logarithms_are_above_1():
@@ -51,7 +51,7 @@ def test_intervals_agree_with_verdicts():
     assert verdicts == {"better", "worse", "cannot distinguish"}
 
 
-def test_systems_that_are_the_same_are_not_told_apart():
+def test_systems_that_are_the_same_do_not_differ_significantly():
     same = table(*[(5.0, 6.0, 7.0)] * 3)
     assert SeedDifferences(same, 0.95, 1e-3).contrast("a", "b").p_adjusted == 1
 

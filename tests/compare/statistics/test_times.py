@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from asr.compare.inputs.runs import Curve
-from asr.compare.statistics.dev_curves import DevCurve
+from asr.compare.statistics.curves import DevCurve
 from asr.compare.statistics.times import equal_time, times_to_target
 from tests.compare.made_runs import run_of
 
@@ -161,7 +161,7 @@ def test_a_run_that_never_learned_does_not_decide_the_mean_at_equal_time():
     assert (alone.num_runs, alone.wer_mean, alone.wer_sd) == (1, pytest.approx(1.1), None)
 
 
-def test_systems_of_which_none_learned_are_not_told_apart_at_equal_time():
+def test_systems_of_which_none_learned_do_not_differ_significantly_at_equal_time():
     runs = [run(name, seed, (200, 1.0), (400, 1.0)) for name in ("adamw", "eve") for seed in (1, 2)]
     found = equal_time(runs, 0.95).rows[1].contrast
     assert (found.value, found.p_adjusted, found.verdict) == (0, 1, "cannot distinguish")
