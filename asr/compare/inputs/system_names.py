@@ -10,6 +10,7 @@ from typing import Any
 from asr.compare.inputs.run_files import RunFiles
 from asr.evaluation.formatting import shortened
 from asr.nested import at, flatten, is_within
+from asr.systems import WITHOUT_EFFECT
 
 NUM_KEYS = 5  # differing keys that a message names
 MAX_VALUE = 40  # characters
@@ -42,6 +43,8 @@ def name_systems(runs: Sequence[RunFiles]) -> tuple[list[str], list[str]]:
 
 def concerns_system(key: str, run: RunFiles) -> bool:
     """Return whether an override of a key decides what system a run belongs to."""
+    if is_within(key, WITHOUT_EFFECT):  # also if the config lacks it, as after ~logger
+        return False
     configured = [one for one in flatten(run.config) if is_within(one, (key,))]
     # the config does not hold the choice of a group by itself, such as recipe=digits/transformer_ctc
     return not configured or any(is_within(one, (key,)) for one in run.settings["system"])

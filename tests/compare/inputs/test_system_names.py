@@ -25,7 +25,7 @@ def names_of(*lines: str, **changes) -> tuple[list[str], list[str]]:
         (["", "optimizer=eve"], ["AdamW", "eve"]),
         (["optimizer.lr=0.01", "optimizer.lr=0.02"], ["AdamW lr=0.01", "AdamW lr=0.02"]),
         (["seed=1", "seed=2"], ["AdamW", "AdamW"]),
-        (["optimizer=eve run_dir=a", "optimizer=cain run_dir=b logger=csv"], ["eve", "cain"]),
+        (["optimizer=eve run_dir=a ~logger.x=csv", "optimizer=cain run_dir=b logger=csv"], ["eve", "cain"]),
         (["optimizer=eve trainer.devices=1", "optimizer=cain weights=raw"], ["eve", "cain"]),
         (["optimizer=eve recipe=a/b sweep.name=s", "optimizer=cain recipe=a/b sweep.name=s"], ["eve", "cain"]),
         (["recipe=a/b", "recipe=a/c"], ["recipe=a/b", "recipe=a/b"]),
