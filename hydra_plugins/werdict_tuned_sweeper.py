@@ -23,9 +23,9 @@ from asr.cli.sweeps.search_space import SEEDS_APART, Search
 from asr.cli.sweeps.table import composed_job
 from asr.cli.sweeps.tuning import Settings, Trial, TunedSystem, shares, systems
 from asr.cli.sweeps.tuning_checks import UNTUNED, check_compared, extreme_settings, system_names, try_parts
+from asr.compare.inputs.tuning import FILE
 from asr.console import PlainConsole
 from asr.errors import DIVERGED, RunFailed
-from asr.evaluation.comparison.inputs.tuning import FILE
 from asr.evaluation.formatting import count, percent, shortlist
 from asr.plain_data import read_json
 from asr.safe_io import write_whole

@@ -1,6 +1,7 @@
 """Which room may know which: the rules of the architecture, read off the import statements."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ FORBIDDEN = {
     "asr/language_models": ("torch", "asr.models", "asr.decoding", *MODEL_SIDE),
     "asr/export": MODEL_SIDE,
     "asr/evaluation": ("torch", *MODEL_SIDE),
+    "asr/compare": ("torch", "lightning", "hydra", "omegaconf", *MODEL_SIDE),
     "asr/data": ("asr.models", "asr.inference", *RUN_SIDE),
     "asr/inference": RUN_SIDE,
     "asr/training": ("asr.tracking", "asr.cli"),
@@ -90,6 +92,13 @@ def test_a_library_is_imported_only_in_its_rooms(library):
 def test_evaluating_and_transcribing_need_nothing_of_training():
     files = [ROOT / "asr" / "cli" / f"{command}.py" for command in ("evaluate", "transcribe")]
     assert [name for file in files for name in imports_of(file) if belongs(name, "asr.training")] == []
+
+
+def test_comparing_loads_neither_torch_nor_lightning_nor_hydra():
+    modules = [file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for file in files_of("asr/compare")]
+    code = f"import sys, importlib; [importlib.import_module(name) for name in {modules}]; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {"torch", "lightning", "hydra", "omegaconf"}.isdisjoint(loaded.split())
 
 
 def test_optim_imports_torch_and_the_standard_library_only():

@@ -31,7 +31,7 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel):
         assert name in names
     assert "asr/configs/recipe/digits/transformer_ctc.yaml" in names
     for name in ("report.html.jinja", "report.css"):
-        assert f"asr/evaluation/comparison/report/templates/{name}" in names
+        assert f"asr/compare/report/templates/{name}" in names
     assert len(names) == len(set(names))
 
 

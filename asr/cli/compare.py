@@ -5,25 +5,24 @@ from __future__ import annotations
 import glob
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.app import run_app
-from asr.cli.config.bounds import MAX_CPU_S, bounded
-from asr.cli.config.free_keys import free_in_comparison
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.sweeps.jobs import check_sweep_name
 from asr.cli.sweeps.records import RECORDS, records
+from asr.compare.compare import compare
+from asr.compare.inputs.run_folders import read_runs
+from asr.compare.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
+from asr.compare.inputs.tuning import read_tuning
+from asr.compare.report.files import write_json, write_report_files
+from asr.compare.report.terminal import tables
+from asr.compare.result import Comparison
 from asr.console import PlainConsole
-from asr.evaluation.comparison.compare import compare
-from asr.evaluation.comparison.inputs.run_folders import read_runs
-from asr.evaluation.comparison.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
-from asr.evaluation.comparison.inputs.tuning import read_tuning
-from asr.evaluation.comparison.report.files import write_json, write_report_files
-from asr.evaluation.comparison.report.terminal import tables
-from asr.evaluation.comparison.result import Comparison
 from asr.evaluation.formatting import count
 from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path
@@ -51,22 +50,17 @@ def run(options: DictConfig) -> None:
         usable_folder((sweep or RUNS) / "comparison", "out")
     speaker_of = _speaker_of(config)
     tunings = read_tuning(sweep) if sweep else []
-    found = read_runs(folders, free_in_comparison, _failed(folders))
-    runs = found.runs
+    inputs = read_runs(folders, _failed(folders))
     if speaker_of is not None:
-        with bounded(f"speaker_pattern: it takes longer than {MAX_CPU_S} s on the ids of utterances; simplify it"):
-            runs = with_speakers(runs, speaker_of)
+        inputs = replace(inputs, runs=with_speakers(inputs.runs, speaker_of))
     comparison = compare(
-        runs,
+        inputs,
         title=sweep.name if sweep else f"{len(folders)} runs",
         baseline=None if config["baseline"] is None else str(config["baseline"]),
         comparisons=config["comparisons"],
         target_wer=None if config["target_wer"] is None else _number(config, "target_wer"),
         minutes=None if config["minutes"] is None else _number(config, "minutes"),
         level=_number(config, "level"),
-        problems=found.problems,
-        notes=found.notes,
-        failed=found.failed,
         tunings=tunings,
     )
     _print(comparison)
@@ -109,7 +103,7 @@ def _failed(folders: Iterable[Path]) -> set[Path]:
 
 
 def _speaker_of(config: Mapping[str, Any]) -> SpeakerOf | None:
-    """Return what tells the speaker of an utterance, if the user says so."""
+    """Return the function that finds the speaker of an utterance, if the user has set one."""
     file, pattern = config["speakers"], config["speaker_pattern"]
     if file is not None and pattern is not None:
         raise ConfigError("give speakers=FILE or speaker_pattern=REGEX, not both")
@@ -129,7 +123,7 @@ def _sweep_folder(name: str) -> Path:
 
 
 def _with_configs(folders: Iterable[Path], complaint: str) -> list[Path]:
-    """Return the folders in which a run was started, each once, also if several links lead to it."""
+    """Return the folders in which a run was started, each once."""
     kept = sorted({folder.resolve() for folder in folders if (folder / "config.yaml").is_file()})
     if not kept:
         raise ConfigError(f"{complaint}; a run folder contains config.yaml")

@@ -51,6 +51,7 @@ from asr.run_folder import (
 )
 from asr.safe_io import write_whole
 from asr.subprocesses import is_first_process
+from asr.systems import run_settings
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
@@ -258,6 +259,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
                 | ({} if checkpoint is None else {"resumed_after": checkpoint.update})
                 | ({"num_unreadable": unreadable} if (unreadable := module.unreadable.num_utterances) else {}),
                 cost=measured_cost(trainer),
+                settings=run_settings(config),
                 test_names=plan.prepared.names("test") if config["decode_test"] else (),
                 weights=config["weights"],
                 decode=config["decode"],

@@ -14,7 +14,7 @@ _ZERO_WIDTH = ("Mn", "Me", "Cf")
 
 def aligned_view(alignment: Iterable[AlignedWord]) -> str:
     """Return three lines: reference words, hypothesis words below them, and S, D or I below every error."""
-    columns = [_column(said, heard) for said, heard in alignment]
+    columns = [_column(said, recognized) for said, recognized in alignment]
     lines = (
         zip(("REF", "HYP", "   "), zip(*columns, strict=True), strict=True) if columns else [("REF", ()), ("HYP", ())]
     )
@@ -22,26 +22,26 @@ def aligned_view(alignment: Iterable[AlignedWord]) -> str:
 
 
 def confusions(alignments: Iterable[Iterable[AlignedWord]]) -> Counter[AlignedWord]:
-    """Count the errors by their words: (said, heard), with None for no word."""
+    """Count the errors by their words: (said, recognized), with None for no word."""
     return Counter(pair for alignment in alignments for pair in alignment if pair[0] != pair[1])
 
 
 def error_name(pair: AlignedWord) -> str:
     """Return ``substitution``, ``deletion`` or ``insertion``; empty if both words are the same."""
-    said, heard = pair
-    if said == heard:
+    said, recognized = pair
+    if said == recognized:
         return ""
-    if heard is None:
+    if recognized is None:
         return "deletion"
     return "insertion" if said is None else "substitution"
 
 
-def _column(said: str | None, heard: str | None) -> tuple[str, str, str]:
-    width = max(_width(said or ""), _width(heard or ""))
-    mark = error_name((said, heard))[:1].upper()
+def _column(said: str | None, recognized: str | None) -> tuple[str, str, str]:
+    width = max(_width(said or ""), _width(recognized or ""))
+    mark = error_name((said, recognized))[:1].upper()
     return (
         _pad(GAP * width if said is None else said, width),
-        _pad(GAP * width if heard is None else heard, width),
+        _pad(GAP * width if recognized is None else recognized, width),
         _pad(mark, width),
     )
 

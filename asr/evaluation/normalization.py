@@ -1,4 +1,4 @@
-"""How texts are made alike before they are scored: spelling, case and numbers that are no errors of hearing."""
+"""How texts are made alike before they are scored: spelling, case and numbers that are no recognition errors."""
 
 from __future__ import annotations
 

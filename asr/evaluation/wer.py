@@ -59,12 +59,6 @@ class Utterance:
     def __post_init__(self) -> None:
         if not is_one_line(self.id):
             raise ValueError(f"utterance id {self.id!r} is not one line without tabs; rename the utterance")
-        for name in ("reference", "hypothesis"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(
-                    f"utterance {self.id!r}: its {name} is {getattr(self, name)!r}, not text; "
-                    "leave the utterance out, or give an empty text if nobody speaks"
-                )
 
 
 @dataclass(frozen=True)
@@ -192,7 +186,7 @@ def _aligned_words(output: jiwer.WordOutput) -> tuple[AlignedWord, ...]:
     aligned: list[AlignedWord] = []
     for chunk in chunks:
         said = reference[chunk.ref_start_idx : chunk.ref_end_idx]
-        heard = hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx]
+        recognized = hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx]
         # one is empty for deletions and insertions, otherwise both have the same length
-        aligned.extend(itertools.zip_longest(said, heard))
+        aligned.extend(itertools.zip_longest(said, recognized))
     return tuple(aligned)

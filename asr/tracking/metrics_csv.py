@@ -27,11 +27,7 @@ class MetricsCsv(Logger):
         self.path = run_dir / "metrics.csv"
 
     def resume(self, update: int) -> None:
-        """Remove the rows after the checkpoint of an update: the resumed run logs them again.
-
-        Raises:
-            ValueError: the file is not a table of metrics.
-        """
+        """Remove the rows after the checkpoint of an update: the resumed run logs them again."""
         if not os.path.lexists(self.path):
             return
         check_regular_file(self.path)
@@ -40,7 +36,7 @@ class MetricsCsv(Logger):
 
             def write(temporary: Path) -> None:
                 with open(temporary, "x", encoding="utf-8", newline="") as kept:
-                    csv.writer(kept).writerows(rows_before(self.path, file, update))
+                    csv.writer(kept).writerows(rows_before(file, update))
                     kept.flush()
                     os.fsync(kept.fileno())
 

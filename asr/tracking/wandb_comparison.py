@@ -1,4 +1,4 @@
-"""Logs a comparison to Weights & Biases, as a run of its own next to those that were compared."""
+"""Logs a comparison to Weights & Biases, as a separate run next to those that were compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import wandb
 
-from asr.evaluation.comparison.result import Comparison, Difference, SetComparison
+from asr.compare.result import Comparison, Difference, SetComparison
 from asr.tracking.wandb_access import Mode, chosen_mode, reason
 
 COLUMNS = (
@@ -33,13 +33,10 @@ def log_comparison(
     """Log a run of type ``comparison`` with a table per test set, plots and pages.
 
     Args:
-        comparison: the result.
         files: of the comparison; those that wandb can show are uploaded.
         folder: of the comparison; wandb's files go below it.
-        project: wandb project.
         entity: wandb user or team.
-        group: of the runs compared, if they have one.
-        tags: labels of the run.
+        group: of the runs that are compared, if they have one.
         mode: ``auto`` is online if there is an API key.
 
     Returns:

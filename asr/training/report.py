@@ -38,6 +38,7 @@ def report_run(
     loggers: Sequence[Any],
     training: Mapping[str, float],
     cost: Mapping[str, float | int | None],
+    settings: Mapping[str, Any],
     test_names: Sequence[str],
     weights: str = "raw",
     decode: Sequence[str] = ("best",),
@@ -54,6 +55,7 @@ def report_run(
         loggers: of the run.
         training: wall-clock and CPU seconds of this process; ``resumed_after``, an update, if the run was resumed.
         cost: what `TrainingCost` has measured since the start of the run.
+        settings: what ``run_settings`` returns.
         test_names: of the test sets to decode.
         weights: kind of weights to decode with, as for `choose_weights`; raw if the checkpoint has none of that kind.
         decode: which checkpoints: ``best``, whose raw weights were best on dev; ``last``; ``average``, the average of
@@ -74,7 +76,7 @@ def report_run(
         # asr-compare, which calls every error rate a WER, shows the notes of runs
         notes += ["error rates are of characters, without spaces (CER)"] if module.unit == "character" else []
         sets = {name: prepared.cuts(name) for name in test_names}
-        outcome: dict[str, Any] = {}
+        outcome = dict(settings)
         decoding = _Decoding(module, data_module, sets, module.decoder)
         if search is not None and sets:
             console.print("without a language model:")

@@ -9,7 +9,7 @@ import numpy as np
 from cells import ALPHA, Cell, wrong
 from worlds import WER, World
 
-from asr.evaluation.comparison.statistics.estimate import estimate
+from asr.compare.statistics.estimate import estimate
 
 
 def misses(world: World, num: int, wers: Sequence[float], *, corrected: bool = True, seed: int = 0) -> Cell:

@@ -12,9 +12,9 @@ from cells import ALPHA, Cell, wrong
 from numpy.typing import NDArray
 from worlds import WER, World
 
-from asr.evaluation.comparison.statistics.estimate import estimate
-from asr.evaluation.comparison.statistics.moderation import moderated, pooled_variance
-from asr.evaluation.comparison.statistics.multiple_testing import Simultaneous, simultaneous
+from asr.compare.statistics.estimate import estimate
+from asr.compare.statistics.moderation import moderated, pooled_variance
+from asr.compare.statistics.multiple_testing import Simultaneous, simultaneous
 
 Bools = NDArray[np.bool_]
 POWER = World(0.01, 0.03, 0.0, 3, num_speakers=1000)

@@ -13,13 +13,13 @@ from cells import ALPHA, Cell, wrong
 from numpy.typing import NDArray
 from worlds import WER, World
 
-from asr.evaluation.comparison.compare import compare
-from asr.evaluation.comparison.inputs.runs import Cost, Run, SetErrors
-from asr.evaluation.comparison.report.headline import UNKNOWN_SPEAKERS, headline
-from asr.evaluation.comparison.statistics.counts import count_errors
-from asr.evaluation.comparison.statistics.differences import Differences
-from asr.evaluation.comparison.statistics.failures import learned_runs, reliabilities
-from asr.evaluation.comparison.statistics.omnibus import omnibus
+from asr.compare.compare import compare
+from asr.compare.inputs.runs import Inputs, Run, SetErrors
+from asr.compare.report.headline import UNKNOWN_SPEAKERS, headline
+from asr.compare.statistics.counts import count_errors
+from asr.compare.statistics.failures import learned_runs, reliabilities
+from asr.compare.statistics.omnibus import omnibus
+from asr.compare.statistics.pairs import SetDifferences
 
 SET = "test"
 UTTERANCES_EACH = 10  # of a speaker
@@ -56,7 +56,7 @@ def made_runs(errors: NDArray[np.int64], words: NDArray[np.int64], speakers: tup
     """Return runs with these errors (systems, seeds, utterances) on utterances with these words and speakers."""
     ids = tuple(f"u{place}" for place in range(len(words)))
     return [
-        Run(Path(f"{system}-{seed}"), f"system {system}", seed, 0.001, {SET: found}, {}, Cost(100, 1000))
+        Run(Path(f"{system}-{seed}"), f"system {system}", seed, {SET: found})
         for system, seed in np.ndindex(errors.shape[:2])
         for found in [SetErrors(ids, speakers, tuple(words.tolist()), tuple(errors[system, seed].tolist()))]
     ]
@@ -67,7 +67,7 @@ def any_verdict(runs: list[Run]) -> bool:
     by_system = {run.system: [one for one in runs if one.system == run.system] for run in runs}
     learned = learned_runs(by_system, SET)
     counts = count_errors([run for name, own in by_system.items() for run in learned[name] or own], SET)
-    together = Differences(counts, 1 - ALPHA).together
+    together = SetDifferences(counts, 1 - ALPHA).together
     return together is not None and bool((together.adjusted <= ALPHA).any())
 
 
@@ -109,7 +109,7 @@ def unknown_rows(num: int) -> Iterator[Mapping[str, object]]:
         words = np.full(rates.shape[-1], UTTERANCES_EACH)
         errors = np.random.default_rng(1).binomial(words, rates)
         told = [any_verdict(made_runs(one, words, (None,) * len(words))) for one in errors]
-        (shown,) = compare(made_runs(errors[0], words, (None,) * len(words)), title="").sets
+        (shown,) = compare(Inputs(made_runs(errors[0], words, (None,) * len(words))), title="").sets
         silent = UNKNOWN_SPEAKERS not in headline(shown, 1 - ALPHA)
         yield {
             "speakers": num_speakers,

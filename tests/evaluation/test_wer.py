@@ -93,12 +93,6 @@ def test_an_id_that_would_break_the_lines_of_a_report_is_refused(name):
         Utterance(name, "one", "one")
 
 
-@pytest.mark.parametrize("field", ["reference", "hypothesis"])
-def test_text_that_is_missing_is_refused_with_the_id(field):
-    with pytest.raises(ValueError, match=rf"utterance 'x': its {field} is None, not text"):
-        Utterance(**{"id": "x", "reference": "one", "hypothesis": "one", field: None})
-
-
 def test_scripts_without_spaces_are_scored_by_character():
     said = [Utterance("a", "今天 天气很好", "今天气很 号"), Utterance("b", "好", "好")]
     words, characters = score(said), score(said, unit="character")

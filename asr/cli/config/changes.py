@@ -13,34 +13,17 @@ from asr.cli.errors import ConfigError
 from asr.nested import flatten, is_within
 from asr.run_folder import ACCEPTED, backup_path
 from asr.safe_io import write_whole
+from asr.systems import WITHOUT_EFFECT
 
 # what may differ between a run and its resumption: where and how fast, not what is trained
 FREE = (
+    *WITHOUT_EFFECT,
     "init",  # refused when typed: a resumed run has weights of its own
-    "resume",
-    "allow_changes",
-    "resume_logger",
-    "run_dir",
-    "recipes_dir",
-    "sweep",
-    "decode_test",
-    "torch_threads",
-    "find_batch_size",
     "weights",
     "decode",
-    "logger",
     "callbacks",
-    "data.dir",
-    "data.workers",
-    "data.num_jobs",
-    "data.max_unreadable",
     "trainer.devices",
     "trainer.num_nodes",
-    "trainer.strategy",
-    "trainer.peer_timeout_s",
-    "trainer.step_in_backward",
-    "trainer.log_every_n_steps",
-    "trainer.enable_progress_bar",
 )
 ABSENT = "absent"  # what a config that lacks a key is said to have there
 AVERAGES = "callbacks.averaging"  # of weights: they would be others from here on

@@ -280,10 +280,6 @@ def finished_jobs(sweep_dir: Path) -> set[str]:
 def best_dev_wer(folder: Path) -> float:
     """Return the lowest WER on the development sets that a run has reached so far; infinity if there is none."""
     metrics = folder / "metrics.csv"
-    try:
-        points = read_metrics(metrics, lambda name: name == "val/wer") if metrics.is_file() else {}
-        values = list(points["val/wer"][1]) if points else []
-    except ValueError as error:
-        console.print_line(f"the WER on dev of {folder.name} is not known: {error}")
-        values = []
+    points = read_metrics(metrics, lambda name: name == "val/wer") if metrics.is_file() else {}
+    values = points["val/wer"][1] if points else []
     return min(filter(math.isfinite, values), default=math.inf)

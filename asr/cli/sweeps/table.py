@@ -30,9 +30,9 @@ from asr.cli.sweeps.jobs import (
     swept_free_keys,
 )
 from asr.cli.sweeps.records import RECORDS, JobRecord, records
+from asr.compare.result import Target
 from asr.console import PlainConsole, one_line
 from asr.errors import RunFailed
-from asr.evaluation.comparison.speed import Target
 from asr.evaluation.formatting import percent
 from asr.nested import at, number_at
 from asr.plain_data import read_json, read_yaml

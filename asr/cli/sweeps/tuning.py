@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from asr.cli.config.words import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.search_space import Choice, Range, Search, rounded
-from asr.evaluation.comparison.inputs.tuning import LR
+from asr.compare.inputs.tuning import LR
 
 if TYPE_CHECKING:
     from scipy.stats.qmc import Halton

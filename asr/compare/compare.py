@@ -1,0 +1,245 @@
+"""Compares systems over seeds on every test set."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+
+from asr.compare.inputs.matching import comparable_runs, different_budgets, drop_duplicates
+from asr.compare.inputs.runs import Inputs, Run
+from asr.compare.inputs.tuning import Tuning
+from asr.compare.result import Axis, Comparison, Row, Scope, SetComparison, Target
+from asr.compare.statistics.counts import count_errors
+from asr.compare.statistics.curves import DEV_WER
+from asr.compare.statistics.estimate import effective_number, estimate
+from asr.compare.statistics.failures import learned_runs, reliabilities
+from asr.compare.statistics.pairs import SetDifferences
+from asr.compare.statistics.times import equal_time, times_to_target
+from asr.evaluation.confidence import interval_of_counts
+from asr.evaluation.formatting import shortlist
+from asr.evaluation.wer import RATE_NAMES
+
+AUTO, USUAL = "auto", "adamw"  # baselines
+
+
+def compare(
+    inputs: Inputs,
+    *,
+    title: str,
+    baseline: str | None = None,
+    comparisons: str = "all",
+    target_wer: float | None = None,
+    minutes: float | None = None,
+    level: float = 0.95,
+    tunings: Sequence[Tuning] = (),
+) -> Comparison:
+    """Compare systems on every test set.
+
+    Args:
+        inputs: runs, and what reading them has found.
+        title: of the comparison.
+        baseline: name of the system that others are compared with, see ``find_baseline``; None: no baseline.
+        comparisons: which pairs are tested: ``all``, or those with the ``baseline`` alone, which finds more of them.
+        target_wer: a fraction; the result tells when each system reached it on the development sets. None: what the
+            runs themselves name.
+        minutes: of training, after which systems are compared on the development sets; None: what all had.
+        level: of intervals and verdicts.
+        tunings: trials that chose the systems' settings.
+
+    Raises:
+        ValueError: no test set can be compared, runs are scored in different units, or an option is out of range.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be above 0 and below 1, given {level}; 0.95 is customary")
+    if minutes is not None and minutes <= 0:
+        raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
+    if comparisons not in ("all", "baseline"):
+        raise ValueError(f"comparisons must be all or baseline, given {comparisons!r}")
+    if len({run.unit for run in inputs.runs}) > 1:
+        raise ValueError("some runs are scored by word, others by character; compare those of each unit on their own")
+    kept, duplicates = drop_duplicates(inputs.runs)
+    target, disagreement = find_target(kept, target_wer)
+    base = find_baseline(sorted({run.system for run in kept}), baseline)
+    if comparisons == "baseline" and base is None:
+        raise ValueError("comparisons=baseline needs a baseline: give baseline=NAME")
+    only_with = base if comparisons == "baseline" else None
+    lost = set(inputs.failed) - {(run.system, run.seed) for run in kept}
+    problems = [*inputs.problems, *duplicates, *different_budgets(kept), *disagreement]
+    sets = []
+    for name in sorted({name for run in kept for name in run.sets}):
+        comparable, left_out = comparable_runs(kept, name)
+        problems += left_out
+        if sum(map(bool, comparable[0].sets[name].words)) > 1:
+            sets.append(_SetComparer(comparable, kept, name, base, only_with, level, lost).compare())
+        else:
+            problems.append(
+                f"{name} is left out: it has a single utterance with {kept[0].unit}s, which says nothing about others"
+            )
+    if not sets:
+        why = problems or inputs.notes or ["no runs were given"]
+        raise ValueError(f"there is no test set to compare: {'; '.join(why)}")
+    times = []
+    if target is not None:
+        axes: tuple[Axis, ...] = ("updates", "seconds")
+        found = (times_to_target(kept, target.wer, axis, level, base, lost, only_with) for axis in axes)
+        times = [one for one in found if one is not None]
+        if not times:
+            rate_name = RATE_NAMES[kept[0].unit]
+            problems.append(f"no times to a target: no run has logged its {rate_name} on the development sets")
+    after = equal_time(kept, level, None if minutes is None else 60 * minutes, base, only_with)
+    problems += [] if after is not None else _why_not_after(kept, minutes)
+    return Comparison(title, sets, kept, target, times, after, level, problems, list(inputs.notes), tunings)
+
+
+def _why_not_after(runs: Sequence[Run], minutes: float | None) -> list[str]:
+    """Return messages on why runs could not be compared after the same time, if that was asked for or is surprising."""
+    asked = [f"no comparison after minutes={minutes}: not every run has logged times of its validations"]
+    untimed = [run.folder for run in runs if DEV_WER in run.curves and not run.curves[DEV_WER].seconds]
+    some = [f"no comparison after the same time: no times of the validations of {shortlist(untimed)}"]
+    return (asked if minutes is not None else []) + (some if 0 < len(untimed) < len(runs) else [])
+
+
+def find_target(runs: Sequence[Run], given: float | None) -> tuple[Target | None, list[str]]:
+    """Return the WER to reach, and a message if the runs name different ones.
+
+    Args:
+        runs: that may name a target.
+        given: the target that the user wants; None: the one that all runs name.
+
+    Raises:
+        ValueError: it is no fraction between 0 and 1.
+    """
+    named = {run.target_wer for run in runs}
+    if given is not None:
+        return Target(given, is_fixed=named == {given}), []
+    if named <= {None}:
+        return None, []
+    (first, *others) = named
+    if first is not None and not others:
+        return Target(first, is_fixed=True), []
+    texts = ", ".join(sorted(map(str, named)))
+    return None, [f"no times to a target: the sweeps of the runs name sweep.target_wer={texts}; choose target_wer=…"]
+
+
+def find_baseline(systems: Sequence[str], asked: str | None) -> str | None:
+    """Return the system of that name, or the only one whose first word it is; None if none is asked for.
+
+    ``auto`` is ``adamw``, if there is exactly one. Case does not count: without an optimizer override a run is named by
+    its class, for example ``AdamW``.
+
+    Raises:
+        ValueError: there is no such system, or there are several.
+    """
+    if asked is None or not systems:
+        return None
+    if asked == AUTO and AUTO not in systems:
+        with contextlib.suppress(ValueError):
+            return find_baseline(systems, USUAL)
+        return None
+    same = [name for name in systems if name.casefold() == asked.casefold()]
+    near = same or [name for name in systems if name.casefold().split()[:1] == [asked.casefold()]]
+    if len(near) == 1:
+        return near[0]
+    what = f"several systems are called {asked!r}" if near else f"no system is called {asked!r}"
+    raise ValueError(f"baseline: {what}; choose one of {shortlist(near or systems)}, or leave baseline out")
+
+
+class _SetComparer:
+    """Compares systems on one test set.
+
+    Args:
+        runs: that were tested on the same utterances.
+        all_runs: also those without this set.
+        name: of the set.
+        baseline: of the comparison, which may lack this set.
+        only_with: test only pairs with this system; None: all pairs.
+        level: of intervals and verdicts.
+        lost: systems and seeds of runs that failed.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        all_runs: Sequence[Run],
+        name: str,
+        baseline: str | None,
+        only_with: str | None,
+        level: float,
+        lost: Collection[tuple[str, int]],
+    ) -> None:
+        self.name, self.level = name, level
+        self.unit, self.errors = runs[0].unit, runs[0].sets[name]
+        self.runs: dict[str, list[Run]] = defaultdict(list)
+        for run in sorted(runs, key=lambda run: run.seed):
+            self.runs[run.system].append(run)
+        self.baseline = baseline if baseline in self.runs else None
+        num_lost = Counter(system for system, _ in lost)
+        self.gone = sorted(num_lost.keys() - {run.system for run in all_runs})
+        learned = learned_runs(self.runs, name)
+        counts = {name: (len(learned[name]), len(own) + num_lost[name]) for name, own in self.runs.items()}
+        self.reliability = reliabilities(counts | {name: (0, num_lost[name]) for name in self.gone})
+        self.counts = count_errors([run for system, own in self.runs.items() for run in learned[system] or own], name)
+        self.differences = SetDifferences(self.counts, level, only_with)
+
+    def compare(self) -> SetComparison:
+        means = {name: statistics.mean(self._wers(name)) for name in self.runs}
+        ranked = sorted(means, key=lambda name: (means[name], name))
+        # a system with a single lucky seed has no verdicts, and as the best it would leave the others without them too
+        candidates = [name for name in ranked if len(self.counts.errors[name]) > 1] or ranked
+        speakers = {speaker for speaker, words in zip(self.errors.speakers, self.errors.words, strict=True) if words}
+        return SetComparison(
+            name=self.name,
+            unit=self.unit,
+            num_utterances=len(self.errors.ids),
+            num_speakers=None if None in speakers else len(speakers),
+            effective_units=effective_number(self.counts.words),
+            rows=[self._row(name, candidates) for name in ranked],
+            pairs=self.differences.differences(),
+            num_candidates=len(candidates),
+            baseline=self.baseline,
+            omnibus=self.differences.omnibus,
+            power=self.differences.power(candidates[0]),
+            gone={name: self.reliability[name] for name in self.gone},
+        )
+
+    def _wers(self, system: str) -> list[float]:
+        return self.counts.wers(system, self.counts.seeds(system))
+
+    def _row(self, system: str, candidates: Sequence[str]) -> Row:
+        wers, best = self._wers(system), candidates[0]
+        low, high, scope = self._interval(system, len(candidates) if system == best else 1)
+        against = {
+            other: None if other in (None, system) else self.differences.difference(system, other)
+            for other in (best, self.baseline)
+        }
+        return Row(
+            system=system,
+            seeds=tuple(self.counts.seeds(system)),
+            wers=tuple(wers),
+            wer_mean=statistics.mean(wers),
+            wer_mean_of_all=statistics.mean(run.sets[self.name].wer for run in self.runs[system]),
+            reliability=self.reliability[system],
+            wer_sd=statistics.stdev(wers) if len(wers) > 1 else None,
+            low=low,
+            high=high,
+            scope=scope,
+            to_best=against[best],
+            to_baseline=against[self.baseline],
+        )
+
+    def _interval(self, system: str, chosen_from: int) -> tuple[float, float, Scope]:
+        """Return the interval of the mean WER; for a single run the bootstrap interval that its own report has."""
+        matrix, words = self.counts.matrix(system, self.counts.seeds(system)), self.counts.words
+        unit, alpha = self.counts.unit, 1 - self.level
+        if len(matrix) == 1:
+            own, chosen = (
+                interval_of_counts(unit, matrix[0], words, level=1 - alpha / num) for num in (1, chosen_from)
+            )
+            return own.low, chosen.high, "this run only"
+        low, high = map(float, estimate(matrix, words).interval(alpha, chosen_from))
+        if not matrix.any():
+            # both variances are nearly 0 then; the exact bound for that many words is not
+            high = max(high, interval_of_counts(unit, matrix.sum(0), words, level=1 - alpha / chosen_from).high)
+        return max(0.0, low), high, "seeds and speakers" if unit == "speaker" else "seeds and utterances"

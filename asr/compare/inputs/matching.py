@@ -1,0 +1,70 @@
+"""Which runs can be compared: each seed once, and on a test set only runs with the same utterances and references."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from asr.compare.inputs.runs import Run, SetErrors
+from asr.evaluation.formatting import shortlist
+from asr.evaluation.wer import Unit
+
+
+def drop_duplicates(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """Return one run per system and seed, the last by folder name, and messages on the others."""
+    kept: dict[tuple[str, int], Run] = {}
+    problems = []
+    for run in sorted(runs, key=lambda run: str(run.folder)):
+        earlier = kept.get((run.system, run.seed))
+        if earlier is not None:
+            problems.append(
+                f"{run.system}, seed {run.seed} was trained twice: {earlier.folder} is left out, {run.folder} is used"
+            )
+        kept[run.system, run.seed] = run
+    return list(kept.values()), problems
+
+
+def different_budgets(runs: Sequence[Run]) -> list[str]:
+    """Return a message if runs had different numbers of updates: then systems differ in more than their settings."""
+    names = defaultdict(list)
+    for run in runs:
+        if run.cost.num_updates is not None:
+            names[run.cost.num_updates].append(f"{run.system} seed {run.seed}")
+    if len(names) < 2:
+        return []
+    parts = "; ".join(f"{number} updates: {shortlist(names[number])}" for number in sorted(names))
+    return [f"the runs have different numbers of updates; they are compared anyway ({parts})"]
+
+
+def comparable_runs(runs: Sequence[Run], name: str) -> tuple[list[Run], list[str]]:
+    """Return the runs that were tested on the same utterances and references of a set, and why others are left out.
+
+    Those of most runs decide; in a tie, those of the first run.
+    """
+    problems = []
+    if missing := [run.folder for run in runs if name not in run.sets]:
+        problems.append(f"{name}: compared without {shortlist(missing)}, which have no errors of this set")
+    groups: dict[tuple[object, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        if name in run.sets:
+            errors = run.sets[name]
+            groups[errors.ids, errors.words, errors.speakers, errors.references].append(run)
+    kept = max(groups.values(), key=len)
+    for group in groups.values():
+        if group is not kept:
+            why = _difference(group[0].sets[name], kept[0].sets[name], kept[0].unit)
+            problems.append(f"{name}: {shortlist(run.folder for run in group)} left out: {why}")
+    return kept, problems
+
+
+def _difference(left_out: SetErrors, kept: SetErrors, unit: Unit) -> str:
+    extra, missing = sorted(set(left_out.ids) - set(kept.ids)), sorted(set(kept.ids) - set(left_out.ids))
+    if extra or missing:
+        parts = (("also has", extra), ("lacks", missing))
+        return f"it has different utterances ({'; '.join(f'{verb} {shortlist(ids)}' for verb, ids in parts if ids)})"
+    if (left_out.words, left_out.speakers) == (kept.words, kept.speakers):
+        return "it was scored against other reference texts, as those of another data.text are"
+    what = f"number of {unit}s" if left_out.words != kept.words else "speaker"
+    ours, theirs = (zip(errors.words, errors.speakers, strict=True) for errors in (left_out, kept))
+    ids = (id for id, one, other in zip(kept.ids, ours, theirs, strict=True) if one != other)
+    return f"the {what} differs for {shortlist(ids)}"

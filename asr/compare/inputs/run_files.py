@@ -1,0 +1,98 @@
+"""The files in a run's folder: config, summary, errors per utterance, and metrics over training."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asr.compare.inputs.runs import Curve, SetErrors
+from asr.evaluation.metrics_csv import read_metrics
+from asr.evaluation.wer import Unit
+from asr.nested import at
+from asr.plain_data import read_json, read_yaml
+from asr.systems import run_settings
+
+SUMMARY = "report/summary.json"
+ELAPSED = "train/elapsed_s"
+CURVES = ("train/loss", "train/lr", "train/gradient_norm", "val/")  # names, or their beginnings
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run has written about itself.
+
+    Attributes:
+        overrides: of the command line that began the run.
+        config: composed and resolved.
+        summary: empty if the run has not finished.
+    """
+
+    folder: Path
+    overrides: Sequence[str]
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The ``system``, ``seed`` and ``budget`` of the run."""
+        return self.summary or run_settings(self.config)
+
+    @property
+    def unit(self) -> Unit:
+        """What its error rates count."""
+        return at(self.config, "data", "scoring_unit") or "word"
+
+    def set_errors(self, name: str) -> SetErrors:
+        """Read the errors on a test set, as ``asr.evaluation.report.write_report`` has written them."""
+        with (self.folder / "decode" / f"{name}.errors.tsv").open(newline="\n", encoding="utf-8") as file:
+            next(file)
+            rows = sorted(line.removesuffix("\n").split("\t") for line in file)
+        ids, speakers, words, *edits = zip(*rows, strict=True)
+        return SetErrors(
+            ids=ids,
+            speakers=tuple(speaker or None for speaker in speakers),
+            words=tuple(map(int, words)),
+            errors=tuple(sum(map(int, counts)) for counts in zip(*edits, strict=True)),
+            references=at(self.summary, "test", name, "references"),
+        )
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Read the config of a run and, if it has finished, its summary.
+
+    Raises:
+        ValueError: a file does not exist, or is damaged.
+    """
+    summary = read_json(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
+    return RunFiles(folder, read_yaml(folder / "overrides.yaml"), read_yaml(folder / "config.yaml"), summary)
+
+
+def read_curves(path: Path) -> dict[str, Curve]:
+    """Read losses, learning rates and error rates of a metrics.csv.
+
+    A row holds the number of updates before its own update; a point of a curve has the training time up to it.
+    """
+    points = read_metrics(path, lambda name: name == ELAPSED or name.startswith(CURVES))
+    elapsed = _latest(*points.pop(ELAPSED)) if ELAPSED in points else ([], [])
+    return {name: _curve(*_latest(*logged), *elapsed) for name, logged in points.items()}
+
+
+def _latest(steps: Sequence[int], values: Sequence[float]) -> tuple[list[int], list[float]]:
+    """Return the updates done in increasing order, each with the value that was logged last for it."""
+    # unique returns the first of equal steps: reversed, that is the last one logged
+    updates, places = np.unique(np.asarray(steps)[::-1], return_index=True)
+    return (updates + 1).tolist(), np.asarray(values)[::-1][places].tolist()
+
+
+def _curve(updates: list[int], values: list[float], times: list[int], elapsed: list[float]) -> Curve:
+    if not times or updates[0] < times[0]:
+        return Curve(tuple(updates), (), tuple(values))
+    # a validation may fall between two logged updates
+    seconds = tuple(elapsed[bisect.bisect_right(times, update) - 1] for update in updates)
+    return Curve(tuple(updates), seconds, tuple(values))

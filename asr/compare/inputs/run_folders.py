@@ -1,0 +1,119 @@
+"""Reads runs of this toolkit from their folders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from asr.compare.inputs.run_files import SUMMARY, RunFiles, read_curves, read_run
+from asr.compare.inputs.run_warnings import warnings
+from asr.compare.inputs.runs import Cost, Inputs, Run, SetErrors
+from asr.compare.inputs.system_names import name_systems
+from asr.evaluation.formatting import count, shortlist
+from asr.evaluation.wer import RATE_NAMES
+from asr.nested import at, number_at
+
+
+def read_runs(folders: Sequence[Path], failed_folders: Collection[Path] = ()) -> Inputs:
+    """Read finished runs; one that cannot be read, or is scored in another unit, is left out with a message.
+
+    Args:
+        folders: of runs.
+        failed_folders: of runs that failed by themselves; others without a summary still run, or may be resumed.
+    """
+    finished: list[RunFiles] = []
+    failed: list[RunFiles] = []
+    problems, num_tuning = [], 0
+    for folder in folders:
+        try:
+            run = read_run(folder)
+        except (ValueError, OSError) as error:
+            problems.append(f"{folder} is left out: {error}")
+            continue
+        if run.config["decode_test"] is False:
+            num_tuning += 1  # a trial of a sweep that chose its settings on dev
+        elif run.summary:
+            finished.append(run)
+        else:
+            failed += [run] * (folder in failed_folders)
+            state = "failed" if folder in failed_folders else "not finished"
+            problems.append(f"{folder} is left out: the run has {state}: {SUMMARY} does not exist")
+    finished, failed, left_out = _of_one_unit(finished, failed)
+    names, ambiguous = name_systems([*finished, *failed])
+    runs = [_run(run, name, problems) for run, name in zip(finished, names, strict=False)]
+    lost = [(name, run.settings["seed"]) for name, run in zip(names[len(finished) :], failed, strict=True)]
+    notes = dict.fromkeys(note for run in finished for note in run.summary["notes"])
+    if num_tuning:
+        what = "without results on test sets (decode_test=false), as those are that choose settings"
+        notes[f"left out: {count(num_tuning, 'run')} {what}"] = None
+    return Inputs(runs, [*problems, *left_out, *ambiguous, *warnings(finished)], list(notes), lost)
+
+
+def _run(run: RunFiles, system: str, problems: list[str]) -> Run:
+    """Return a finished run; what cannot be read is added to ``problems``."""
+    sets: dict[str, SetErrors] = {}
+    for name in run.summary["test"]:
+        try:
+            sets[name] = run.set_errors(name)
+        except (ValueError, OSError) as error:
+            problems.append(f"{run.folder}: {error}")
+    try:
+        curves = read_curves(run.folder / "metrics.csv")
+    except OSError as error:
+        curves = {}
+        problems.append(f"{run.folder}: no curves: {error}")
+    decoded = run.config["decode"]
+    wers_by_weights = {}
+    if len(decoded) > 1:
+        wers_by_weights[decoded[0]] = {name: errors.wer for name, errors in sets.items()}
+        for which, other in run.summary.get("other_weights", {}).items():
+            wers_by_weights[which] = {name: other["test"][name]["wer"] for name in sets if name in other["test"]}
+    return Run(
+        folder=run.folder,
+        system=system,
+        seed=run.settings["seed"],
+        sets=sets,
+        lr=number_at(run.config, "optimizer", "lr"),
+        curves=curves,
+        cost=_cost(run),
+        study=at(run.config, "sweep", "tuned", "study"),
+        target_wer=at(run.config, "sweep", "target_wer"),
+        wers_by_weights=wers_by_weights,
+        unit=run.unit,
+    )
+
+
+def _cost(run: RunFiles) -> Cost:
+    cost, training = run.summary["cost"], run.summary["training"]
+    return Cost(
+        num_updates=run.settings["budget"],
+        num_parameters=run.summary["num_parameters"],
+        seconds=cost.get("training_seconds", training["seconds"]),
+        # a killed process did not record its CPU time
+        cpu_seconds=None if "resumed_after" in training else training["cpu_seconds"],
+        seconds_per_update=cost.get("seconds_per_update"),
+        optimizer_step_seconds=cost.get("optimizer_step_seconds"),
+        optimizer_step_sd=cost.get("optimizer_step_sd"),
+        optimizer_share=cost.get("optimizer_share"),
+        optimizer_state_bytes=cost.get("optimizer_state_bytes"),
+        peak_memory_mb=run.summary.get("peak_gpu_memory_mb", run.summary["peak_memory_mb"]),
+    )
+
+
+def _of_one_unit(finished: list[RunFiles], failed: list[RunFiles]) -> tuple[list[RunFiles], list[RunFiles], list[str]]:
+    """Return the runs that are scored in the unit of most finished ones, and a message if others are left out."""
+    if not finished:
+        return finished, failed, []
+    # units that are as common come in the order of their first runs
+    ((unit, _),) = Counter(run.unit for run in finished).most_common(1)
+    others = [run for run in (*finished, *failed) if run.unit != unit]
+    if not others:
+        return finished, failed, []
+    other = others[0].unit
+    message = (
+        f"{shortlist(run.folder for run in others)} left out: scored by {other} ({RATE_NAMES[other]}), the runs "
+        f"that are compared by {unit} ({RATE_NAMES[unit]}); compare runs of each unit on their own "
+        "(runs=[FOLDER,FOLDER]), or train all with the same data.scoring_unit"
+    )
+    return [run for run in finished if run.unit == unit], [run for run in failed if run.unit == unit], [message]

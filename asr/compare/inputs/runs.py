@@ -1,0 +1,124 @@
+"""What a comparison needs to know of its runs, whatever toolkit they come from.
+
+A reader of another toolkit's files returns ``Inputs``, as ``run_folders.read_runs`` does for this one. A ``Run`` needs
+a folder, a system, a seed, and errors per utterance; all else is optional: what it would show is left out, or a dash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asr.evaluation.wer import Unit
+
+
+@dataclass(frozen=True)
+class SetErrors:
+    """Errors of a run on one test set; the first four fields have one entry per utterance, ordered by id.
+
+    Attributes:
+        speakers: None for an unknown speaker.
+        words: number of words in the reference; at least one in the set.
+        errors: substitutions, deletions and insertions together.
+        references: digest of the reference texts, which tells whether runs were scored against the same ones.
+    """
+
+    ids: tuple[str, ...]
+    speakers: tuple[str | None, ...]
+    words: tuple[int, ...]
+    errors: tuple[int, ...]
+    references: str | None = None
+
+    @property
+    def wer(self) -> float:
+        """Word error rate, a fraction."""
+        return sum(self.errors) / sum(self.words)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over training; every field has one entry per point.
+
+    Attributes:
+        updates: updates done.
+        seconds: training time so far; empty if the run did not log it.
+    """
+
+    updates: tuple[int, ...]
+    seconds: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time and memory of a run; None if the run did not measure it.
+
+    Attributes:
+        num_updates: the budget of training.
+        seconds: wall time of training, before and after interruptions.
+        cpu_seconds: CPU time of training; unknown if the run was interrupted.
+        seconds_per_update: mean wall time.
+        optimizer_step_seconds: mean time of a step of the optimizer.
+        optimizer_step_sd: standard deviation of these times.
+        optimizer_share: the optimizer step's share of an update, 0 to 1.
+        optimizer_state_bytes: of all tensors in the optimizer state.
+        peak_memory_mb: largest resident memory, or on a GPU the largest allocation.
+    """
+
+    num_updates: int | None = None
+    num_parameters: int | None = None
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    seconds_per_update: float | None = None
+    optimizer_step_seconds: float | None = None
+    optimizer_step_sd: float | None = None
+    optimizer_share: float | None = None
+    optimizer_state_bytes: int | None = None
+    peak_memory_mb: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run with one seed.
+
+    Attributes:
+        folder: names the run in messages.
+        system: name of what is compared, for example ``optimizer=eve``; runs that differ only in their seed share it.
+        sets: errors by name of the test set.
+        lr: learning rate; None if there is none.
+        curves: by name of the metric, such as ``train/loss`` and ``val/wer``, whose error rates count in ``unit``.
+        study: number of the tuning study that chose its settings; None if none has.
+        target_wer: on the development sets, a fraction, that its sweep was to reach.
+        wers_by_weights: WER by test set, by what was decoded, such as ``best`` and ``last``; empty if only one was.
+        unit: what its error rates count; each counts as a word.
+    """
+
+    folder: Path
+    system: str
+    seed: int
+    sets: Mapping[str, SetErrors]
+    lr: float | None = None
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    cost: Cost = field(default_factory=Cost)
+    study: int | None = None
+    target_wer: float | None = None
+    wers_by_weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    unit: Unit = "word"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a reader has found.
+
+    Attributes:
+        runs: that can be compared; all are scored in one unit.
+        problems: messages on what cannot be compared.
+        notes: that must be shown with the results, for example "synthetic speech".
+        failed: system and seed of runs that failed by themselves.
+    """
+
+    runs: Sequence[Run]
+    problems: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    failed: Sequence[tuple[str, int]] = ()

@@ -1,0 +1,81 @@
+"""Writes a comparison to files: a page with plots for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from asr.compare.plots.draw_plots import draw_plots
+from asr.compare.report.html import report_page
+from asr.compare.result import Comparison
+from asr.evaluation.report import check_set_name
+
+REPORT = "report.html"
+PLOTS = "plots"
+
+
+def write_report_files(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write ``report.html`` and, below ``plots``, its plots as PNG and SVG; return the files, the report first.
+
+    Raises:
+        ValueError: the name of a test set cannot be part of a file name.
+    """
+    for found in comparison.sets:
+        check_set_name(found.name)
+    plots = draw_plots(comparison)
+    (folder / PLOTS).mkdir(parents=True, exist_ok=True)
+    report, files = folder / REPORT, []
+    for plot in plots.all:
+        png, svg = (folder / PLOTS / f"{plot.name}.{ending}" for ending in ("png", "svg"))
+        png.write_bytes(plot.png)
+        svg.write_text(plot.svg, encoding="utf-8")
+        files += [png, svg]
+    report.write_text(report_page(comparison, plots), encoding="utf-8")
+    return [report, *files]
+
+
+def write_json(comparison: Comparison, folder: Path) -> Path:
+    """Write ``comparison.json``, the result without curves and errors per utterance; return its path.
+
+    Unknown values are null.
+    """
+    path = folder / "comparison.json"
+    runs = [
+        {
+            "folder": str(run.folder),
+            "system": run.system,
+            "seed": run.seed,
+            "lr": run.lr,
+            "wer": {name: errors.wer for name, errors in run.sets.items()},
+            "wer_by_weights": run.wers_by_weights,
+            "cost": asdict(run.cost),
+        }
+        for run in comparison.runs
+    ]
+    data = {
+        "title": comparison.title,
+        "unit": comparison.unit,
+        "level": comparison.level,
+        "target": None if comparison.target is None else asdict(comparison.target),
+        "times_to_target": [asdict(times) for times in comparison.times],
+        "equal_time": None if comparison.equal_time is None else asdict(comparison.equal_time),
+        "sets": [asdict(found) for found in comparison.sets],
+        "runs": runs,
+        "problems": comparison.problems,
+        "notes": comparison.notes,
+    }
+    text = json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _finite(node: Any) -> Any:
+    """Return nested data with None for numbers that JSON does not have."""
+    if isinstance(node, dict):
+        return {key: _finite(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_finite(value) for value in node]
+    return None if isinstance(node, float) and not math.isfinite(node) else node

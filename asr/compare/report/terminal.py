@@ -1,0 +1,64 @@
+"""A report's tables in a terminal, readable at 80 characters."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+import rich.table
+from rich.console import Group
+from rich.text import Text
+
+from asr.compare.report.costs import cost_table, overall, speed_tables
+from asr.compare.report.tables import (
+    Cell,
+    Table,
+    explanations,
+    set_sections,
+)
+from asr.compare.result import Comparison
+from asr.console import printable
+
+# every terminal has these characters, and programs that read the tables know them
+PLAIN = str.maketrans({"–": "-", "−": "-", "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": "", "∞": "inf"})
+
+
+def tables(comparison: Comparison) -> Iterator[Group | Text]:
+    """Yield WERs and differences for each test set, speed, time and memory, what the terms mean, and the answer."""
+    sections = set_sections(comparison)
+    for section in sections:
+        first, *others = section.tables
+        yield Group(Text(f"{section.name}: {section.size}", style="bold"), _rendered(first))
+        yield from map(_rendered, others)
+    yield from map(_rendered, [*speed_tables(comparison), cost_table(comparison)])
+    yield Group(
+        *(Text(f"{term}: {text}") for term, text in explanations(comparison.level, comparison.rate_name).items())
+    )
+    answers = [(section.name, section.headline) for section in sections]
+    for name, sentences in [*answers, ("speed, memory, tuning", overall(comparison))]:
+        yield Group(Text(name, style="bold"), *(Text(sentence.translate(PLAIN)) for sentence in sentences))
+
+
+def _rendered(table: Table) -> Group:
+    rendered = rich.table.Table(box=None, pad_edge=False)
+    # a name that is cut may be that of several systems
+    rendered.add_column(table.columns[0].name, overflow="fold")
+    shown = [place for place, column in enumerate(table.columns) if column.in_terminal][1:]
+    for place in shown:
+        column, cells = table.columns[place], [_plain(row[place]) for row in table.rows]
+        if column.is_text:
+            longest_word = max((len(word) for cell in cells for word in cell.split()), default=0)
+            rendered.add_column(Text(column.name), min_width=longest_word)
+        else:
+            # numbers stay on one line, so that only their header can be wrapped
+            name = column.name.replace(" %", "\N{NO-BREAK SPACE}%")
+            lines = textwrap.wrap(name, max(map(len, cells), default=1), break_long_words=False)
+            rendered.add_column(Text("\n".join(lines).translate(PLAIN)), justify="right", no_wrap=True)
+    for row in table.rows:
+        rendered.add_row(Text(printable(row[0].text)), *(Text(_plain(row[place])) for place in shown))
+    title, *notes = (text.translate(PLAIN) for text in (table.title, *table.notes))
+    return Group(Text(title, style="bold"), rendered, *map(Text, notes))
+
+
+def _plain(cell: Cell) -> str:
+    return printable(f"{cell.text} {cell.detail}".rstrip().translate(PLAIN))

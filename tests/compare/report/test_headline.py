@@ -1,0 +1,167 @@
+"""Results in plain words say no more than the runs allow."""
+
+import dataclasses
+import re
+
+import pytest
+
+from asr.compare.report.headline import best_of, headline
+from asr.evaluation.formatting import (
+    detectable,
+    duration,
+    interval,
+    number,
+    p_value,
+    percent,
+    points,
+    shortened,
+)
+from tests.compare.made_comparisons import made_comparison
+from tests.compare.made_runs import compare_runs, errors_of, run_of, sweep
+
+BAD = (9, 9, 9, 9, 9, 9)
+
+
+def said(runs, **options) -> list[str]:
+    (found,) = compare_runs(runs, title="made", **options).sets
+    return headline(found, 0.95)
+
+
+def test_the_best_comes_first_then_what_is_sure_and_what_is_not():
+    first, how, few, *rest = said(sweep(), baseline="adamw")
+    assert first.startswith("eve is best: 18.33 % [")
+    assert how.startswith("The brackets show the 95 % interval, ")
+    assert few.startswith("There are only 3 speakers")
+    assert rest[0].startswith("Over seeds, on this test set, ")
+    assert rest[1] == "It is better than adamw, cain."
+    assert rest[2].startswith("Compared with the baseline adamw: −40.00 points [−")
+    assert rest[2].endswith(", better.")
+    assert rest[3].startswith("80 of 100 such comparisons would find a true difference of ")
+    assert len(rest) == 4
+
+
+def test_what_cannot_be_distinguished_is_named():
+    first, _, _, *rest = said([run for run in sweep() if run.system != "eve"], baseline="adamw")
+    best, other = ("cain", "adamw") if first.startswith("cain") else ("adamw", "cain")
+    assert first.startswith(f"{best} has the lowest WER: ")
+    assert rest[0] == f"It cannot be distinguished from {other}."
+    assert not any("is better" in sentence for sentence in rest)
+
+
+def with_words(*words, speakers=("a", "b", "c", "c")):
+    counts = ((60, 3, 1, 1, 2, 3), (50, 2, 2, 1, 1, 4))
+    errors = [errors_of(row[: len(words)], speakers=speakers) for row in counts]
+    return [
+        run_of("adamw", seed, sets={"test": dataclasses.replace(one, words=words)}) for seed, one in enumerate(errors)
+    ]
+
+
+def test_a_long_speaker_who_decides_is_mentioned():
+    _, _, sentence, _ = said(with_words(900, 20, 20, 20))
+    assert sentence.startswith("Few of the 3 speakers have most of the words: together they are as informative as 1.1 ")
+    six = with_words(200, 200, 150, 100, 150, 100, speakers="abcdef")
+    assert not any(sentence.startswith(("Few", "There are only")) for sentence in said(six))
+
+
+@pytest.mark.parametrize(("num", "is_said"), [(2, True), (3, True), (4, True), (5, False), (6, False)])
+def test_so_few_speakers_that_intervals_are_wide_are_mentioned_though_they_are_equal(num, is_said):
+    sentences = said(with_words(*[100] * num, speakers="abcdef"[:num]))
+    expected = f"There are only {num} speakers, who are as informative as {num}.0 speakers of equal size: "
+    assert any(sentence.startswith(expected) for sentence in sentences) == is_said
+
+
+@pytest.mark.parametrize(("speakers", "what"), [(None, "are unknown"), (("a",) * 4, "a single speaker")])
+def test_speakers_who_are_unknown_or_alone_are_mentioned(speakers, what):
+    _, _, sentence, _ = said(with_words(200, 200, 150, 100, speakers=speakers))
+    assert what in sentence
+
+
+def test_the_omnibus_test_comes_before_the_pairs_and_says_what_it_is_of():
+    sentences = headline(made_comparison(8).sets[0], 0.95)
+    at = next(place for place, sentence in enumerate(sentences) if sentence.startswith("Over seeds"))
+    assert re.fullmatch(
+        r"Over seeds, on this test set, the systems differ \(Friedman p < 0\.001; F, if their variances are equal, "
+        r"p < 0\.001\)\.",
+        sentences[at],
+    )
+    assert sentences[at + 1].startswith("It is better than ")
+    two_seeds = headline(made_comparison(4, 2).sets[0], 0.95)
+    assert any("on this test set, the systems are not shown to differ (Friedman p = " in one for one in two_seeds)
+    assert not any(sentence.startswith("Over seeds") for sentence in headline(made_comparison(2).sets[0], 0.95))
+
+
+def test_the_first_screen_counts_other_pairs_that_differ_significantly():
+    (found,) = made_comparison(8, 5).sets
+    sentences = headline(found, 0.95)
+    others = [one for one in found.pairs if not {one.system, one.other} & {found.rows[0].system, "adamw"}]
+    told = [one for one in others if one.verdict == "better"]
+    assert f"Of the {len(others)} other pairs, {len(told)} differ significantly: see their table." in sentences
+    equal = dataclasses.replace(
+        found, pairs=[dataclasses.replace(one, verdict="cannot distinguish") for one in found.pairs]
+    )
+    assert "Of the 15 other pairs, none differs significantly." in headline(equal, 0.95)
+    assert not any("other pair" in sentence for sentence in headline(made_comparison(3).sets[0], 0.95))
+    assert not any("other pair" in one for one in headline(made_comparison(6, comparisons="baseline").sets[0], 0.95))
+
+
+def test_seeds_that_would_settle_what_is_open_are_named():
+    (found,) = made_comparison(3, 2).sets
+    for needed, text in ((17, "About 17 seeds each"), (None, "More than 100 seeds, or a larger test set,")):
+        power = dataclasses.replace(found.power, nearest="cain", seeds_needed=needed)
+        last = headline(dataclasses.replace(found, power=power), 0.95)[-1]
+        assert last.startswith(f"{text} would be needed to distinguish eve lr=0.01 from cain")
+    settled = dataclasses.replace(found, power=dataclasses.replace(found.power, nearest=None))
+    assert not any("would be needed" in sentence for sentence in headline(settled, 0.95))
+
+
+def test_with_one_seed_nothing_is_claimed():
+    first, how, _, *rest = said([run_of("eve", 1), run_of("adamw", 1, BAD)], baseline="adamw")
+    assert first.startswith("eve had the lowest WER, but with only one seed: 15.00 %")
+    assert "this run only: another seed may give another WER" in how
+    assert rest[0] == "It has only one seed in common with adamw: not compared."
+    assert not any("best" in sentence or "80 of 100" in sentence for sentence in rest)
+
+
+def test_a_single_lucky_seed_is_not_the_best():
+    runs = [*(run_of("adamw", seed, BAD) for seed in (1, 2)), run_of("eve", 1)]
+    (found,) = compare_runs(runs, title="made").sets
+    assert found.rows[0].system == "eve"
+    assert best_of(found).system == "adamw"
+    assert headline(found, 0.95)[0].startswith("adamw has the lowest WER of the systems with several seeds: 90.00 %")
+
+
+def test_a_difference_in_favor_of_another_is_not_hidden():
+    (found,) = compare_runs(sweep(), title="made").sets
+    rows = list(found.rows)
+    rows[1] = dataclasses.replace(rows[1], to_best=dataclasses.replace(rows[1].to_best, verdict="better"))
+    sentences = headline(dataclasses.replace(found, rows=rows), 0.95)
+    assert f"On the seeds that both have, it is worse than {rows[1].system}." in sentences
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (detectable(0.0312), "3.12"),
+        (detectable(1.5), "> 100"),
+        (detectable(None), "–"),
+        (percent(0.0312), "3.12"),
+        (percent(None), "–"),
+        (points(-0.0042), "−0.42"),
+        (points(-0.00001), "+0.00"),
+        (interval(0.01, float("inf")), "[1.00, ∞]"),
+        (number(1234567), "1\u202f234\u202f567"),
+        (number(0.01234), "0.0123"),
+        (number(float("nan")), "–"),
+        (duration(42), "42\N{NO-BREAK SPACE}s"),
+        (duration(1200), "20\N{NO-BREAK SPACE}min"),
+        (duration(72000), "20\N{NO-BREAK SPACE}h"),
+        (duration(None), "–"),
+        (p_value(0.0000001), "< 0.001"),
+        (p_value(0.0416), "0.042"),
+        (p_value(None), "–"),
+        (shortened("abcdefghij", 5), "ab…ij"),
+        (shortened("abc", 5), "abc"),
+    ],
+)
+def test_numbers_read_well(made, text):
+    assert made == text

@@ -1,0 +1,210 @@
+"""The report as a file: what it says, that it holds all it needs, and that it breaks nothing."""
+
+import dataclasses
+import re
+
+import pytest
+
+from asr.compare.report.files import write_report_files
+from asr.evaluation.formatting import p_value
+from tests.compare.made_comparisons import made_comparison
+from tests.compare.report.parsed_page import parse, table_of
+
+EVIL = '<script>alert("x")</script>'
+PROBLEM = "runs/half is left out: it has not finished"
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return made_comparison(3, sets=("test-clean", "test-other"), problems=[PROBLEM])
+
+
+@pytest.fixture(scope="module")
+def files(comparison, tmp_path_factory):
+    return write_report_files(comparison, tmp_path_factory.mktemp("report") / "new")
+
+
+@pytest.fixture(scope="module")
+def source(files) -> str:
+    return files[0].read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(source):
+    return parse(source)
+
+
+def written(comparison, folder):
+    return parse(write_report_files(comparison, folder)[0].read_text(encoding="utf-8"))
+
+
+def test_the_report_comes_first_and_all_files_are_there(files):
+    folder = files[0].parent
+    names = [
+        "wer_test-clean",
+        "wer_test-other",
+        "differences_test-clean",
+        "differences_test-other",
+        "lr_test-clean",
+        "lr_test-other",
+    ]
+    names += ["dev_wer_updates", "dev_wer_seconds", "loss_updates", "loss_seconds"]
+    assert files == [
+        folder / "report.html",
+        *(folder / "plots" / f"{n}.{end}" for n in names for end in ("png", "svg")),
+    ]
+    assert {path for path in folder.rglob("*") if path.is_file()} == set(files)
+
+
+def test_the_page_begins_with_the_result_in_words(page, comparison):
+    (title,) = page.all("title")
+    assert title.text == "Comparison: made"
+    text = " ".join(page.all("body")[0].text.split())
+    assert text.startswith("made Comparison of 3 systems, 9 runs, 2 test sets synthetic speech test-clean eve lr=0")
+    best = comparison.sets[0].rows[0]
+    sentence = f"eve lr=0.01 is best: {100 * best.wer_mean:.2f} % [{100 * best.low:.2f}, {100 * best.high:.2f}]."
+    assert text.index(sentence) < text.index(PROBLEM) < text.index("Test set test-clean")
+
+
+def test_the_first_table_holds_wers_intervals_and_verdicts(page, comparison):
+    tables = [table for table in page.all("table") if table.all("caption")[0].text == "Word error rates"]
+    assert len(tables) == 2
+    header, *rows = table_of(page, "Word error rates")
+    assert header == ["system", "WER %", "vs. best", "vs. baseline", "95 % interval", "seeds"]
+    best, adamw = comparison.sets[0].rows[0], comparison.sets[0].rows[2]
+    assert rows[0] == [
+        "eve lr=0.01",
+        f"{100 * best.wer_mean:.2f} ± {100 * best.wer_sd:.2f}",
+        "best",
+        best.to_baseline.verdict,
+        f"[{100 * best.low:.2f}, {100 * best.high:.2f}] seeds and speakers",
+        "3",
+    ]
+    assert (rows[2][0], rows[2][2], rows[2][3]) == ("adamw", adamw.to_best.verdict, "baseline")
+
+
+def test_differences_stand_with_interval_p_and_probability(page, comparison):
+    header, first, *_ = table_of(page, "Difference from eve lr=0.01 (best)")
+    assert header == ["system", "points [95 %]", "p (adjusted)", "verdict", "P(lower WER)", "seeds"]
+    found = comparison.sets[0].rows[1].to_best
+    assert first == [
+        "eve lr=0.03",
+        f"+{100 * found.mean:.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]".replace("-", "−"),
+        p_value(found.p_adjusted),
+        found.verdict,
+        f"{found.probability_of_improvement:.2f}",
+        "3",
+    ]
+    assert table_of(page, "Difference from adamw (baseline)")[1][0] == "eve lr=0.01"
+
+
+def test_speed_is_compared_in_updates_in_time_and_at_equal_time(page, comparison):
+    by_update, by_time = (f"{what} to 20 % WER on dev (chosen after the runs)" for what in ("Updates", "Time"))
+    header, first, *_, last = table_of(page, by_time)
+    assert header == ["system", "reached by", "time", "ratio [95 %]", "p (adjusted)", "verdict"]
+    found = comparison.times[1].rows[0]
+    ratio = found.contrast
+    assert first[:2] == ["eve lr=0.01", "3 of 3"]
+    assert first[3] == f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+    assert first[4:] == [p_value(ratio.p_adjusted), ratio.verdict]
+    assert last[0] == "adamw"
+    assert last[3:] == ["–", "–", "reference"]
+    assert table_of(page, by_update)[0][2] == "updates"
+    header, first, *_ = table_of(page, "After 60\N{NO-BREAK SPACE}s of training")
+    assert header[1:] == ["WER % on dev", "points [95 %]", "p (adjusted)", "verdict", "mean WER %", "± sd", "seeds"]
+    row = comparison.equal_time.rows[0]
+    assert first[1] == f"{100 * row.wer_mean:.2f} ± {100 * row.wer_sd:.2f}"
+    assert first[5:] == [f"{100 * row.area:.2f}", f"{100 * row.area_sd:.2f}", "3"]
+
+
+def test_costs_and_runs_are_listed(page):
+    header, first, *_ = table_of(page, "Training cost")
+    assert dict(zip(header, first, strict=True)) == {
+        "system": "eve lr=0.01",
+        "lr": "0.01",
+        "updates": "600",
+        "parameters": "1 234 567",
+        "seconds per update": "0.1",
+        "optimizer time %": "5",
+        "state bytes per parameter": "8",
+        "peak memory MB": "850",
+        "optimizer step ms": "5 ± 2",
+        "training time": "60 s",
+    }
+    header, *runs = table_of(page, "All runs")
+    assert header == ["system", "seed", "lr", "WER % on test-clean", "WER % on test-other", "folder"]
+    assert len(runs) == 9
+    assert runs[0][:3] == ["eve lr=0.01", "1", "0.01"]
+    assert runs[0][-1] == "runs/digits/transformer_ctc/eve-lr=0.01-seed=1"
+
+
+def test_nothing_is_loaded_and_nothing_runs(source, page):
+    assert not re.search(r"https?:|//\w|url\((?!#)|@import|javascript:", source)
+    for element in (found for tag in ("script", "iframe", "object", "embed", "img") for found in page.all(tag)):
+        raise AssertionError(element)
+    assert [link.attributes for link in page.all("link")] == [{"rel": "icon", "href": "data:,"}]
+    (policy,) = [meta for meta in page.all("meta") if meta.attributes.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.attributes["content"].startswith("default-src 'none'")
+
+
+def test_ids_are_unique_and_links_lead_somewhere(source, page):
+    ids = re.findall(r'\sid="([^"]*)"', source)
+    assert len(ids) == len(set(ids))
+    targets = [link.attributes["href"] for link in page.all("a")]
+    assert len(targets) == 7
+    assert {target.removeprefix("#") for target in targets} <= set(ids)
+
+
+def test_pictures_tables_and_page_can_be_read_aloud(page):
+    (html,) = page.all("html")
+    assert html.attributes["lang"] == "en"
+    pictures = [figure.all("svg")[0] for figure in page.all("figure")]
+    assert len(pictures) == 10
+    assert all(picture.attributes["role"] == "img" for picture in pictures)
+    assert all("eve" in picture.attributes["aria-label"] for picture in pictures)
+    assert all(figure.all("figcaption")[0].text.strip() for figure in page.all("figure"))
+    keys = [svg for svg in page.all("svg") if svg.attributes.get("class") == "key"]
+    assert keys
+    assert all(key.attributes["aria-hidden"] == "true" for key in keys)
+    for table in page.all("table"):
+        assert all(cell.attributes["scope"] == "col" for cell in table.all("thead")[0].all("th"))
+        for row in table.all("tbody")[0].all("tr"):
+            assert row.children[0].attributes["scope"] == "row"
+            assert len(row.children) == len(table.all("thead")[0].all("th"))
+    boxes = [box for box in page.all("div") if box.attributes.get("class") == "scroll"]
+    assert len(boxes) == len(page.all("table"))
+    for box in boxes:
+        assert box.attributes["tabindex"] == "0"
+        assert box.attributes["aria-labelledby"] == box.all("caption")[0].attributes["id"]
+
+
+def test_what_users_wrote_is_text(tmp_path):
+    names, words = (EVIL, f"{EVIL} lr=0.1"), {"title": EVIL, "baseline": EVIL, "notes": [EVIL], "problems": [EVIL]}
+    evil = made_comparison(2, 2, curves=False, names=names, **words)
+    runs = [dataclasses.replace(run, folder=tmp_path / EVIL / "\udcff") for run in evil.runs]
+    root = written(dataclasses.replace(evil, runs=runs), tmp_path / "out")
+    assert root.all("script") == []
+    assert root.all("h1")[0].text == EVIL
+    assert root.all("title")[0].text == f"Comparison: {EVIL}"
+    assert [item.text for item in root.all("ul")[0].all("li")] == [EVIL]
+    assert table_of(root, "Word error rates")[1][0].startswith(EVIL)
+    assert EVIL in table_of(root, "All runs")[1][-1]
+    assert EVIL in root.all("figure")[0].all("svg")[0].attributes["aria-label"]
+    assert any(text.text == EVIL for text in root.all("figure")[0].all("text"))
+
+
+def test_one_run_alone_has_a_report(tmp_path):
+    root = written(made_comparison(1, 1, curves=False, target_wer=None, baseline=None, notes=[]), tmp_path)
+    titles = [caption.text for caption in root.all("caption")]
+    assert titles == ["Word error rates", "Training cost", "All runs"]
+    assert table_of(root, "Word error rates")[0] == ["system", "WER %", "95 % interval", "seeds"]
+    assert "Training loss against time: not drawn, because no run has logged it." in root.text
+    assert len(root.all("figure")) == 1
+    assert root.all("h2")[0].text.startswith("Test set test")
+
+
+def test_a_set_that_cannot_name_a_file_is_refused(tmp_path):
+    comparison = made_comparison(1, 1, sets=("a/b",), curves=False)
+    with pytest.raises(ValueError, match="rename the set"):
+        write_report_files(comparison, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

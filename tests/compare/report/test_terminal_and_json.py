@@ -1,0 +1,106 @@
+"""A comparison for people at a terminal and for programs."""
+
+import dataclasses
+import io
+import json
+import math
+import re
+
+from rich.console import Console
+
+from asr.compare.report.files import write_json
+from asr.compare.report.terminal import tables
+from tests.compare.made_comparisons import made_comparison
+from tests.compare.made_runs import compare_runs, sweep
+
+
+def printed(comparison, width=110) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    for table in tables(comparison):
+        console.print(table)
+    return console.export_text()
+
+
+def test_the_tables_show_wers_differences_verdicts_and_costs():
+    text = printed(compare_runs(sweep(), title="made", baseline="adamw", target_wer=0.2))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "test: 6 utterances, 3 speakers" in lines
+    assert any(line.startswith("eve 18.33 ± ") and line.endswith("seeds and speakers 3") for line in lines)
+    assert "Difference from eve (best)" in lines
+    assert "Difference from adamw (baseline)" in lines
+    assert any(line.startswith("eve -40.00 [-") and line.endswith(" better 1.00 3") for line in lines)
+    assert any(line.startswith("cain ") and " cannot distinguish " in line and line.endswith(" 3") for line in lines)
+    assert "eve 0.001 100 - - - - -" in lines
+
+
+def test_a_best_that_is_the_baseline_has_one_table():
+    runs = [run for run in sweep() if run.system != "eve"]
+    best = compare_runs(runs, title="made").sets[0].rows[0].system
+    text = printed(compare_runs(runs, title="made", baseline=best))
+    assert text.count("Difference from") == 1
+    assert f"Difference from {best} (best and baseline)" in text
+
+
+def test_the_tables_of_speed_are_whole_at_a_narrow_terminal():
+    """Numbers are never cut: a name is folded instead."""
+    comparison = made_comparison(4, 3, target_wer=0.06)
+    row = comparison.equal_time.rows[0]
+    contrast = dataclasses.replace(row.contrast, value=-0.1234, low=-0.2345, high=0.1234, verdict="cannot distinguish")
+    rows = [dataclasses.replace(row, wer_mean=1.0, area=1.0, contrast=contrast), *comparison.equal_time.rows[1:]]
+    equal = dataclasses.replace(comparison.equal_time, rows=rows)
+    text = printed(dataclasses.replace(comparison, equal_time=equal), width=80)
+    assert re.search(r" 100\.00 ± 0\.\d\d +-12\.34 \[-23\.45, \+12\.34\] +cannot distinguish +100\.00$", text, re.M)
+    assert "≥ 6" in text
+    assert "…" not in text
+
+
+def test_tables_of_speed_name_other_pairs_that_differ_significantly():
+    comparison = made_comparison(6, 5)
+    text = " ".join(printed(comparison).split())
+    apart = [one for one in comparison.times[0].pairs if "adamw" not in (one.system, one.other)]
+    told = [one for one in apart if one.verdict == "better"]
+    assert told
+    first = f"{told[0].system} is better than {told[0].other}"
+    assert f"Of the {len(apart)} other pairs, {len(told)} differ significantly: {first}" in text
+
+
+def test_names_are_text_not_markup():
+    runs = [dataclasses.replace(run, system=run.system + " [red]x[/red]") for run in sweep()]
+    assert "eve [red]x[/red]" in printed(compare_runs(runs, title="[b]made[/b]"))
+
+
+def test_the_json_file_holds_all_but_curves_and_errors(tmp_path):
+    comparison = compare_runs(sweep(), title="made", baseline="adamw", target_wer=0.2, problems=["p"], notes=["n"])
+    data = json.loads(write_json(comparison, tmp_path).read_text())
+    assert (data["title"], data["level"], data["target"]) == ("made", 0.95, {"wer": 0.2, "is_fixed": False})
+    assert data["problems"][0] == "p"
+    assert data["notes"] == ["n"]
+    (found,) = data["sets"]
+    assert (found["name"], found["num_utterances"], found["num_speakers"], found["baseline"]) == ("test", 6, 3, "adamw")
+    assert found["rows"][0]["system"] == "eve"
+    assert found["rows"][0]["to_baseline"]["verdict"] == "better"
+    assert (data["times_to_target"], data["equal_time"]) == ([], None)
+    assert len(data["runs"]) == 9
+    assert set(data["runs"][0]) == {"folder", "system", "seed", "lr", "wer", "wer_by_weights", "cost"}
+
+
+def test_the_json_file_holds_the_verdict_of_each_pair_that_was_corrected_for(tmp_path):
+    comparison = made_comparison(6, 3)
+    data = json.loads(write_json(comparison, tmp_path).read_text())
+    for pairs in (data["sets"][0]["pairs"], data["equal_time"]["pairs"], data["times_to_target"][0]["pairs"]):
+        assert len({frozenset((one["system"], one["other"])) for one in pairs}) == 15
+        assert {"num_seeds", "low", "high", "p_adjusted", "verdict"} <= set(pairs[0])
+        # the better system comes first
+        assert {one["verdict"] for one in pairs} == {"better", "cannot distinguish"}
+    assert all(one["mean"] <= 0 for one in data["sets"][0]["pairs"])
+    best, *_, last = data["sets"][0]["rows"]
+    (same,) = (
+        one for one in data["sets"][0]["pairs"] if (one["system"], one["other"]) == (best["system"], last["system"])
+    )
+    assert (same["mean"], same["p_adjusted"]) == (-last["to_best"]["mean"], last["to_best"]["p_adjusted"])
+
+
+def test_what_is_no_number_in_json_is_null(tmp_path):
+    runs = [dataclasses.replace(run, lr=math.inf) for run in sweep()]
+    text = write_json(compare_runs(runs, title="made"), tmp_path).read_text()
+    assert json.loads(text)["runs"][0]["lr"] is None

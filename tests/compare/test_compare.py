@@ -1,0 +1,338 @@
+"""From runs to verdicts, and what is said where runs cannot be compared."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from asr.compare.compare import find_baseline
+from asr.compare.inputs.runs import Curve
+from asr.compare.report.headline import headline
+from asr.evaluation.confidence import interval_of_counts
+from tests.compare.made_runs import COUNTS, better, compare_runs, errors_of, run_of, sweep
+
+
+def rows_of(runs, **options):
+    options = {"title": "made", "baseline": "adamw", **options}
+    comparison = compare_runs(runs, **options)
+    return comparison, {row.system: row for row in comparison.sets[0].rows}
+
+
+def test_better_worse_and_cannot_distinguish():
+    comparison, rows = rows_of(sweep())
+    assert comparison.sets[0].rows[0].system == "eve"
+    assert rows["eve"].to_baseline.verdict == "better"
+    assert rows["eve"].to_best is None
+    assert rows["adamw"].to_best.verdict == "worse"
+    assert rows["adamw"].to_baseline is None
+    assert rows["cain"].to_baseline.verdict == "cannot distinguish"
+    assert comparison.problems == []
+
+
+def test_a_difference_is_that_of_the_means_in_its_interval_and_points_the_other_way_from_the_other():
+    _, rows = rows_of(sweep())
+    found, back = rows["eve"].to_baseline, rows["adamw"].to_best
+    assert found.mean == pytest.approx(rows["eve"].wer_mean - rows["adamw"].wer_mean) == pytest.approx(-0.4)
+    assert (back.mean, back.low, back.high) == pytest.approx((-found.mean, -found.high, -found.low))
+    assert (back.p_value, back.p_adjusted) == (found.p_value, found.p_adjusted)
+    assert found.low < found.mean < found.high < 0
+    assert found.other == "adamw"
+    assert found.num_seeds == 3
+
+
+def test_probability_of_improvement_counts_pairs_of_seeds_and_halves_ties():
+    runs = [run_of("a", seed, [count] * 6) for seed, count in ((1, 1), (2, 3))]
+    runs += [run_of("b", seed, [count] * 6) for seed, count in ((1, 3), (2, 5))]
+    _, rows = rows_of(runs, baseline="b")
+    assert rows["a"].to_baseline.probability_of_improvement == pytest.approx((1 + 1 + 0.5 + 1) / 4)
+
+
+def test_verdicts_are_corrected_for_the_number_of_pairs():
+    _, few = rows_of([run for run in sweep() if run.system != "cain"])
+    assert few["eve"].to_baseline.p_adjusted == few["eve"].to_baseline.p_value
+    _, many = rows_of(sweep())
+    assert many["eve"].to_baseline.p_adjusted >= 2 * many["eve"].to_baseline.p_value
+
+
+def test_only_pairs_with_the_baseline_are_tested_when_asked():
+    _, rows = rows_of(sweep())
+    comparison, only = rows_of(sweep(), comparisons="baseline")
+    assert only["eve"].to_baseline.p_adjusted < rows["eve"].to_baseline.p_adjusted
+    assert only["eve"].to_baseline.high < rows["eve"].to_baseline.high < 0
+    assert only["cain"].to_best.verdict == "not tested"
+    assert (only["cain"].to_best.low, only["cain"].to_best.high) == (-math.inf, math.inf)
+    assert only["cain"].to_best.p_adjusted is None
+    assert "It was not tested against cain." in headline(comparison.sets[0], 0.95)
+
+
+def test_a_test_set_without_the_baseline_has_no_tests_of_pairs_with_it():
+    other = [dataclasses.replace(run, sets={"other": run.sets["test"]}) for run in sweep() if run.system != "adamw"]
+    comparison, _ = rows_of([*(run for run in sweep() if run.system != "cain"), *other], comparisons="baseline")
+    assert [found.name for found in comparison.sets] == ["other", "test"]
+    assert comparison.sets[0].power is None
+    assert comparison.sets[0].rows[1].to_best.verdict == "not tested"
+
+
+def test_systems_that_vary_alike_need_fewer_seeds():
+    """Each pair alone has two degrees of freedom; together they have more."""
+    counts = {name: [(5 + up, 5 - up, 6, 5, 5, 5) for up in (0, 1, 2)] for name in "abcde"}
+    runs = [run_of(name, seed, one) for name, found in counts.items() for seed, one in enumerate(found)]
+    runs += [run_of("f", seed, better(one, 2)) for seed, one in enumerate([(5, 6, 6, 5, 5, 5), *counts["a"][1:]])]
+    _, alone = rows_of([run for run in runs if run.system in "af"], baseline="a")
+    _, together = rows_of(runs, baseline="a")
+    assert together["f"].to_baseline.p_value < alone["f"].to_baseline.p_value
+
+
+def test_a_system_with_few_seeds_takes_none_from_the_others():
+    counts = {name: [(5 + up, 5 - up, 6, 5, 5, place % 3) for place, up in enumerate((0, 1, 2))] for name in "abcde"}
+    runs = [run_of(name, seed, one) for name, own in counts.items() for seed, one in enumerate(own)]
+    _, before = rows_of(runs, baseline="a")
+    comparison, after = rows_of([*runs, run_of("f", 1), run_of("f", 2)], baseline="a")
+    (found,) = comparison.sets
+    assert (set(found.omnibus.systems), found.omnibus.num_seeds) == (set("abcde"), 3)
+    assert after["b"].to_baseline.p_value == before["b"].to_baseline.p_value
+    assert any("5 systems with 3 seeds in common, all but f, " in one for one in headline(found, 0.95))
+
+
+def test_what_is_open_and_what_would_be_found_is_that_of_the_nearest_system():
+    comparison, _ = rows_of(sweep())
+    (found,) = comparison.sets
+    assert (found.power.nearest, found.power.seeds_needed) == (None, None)  # eve is better than both
+    assert 0 < found.power.low < found.power.detectable < found.power.high
+    assert (set(found.omnibus.systems), found.omnibus.num_seeds) == ({"adamw", "cain", "eve"}, 3)
+    comparison, _ = rows_of([run for run in sweep() if run.system != "eve"])
+    (found,) = comparison.sets
+    assert found.power.nearest == found.rows[1].system
+    assert found.omnibus is None
+
+
+def test_the_mean_of_the_best_of_three_alone_is_corrected_for_its_choice():
+    _, alone = rows_of([run for run in sweep() if run.system == "eve"], baseline=None)
+    _, rows = rows_of(sweep())
+    assert rows["eve"].low == alone["eve"].low
+    assert rows["eve"].high > alone["eve"].high
+    _, others = rows_of([run for run in sweep() if run.system == "cain"], baseline=None)
+    assert rows["cain"].high == others["cain"].high
+
+
+def test_the_interval_of_the_mean_says_what_it_is_over():
+    _, rows = rows_of(sweep())
+    assert rows["adamw"].scope == "seeds and speakers"
+    assert rows["adamw"].low < rows["adamw"].wer_mean < rows["adamw"].high
+    unknown = [
+        dataclasses.replace(run, sets={"test": errors_of(run.sets["test"].errors, speakers=None)}) for run in sweep()
+    ]
+    assert rows_of(unknown)[1]["adamw"].scope == "seeds and utterances"
+
+
+def test_a_single_seed_is_shown_with_its_own_interval_and_gets_no_verdict():
+    runs = [*sweep(), run_of("lucky", 1, [0, 1, 0, 0, 0, 0])]
+    _, rows = rows_of(runs)
+    lucky = rows["lucky"]
+    assert (lucky.scope, lucky.wer_sd) == ("this run only", None)
+    by_speaker = interval_of_counts("speaker", np.array([1, 0, 0]), np.array([20, 20, 20]))
+    assert (lucky.wer_mean, lucky.low, lucky.high) == pytest.approx((1 / 60, by_speaker.low, by_speaker.high))
+    assert lucky.to_baseline.verdict == "one seed: not compared"
+    assert (lucky.to_baseline.p_value, lucky.to_baseline.probability_of_improvement) == (None, None)
+    # it takes neither the first place nor the verdicts from the others
+    assert lucky.to_best is not None
+    assert rows["eve"].to_best is None
+    assert rows["adamw"].to_best.verdict == "worse"
+
+
+def test_systems_with_different_seeds_are_paired_on_the_common_ones():
+    runs = [run for run in sweep() if (run.system, run.seed) != ("eve", 3)] + [run_of("eve", 7, [9] * 6)]
+    _, rows = rows_of(runs)
+    assert rows["eve"].seeds == (1, 2, 7)
+    assert rows["eve"].to_baseline.num_seeds == 2
+    assert rows["eve"].to_baseline.mean == pytest.approx(-0.4)
+
+
+def test_without_a_common_seed_nothing_is_compared():
+    runs = [run_of("adamw", seed) for seed in (1, 2)] + [run_of("eve", seed, [0, 1, 0, 0, 0, 1]) for seed in (3, 4)]
+    _, rows = rows_of(runs)
+    assert rows["eve"].to_baseline is None
+    assert rows["adamw"].to_best is None
+
+
+def test_no_errors_at_all_do_not_mean_a_rate_of_zero():
+    _, rows = rows_of([run_of(name, seed, [0] * 6) for name in ("adamw", "eve") for seed in (1, 2, 3)])
+    assert rows["eve"].low == 0
+    assert rows["eve"].high >= 1 - 0.05 ** (1 / 60)
+    assert rows["eve"].to_best.verdict == "cannot distinguish"
+    assert rows["eve"].to_best.p_adjusted == pytest.approx(1)
+    assert f"{rows['eve'].to_best.mean:+.2f}" == "+0.00"
+
+
+def test_the_same_system_and_seed_twice_is_said_and_the_later_folder_counts():
+    again = run_of("eve", 1, [9] * 6, folder="runs/eve-1-later")
+    comparison, rows = rows_of([again, *sweep()])
+    (problem,) = comparison.problems
+    assert problem == "eve, seed 1 was trained twice: runs/eve-1 is left out, runs/eve-1-later is used"
+    assert rows["eve"].wers[0] == pytest.approx(0.9)
+
+
+def test_different_numbers_of_updates_are_said_and_compared():
+    runs = [
+        dataclasses.replace(run, cost=run_of("x", 1, num_updates=50).cost) if run.system == "eve" else run
+        for run in sweep()
+    ]
+    comparison, rows = rows_of(runs)
+    assert "50 updates: eve seed 1, eve seed 2, eve seed 3; 100 updates: adamw seed 1" in comparison.problems[0]
+    assert rows["eve"].to_baseline.verdict == "better"
+
+
+def test_a_set_of_other_utterances_is_refused_for_those_runs():
+    odd = run_of("eve", 4, sets={"test": errors_of([1] * 6, prefix="v")})
+    comparison, rows = rows_of([*sweep(), odd])
+    assert comparison.problems == [
+        "test: runs/eve-4 left out: it has different utterances (also has v0, v1, v2, v3, v4 and 1 more; "
+        "lacks u0, u1, u2, u3, u4 and 1 more)"
+    ]
+    assert rows["eve"].seeds == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("odd", "what"),
+    [
+        (errors_of([1] * 6, words=9), "number of words differs for u0, u1, u2, u3, u4 and 1 more"),
+        (errors_of([1] * 6, speakers=("a", "a", "b", "b", "c", "b")), "speaker differs for u5"),
+    ],
+)
+def test_the_same_ids_with_other_references_are_refused(odd, what):
+    comparison, _ = rows_of([*sweep(), run_of("eve", 4, sets={"test": odd})])
+    assert comparison.problems == [f"test: runs/eve-4 left out: the {what}"]
+
+
+def test_sets_are_compared_on_the_runs_that_have_them():
+    more = [
+        dataclasses.replace(run, sets={**run.sets, "other": errors_of(better(COUNTS[run.seed], 1))})
+        for run in sweep()
+        if run.system != "cain"
+    ]
+    comparison, _ = rows_of([*more, *(run for run in sweep() if run.system == "cain")])
+    assert [(found.name, len(found.rows)) for found in comparison.sets] == [("other", 2), ("test", 3)]
+    assert comparison.problems == [
+        "other: compared without runs/cain-1, runs/cain-2, runs/cain-3, which have no errors of this set"
+    ]
+
+
+def test_a_single_utterance_is_no_test_set():
+    runs = [run_of("adamw", 1, sets={"one": errors_of([1]), "test": errors_of([1, 2])})]
+    comparison, _ = rows_of(runs)
+    assert [found.name for found in comparison.sets] == ["test"]
+    assert "one is left out: it has a single utterance with words" in comparison.problems[0]
+
+
+def test_a_speaker_without_words_is_no_second_speaker():
+    speakers = ("a", "a", "a", "b")
+    sets = {
+        "alone": dataclasses.replace(errors_of([1, 2, 1, 0], speakers=speakers), words=(10, 10, 10, 0)),
+        "one": dataclasses.replace(errors_of([1, 2, 0, 0], speakers=speakers), words=(10, 0, 0, 0)),
+    }
+    comparison, rows = rows_of([run_of("adamw", seed, sets=sets) for seed in (1, 2)])
+    assert rows["adamw"].scope == "seeds and utterances"
+    assert [problem.split(":")[0] for problem in comparison.problems] == ["one is left out"]
+
+
+def test_nothing_to_compare_says_why():
+    with pytest.raises(ValueError, match=r"no test set to compare: runs/x is left out: unfinished"):
+        compare_runs([], title="made", problems=["runs/x is left out: unfinished"])
+    with pytest.raises(ValueError, match=r"no test set to compare: 2 runs chose settings$"):
+        compare_runs([], title="made", baseline="adamw", notes=["2 runs chose settings"])
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"level": 95}, "level must be above 0 and below 1, given 95"),
+        ({"target_wer": 20}, r"must be a fraction above 0 and below 1 \(0.2 is 20 %\), given 20"),
+        ({"target_wer": 0}, "above 0 and below 1 .* given 0"),
+        ({"minutes": 0}, "minutes must be above 0, given 0"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        compare_runs(sweep(), title="made", **options)
+
+
+@pytest.mark.parametrize(
+    ("systems", "asked", "expected"),
+    [
+        (["adamw", "eve"], "adamw", "adamw"),
+        (["AdamW", "eve"], "adamw", "AdamW"),
+        (["adamw lr=0.1", "eve"], "adamw", "adamw lr=0.1"),
+        (["adamw", "adamw lr=0.1"], "adamw", "adamw"),
+        (["eve", "cain"], None, None),
+        ([], "adamw", None),
+        (["eve", "AdamW"], "auto", "AdamW"),
+        (["eve", "cain"], "auto", None),
+        (["adamw lr=0.1", "adamw lr=0.2"], "auto", None),
+        (["eve", "auto"], "auto", "auto"),
+    ],
+)
+def test_the_baseline_is_found_by_name(systems, asked, expected):
+    assert find_baseline(systems, asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("systems", "complaint"),
+    [
+        (
+            ["adamw lr=0.1", "adamw lr=0.2", "eve"],
+            "several systems are called 'adamw'; choose one of adamw lr=0.1, adamw",
+        ),
+        (["eve", "cain"], "baseline: no system is called 'adamw'; choose one of eve, cain, or leave baseline out"),
+    ],
+)
+def test_a_baseline_that_cannot_be_found_is_refused(systems, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        find_baseline(systems, "adamw")
+
+
+NO_CURVES = "no times to a target: no run has logged its WER on the development sets"
+
+
+def with_targets(*targets):
+    return [dataclasses.replace(run, target_wer=one) for run, one in zip(sweep(), targets * 9, strict=False)]
+
+
+def test_a_target_that_all_runs_name_was_fixed_before_them():
+    comparison, _ = rows_of(with_targets(0.2))
+    assert (comparison.target.wer, comparison.target.is_fixed) == (0.2, True)
+    assert comparison.problems == [NO_CURVES]
+
+
+@pytest.mark.parametrize(
+    ("targets", "given", "is_fixed"), [((0.2,), 0.2, True), ((0.2,), 0.3, False), ((None,), 0.3, False)]
+)
+def test_a_given_target_counts_and_was_fixed_only_if_the_runs_name_the_same(targets, given, is_fixed):
+    comparison, _ = rows_of(with_targets(*targets), target_wer=given)
+    assert (comparison.target.wer, comparison.target.is_fixed) == (given, is_fixed)
+
+
+@pytest.mark.parametrize(("targets", "named"), [((0.2, 0.3), "0.2, 0.3"), ((None, 0.3), "0.3, None")], ids=str)
+def test_targets_that_differ_or_are_none_are_said_and_not_used(targets, named):
+    comparison, _ = rows_of(with_targets(*targets))
+    assert (comparison.target, comparison.times) == (None, [])
+    assert comparison.problems == [
+        f"no times to a target: the sweeps of the runs name sweep.target_wer={named}; choose target_wer=…"
+    ]
+    assert rows_of(with_targets(*targets), target_wer=0.5)[0].target.wer == 0.5
+
+
+def test_minutes_without_logged_times_are_said():
+    comparison, _ = rows_of(sweep(), minutes=3)
+    assert comparison.equal_time is None
+    assert comparison.problems == ["no comparison after minutes=3: not every run has logged times of its validations"]
+
+
+def test_runs_without_times_that_keep_all_from_being_compared_at_equal_time_are_named():
+    timed, untimed = (Curve((10, 20), seconds, (0.9, 0.5)) for seconds in ((1.0, 2.0), ()))
+    runs = [dataclasses.replace(run, curves={"val/wer": timed}) for run in sweep()]
+    assert rows_of(runs)[0].problems == []
+    comparison, _ = rows_of([dataclasses.replace(runs[0], curves={"val/wer": untimed}), *runs[1:]])
+    assert comparison.equal_time is None
+    said = f"no comparison after the same time: no times of the validations of {runs[0].folder}"
+    assert comparison.problems == [said]
