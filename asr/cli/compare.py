@@ -11,7 +11,6 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.app import run_app
-from asr.cli.config.bounds import MAX_CPU_S, bounded
 from asr.cli.config.free_keys import free_in_comparison
 from asr.cli.errors import ConfigError, did_you_mean
 from asr.cli.sweeps.jobs import check_sweep_name
@@ -54,8 +53,7 @@ def run(options: DictConfig) -> None:
     found = read_runs(folders, free_in_comparison, _failed(folders))
     runs = found.runs
     if speaker_of is not None:
-        with bounded(f"speaker_pattern: it takes longer than {MAX_CPU_S} s on the ids of utterances; simplify it"):
-            runs = with_speakers(runs, speaker_of)
+        runs = with_speakers(runs, speaker_of)
     comparison = compare(
         runs,
         title=sweep.name if sweep else f"{len(folders)} runs",
@@ -148,7 +146,7 @@ def _output_folder(out: Any, sweep: Path | None) -> Path:
     if out is not None:
         return claim_run_folder(out, "out")
     if sweep is None:
-        return create_run_folder(RUNS / "comparison", within=RUNS)
+        return create_run_folder(RUNS / "comparison")
     for number in itertools.count(1):
         folder = sweep / ("comparison" if number == 1 else f"comparison-{number}")
         try:

@@ -1,7 +1,6 @@
-import errno
 import json
-import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -171,36 +170,13 @@ def test_another_set_fits_into_the_same_folder(tmp_path):
     assert len(list(tmp_path.iterdir())) == 10
 
 
-def link_while_another_process_writes(temporary, path):
-    path.write_text("of the other")
-    raise FileExistsError(errno.EEXIST, "exists")
-
-
-def test_a_file_that_another_process_writes_meanwhile_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "link", link_while_another_process_writes)
-    with pytest.raises(FileExistsError, match=r"test\.hyp\.txt exists and reports are never overwritten"):
-        write_report(tmp_path, "test", SCORE, INTERVAL)
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["of the other"]
-
-
-def no_links(temporary, path):
-    raise OSError(errno.ENOTSUP, "no hard links here")
-
-
-def test_a_file_system_without_hard_links_will_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "link", no_links)
-    files = write_report(tmp_path, "test", SCORE, INTERVAL)
-    assert sorted(tmp_path.iterdir()) == sorted(files)
-    assert files.wer.read_text(encoding="utf-8").startswith("WER 57.14 %")
-
-
 def test_a_full_disk_leaves_no_half_report(tmp_path, monkeypatch):
     def full(temporary, path):
         assert temporary.read_text(encoding="utf-8")
         assert not path.exists()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(KeyboardInterrupt):
         write_report(tmp_path, "test", SCORE, INTERVAL)
     assert list(tmp_path.iterdir()) == []

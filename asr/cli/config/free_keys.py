@@ -6,11 +6,9 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from asr.cli.config.changes import FREE
 from asr.nested import at
+from asr.systems import WITHOUT_EFFECT
 
-# a resumption may change these, but with them the result
-DECISIVE = ("init", "weights", "decode", "callbacks", "trainer.devices", "trainer.num_nodes")
 MAX_CALLBACKS = 100  # that are looked at; a config has ten
 OWN = "asr.training.callbacks."
 AVERAGING = f"{OWN}averaging.WeightAveraging"
@@ -26,7 +24,7 @@ def free_in_comparison(config: Mapping[str, Any]) -> list[str]:
     Args:
         config: of the run, which may be older than some keys.
     """
-    free = [key for key in FREE if key not in DECISIVE]
+    free = [*WITHOUT_EFFECT]
     callbacks = config.get("callbacks")
     if not at(config, "trainer", "compile"):  # older runs lack it
         free.append("trainer.compile")
