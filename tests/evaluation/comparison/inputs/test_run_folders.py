@@ -12,7 +12,7 @@ from asr.evaluation.comparison.inputs.runs import Cost
 from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.report import write_report
 from asr.evaluation.wer import Utterance, score
-from asr.plain_data import MAX_BYTES, read_yaml
+from asr.plain_data import read_yaml
 from tests.evaluation.comparison.run_folders import NUM_UTTERANCES, write_metrics, write_run
 
 
@@ -297,16 +297,12 @@ def test_damaged_errors_name_the_line(tmp_path, text, complaint):
     ("file", "text", "complaint"),
     [
         ("config.yaml", "!!python/object/apply:os.system [touch hacked]", "is not plain YAML"),
-        ("config.yaml", "a: &a [x, x]\nb: [*a, *a]", "is not plain YAML: line 2: it has aliases"),
         ("config.yaml", "a: [", "is not plain YAML"),
-        ("config.yaml", "[" * 5000, "is not plain YAML"),
         ("config.yaml", "- a", "is not a mapping"),
         ("config.yaml", "seed: yes", "seed must be an integer in config.yaml, given True"),
-        ("config.yaml", "a" * (MAX_BYTES + 1), f"more than the {MAX_BYTES} that are read"),
         ("overrides.yaml", "a: b", "not a list of overrides"),
         ("overrides.yaml", "- 3", "not a list of overrides"),
         ("report/summary.json", "{", "is not JSON"),
-        ("report/summary.json", "[" * 100_000, "is not JSON"),
         ("report/summary.json", "[]", "is not a mapping"),
     ],
 )
