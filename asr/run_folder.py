@@ -9,65 +9,17 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from asr.safe_io import WITHOUT_LINKS, check_inside, lock, named_path, open_inside, refuse_links_outside
+from asr.safe_io import WITHOUT_LINKS, lock, named_path
 
 LATEST = "latest"  # the link to the newest run, in runs/
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
 INIT_RECORD = "init_source.json"  # which file the run started from, and how that was then
 ACCEPTED = "accepted.yaml"  # changes that the user has accepted, since a checkpoint may be older
-FILES = (".lock", "config.yaml", "overrides.yaml", ACCEPTED, DATA_RECORD, INIT_RECORD, "metrics.csv", "wandb_id")
 UNSTARTED = {".lock", "config.yaml", DATA_RECORD, INIT_RECORD}
-FOLDERS = ("checkpoints", "decode", "lm", "report", "wandb")
-# wandb leaves a link to its log in the user's cache, and never opens it again
-WANDB_LOGS = "wandb/*/logs/debug-core.log"
 
 
-def check_run_folder(folder: Path) -> None:
-    """Refuse an existing run folder, maybe a stranger's, if writing to it could change files elsewhere.
-
-    Raises:
-        ValueError: a link leads out of it, or a file or folder of a run is something else.
-    """
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; give the folder of a run, as below runs/")
-    refuse_links_outside(folder, except_for=WANDB_LOGS)
-    for names, is_right, kind in ((FILES, Path.is_file, "regular file"), (FOLDERS, Path.is_dir, "folder")):
-        for path in (folder / name for name in names):
-            if os.path.lexists(path) and not is_right(path):
-                raise ValueError(f"{path} is not a {kind}, as it is in the folder of a run; remove it")
-    for path in (folder / "checkpoints").glob("*.ckpt*"):
-        # a kill between two steps of writing can leave a link that leads nowhere
-        if path.exists() and not path.is_file():
-            raise ValueError(f"{path} is not a regular file, as checkpoints are; remove it")
-
-
-def check_sweep_folder(folder: Path) -> None:
-    """Refuse an existing folder of a sweep, maybe a stranger's, if writing to it could change files elsewhere.
-
-    Raises:
-        ValueError: a link leads out of it, or what Hydra and the jobs write is something else.
-    """
-    if not os.path.lexists(folder):
-        return
-    kinds = ((".", Path.is_dir, "folder"), ("jobs", Path.is_dir, "folder"), ("multirun.yaml", Path.is_file, "file"))
-    for name, is_right, kind in kinds:
-        if os.path.lexists(folder / name) and not is_right(folder / name):
-            raise ValueError(f"{folder / name} is not a regular {kind}, as it is in the folder of a sweep; remove it")
-    refuse_links_outside(folder, except_for=WANDB_LOGS)
-
-
-def create_run_folder(parent: Path, within: Path | None = None) -> Path:
-    """Create and return a new folder named by date and time below ``parent``.
-
-    Args:
-        parent: created if needed.
-        within: folder that no link in ``parent`` may leave.
-
-    Raises:
-        ValueError: a link does.
-    """
-    if within is not None:
-        check_inside(parent, within)
+def create_run_folder(parent: Path) -> Path:
+    """Create and return a new folder named by date and time below ``parent``, which is created if needed."""
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     for attempt in range(1, 100):
         folder = parent.resolve() / (stamp if attempt == 1 else f"{stamp}-{attempt}")
@@ -140,10 +92,9 @@ def lock_run_dir(folder: Path) -> Iterator[None]:
     """Lock a run's folder, so that one run at a time writes to it; the lock ends with the processes that hold it.
 
     Raises:
-        ValueError: another process holds the lock, or writing there could change files elsewhere.
+        ValueError: another process holds the lock.
     """
-    check_run_folder(folder)
-    with open_inside(folder / ".lock", "a") as file:
+    with (folder / ".lock").open("a") as file:
         try:
             lock(file)
         except BlockingIOError:

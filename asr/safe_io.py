@@ -216,18 +216,20 @@ def refuse_existing(path: Path) -> None:
 
 
 def write_new(path: Path, content: str | bytes | Iterable[bytes]) -> None:
-    """Write a file in a folder that exists; text as UTF-8, and what is large piece by piece.
+    """Write a file, and the folders that lead to it; text as UTF-8, and what is large piece by piece.
 
     Raises:
         FileExistsError: the file exists; it is not changed.
     """
     whole = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
     # not named after the file, whose name may be as long as names can be
     temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         with naming(path), temporary.open("wb") as file:
             file.writelines([whole] if isinstance(whole, bytes) else whole)
-        _move_to_new(temporary, path)
+        refuse_existing(path)
+        temporary.rename(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -240,7 +242,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         FileExistsError: the path exists; it is not changed.
     """
     temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    temporary.mkdir()
+    temporary.mkdir(parents=True)
     try:
         yield temporary
         # a rename would replace an empty folder
@@ -248,14 +250,3 @@ def new_folder(path: Path) -> Iterator[Path]:
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _move_to_new(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)  # unlike a rename it never replaces a file that another process has just written
-    except FileExistsError:
-        refuse_existing(path)
-        raise
-    except OSError:  # a file system without hard links
-        refuse_existing(path)
-        temporary.rename(path)

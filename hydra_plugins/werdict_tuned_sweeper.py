@@ -16,13 +16,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
-from asr.cli.config.words import override_key
+from asr.cli.config.command_line import override_key
+from asr.cli.config.help import config_folder
+from asr.cli.config.options import check_options
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.records import records
 from asr.cli.sweeps.search_space import SEEDS_APART, Search
-from asr.cli.sweeps.table import composed_job
-from asr.cli.sweeps.tuning import Settings, Trial, TunedSystem, shares, systems
-from asr.cli.sweeps.tuning_checks import UNTUNED, check_compared, extreme_settings, system_names, try_parts
+from asr.cli.sweeps.tuning import UNTUNED, Settings, Trial, TunedSystem, compared_systems, shares, systems
 from asr.compare.inputs.tuning import FILE
 from asr.console import PlainConsole
 from asr.errors import DIVERGED, RunFailed
@@ -74,7 +74,7 @@ class TunedSweeper(Sweeper):
         studies, seeds = self.search.studies, self.search.seeds
         tuned = systems(self.search, self.search.tuning_seed)
         self.num_trials = shares(tuned, self.search.trials)
-        check_compared(self.search.compared, system_names(tuned, self.search.with_defaults))
+        self.compared = compared_systems(self.search, tuned)
         chosen = {override_key(word) for system in tuned for word in (*system.overrides, *system.space)}
         self.common = _plain_overrides(arguments, {"seed", *chosen})
         _plain_overrides(self.search.tuning_overrides, {"seed", "decode_test", "sweep", *chosen})
@@ -95,12 +95,21 @@ class TunedSweeper(Sweeper):
         for last in dict.fromkeys((tuple(self.search.tuning_overrides), ())):
             for one in found:
                 untuned: list[Settings] = [{}] if self.search.with_defaults and one.is_usual else []
-                for settings in (*extreme_settings(one), *untuned):
+                for settings in (*one.extreme_settings(), *untuned):
                     try:
-                        try_parts(composed_job(self, self._with_common(one.words(settings), last)))
+                        try_parts(self._composed(self._with_common(one.words(settings), last)))
                     except ValueError as error:
                         shown = f"{one.name} with {_shown(settings)}" if settings else f"{UNTUNED}{one.optimizer}"
                         raise ConfigError(f"the sweep would try {shown}, which is refused: {error}") from error
+
+    def _composed(self, words: list[str]) -> DictConfig:
+        """Return the config of a job, without Hydra's own node."""
+        assert self.hydra_context is not None
+        assert self.config is not None
+        config = self.hydra_context.config_loader.load_sweep_config(self.config, words)
+        config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+        check_options("train", config, config_folder("train"))
+        return config
 
     def _tuned(self, seed: int) -> list[TunedSystem]:
         """Return the systems with their trials."""
@@ -125,8 +134,7 @@ class TunedSweeper(Sweeper):
         if self.search.with_defaults:
             untuned = {f"{UNTUNED}{one.optimizer}": one for one in found if one.is_usual}
             jobs |= {name: [*one.overrides, *self._tuned_as(name, study, [])] for name, one in untuned.items()}
-        compared = list(jobs) if self.search.compared is None else self.search.compared
-        return [[*jobs[name], f"seed={seed}"] for name in compared]
+        return [[*jobs[name], f"seed={seed}"] for name in self.compared]
 
     def _tuned_as(self, name: str, study: int, keys: Sequence[str]) -> list[str]:
         tuned = f"system:{json.dumps(name)},study:{study},studies:{self.search.studies},keys:[{','.join(keys)}]"
@@ -165,6 +173,24 @@ class TunedSweeper(Sweeper):
     def _with_common(self, words: Sequence[str], last: Sequence[str]) -> list[str]:
         # of two overrides of one key, Hydra takes the last
         return [*words, *self.common, *last, f"sweep.name={self.sweep_name}"]
+
+
+def try_parts(composed: DictConfig) -> None:
+    """Build the parts of a run that a sweep may vary, without memory for weights.
+
+    Args:
+        composed: config of a job, whose accelerator may be that of another machine.
+
+    Raises:
+        ConfigError: a part is refused.
+    """
+    # here, because the libraries take seconds, and what is wrong with the sweep itself is told before
+    from asr.cli.builders.dry_run import outline, try_updates
+    from asr.cli.builders.parts import build_data_parts, plain
+
+    config = plain(composed)
+    on_cpu = config["trainer"].get("accelerator") == "cpu"
+    try_updates(config, outline(config, build_data_parts(config), on_cpu), on_cpu)
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:

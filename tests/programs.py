@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -246,12 +247,13 @@ def _be(job: Mapping[str, Any], tasks: Mapping[str, Any], descriptor: int) -> No
     import resource
     import tempfile
 
+    from asr.cli.app import run_app
     from asr.subprocesses import die_with_parent
     from tests.spare_processes import fork_spares
 
     def main(command: str, words: Sequence[str]) -> NoReturn:
         sys.argv = [f"asr-{command}", *words]
-        _exit_after(tasks[command].main)
+        _exit_after(partial(run_app, command, tasks[command].run))
 
     def start() -> None:
         os.setsid()  # so that it can be killed with all that it has started

@@ -130,3 +130,44 @@ def test_torch_optim_never_hides_ours():
         if isinstance(node, ast.ImportFrom) and node.module == "torch" and any(a.name == "optim" for a in node.names)
     ]
     assert wrong == []
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components of more than one module (Tarjan 1972)."""
+    found, order, low = list[list[str]](), dict[str, int](), dict[str, int]()
+    stack: list[str] = []
+
+    def visit(module: str) -> None:
+        order[module] = low[module] = len(order)
+        stack.append(module)
+        for other in imports[module]:
+            if other not in order:
+                visit(other)
+            if other in stack:
+                low[module] = min(low[module], low[other])
+        if low[module] == order[module]:
+            component = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            found.extend([sorted(component)] if len(component) > 1 else [])
+
+    for module in imports:
+        if module not in order:
+            visit(module)
+    return found
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Imports in functions and under TYPE_CHECKING count; those by a name that is computed do not."""
+    files = {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
+        for room in ("asr", "optim")
+        for file in files_of(room)
+    }
+    imports = {
+        # what is imported from a package may be a module or a name in it
+        module: {name if name in files else name.rpartition(".")[0] for name in imports_of(file)} & files.keys()
+        for module, file in files.items()
+    }
+    assert circles({"a": {"b"}, "b": {"a"}, "c": {"a"}}) == [["a", "b"]]
+    # to be cut where comparisons are made
+    assert circles(imports) in ([], [["asr.evaluation.comparison.result", "asr.evaluation.comparison.speed"]])

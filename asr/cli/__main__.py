@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
-import re
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from functools import partial
 
-from asr.error_text import first_line, is_out_of_memory
-from asr.quoting import resume_command
-from asr.signals import TRY_AGAIN, listen
+from asr.cli.startup import INTERRUPTED, importing
 
 COMMANDS = (
     *("prepare", "train", "evaluate", "transcribe", "align", "lm"),
     *("stream", "demo", "convert", "export", "compare"),
 )
-INTERRUPTED = 130  # what a shell counts for SIGINT
-RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
-READ_BY_LIBRARIES = (
-    *("MPL", "TORCH", "PYTORCH", "KMP_", "OMP_", "CUDA_"),
-    *("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "JSM_"),
-)
-MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
 
 
 def start(command: str) -> None:
@@ -50,145 +37,18 @@ def start(command: str) -> None:
         exec("")
 
 
-@contextlib.contextmanager
-def importing(command: str, clear: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Leave in one line if a library cannot be imported, or a signal arrives meanwhile; keeps listening to signals.
-
-    Importing torch takes seconds, and a KeyboardInterrupt in them is a traceback, or is lost: some modules catch
-    whatever their own imports raise.
-
-    Args:
-        command: that is starting.
-        clear: cleans up; called if a signal arrives.
-
-    Raises:
-        SystemExit: a library cannot be imported.
-    """
-
-    def leave(number: int, _: object) -> None:
-        """Clean up, say what ended the command, and end the process without Python's own cleaning up."""
-        line, code = "interrupted", INTERRUPTED
-        if number != signal.SIGINT:
-            line = f"ended by {signal.Signals(number).name}{advice_at_start(command)}"
-            code = ended_code(command, number)
-        clear()
-        # only the first of several processes prints; its terminal may be closed
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            with contextlib.suppress(OSError):
-                os.write(2, f"asr-{command}: {line}\n".encode())
-        os._exit(code)
-
-    before = signal.getsignal(signal.SIGINT)
-    # shells let background jobs ignore it, and only the main thread may set it: a launcher may use another one
-    interruptible = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
-    if interruptible:
-        signal.signal(signal.SIGINT, leave)
-    listen(leave)
-    try:
-        yield
-    except Exception as error:
-        if "HYDRA_FULL_ERROR" in os.environ:
-            raise
-        message, code = explain_import(error)
-        print(f"asr-{command}: {message}\n(HYDRA_FULL_ERROR=1 shows where this comes from.)", file=sys.stderr)
-        raise SystemExit(code) from None
-    finally:
-        if interruptible:
-            signal.signal(signal.SIGINT, before)
-
-
-def explain_import(error: Exception) -> tuple[str, int]:
-    """Return why libraries cannot be imported, and the exit code."""
-    if is_out_of_memory(error):
-        return f"out of memory while starting: {first_line(error)}; {MORE_MEMORY}", 1
-    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
-        return f"{first_line(error)}: none can be written; make room in one of them, or name another by TMPDIR", 1
-    # libraries read variables of their own, and some name the value alone
-    text, ends = first_line(error), r"[\s'\",;:]"
-    known = [
-        name
-        for name, value in os.environ.items()
-        if name.startswith(READ_BY_LIBRARIES)
-        and value
-        and re.search(rf"(?:^|{ends}){re.escape(value)}(?:{ends}|$)", text)
-    ]
-    message = f"a library cannot be imported: {type(error).__name__}: {first_line(error)}"
-    if known:
-        return f"{message}; correct or unset the variable {' or '.join(known)}", 2
-    if os.path.lexists("matplotlibrc"):
-        return f"{message}; remove the file matplotlibrc from the current folder, which a library reads", 2
-    return f"{message}; install the packages of this project again, or see the variables of the environment", 1
-
-
-def ended_code(command: str, number: int) -> int:
-    """Return the exit code after a signal: nothing is lost of a run, which may be started again."""
-    return TRY_AGAIN if command == "train" else 128 + number
-
-
-def advice_at_start(command: str) -> str:
-    """Return how the line about a signal ends before any work has begun."""
-    if command != "train":
-        return ""
-    run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    return (
-        f"; to resume: {resume_command(run_dir)}" if run_dir else " before training began; run the same command again"
-    )
-
-
-def prepare() -> None:
-    """Run ``asr-prepare``."""
-    start("prepare")
-
-
-def train() -> None:
-    """Run ``asr-train``."""
-    start("train")
-
-
-def evaluate() -> None:
-    """Run ``asr-evaluate``."""
-    start("evaluate")
-
-
-def transcribe() -> None:
-    """Run ``asr-transcribe``."""
-    start("transcribe")
-
-
-def align() -> None:
-    """Run ``asr-align``."""
-    start("align")
-
-
-def lm() -> None:
-    """Run ``asr-lm``."""
-    start("lm")
-
-
-def stream() -> None:
-    """Run ``asr-stream``."""
-    start("stream")
-
-
-def demo() -> None:
-    """Run ``asr-demo``."""
-    start("demo")
-
-
-def convert() -> None:
-    """Run ``asr-convert``."""
-    start("convert")
-
-
-def export() -> None:
-    """Run ``asr-export``."""
-    start("export")
-
-
-def compare() -> None:
-    """Run ``asr-compare``."""
-    start("compare")
-
+# the console scripts
+prepare = partial(start, "prepare")
+train = partial(start, "train")
+evaluate = partial(start, "evaluate")
+transcribe = partial(start, "transcribe")
+align = partial(start, "align")
+lm = partial(start, "lm")
+stream = partial(start, "stream")
+demo = partial(start, "demo")
+convert = partial(start, "convert")
+export = partial(start, "export")
+compare = partial(start, "compare")
 
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""

@@ -11,7 +11,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from asr.cli.app import run_app
 from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, results_folder
 from asr.cli.builders.restore import Restored, restore
 from asr.cli.errors import ConfigError
@@ -28,11 +27,6 @@ UNUSUAL = re.compile(r'^\.|[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
 MAX_NAME_BYTES = 200  # of a file; systems allow 255, with what is added
 
 console = PlainConsole()
-
-
-def main() -> None:
-    """Run ``asr-align``."""
-    run_app("align", run)
 
 
 def run(options: DictConfig) -> None:
@@ -106,7 +100,3 @@ def _file_name(id: str) -> str:
         return plain
     digest = hashlib.sha256(id.encode()).hexdigest()[:16]
     return f"{plain.encode()[: MAX_NAME_BYTES - 17].decode(errors='ignore')}-{digest}"
-
-
-if __name__ == "__main__":
-    main()

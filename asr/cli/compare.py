@@ -142,7 +142,7 @@ def _output_folder(out: Any, sweep: Path | None) -> Path:
     if out is not None:
         return claim_run_folder(out, "out")
     if sweep is None:
-        return create_run_folder(RUNS / "comparison", within=RUNS)
+        return create_run_folder(RUNS / "comparison")
     for number in itertools.count(1):
         folder = sweep / ("comparison" if number == 1 else f"comparison-{number}")
         try:

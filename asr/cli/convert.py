@@ -11,14 +11,13 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from asr.cli.app import run_app
 from asr.cli.builders.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
 from asr.cli.builders.parts import build_decoder, build_recognizer, check_decoder, part, plain
 from asr.cli.errors import ConfigError
-from asr.cli.output_file import new_file, write_output
+from asr.cli.output_file import new_file
 from asr.console import PlainConsole
 from asr.models.icefall_weights import convert_head
-from asr.safe_io import check_regular_file, named_path
+from asr.safe_io import check_regular_file, named_path, write_new
 from asr.text.subword import SubwordTokenizer, icefall_tokenizer
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state, part_of
 from asr.training.checkpoints.loading import FORMAT, PREFIX
@@ -27,11 +26,6 @@ ENDING = ".ckpt"
 OWN_KEYS = ("model", "bpe_model", "output")
 
 console = PlainConsole()
-
-
-def main() -> None:
-    """Run ``asr-convert``."""
-    run_app("convert", run)
 
 
 def run(options: DictConfig) -> None:
@@ -65,7 +59,7 @@ def run(options: DictConfig) -> None:
     }
     content = io.BytesIO()
     torch.save(state, content)
-    write_output(output, content.getvalue(), "convert again")
+    write_new(output, content.getvalue())
     num_parameters = sum(parameter.numel() for parameter in recognizer.parameters())
     console.print(f"{num_parameters:,} parameters, {tokenizer.vocab_size} tokens")
     if left:
@@ -102,7 +96,3 @@ def _weights(path: Path, expected: Mapping[str, Tensor], order: list[int]) -> tu
     except ValueError as error:
         raise ConfigError(f"model: {path}: {error}") from error
     return weights | {f"head.{name}": weight for name, weight in head.items()}, [*converted.unused]
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from asr.cli.app import run_app
 from asr.cli.builders.restore import Restored, restore
 from asr.cli.builders.transcriber import transcriber_of
 from asr.cli.errors import ConfigError
@@ -34,11 +33,6 @@ Said = tuple[StreamingRecognizer, list[str]]
 """The recognizer of live speech, and the lines that are final."""
 
 console = PlainConsole()
-
-
-def main() -> None:
-    """Run ``asr-demo``."""
-    run_app("demo", run)
 
 
 def run(options: DictConfig) -> None:
@@ -150,7 +144,3 @@ def finish(said: Said | None) -> tuple[str, None]:
         return "", None
     recognizer, lines = said
     return "\n".join(filter(None, [*lines, recognizer.finish().text])), None
-
-
-if __name__ == "__main__":
-    main()

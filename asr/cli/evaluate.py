@@ -8,7 +8,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from asr.cli.app import run_app
 from asr.cli.builders.evaluation_sets import check_name, evaluation_sets, results_folder
 from asr.cli.builders.restore import Restored, prepared_data, restore
 from asr.cli.errors import ConfigError
@@ -23,11 +22,6 @@ from asr.inference.tune import report_trials, tune
 from asr.safe_io import named_path
 
 console = PlainConsole()
-
-
-def main() -> None:
-    """Run ``asr-evaluate``."""
-    run_app("evaluate", run)
 
 
 def run(options: DictConfig) -> None:
@@ -90,14 +84,7 @@ def _audio(sets: Mapping[str, Any]) -> set[tuple[str, float]]:
 
 
 def _place(source: str) -> str:
-    """Return what is the same for all names of a file, links of either kind too, with or without a checksum."""
+    """Return what is the same for all names of a file, links too, with or without a checksum."""
     member = ShardMember.find(source)
     path = os.path.realpath(source if member is None else member.tar)
-    # without hard links the path tells more than numbers do
-    status = os.stat(path) if os.path.exists(path) else None
-    place = path if status is None or status.st_nlink < 2 else f"file {status.st_ino} of device {status.st_dev}"
-    return place if member is None else f"{place}:{member.offset}"
-
-
-if __name__ == "__main__":
-    main()
+    return path if member is None else f"{path}:{member.offset}"

@@ -13,11 +13,10 @@ import soundfile
 import torch
 from omegaconf import DictConfig
 
-from asr.cli.app import run_app
 from asr.cli.builders.parts import build_decoder, part
 from asr.cli.builders.restore import TextSide, prepared_data, recognizer_of, restore_text
 from asr.cli.errors import ConfigError
-from asr.cli.output_file import new_file, output_folder
+from asr.cli.output_file import new_file
 from asr.console import PlainConsole
 from asr.data.features import Features, cause, read_features
 from asr.data.resampling import at_rate
@@ -30,15 +29,10 @@ from asr.export.readme import Described, readme, weights_page
 from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_torchscript
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
-from asr.safe_io import write_new
+from asr.safe_io import new_folder, write_new
 from asr.training.weights import check_kind, choose_weights
 
 console = PlainConsole()
-
-
-def main() -> None:
-    """Run ``asr-export``."""
-    run_app("export", run)
 
 
 def run(options: DictConfig) -> None:
@@ -54,7 +48,7 @@ def run(options: DictConfig) -> None:
     checkpoint = choose_weights(text.checkpoint, options.weights, options.average_since)
     recognizer, features = recognizer_of(checkpoint), part(checkpoint.config, "features")
     console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
-    with output_folder(output, "export again") as folder:
+    with new_folder(output) as folder:
         pieces = text.tokenizer.pieces
         write_new(folder / "tokens.txt", "".join(f"{piece} {number}\n" for number, piece in enumerate(pieces)))
         numbers = features.sampling_rate_hz, features.num_features, features.frame_shift_s * 1e3
@@ -123,7 +117,3 @@ def _example(text: TextSide, features: Features, recognizer: Recognizer, model_t
         encodings, lengths = recognizer(frames[None], torch.tensor([len(frames)]))
         ((found,),) = search(recognizer.head, encodings, lengths)
     return text.tokenizer.decode(found.tokens)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,25 +10,20 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, ListConfig
 
-from asr.cli.app import run_app
 from asr.cli.builders.restore import TextSide, prepared_data, restore_text
 from asr.cli.errors import ConfigError
-from asr.cli.output_file import new_file, write_output
+from asr.cli.output_file import new_file
 from asr.console import PlainConsole
 from asr.data.manifests.source_files import matching_files, read_lines
 from asr.language_models.arpa import arpa_lines
 from asr.language_models.kneser_ney import FALLBACK, TokenNumbers, estimate, laid_out
 from asr.language_models.ngrams import SPECIAL, UNKNOWN
+from asr.safe_io import write_new
 from asr.text.vocabulary import SPACE_PIECE
 
 UNITS = ("tokens", "words")
 
 console = PlainConsole()
-
-
-def main() -> None:
-    """Run ``asr-lm``."""
-    run_app("lm", run)
 
 
 def run(options: DictConfig) -> None:
@@ -53,7 +48,7 @@ def run(options: DictConfig) -> None:
         raise ConfigError("text: no line holds a word; give a file with a sentence in each line")
     model, assumed = estimate(sentences, units.words, options.order)
     content = (line.encode() for line in arpa_lines(model))
-    write_output(output, _gzipped(content) if output.name.endswith(".gz") else content, "estimate again")
+    write_new(output, _gzipped(content) if output.name.endswith(".gz") else content)
     num_words = len(sentences.words) - 2 * sentences.num_sentences
     unknown = np.count_nonzero(sentences.words == SPECIAL.index(UNKNOWN))
     console.print(f"text: {sentences.num_sentences} sentences, {num_words} {options.units}, {unknown} of them unknown")
@@ -118,7 +113,3 @@ class _Words:
                 f"text: {sentence[:60]!r} has the word {min(marks)}, which marks something else; remove it"
             )
         return [self._numbers.setdefault(word, len(self._numbers)) for word in words]
-
-
-if __name__ == "__main__":
-    main()

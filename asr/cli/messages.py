@@ -13,8 +13,8 @@ import yaml
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from asr.cli.__main__ import MORE_MEMORY
-from asr.cli.config.explanations import explain, explain_os_error, explain_yaml
+from asr.cli.config.explanations import explain, explain_os_error
+from asr.cli.startup import MORE_MEMORY
 from asr.console import one_line
 from asr.error_text import caused_by_memory, first_line, is_out_of_memory
 from asr.errors import DIVERGED, Diverged, RunFailed
@@ -53,8 +53,6 @@ def _message(error: Exception, config_name: str) -> tuple[str, int]:
         shown = error.object[max(0, error.start - 40) : error.end + 40]
         how = "unset PYTHONIOENCODING" if "PYTHONIOENCODING" in os.environ else "set LC_ALL=C.UTF-8"
         return f"{shown!r} cannot be written by this process, whose locale or encoding is not UTF-8; {how}", 2
-    if isinstance(error, yaml.YAMLError):
-        return explain_yaml(error), 2
     if isinstance(error, Diverged):
         return str(error), DIVERGED
     return str(error), 1 if isinstance(error, RunFailed | ModuleNotFoundError) else 2

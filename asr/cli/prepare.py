@@ -5,20 +5,14 @@ from __future__ import annotations
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from asr.cli.app import run_app
 from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.init import take_rates
 from asr.cli.builders.parts import plain
 from asr.cli.builders.scoring import transcripts_lm_order
 from asr.cli.builders.sources import complete_sources
-from asr.cli.config.words import override_key
+from asr.cli.config.command_line import override_key
 from asr.data.preparation.audio_sample import refuse_changed_audio
-
-
-def main() -> None:
-    """Run ``asr-prepare``."""
-    run_app("prepare", run)
 
 
 def run(config: DictConfig) -> None:
@@ -36,7 +30,3 @@ def run(config: DictConfig) -> None:
 
 def _typed() -> set[str]:
     return {override_key(word) for word in HydraConfig.get().overrides.task}
-
-
-if __name__ == "__main__":
-    main()

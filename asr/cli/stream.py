@@ -13,22 +13,19 @@ import soundfile
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
-from asr.cli.app import run_app
 from asr.cli.builders.restore import restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import length_problem
-from asr.data.manifests.decoding_limits import MAX_DECODED_SAMPLES, rate_problem
+from asr.data.manifests.decoding_limits import rate_problem
 from asr.data.manifests.recordings import open_recording
 from asr.errors import RunFailed
 from asr.inference.streaming import Partial, StreamingRecognizer
 from asr.safe_io import named_path
 
 STANDARD_INPUT = "-"
-PACKET_S = 0.01, 10
-ENDPOINT_S = 0.01, 3600
 BYTES = 2  # of a sample on standard input
-# what files of audio begin with; at byte 4 those of MP4, and MPEG audio without a tag are told apart by their frames
+# what files of audio begin with
 FILES = {
     **{b"RIFF": "WAV", b"RF64": "WAV", b"riff": "Wave64", b"FORM": "AIFF", b"caff": "CAF", b".snd": "AU"},
     **{b"fLaC": "FLAC", b"OggS": "Ogg", b"ID3": "MP3", b"\x1aE\xdf\xa3": "Matroska or WebM"},
@@ -39,16 +36,8 @@ UNUSED = {"batch_duration_s": 1.0, "num_workers": 0}
 console = PlainConsole(stderr=True)
 
 
-def main() -> None:
-    """Run ``asr-stream``."""
-    run_app("stream", run)
-
-
 def run(options: DictConfig) -> None:
     """Print a line for each final text; on a terminal, what was heard so far, too. Ends with the times that it took."""
-    for key, (low, high) in (("packet_s", PACKET_S), ("endpoint_s", ENDPOINT_S)):
-        if not low <= options[key] <= high:
-            raise ConfigError(f"{key} must be at least {low} and at most {high}, given {options[key]}")
     if sys.stdout is None:
         raise ConfigError("the text could not be printed: standard output is closed; open it, or redirect it to a file")
     live = str(options.audio) == STANDARD_INPUT
@@ -60,7 +49,7 @@ def run(options: DictConfig) -> None:
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate
     if problem := rate_problem(rate_hz):
         raise ConfigError(f"{'sampling_rate_hz' if file is None else 'audio'}: {problem}")
-    size = _packet_size(options.packet_s, rate_hz, 1 if file is None else file.channels)
+    size = max(1, round(options.packet_s * rate_hz))
     restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **UNUSED}), with_lm=False)
     try:
         module = restored.data_module
@@ -72,17 +61,6 @@ def run(options: DictConfig) -> None:
         console.print_line(f"{file.name} has {file.channels} channels; the first one is heard")
     packets = _from_standard_input(size) if file is None else _from_file(file, size, options.at_own_pace)
     _Listener(stream, rate_hz).listen(packets)
-
-
-def _packet_size(packet_s: float, rate_hz: int, num_channels: int) -> int:
-    """Return the samples of a packet in each channel; all channels of a file are decoded."""
-    size = max(1, round(packet_s * rate_hz))
-    if size * num_channels > MAX_DECODED_SAMPLES:
-        raise ConfigError(
-            f"packet_s: {packet_s} s of {num_channels} channels at {rate_hz} Hz are more than {MAX_DECODED_SAMPLES} "
-            "samples; lower it"
-        )
-    return size
 
 
 def _open(path: Path) -> soundfile.SoundFile:
@@ -119,7 +97,7 @@ def _from_file(file: soundfile.SoundFile, size: int, at_own_pace: bool) -> Itera
 def _from_standard_input(size: int) -> Iterator[NDArray[np.float32]]:
     """Yield samples as they come; half a sample at the end is left out."""
     kept = data = os.read(sys.stdin.fileno(), size * BYTES)
-    if kind := _kind_of_file(data):
+    if kind := next((kind for begin, kind in FILES.items() if data.startswith(begin)), None):
         raise ConfigError(
             f"audio=-: standard input is a file of the kind {kind}, whose bytes would be heard as noise; give samples "
             "alone (arecord -t raw, ffmpeg -f s16le), or audio=FILE"
@@ -129,15 +107,6 @@ def _from_standard_input(size: int) -> Iterator[NDArray[np.float32]]:
         yield np.frombuffer(kept[:whole], dtype="<i2").astype(np.float32) * np.float32(2**-15)
         data = os.read(sys.stdin.fileno(), size * BYTES)
         kept = kept[whole:] + data
-
-
-def _kind_of_file(data: bytes) -> str | None:
-    """Return the kind of file that begins so; None for samples, as far as can be told."""
-    if data[4:8] == b"ftyp":
-        return "MP4"
-    if data[:2] in (b"\xff\xfb", b"\xff\xf3", b"\xff\xfa", b"\xff\xf2") and data.count(data[:2], 2, 4096) > 1:
-        return "MP3"
-    return next((kind for begin, kind in FILES.items() if data.startswith(begin)), None)
 
 
 class _Listener:
@@ -198,7 +167,3 @@ class _Listener:
             f"(95 %: {most:.0f}, most: {times.max():.0f}); {first}; last text {1000 * final_s:.0f} ms after the end",
             soft_wrap=True,
         )
-
-
-if __name__ == "__main__":
-    main()

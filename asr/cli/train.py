@@ -16,7 +16,6 @@ from hydra.types import RunMode
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
-from asr.cli.__main__ import RUN_DIR_VARIABLE
 from asr.cli.app import run_app
 from asr.cli.builders.choices import choose_by_corpus
 from asr.cli.builders.data import data_for_run
@@ -28,12 +27,19 @@ from asr.cli.builders.resume_advice import LAST_RECORDED, saying_how_to_resume
 from asr.cli.builders.scoring import transcripts_lm_order
 from asr.cli.builders.sources import complete_sources, mixing_of
 from asr.cli.builders.trainer import build_trainer, set_budget
-from asr.cli.config.changes import differs, record_accepted
-from asr.cli.config.resuming import recorded_data, recorded_overrides, run_folder, saved_config
-from asr.cli.config.words import override_key, words_for_jobs
+from asr.cli.config.command_line import added_config_folders, override_key
+from asr.cli.config.resuming import (
+    differs,
+    record_accepted,
+    recorded_data,
+    recorded_overrides,
+    run_folder,
+    saved_config,
+)
 from asr.cli.errors import ConfigError
 from asr.cli.find_batch_size import find_batch_size
 from asr.cli.launcher import launch
+from asr.cli.startup import RUN_DIR_VARIABLE
 from asr.cli.sweeps.jobs import run_job
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
@@ -119,7 +125,8 @@ def run(config: DictConfig) -> float | None:
         with _open_run_folder(plan) as run_dir:
             if plan.needs_launcher:
                 environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
-                sys.exit(launch("train", job.overrides.task, plan.trainer.num_devices, run_dir, environment))
+                words = [*added_config_folders(job.runtime.config_sources), *job.overrides.task]
+                sys.exit(launch("train", words, plan.trainer.num_devices, run_dir, environment))
             _fit_and_report(plan, run_dir)
     return None
 
@@ -128,7 +135,7 @@ def _run_job(config: DictConfig, job: Any) -> float:
     raw = cast(dict[str, Any], OmegaConf.to_container(config))
     # parallel jobs would mix their output on the terminal
     parallel = not str(job.launcher._target_).endswith(".BasicLauncher")
-    places = words_for_jobs(job.runtime.config_sources)
+    places = added_config_folders(job.runtime.config_sources)
     return run_job("train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel, places=places)
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
 
-from asr.cli.app import run_app
 from asr.cli.builders.restore import restore
 from asr.cli.builders.transcriber import transcriber_of
 from asr.cli.errors import ConfigError, shortened
-from asr.cli.output_file import lock_output_dir, new_file, write_output
+from asr.cli.output_file import lock_output_dir, new_file
 from asr.cli.transcript_record import TranscriptRecord, maker_of
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import find_audio, groups_of
@@ -23,7 +22,7 @@ from asr.errors import RunFailed, remedy
 from asr.inference.transcribe import Transcriber
 from asr.inference.transcript import FORMATS, OF_SEVERAL, Transcript
 from asr.run_folder import usable_folder
-from asr.safe_io import check_inside, write_new
+from asr.safe_io import write_new
 
 # that are transcribed before their transcripts are written, and lost if the process is killed
 GROUP_FILES, GROUP_S = 100, 3600.0
@@ -34,11 +33,6 @@ Failed = list[tuple[str, str]]  # path and reason
 console = PlainConsole(stderr=True)
 
 
-def main() -> None:
-    """Run ``asr-transcribe``."""
-    run_app("transcribe", run)
-
-
 def run(options: DictConfig) -> None:
     """Print or write transcripts. Exits with 1 if some files could not be read, with 2 if no file ever could."""
     patterns = [str(p) for p in options.audio] if isinstance(options.audio, ListConfig) else [str(options.audio)]
@@ -46,7 +40,7 @@ def run(options: DictConfig) -> None:
     formats = [str(name) for name in given] if isinstance(given, ListConfig) else [str(given)]
     if options.output is not None and options.output_dir is not None:
         raise ConfigError("output and output_dir cannot be given together; keep one of them")
-    output = None if options.output is None else new_file(options.output, ", or leave output out to print")
+    output = None if options.output is None else new_file(options.output)
     files = find_audio(patterns)
     if options.output_dir is None:
         _check_formats(formats, len(files))
@@ -132,26 +126,19 @@ def _to_one_place(
     if transcripts and output is None:
         _print(content)
     elif transcripts and output is not None:
-        write_output(output, content.encode("utf-8", "surrogateescape"), "transcribe again")
+        write_new(output, content.encode("utf-8", "surrogateescape"))
     return len(transcripts), unreadable
 
 
 def _missing(targets: Targets, folder: Path, record: TranscriptRecord) -> tuple[list[Path], list[tuple[Path, str]]]:
-    """Return the files whose transcripts are not all there, and (path, reason) for those that could not be written."""
+    """Return the files whose transcripts are not all there, and (path, reason) for those whose name is taken."""
     todo, blocked = [], []
     for file, paths in targets.items():
-        try:
-            there = [_is_there(path, folder) for path in paths.values()]
-            if any(there) and (why := record.why_not_of(_name_of(paths, folder), file)):
-                which = shortened(next(path for path, is_there in zip(paths.values(), there, strict=True) if is_there))
-                blocked.append((file, f"{which} {why}; remove it, or name another output_dir"))
-            elif not all(there):
-                todo.append(file)
-        except ValueError as error:
-            blocked.append((file, str(error)))
-        except OSError as error:  # above all a name that is too long with the ending of the format
-            what = f"{shortened(Path(error.filename))} cannot be written: {error.strerror}"
-            blocked.append((file, f"{what}; rename the recording, or name another output_dir"))
+        there = [path for path in paths.values() if path.exists()]
+        if there and (why := record.why_not_of(_name_of(paths, folder), file)):
+            blocked.append((file, f"{shortened(there[0])} {why}; remove it, or name another output_dir"))
+        elif len(there) < len(paths):
+            todo.append(file)
     return todo, blocked
 
 
@@ -159,25 +146,6 @@ def _name_of(paths: Mapping[str, Path], folder: Path) -> str:
     """Return the name that all transcripts of a recording share, from their folder on."""
     ending, path = next(iter(paths.items()))
     return str(path.relative_to(folder)).removesuffix(f".{ending}")
-
-
-def _is_there(path: Path, folder: Path) -> bool:
-    """Return whether a transcript is there, perhaps as a link to it: it is only left alone.
-
-    Raises:
-        ValueError: what is there is no file, or a transcript would be written outside of the folder.
-        OSError: no file can have that name.
-    """
-    check_inside(path.parent, folder)
-    if path.is_file():
-        return True
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        return False
-    raise ValueError(
-        f"{shortened(path)} is there, and is no file but a folder or a link to nothing; rename or remove it"
-    )
 
 
 def _to_folder(
@@ -192,15 +160,15 @@ def _to_folder(
         for transcript in transcripts:
             with _explaining_lost_transcripts(folder):
                 record.add(_name_of(targets[transcript.path], folder), transcript.path)
-                _write_missing(transcript, targets[transcript.path], folder)
+                _write_missing(transcript, targets[transcript.path])
         num_read += len(transcripts)
         unreadable += failed
     return num_read, unreadable
 
 
-def _write_missing(transcript: Transcript, paths: Mapping[str, Path], folder: Path) -> None:
+def _write_missing(transcript: Transcript, paths: Mapping[str, Path]) -> None:
     for name, path in paths.items():
-        if _is_there(path, folder):
+        if path.exists():
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):  # of the user, or of another process
@@ -217,15 +185,13 @@ def _explaining_lost_transcripts(folder: Path) -> Iterator[None]:
             f"output_dir: {error.filename or folder} could not be written: {error.strerror}; {remedy(error)}, and run "
             "the same command again: files that have their transcripts are skipped"
         ) from error
-    except ValueError as error:  # made while the recording was transcribed
-        raise RunFailed(f"output_dir: {error}, and run the same command again") from error
 
 
 def _targets(files: Mapping[Path, Path], folder: Path, formats: Sequence[str]) -> Targets:
     """Return where the transcripts of each file go: below the folder as the audio lies below the place it was found in.
 
     Raises:
-        ConfigError: two files would have the same transcripts, or one would be the folder of another.
+        ConfigError: two files would have the same transcripts.
     """
     stems = {file: folder / file.relative_to(place).with_suffix("") for file, place in files.items()}
     for stem, number in Counter(stems.values()).items():
@@ -235,15 +201,7 @@ def _targets(files: Mapping[Path, Path], folder: Path, formats: Sequence[str]) -
                 f"output_dir: {same[0]} and {same[1]} would have one transcript, {stem}.{formats[0]}; transcribe them "
                 "to different folders, or rename one"
             )
-    targets = {file: {name: Path(f"{stem}.{name}") for name in formats} for file, stem in stems.items()}
-    owners = {path: file for file, paths in targets.items() for path in paths.values()}
-    for path, file in owners.items():
-        for parent in owners.keys() & set(path.parents):
-            raise ConfigError(
-                f"output_dir: {parent} would be the transcript of {owners[parent]}, and the folder of that of {file}; "
-                "transcribe them to different folders, or rename one"
-            )
-    return targets
+    return {file: {name: Path(f"{stem}.{name}") for name in formats} for file, stem in stems.items()}
 
 
 def _print(lines: str) -> None:
@@ -261,7 +219,3 @@ def _print(lines: str) -> None:
         raise RunFailed(
             f"the transcripts could not be printed completely: {error.strerror}; output=FILE writes them to a file"
         ) from error
-
-
-if __name__ == "__main__":
-    main()

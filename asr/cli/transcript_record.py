@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +15,10 @@ from asr.data.manifests.audio_checks import file_content
 from asr.data.preparation.file_digests import describe_file
 from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.inference.transcripts_lm import FOLDER
-from asr.safe_io import check_regular_file, named_path, open_inside
+from asr.safe_io import named_path
 from asr.training.checkpoints.loading import checkpoint_file, run_folder_of
 
 NAME = ".asr-transcribe.jsonl"
-MAX_BYTES = 2**30
 OPTIONS = ("weights", "average_since", "decoder", "max_segment_s", "channels")
 
 
@@ -48,7 +48,7 @@ class TranscriptRecord:
         maker: of the transcripts that are asked for.
 
     Raises:
-        ConfigError: transcripts there were made by something else, or the record is damaged.
+        ConfigError: transcripts there were made by something else.
     """
 
     def __init__(self, folder: Path, maker: Mapping[str, Any]) -> None:
@@ -65,19 +65,14 @@ class TranscriptRecord:
             )
 
     def _read(self) -> dict[str, Any]:
-        try:
-            check_regular_file(self.path, MAX_BYTES)
-            with open_inside(self.path, "r") as file:
-                first, *others = file.readlines()
-            # a process that was killed may have left half a line
-            self.is_whole = [first, *others][-1].endswith("\n")
-            parts = [plain for line in others if isinstance(plain := _plain(line), list)]
-            self.known = {str(name): (int(size), int(crc32)) for name, size, crc32 in parts}
-            return dict(json.loads(first))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ConfigError(
-                f"output_dir: {self.path} is no record of transcripts ({error}); remove it, or name another folder"
-            ) from None
+        first, *others = self.path.read_text(encoding="utf-8", errors="surrogateescape").splitlines(keepends=True)
+        # a process that was killed may have left half a line
+        self.is_whole = [first, *others][-1].endswith("\n")
+        for line in others:
+            with contextlib.suppress(ValueError):
+                name, size, crc32 = json.loads(line)
+                self.known[name] = (size, crc32)
+        return dict(json.loads(first))
 
     def why_not_of(self, name: str, recording: Path) -> str:
         """Return why a file that is there is no transcript of this recording; empty if it is one."""
@@ -92,14 +87,7 @@ class TranscriptRecord:
         """Record a recording whose transcript is about to be written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = [] if self.path.exists() else [self.maker]
-        with open_inside(self.path, "a") as file:
+        with self.path.open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.write("" if self.is_whole else "\n")
             file.writelines(f"{json.dumps(line)}\n" for line in [*lines, [name, *file_content(recording)]])
         self.is_whole = True
-
-
-def _plain(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None

@@ -8,7 +8,6 @@ import pytest
 import torch
 import yaml
 
-from asr.cli.config.resuming import REMEDIES
 from asr.plain_data import read_yaml
 from asr.training.checkpoints.files import update_file
 from tests.small_runs import TINY
@@ -197,4 +196,7 @@ def test_a_file_that_a_run_lacks_is_named(small_run, tmp_path, name):
     folder = small_run.interrupted(tmp_path / "run")
     (folder / name).unlink()
     ended = small_run.run("train", f"resume={folder}")
-    assert (ended.code, f"resume: {folder / name} is missing; {REMEDIES[name]}" in ended.printed) == (2, True)
+    assert (ended.code, f"{folder}' is not the folder of a run, as below runs/: it has no {name}" in ended.printed) == (
+        2,
+        True,
+    )

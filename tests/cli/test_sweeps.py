@@ -116,43 +116,17 @@ def test_a_tuning_job_leaves_the_test_set_alone(trained, tmp_path):
     assert not (tmp_path / "run" / "decode").exists()
 
 
-def test_a_name_that_is_no_folder_name_is_refused(tmp_path):
-    printed = Workplace(tmp_path).run("train", "-m", "sweep.name=../elsewhere", "seed=1,2", code=2)
-    assert "sweep.name must be letters, digits and _ . + -" in printed
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("allow_changes=true", "seed=1,2"), "allow_changes=true is for resuming a run"),
-        (("tokenizer=char", "data.vocab_size=100,200"), "it is for subword tokenizers"),
-        (("+best_lr.adamww=0.1,0.2",), "best_lr.adamww: there is no such optimizer. Did you mean 'adamw'?"),
         (
             ("sweep.target_wer=20", "seed=1,2"),
             "target_wer must be a fraction above 0 and below 1 (0.2 is 20 %), given 20",
         ),
-        (("seed=1,abc,3",), "seed must be a whole number of at least 0"),
         (("sweep.target_wer=low", "seed=1,2"), "target_wer must be a fraction above 0 and below 1"),
     ],
 )
-def test_a_sweep_refuses_what_is_wrong_or_would_do_nothing_before_any_job(tmp_path, words, said):
+def test_a_sweep_refuses_a_wrong_target_before_any_job(tmp_path, words, said):
     printed = Workplace(tmp_path).run("train", "-m", "sweep.name=none", *words, code=2)
     assert said in printed
     assert not list(tmp_path.glob("runs/none/*/"))
-
-
-@pytest.mark.parametrize("recipe", ["digits/transformer_ctc", "fsdd/transformer_ctc"])
-def test_a_sweep_may_cross_tokenizers_with_an_option_of_one_of_them(tmp_path, recipe):
-    """The jobs fail for another reason, which is told after what has no effect; fsdd's own tokenizer is char."""
-    words = (
-        f"recipe={recipe}",
-        "tokenizer=char,bpe",
-        "data.vocab_size=300",
-        "optimizer.lr=-1",
-        "sweep.name=both",
-        "logger=none",
-    )
-    printed = Workplace(tmp_path).run("train", "-m", "sweep.name=both", *words, code=1)
-    assert "2 jobs: 0 finished" in printed
-    assert printed.count("asr-train: optimizer: lr must be a number") == 2

@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.records import records
 from asr.cli.sweeps.search_space import Choice, Range, Search
-from asr.cli.sweeps.tuning import Trial, TunedSystem, shares, systems
-from asr.cli.sweeps.tuning_checks import extreme_settings, system_names
+from asr.cli.sweeps.tuning import Trial, TunedSystem, compared_systems, shares, systems
 from asr.errors import DIVERGED
 from hydra_plugins.werdict_tuned_sweeper import report
 from tests.cli.conftest import Workplace
@@ -146,7 +145,6 @@ def test_a_system_that_never_learned_is_said_to_have_failed(wers, learned, tmp_p
     ("changed", "message"),
     [
         ({"only": ["sgd"]}, "no range is known of 'sgd'; there are adamw, eve"),
-        ({"only": "adamw"}, "sweep.only: Input should be a valid list, given 'adamw'"),
         ({"schedule_modes": ["best"]}, "Input should be 'common' or 'usual', given 'best'"),
         ({"common_schedule": "wsd"}, "no schedule 'wsd'"),
         ({"only": []}, "nothing to tune"),
@@ -155,17 +153,10 @@ def test_a_system_that_never_learned_is_said_to_have_failed(wers, learned, tmp_p
         ({"choices": {"encoder.dropout": []}}, "sweep.choices.encoder.dropout: List should have at least 1 item"),
         ({"choices": {"seed": [5, 6]}}, "sweep.choices.seed: this is the sweep's own, and no setting"),
         ({"widths": {"lr": 0.5, "optimizer": 10, "schedule": 2}}, "sweep.widths.lr: Input should be greater than"),
-        ({"optimizers": {"eve": {"around": {"lr": "1"}, "usual": "eden2"}}}, "eve.around.lr: Input should be a valid"),
         ({"optimizers": {"eve": {"around": {}, "usual": "eden2", "lr": [1]}}}, "eve.lr: Extra inputs are not"),
         ({"seeds": [1, 1]}, "every seed once"),
         ({"seeds": [0, 1]}, "sweep.seeds: 0 is a seed of the trials"),
         ({"studies": 2, "seeds": [1, 1000]}, "sweep.seeds: 1000 is a seed of the trials"),
-        ({"seeds": [-1]}, "sweep.seeds.0: Input should be greater than or equal to 0, given -1"),
-        ({"seeds": [1, 2**63]}, "sweep.seeds.1: Input should be less than 9223372036854775808"),
-        ({"compared": []}, "sweep.compared: List should have at least 1 item"),
-        ({"seeds": 3}, "sweep.seeds: Input should be a valid list, given 3"),
-        ({"trials": 1.5}, "sweep.trials: Input should be a valid integer"),
-        ({"max_extra_trials": None}, "sweep.max_extra_trials: Input should be a valid integer"),
     ],
 )
 def test_what_would_be_unfair_or_unknown_is_refused(changed, message):
@@ -241,11 +232,9 @@ def test_a_trial_that_diverges_is_a_failed_one_and_not_the_end_of_the_sweep(smal
             ["sweep.studies=3", "sweep.seeds=[1,2]"],
             "needs as many sweep.seeds, one for the winner of each study; given 2",
         ),
-        (["sweep.studies=0"], "sweep.studies: Input should be greater than or equal to 1, given 0"),
         (["sweep.trials=5"], "which do not divide 5 trials"),
         (["sweep.tuning_overrides=['optimizer.lr=1']"], "optimizer.lr=1: this sweep chooses optimizer.lr"),
         (["sweep.tuning_overrides=['seed=1']"], "seed=1: this sweep chooses seed"),
-        (["hydra/sweeper=basic"], "need their own sweeper"),
         (
             ["sweep.only=[adamw]", "sweep.compared=[adamw,untuned adamv]"],
             "sweep.compared: no system is called 'untuned adamv'; there are adamw, untuned adamw",
@@ -271,13 +260,12 @@ def test_what_a_tuned_sweep_cannot_do_is_refused(words, message, tmp_path):
 def test_every_choice_and_both_ends_of_every_range_are_looked_at_first():
     search = Search.read({**SWEEP, "choices": {"a.b": [1, 2, 3], "a.c": [True, False]}, "schedule_modes": ["usual"]})
     for system in systems(search, 0):
-        found = [*extreme_settings(system)]
+        found = [*system.extreme_settings()]
         for key, one in system.space.items():
             values = [settings[key] for settings in found]
             expected = one.values if isinstance(one, Choice) else [one.at(0), one.at(1)]
             assert all(value in values for value in expected), key
-    assert system_names(systems(search, 0), True) == ["adamw", "eve", "untuned adamw", "untuned eve"]
-    assert system_names(systems(search, 0), False) == ["adamw", "eve"]
+    assert compared_systems(search, systems(search, 0)) == ["adamw", "eve", "untuned adamw", "untuned eve"]
 
 
 def test_a_second_stage_tunes_as_the_first_and_keeps_what_it_leaves_out(tmp_path):

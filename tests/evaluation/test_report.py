@@ -1,6 +1,6 @@
 import json
-import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -140,7 +140,7 @@ def test_a_full_disk_leaves_no_half_report(tmp_path, monkeypatch):
         assert not path.exists()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(KeyboardInterrupt):
         write_report(tmp_path, "test", SCORE, INTERVAL)
     assert list(tmp_path.iterdir()) == []

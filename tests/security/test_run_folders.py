@@ -1,166 +1,15 @@
-"""The folder of a run may come from a stranger: nothing is read without end, and nothing is written elsewhere."""
+"""The folders of runs and sweeps: what is left in them by a kill, an earlier report or somebody else."""
 
 from __future__ import annotations
-
-import json
-import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from asr.cli.errors import ConfigError
-from asr.cli.sweeps.gpus import VARIABLE, claimed_gpus
-from asr.cli.sweeps.jobs import run_job
 from asr.cli.sweeps.records import JobRecord, records
 from asr.cli.sweeps.table import SweepTable, job_table
-from asr.evaluation.curves import plot_curves
-from asr.run_folder import backup_existing, check_run_folder, check_sweep_folder, create_run_folder, lock_run_dir
+from asr.run_folder import backup_existing
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.tracking.wandb_logger import _run_id
-
-Attack = Callable[[Path, Path], object]
-
-
-@pytest.fixture
-def victim(tmp_path) -> Path:
-    """Return a folder of the user's, with a file that nobody may touch."""
-    folder = tmp_path / "home"
-    folder.mkdir()
-    (folder / "precious.txt").write_text("precious")
-    return folder
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
-def link(name: str, target: str = "precious.txt", leads: str = "") -> Attack:
-    """Put a link to the victim's file in the place of something."""
-
-    def attack(run_dir: Path, victim: Path) -> None:
-        place = run_dir / name
-        if place.is_dir() and not place.is_symlink():
-            place.rename(run_dir / "moved")
-        place.unlink(missing_ok=True)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(leads or victim / target)
-
-    return attack
-
-
-def pipe(name: str) -> Attack:
-    def attack(run_dir: Path, victim: Path) -> None:
-        (run_dir / name).unlink(missing_ok=True)
-        os.mkfifo(run_dir / name)
-
-    return attack
-
-
-def folder_at(name: str) -> Attack:
-    def attack(run_dir: Path, victim: Path) -> None:
-        (run_dir / name).unlink(missing_ok=True)
-        (run_dir / name).mkdir()
-
-    return attack
-
-
-def file_at(name: str) -> Attack:
-    def attack(run_dir: Path, victim: Path) -> None:
-        if (run_dir / name).exists():
-            (run_dir / name).rename(run_dir / "moved")
-        (run_dir / name).write_text("a file")
-
-    return attack
-
-
-OUT = "is a symbolic link that leads out of its folder"
-FOLDERS = {
-    ".lock is a link": (link(".lock"), OUT),
-    "metrics.csv is a link": (link("metrics.csv"), OUT),
-    "metrics.csv.tmp is a link": (link("metrics.csv.tmp"), OUT),
-    "config.yaml is a link": (link("config.yaml"), OUT),
-    "overrides.yaml is a link": (link("overrides.yaml"), OUT),
-    "wandb_id is a link": (link("wandb_id"), OUT),
-    "wandb is a link": (link("wandb", "."), OUT),
-    "a log of wandb is a link": (link("wandb/offline-run-1/logs/debug.log"), OUT),
-    "checkpoints is a link": (link("checkpoints", "."), OUT),
-    "last.ckpt is a link": (link("checkpoints/last.ckpt"), OUT),
-    "best.ckpt is a link": (link("checkpoints/best.ckpt"), OUT),
-    "an update is a link": (link("checkpoints/update-000009.ckpt"), OUT),
-    "a link to what is not there yet": (link("checkpoints/update-000009.ckpt", "new.txt"), OUT),
-    "a relative link": (link("checkpoints/last.ckpt", leads="../../home/precious.txt"), OUT),
-    "report is a link": (link("report", "."), OUT),
-    "decode is a link": (link("decode", "."), OUT),
-    "a file of the report is a link": (link("report/summary.json"), OUT),
-    "a link of another name": (link("anything/at/all"), OUT),
-    "a link to the file system": (link("checkpoints", leads="/"), OUT),
-    ".lock is a pipe": (pipe(".lock"), ".lock is not a regular file"),
-    "metrics.csv is a pipe": (pipe("metrics.csv"), "metrics.csv is not a regular file"),
-    "accepted.yaml is a pipe": (pipe("accepted.yaml"), "accepted.yaml is not a regular file.*; remove it"),
-    "wandb_id is a pipe": (pipe("wandb_id"), "wandb_id is not a regular file"),
-    "a checkpoint is a pipe": (pipe("checkpoints/update-000009.ckpt"), "000009.ckpt is not a regular file"),
-    ".lock is a folder": (folder_at(".lock"), ".lock is not a regular file"),
-    "metrics.csv is a folder": (folder_at("metrics.csv"), "metrics.csv is not a regular file"),
-    "a checkpoint is a folder": (folder_at("checkpoints/update-000009.ckpt"), "000009.ckpt is not a regular file"),
-    "checkpoints is a file": (file_at("checkpoints"), "checkpoints is not a folder"),
-    "report is a file": (file_at("report"), "report is not a folder"),
-}
-
-
-@pytest.mark.parametrize(("attack", "said"), FOLDERS.values(), ids=FOLDERS)
-def test_a_hostile_run_folder_is_not_held(small_run, victim, tmp_path, attack, said):
-    run_dir = small_run.copy(tmp_path / "run")
-    attack(run_dir, victim)
-    before = contents(victim)
-    with pytest.raises(ValueError, match=said), lock_run_dir(run_dir):
-        raise AssertionError("it was held")
-    assert contents(victim) == before
-
-
-RESUMED = (
-    "config.yaml is a link",
-    "overrides.yaml is a link",
-    "wandb_id is a link",
-    "wandb is a link",
-    "decode is a link",
-    ".lock is a link",
-    "metrics.csv is a link",
-    "checkpoints is a link",
-    "last.ckpt is a link",
-    "report is a link",
-    ".lock is a pipe",
-    "a checkpoint is a pipe",
-)
-
-
-@pytest.mark.parametrize("name", RESUMED)
-def test_a_hostile_run_folder_is_not_resumed(small_run, victim, tmp_path, name):
-    attack, said = FOLDERS[name]
-    run_dir = small_run.copy(tmp_path / "run")
-    attack(run_dir, victim)
-    before = contents(victim)
-    ended = small_run.run("train", f"resume={run_dir}")
-    assert ended.code == 2
-    assert said in ended.last_line
-    assert contents(victim) == before
-
-
-def test_a_run_folder_of_our_own_is_held_wherever_it_lies(small_run, tmp_path):
-    run_dir = small_run.copy(tmp_path / "run")
-    log = run_dir / "wandb" / "offline-run-1" / "logs" / "debug-core.log"
-    log.parent.mkdir(parents=True)
-    log.symlink_to(tmp_path / "cache" / "core.log")  # as wandb does
-    (run_dir / "wandb" / "latest-run").symlink_to("offline-run-1")
-    (tmp_path / "way").symlink_to(run_dir)
-    for folder in (run_dir, tmp_path / "way"):
-        with lock_run_dir(folder):
-            pass
-    # a kill between two steps of writing
-    (run_dir / "checkpoints" / "last.ckpt").unlink()
-    (run_dir / "checkpoints" / "last.ckpt").symlink_to("update-000099.ckpt")
-    check_run_folder(run_dir)
 
 
 def test_what_was_written_before_is_renamed_though_it_is_a_link(tmp_path):
@@ -170,34 +19,7 @@ def test_what_was_written_before_is_renamed_though_it_is_a_link(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.backup1", "report.backup2"]
 
 
-def test_hypotheses_are_not_written_through_a_link(small_run, victim, tmp_path):
-    run_dir = small_run.copy(tmp_path / "run")
-    link("decode", ".")(run_dir, victim)
-    ended = small_run.run("evaluate", f"run={run_dir}")
-    assert (ended.code, OUT in ended.last_line) == (2, True)
-    with pytest.raises(ValueError, match=OUT):
-        create_run_folder(run_dir / "decode", within=run_dir)
-    assert list(contents(victim)) == ["precious.txt"]
-
-
-def test_numbers_are_not_logged_through_a_link(victim, tmp_path):
-    (tmp_path / "metrics.csv").symlink_to(victim / "precious.txt")
-    logger = MetricsCsv(tmp_path)
-    for write in (lambda: logger.log_metrics({"loss": 1.0}, 1), lambda: logger.resume(1)):
-        with pytest.raises(ValueError, match=r"symbolic link|not a table"):
-            write()
-    assert contents(victim) == {"precious.txt": "precious"}
-
-
-def test_pictures_replace_links(small_run, victim, tmp_path):
-    for name in ("loss", "wer", "lr"):
-        (tmp_path / f"{name}.png").symlink_to(victim / "precious.txt")
-    drawn = plot_curves(small_run.run_dir / "metrics.csv", tmp_path)
-    assert all(path.is_file() and not path.is_symlink() for path in drawn)
-    assert contents(victim) == {"precious.txt": "precious"}
-
-
-@pytest.mark.parametrize("held", ["", "../../x", "a/b", "a b", "x" * 2**21, "é", "a\n", "\udcff"])
+@pytest.mark.parametrize("held", ["", "../../x", "a\n"])
 def test_the_id_of_a_wandb_run_is_no_path(tmp_path, held):
     (tmp_path / "wandb_id").write_bytes(held.encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match="not the id of a wandb run; remove it"):
@@ -206,84 +28,13 @@ def test_the_id_of_a_wandb_run_is_no_path(tmp_path, held):
     assert _run_id(tmp_path) == _run_id(tmp_path)
 
 
-JOB = {"name": "j", "overrides": ["a=1"], "status": "finished", "exit_code": 0, "seconds": 1.0}
-JOBS = {
-    "a list": "[]",
-    "null": "null",
-    "not JSON": "{",
-    "nested deeply": "[" * 100_000,
-    "other keys": '{"x": 1}',
-    "a number as its name": json.dumps({**JOB, "name": 5}),
-    "another name": json.dumps({**JOB, "name": "../../elsewhere"}),
-    "overrides as text": json.dumps({**JOB, "overrides": "a=1"}),
-    "overrides of numbers": json.dumps({**JOB, "overrides": [1]}),
-    "no status": json.dumps({**JOB, "status": None}),
-    "an exit code that is none": json.dumps({**JOB, "exit_code": {}}),
-    "seconds that are none": json.dumps({**JOB, "seconds": "many"}),
-    "a huge file": " " * (2**22 + 1),
-    "bytes that are no text": "\udcff",
-}
-
-
-@pytest.mark.parametrize("text", JOBS.values(), ids=JOBS)
-def test_a_broken_record_of_a_job_is_left_out_with_a_line(tmp_path, capsys, text):
+def test_a_broken_record_of_a_job_is_left_out_with_a_line(tmp_path, capsys):
     JobRecord("good", ["a=1"], "finished", 0, 1.0).save(tmp_path)
-    (tmp_path / "jobs" / "j.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    (tmp_path / "jobs" / "j.json").write_text("{")
+    (tmp_path / "jobs" / "k.json").write_text("[]")
     assert [record.name for record in records(tmp_path)] == ["good"]
-    assert "left out:" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("left out:") == 2
     job_table(tmp_path, records(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["jobs", "jobs/j.json", "jobs/j.json.tmp"])
-def test_records_of_jobs_are_not_written_through_links(victim, tmp_path, name):
-    sweep_dir = tmp_path / "sweep"
-    link(name, "." if name == "jobs" else "precious.txt")(sweep_dir, victim)
-    try:
-        JobRecord(**JOB).save(sweep_dir)
-    except ValueError as error:
-        assert OUT in str(error)  # noqa: PT017
-    assert contents(victim) == {"precious.txt": "precious"}
-
-
-def test_a_job_of_a_sweep_that_is_a_link_is_not_run(victim, tmp_path, monkeypatch):
-    monkeypatch.setattr("asr.cli.sweeps.jobs.job_name", lambda *_: "j")
-    (tmp_path / "sweep").mkdir()
-    (tmp_path / "sweep" / "j").symlink_to(victim)
-    with pytest.raises(ValueError, match=OUT):
-        run_job("nothing", [], {}, tmp_path / "sweep")
-    assert contents(victim) == {"precious.txt": "precious"}
-
-
-SWEEPS = {
-    "multirun.yaml is a link": (link("multirun.yaml"), OUT),
-    "multirun.yaml is a relative link": (link("multirun.yaml", leads="../../home/precious.txt"), OUT),
-    "multirun.yaml is a link to what is not there yet": (link("multirun.yaml", "new.txt"), "is not a regular file"),
-    "multirun.yaml is a pipe": (pipe("multirun.yaml"), "is not a regular file"),
-    "multirun.yaml is a folder": (folder_at("multirun.yaml"), "is not a regular file"),
-    "jobs is a file": (file_at("jobs"), "is not a regular folder"),
-    "jobs is a link": (link("jobs", "."), OUT),
-    "a file of the launcher is a link": (link(".submitit/1/1_submitted.pkl"), OUT),
-}
-
-
-@pytest.mark.parametrize(("attack", "said"), SWEEPS.values(), ids=SWEEPS)
-def test_a_hostile_folder_of_a_sweep_is_refused(victim, tmp_path, attack, said):
-    sweep_dir = tmp_path / "runs" / "s"
-    sweep_dir.mkdir(parents=True)
-    check_sweep_folder(sweep_dir)
-    attack(sweep_dir, victim)
-    with pytest.raises(ValueError, match=said):
-        check_sweep_folder(sweep_dir)
-
-
-@pytest.mark.parametrize("name", ["multirun.yaml is a link", "multirun.yaml is a pipe"])
-def test_nothing_is_written_to_a_hostile_folder_of_a_sweep(programs, victim, tmp_path, name):
-    (tmp_path / "runs" / "s").mkdir(parents=True)
-    SWEEPS[name][0](tmp_path / "runs" / "s", victim)
-    ended = programs.run("train", "-m", "seed=1", "sweep.name=s", "trainer.max_steps=0", cwd=tmp_path, timeout_s=20)
-    assert (ended.code, "multirun.yaml is " in ended.last_line) == (2, True), ended.printed
-    assert contents(victim) == {"precious.txt": "precious"}
-    assert [path.name for path in (tmp_path / "runs" / "s").iterdir()] == ["multirun.yaml"]
 
 
 def test_a_job_that_only_its_record_calls_finished_is_not_counted(tmp_path, capsys):
@@ -302,48 +53,3 @@ def test_what_a_kill_left_of_a_row_is_dropped(tmp_path):
     (tmp_path / "metrics.csv").write_text("step,name,value\r\n0,a,1.0\r\n3,a,1.0\r\n2,a,1.")
     MetricsCsv(tmp_path).resume(3)
     assert (tmp_path / "metrics.csv").read_text() == "step,name,value\n0,a,1.0\n"
-
-
-SUMMARIES = {
-    "a list": "[]",
-    "sets as a list": '{"test": [1]}',
-    "a WER as text": '{"test": {"test": {"wer": "low"}}}',
-    "no WER": '{"test": {"test": {}}}',
-    "a set as a number": '{"test": {"test": 3}}',
-    "a huge number": '{"test": {"test": {"wer": 1e999}}}',
-    "not JSON": "{",
-    "null": "null",
-}
-
-
-@pytest.mark.parametrize("text", SUMMARIES.values(), ids=SUMMARIES)
-def test_a_broken_summary_does_not_break_a_sweeps_table(tmp_path, text):
-    (tmp_path / "j" / "report").mkdir(parents=True)
-    (tmp_path / "j" / "report" / "summary.json").write_text(text)
-    assert job_table(tmp_path, [JobRecord("j", [], "finished")]).row_count == 1
-
-
-GPU_FOLDERS: dict[str, Callable[[Path, Path], object]] = {
-    "a link": lambda place, victim: place.symlink_to(victim),
-    "a file": lambda place, victim: place.write_text(""),
-    "others may write there": lambda place, victim: (place.mkdir(), place.chmod(0o777)),
-    "a link within it": lambda place, victim: (
-        place.mkdir(mode=0o700),
-        (place / "0").symlink_to(victim / "precious.txt"),
-    ),
-    "a pipe within it": lambda place, victim: (place.mkdir(mode=0o700), os.mkfifo(place / "0")),
-}
-
-
-@pytest.mark.parametrize("prepare", GPU_FOLDERS.values(), ids=GPU_FOLDERS)
-def test_gpus_are_not_claimed_through_what_others_left_in_the_temporary_folder(victim, tmp_path, monkeypatch, prepare):
-    (tmp_path / "temporary").mkdir()
-    prepare(tmp_path / "temporary" / f"werdict-gpus-{os.getuid()}", victim)
-    monkeypatch.setenv(VARIABLE, "0")
-    monkeypatch.setattr("asr.cli.sweeps.gpus.tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
-    with (
-        pytest.raises((ConfigError, ValueError), match=r"not a folder of yours|symbolic link|regular"),
-        claimed_gpus(1),
-    ):
-        pass
-    assert contents(victim) == {"precious.txt": "precious"}

@@ -100,7 +100,7 @@ def results_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str)
     """
     if options.output_dir is None:
         run_dir = checkpoint.run_dir or checkpoint.path.parent
-        folder = create_run_folder(run_dir / kind, within=run_dir)
+        folder = create_run_folder(run_dir / kind)
     else:
         folder = claim_run_folder(options.output_dir, "output_dir")
     try:

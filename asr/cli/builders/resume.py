@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.cli.builders.parts import DataParts, build_module, build_update_parts
-from asr.cli.config.changes import ABSENT, changes, refuse_changes, unaccepted
-from asr.cli.config.resuming import saved_config
+from asr.cli.config.resuming import ABSENT, changes, refuse_changes, saved_config, unaccepted
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics

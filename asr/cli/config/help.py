@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+import yaml
 
 import asr.recipes
 
@@ -21,6 +17,8 @@ LISTED = (
 )
 OPTION = re.compile(r"(?P<indent> *)(?P<key>[a-z]\w*):(?: +(?P<value>[^ #].*?))?(?: +# (?P<comment>.*))?")
 NOT_SHOWN = ("defaults", "hydra")
+# groups whose options are shown as the default choice has them, those with a comment
+CHANGED_MOST = ("trainer", "optimizer", "encoder", "callbacks", "logger")
 # groups, and options of asr-train, that what is prepared depends on
 PREPARED = ("recipe", "tokenizer", "features")
 OF_PREPARED = ("init.path=", "init.keep_tokenizer=", "recipes_dir=")
@@ -63,7 +61,10 @@ def options(file: Path, parent: str = "") -> Iterator[tuple[str, str]]:
         if found := OPTION.fullmatch(line):
             path[len(found["indent"]) // 2 :] = [found["key"]]
             if path[0] not in NOT_SHOWN and found["value"]:
-                yield f"{parent}{'.'.join(path)}={found['value']}", found["comment"] or ""
+                value = re.sub(
+                    r"\$\{oc\.select:[^,]*,(.*)\}", r"\1", found["value"]
+                )  # what is taken if no recipe knows better
+                yield f"{parent}{'.'.join(path)}={value}", found["comment"] or ""
 
 
 def command_help(config_name: str, configs: Path) -> str:
@@ -71,8 +72,8 @@ def command_help(config_name: str, configs: Path) -> str:
     lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
     is_prepare = config_name == "prepare"  # which has the config of asr-train, and reads a part of it
     file = configs / ("train.yaml" if is_prepare else f"{config_name}.yaml")
-    used = OmegaConf.select(OmegaConf.load(file), "defaults", default=[])
-    groups = [key for item in used if not isinstance(item, str) for key in item]
+    used = yaml.safe_load(file.read_text(encoding="utf-8")).get("defaults", ())
+    groups = {key: choice for item in used if isinstance(item, dict) for key, choice in item.items()}
     shown = [pair for pair in options(file) if not is_prepare or pair[0].startswith(OF_PREPARED)]
     for group in {"train": ("data", "sweep"), "prepare": ("data",)}.get(config_name, ()):
         shown += [
@@ -81,6 +82,10 @@ def command_help(config_name: str, configs: Path) -> str:
             if not option.endswith("=???")  # which the recipe gives
         ]
     lines += ["", "options, with their defaults (???: required):", *_columns(shown)]
+    if config_name == "train":
+        for group in CHANGED_MOST:
+            shown = [pair for pair in options(configs / group / f"{groups[group]}.yaml", f"{group}.") if pair[1]]
+            lines += ["", f"of {group}={groups[group]}, unless the recipe chooses another:", *_columns(shown)]
     for group in (group for group in (PREPARED if is_prepare else LISTED) if group in groups):
         lines += ["", f"{group}=", *_columns(choices(configs, group).items())]
     if "recipe" in groups:
@@ -94,34 +99,3 @@ def _columns(pairs: Iterable[tuple[str, str]]) -> list[str]:
     rows = list(pairs)
     width = max((len(name) for name, _ in rows), default=0)
     return [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]
-
-
-def keys_below(config_name: str, configs: Path, parent: str) -> list[str] | None:
-    """Return the keys below a dotted key of the composed config; None if that key does not exist.
-
-    Group choices of the command line are honored, so that the keys of the chosen optimizer are listed.
-    """
-    config = _composed(config_name, configs, sys.argv[1:])
-    node = OmegaConf.select(config, parent, throw_on_missing=False) if parent else config
-    if not isinstance(node, DictConfig):
-        return None
-    return [str(key) for key in node if not str(key).startswith("_")]
-
-
-def used_groups(config_name: str, configs: Path) -> list[str]:
-    """Return the groups that a command has choices of."""
-    config = _composed(config_name, configs, (), return_hydra_config=True)
-    return [group for group in config.hydra.runtime.choices if not group.startswith("hydra/")]
-
-
-def _composed(config_name: str, configs: Path, argv: Iterable[str], return_hydra_config: bool = False) -> DictConfig:
-    words = [word for word in argv if ("=" in word or word.startswith("~")) and not word.startswith("-")]
-    groups = [o for o in OverridesParser.create().parse_overrides(words) if not o.is_sweep_override()]
-    chosen = [
-        o.input_line
-        for o in groups
-        if o.input_line and "." not in o.key_or_group and (configs / o.key_or_group).is_dir()
-    ]
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(configs), version_base="1.3"):
-        return compose(config_name, overrides=chosen, return_hydra_config=return_hydra_config)

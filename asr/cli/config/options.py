@@ -1,212 +1,175 @@
-"""The keys of each command's own config: what kind of value each takes, checked before the command looks at any."""
+"""The keys of each command's own config: which there are, and what kind of value each takes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from omegaconf import Container, DictConfig, OmegaConf
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from asr.cli.config.bounds import bounded
-from asr.cli.errors import ConfigError
+from asr.cli.errors import ConfigError, did_you_mean
+from asr.nested import at
 
-MAX_RESOLVED_BYTES = 2**29
 MAX_NAME_BYTES = 100  # of a set, whose files have longer names; file systems allow 255
-MOST_SEED = 2**63 - 1  # what torch takes
 
+Name = Annotated[str, Field(min_length=1, pattern=r"\S")]
+Place = Name | int  # a folder may be called 2024, which Hydra reads as a number
+Places = Place | list[Place]
+FileName = Annotated[str, Field(pattern=r"^[^/.][^/]*$", max_length=MAX_NAME_BYTES)] | int
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch takes
+Options = dict[str, Any]  # a choice of a group
+Format = Literal["tsv", "txt", "json", "ctm", "srt", "vtt"]
+Checkpoint = Literal["best", "last", "average"]
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of value.
-
-    Attributes:
-        wanted: what it is called in a message.
-        fits: whether a plain value is of this kind.
-    """
-
-    wanted: str
-    fits: Callable[[Any], object]
-
-    def or_kind(self, other: Kind) -> Kind:
-        """Return the kind of values of either."""
-        return Kind(f"{self.wanted}, or {other.wanted}", lambda value: self.fits(value) or other.fits(value))
-
-    def or_null(self) -> Kind:
-        """Return this kind, with null allowed too."""
-        return Kind(f"{self.wanted}, or null", lambda value: value is None or self.fits(value))
-
-
-def _is_place(value: Any) -> bool:
-    # a folder may be called 2024, which Hydra reads as a number
-    return isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip() != ""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-YES_OR_NO = Kind("true or false", lambda value: isinstance(value, bool))
-NAME = Kind("a name", lambda value: isinstance(value, str) and value.strip() != "")
-FILE_NAME = Kind(
-    f"a name of at most {MAX_NAME_BYTES} bytes, without / or a dot in front",
-    lambda v: (
-        _is_place(v)
-        and len(str(v).encode(errors="surrogatepass")) <= MAX_NAME_BYTES
-        and "/" not in str(v)
-        and str(v)[0] != "."
-    ),
-)
-PLACE = Kind("the name of a file or folder", _is_place)
-TUNE = Kind("true, false, or a manifest", lambda value: isinstance(value, bool) or _is_place(value))
-PLACES = Kind(
-    "the name of a file or folder, a pattern, or a list of them",
-    lambda value: all(map(_is_place, value)) if isinstance(value, list) else _is_place(value),
-)
-MANIFESTS = Kind("the name of a file or folder, or a list of them", PLACES.fits)
-NUMBER = Kind("a finite number", _is_number)
-POSITIVE = Kind("a finite number above 0", lambda value: _is_number(value) and value > 0)
-SECONDS = POSITIVE
-COUNT = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
-PORT = Kind("a whole number of at least 0 and at most 65535", lambda value: COUNT.fits(value) and 0 <= value <= 65535)
-SEED = Kind(f"a whole number of at least 0 and at most {MOST_SEED}", lambda v: COUNT.fits(v) and 0 <= v <= MOST_SEED)
-OPTIONS = Kind("a choice of its group", lambda value: isinstance(value, Mapping))
-LOGGERS = Kind(
-    "a choice of its group, with options for each",
-    lambda value: isinstance(value, Mapping) and all(isinstance(node, Mapping | None) for node in value.values()),
-)
-STARTS = Kind("a place, or a mapping of path, weights, keep_tokenizer and freeze", lambda v: isinstance(v, Mapping))
-RATES = Kind(
-    "learning rates above 0 by the name of an optimizer",
-    lambda value: isinstance(value, Mapping) and all(_is_number(rate) and rate > 0 for rate in value.values()),
-)
-
-
-def some_of(*choices: str) -> Kind:
-    """Return the kind of a list of some of the choices."""
-    return Kind(
-        f"a list of some of {', '.join(choices)}, each once, such as [{choices[0]},{choices[1]}]",
-        lambda value: isinstance(value, list) and value and all(value.count(x) == 1 and x in choices for x in value),
-    )
-
-
-def one_of(*choices: str) -> Kind:
-    """Return the kind of one of the choices."""
-    return Kind(f"one of {', '.join(choices)}", lambda value: value in choices)
-
-
-TRANSCRIPTS = ("tsv", "txt", "json", "ctm", "srt", "vtt")
-READING = {"run": PLACE, "batch_duration_s": SECONDS, "num_workers": COUNT}
-DECODING = {**READING, "decoder": OPTIONS.or_null()}
-SETS = {"manifest": MANIFESTS.or_null(), "name": FILE_NAME.or_null(), "output_dir": PLACE.or_null()}
+READING = {"run": Place, "batch_duration_s": Positive, "num_workers": int}
+DECODING = {**READING, "decoder": Options | None}
+SETS = {"manifest": Places | None, "name": FileName | None, "output_dir": Place | None}
 TRAINING = {
-    "seed": SEED,
-    "init": STARTS,
-    "run_dir": PLACE.or_null(),
-    "resume": PLACE.or_null(),
-    "allow_changes": YES_OR_NO,
-    "resume_logger": YES_OR_NO,
-    "recipes_dir": PLACE.or_null(),
-    "decode_test": YES_OR_NO,
-    "find_batch_size": YES_OR_NO,
-    "weights": NAME,
-    "decode": some_of("best", "last", "average"),
-    "best_lr": RATES,
+    "seed": Seed,
+    "init": Options,
+    "run_dir": Place | None,
+    "resume": Place | None,
+    "allow_changes": bool,
+    "resume_logger": bool,
+    "recipes_dir": Place | None,
+    "decode_test": bool,
+    "find_batch_size": bool,
+    "weights": Name,
+    "decode": Annotated[list[Checkpoint], Field(min_length=1)],
+    "best_lr": dict[str, Positive],
 }
 GROUPS = ("decoder", "logger")  # a config may choose nothing from these
-KINDS: dict[str, dict[str, Kind]] = {
+KINDS: dict[str, dict[str, Any]] = {
     "train": TRAINING,
     "prepare": TRAINING,
-    "evaluate": {**DECODING, **SETS, "tune": TUNE, "scoring": OPTIONS},
+    "evaluate": {**DECODING, **SETS, "tune": bool | Place, "scoring": Options},
     "transcribe": {
         **DECODING,
-        "audio": PLACES,
-        "channels": one_of("first", "each"),
-        "max_segment_s": SECONDS.or_null(),
-        "output": PLACE.or_null(),
-        "output_dir": PLACE.or_null(),
-        "output_format": one_of(*TRANSCRIPTS).or_kind(some_of(*TRANSCRIPTS)),
+        "audio": Places,
+        "channels": Literal["first", "each"],
+        "max_segment_s": Positive | None,
+        "output": Place | None,
+        "output_dir": Place | None,
+        "output_format": Format | Annotated[list[Format], Field(min_length=1)],
     },
-    "align": {**READING, **SETS, "output_format": some_of("ctm", "json", "textgrid")},
+    "align": {
+        **READING,
+        **SETS,
+        "output_format": Annotated[list[Literal["ctm", "json", "textgrid"]], Field(min_length=1)],
+    },
     "export": {
-        "run": PLACE,
-        "output": PLACE,
-        "format": one_of("onnx", "torch", "safetensors"),
-        "quantize": one_of("int8").or_null(),
-        "streaming": YES_OR_NO,
-        "test_wav": YES_OR_NO,
-        "model_type": one_of("ctc", "transducer").or_null(),
+        "run": Place,
+        "output": Place,
+        "format": Literal["onnx", "torch", "safetensors"],
+        "quantize": Literal["int8"] | None,
+        "streaming": bool,
+        "test_wav": bool,
+        "model_type": Literal["ctc", "transducer"] | None,
     },
     "lm": {
-        "run": PLACE,
-        "text": PLACES.or_null(),
-        "transcripts": YES_OR_NO,
-        "units": NAME,
-        "order": COUNT,
-        "output": PLACE,
+        "run": Place,
+        "text": Places | None,
+        "transcripts": bool,
+        "units": Literal["tokens", "words"],
+        "order": int,
+        "output": Place,
     },
     "stream": {
-        "run": PLACE,
-        "audio": PLACE,
-        "sampling_rate_hz": COUNT,
-        "packet_s": SECONDS,
-        "at_own_pace": YES_OR_NO,
-        "endpoint_s": SECONDS,
+        "run": Place,
+        "audio": Place,
+        "sampling_rate_hz": int,
+        "packet_s": Annotated[float, Field(ge=0.01, le=10)],
+        "at_own_pace": bool,
+        "endpoint_s": Annotated[float, Field(ge=0.01, le=3600)],
     },
     "demo": {
-        "run": PLACE,
-        "decoder": OPTIONS.or_null(),
-        "port": PORT.or_null(),
-        "max_upload_mb": POSITIVE,
-        "max_segment_s": SECONDS.or_null(),
-        "endpoint_s": SECONDS,
+        "run": Place,
+        "decoder": Options | None,
+        "port": Annotated[int, Field(ge=0, le=65535)] | None,
+        "max_upload_mb": Positive,
+        "max_segment_s": Positive | None,
+        "endpoint_s": Positive,
     },
-    "convert": {"model": PLACE, "bpe_model": PLACE, "output": PLACE, "seed": SEED},
+    "convert": {"model": Place, "bpe_model": Place, "output": Place, "seed": Seed},
     "compare": {
-        "sweep": PLACE.or_null(),
-        "runs": PLACES.or_null(),
-        "baseline": NAME.or_null(),
-        "comparisons": NAME,
-        "target_wer": NUMBER.or_null(),
-        "minutes": NUMBER.or_null(),
-        "speakers": PLACE.or_null(),
-        "speaker_pattern": NAME.or_null(),
-        "level": NUMBER,
-        "out": PLACE.or_null(),
-        "logger": LOGGERS.or_null(),
+        "sweep": Place | None,
+        "runs": Places | None,
+        "baseline": Name | None,
+        "comparisons": Name,
+        "target_wer": Number | None,
+        "minutes": Number | None,
+        "speakers": Place | None,
+        "speaker_pattern": Name | None,
+        "level": Number,
+        "out": Place | None,
+        "logger": dict[str, Options | None] | None,
     },
 }
+# mappings whose keys are those of a file; what a _target_ builds knows its own
+FILES = {"data": "data/default.yaml", "augment": "augment/none.yaml"}
 
 
-def check_options(command: str, config: DictConfig) -> None:
-    """Refuse a value that is not of the kind that its key takes.
+def check_options(command: str, config: DictConfig, folder: Path) -> None:
+    """Refuse a key that nothing would read, and a value that is not of the kind that its key takes.
 
     Args:
         command: whose config it is.
         config: composed.
+        folder: of the command's configs.
 
     Raises:
         ConfigError: names the key, what was given and what is allowed.
         OmegaConfBaseException: a key refers to something that is not there.
     """
-    values = resolved(config)
+    _check_known(command, config, folder)
+    values: Any = OmegaConf.to_container(config, resolve=True)
     for key, kind in KINDS[command].items():
-        if key not in values and key not in GROUPS:
-            raise ConfigError(f"{key} is missing in the config: it cannot be removed")
         if OmegaConf.is_missing(config, key):
             raise ConfigError(f"{key} must be given: {key}=…")
-        value = values.get(key)
-        if not kind.fits(value):
-            raise ConfigError(f"{key} must be {kind.wanted}, given {value!r}")
+        if key not in values and key not in GROUPS:
+            raise ConfigError(f"{key} is missing in the config: it cannot be removed")
+        try:
+            TypeAdapter(kind, config=ConfigDict(strict=True)).validate_python(values.get(key))
+        except ValidationError as error:
+            # of several kinds, each of which says why the value is not of it
+            why = "; or ".join(dict.fromkeys(found["msg"] for found in error.errors()))
+            raise ConfigError(f"{key}: {why}; given {values.get(key)!r}") from None
 
 
-def resolved(config: Container) -> Any:
-    """Return a config as plain values, within bounds: a few lines may refer to each other a billion times.
+def _check_known(command: str, config: DictConfig, folder: Path) -> None:
+    """Refuse a key, of a recipe or added by ``+``, that nothing reads and no other value refers to."""
+    given = OmegaConf.to_container(config, resolve=False)
+    text = OmegaConf.to_yaml(config)
+    allowed = {"": [*_top_keys(command, folder)]}
+    allowed |= {place: [*_read(folder / file)] for place, file in FILES.items() if place in allowed[""]}
+    for place, known in allowed.items():
+        node = at(given, place) if place else given
+        for key in map(str, node if isinstance(node, Mapping) else ()):
+            if key not in known and not re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", text):
+                name, where = (f"{place}.{key}", f"in {place}") if place else (key, "at the top level")
+                raise ConfigError(
+                    f"{name}: there is no key {key!r} {where}, and nothing would read one."
+                    f"{did_you_mean(key, known)} Allowed: {', '.join(known)}."
+                )
 
-    Raises:
-        ConfigError: they do.
-        OmegaConfBaseException: a key refers to something that is not there.
-    """
-    with bounded("the values of the config refer to each other without end: write them out", MAX_RESOLVED_BYTES):
-        return OmegaConf.to_container(config, resolve=True)
+
+def _top_keys(command: str, folder: Path) -> Iterator[str]:
+    """Yield the keys of a command's config, groups among them."""
+    own = _read(folder / f"{command}.yaml")
+    for item in own.get("defaults", ()):
+        if isinstance(item, str) and item != "_self_":
+            yield from _top_keys(item, folder)
+        elif not isinstance(item, str):
+            yield from (group for group in item if " " not in group and group != "recipe")
+    yield from (key for key in own if key not in ("defaults", "hydra"))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found

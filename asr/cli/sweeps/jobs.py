@@ -13,17 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob
 
-from asr.cli.config.changes import FREE
-from asr.cli.config.effects import JOB_VARIABLE
-from asr.cli.config.words import override_key
+from asr.cli.config.command_line import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.gpus import claimed_gpus
 from asr.cli.sweeps.records import RECORDS, JobRecord
@@ -31,20 +27,14 @@ from asr.cli.sweeps.slurm import queue_again
 from asr.console import PlainConsole
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import at, flatten, is_within
-from asr.run_folder import LATEST, check_run_folder
-from asr.safe_io import check_inside, lock, open_inside
+from asr.run_folder import LATEST
+from asr.safe_io import lock
 from asr.signals import TRY_AGAIN, Terminated
 from asr.subprocesses import die_with_parent
+from asr.systems import WITHOUT_EFFECT
 
 NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
-# keys that were added later, with the value that older sweeps imply: so these find their jobs
-LATER = {"trainer.compile": False, "encoder.subsampling_factor": 4}
-# what may differ between a run and its resumption, but makes a job a different one
-TELLING = (
-    *("callbacks", "weights", "decode", "decode_test"),
-    *("trainer.devices", "trainer.num_nodes", "trainer.strategy"),
-)
 
 console = PlainConsole()
 
@@ -76,24 +66,22 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
     """
     # lr-0.01 of optimizer.lr=0.01, without special characters of Hydra's grammar: folders are typed as resume=…
     swept = at(config, "sweep", "swept") or ()
-    words = [word for word in overrides if override_key(word) in swept or not _is_free(override_key(word))]
+    words = [word for word in overrides if override_key(word) in swept or _tells(override_key(word))]
     parts = (word.partition("=") for word in words)
     texts = (re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in parts)
     label = "_".join(texts)[:LONGEST_LABEL]
-    trained = {key: value for key, value in flatten(config).items() if not _is_free(key)}
-    for key, before in LATER.items():
-        if trained.get(key) == before:
-            del trained[key]
+    trained = {key: value for key, value in flatten(config).items() if _tells(key)}
     # the label may be cut, and options that do not change the training are in the words alone
     digest = hashlib.sha256(json.dumps([trained, words], sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{label or 'default'}-{digest}"
 
 
-def _is_free(key: str) -> bool:
-    return is_within(key, FREE) and not is_within(key, TELLING)
+def _tells(key: str) -> bool:
+    """Return whether a key tells one job from another: trials leave the test sets alone, and are no results."""
+    return key == "decode_test" or not is_within(key, WITHOUT_EFFECT)
 
 
-def swept_free_keys(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+def swept_without_effect(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:
     """Return the keys that a sweep gives several values, although they do not change the training.
 
     Args:
@@ -102,24 +90,7 @@ def swept_free_keys(words: Sequence[str], params: Mapping[str, Any]) -> list[str
     """
     parsed = OverridesParser.create().parse_overrides(list(words))
     swept = [override_key(str(override.input_line)) for override in parsed if override.is_sweep_override()]
-    return sorted(key for key in {*swept, *map(override_key, params)} if _is_free(key))
-
-
-def check_swept_once(words: Sequence[str]) -> None:
-    """Refuse a value that a sweep names twice: it would be one job, where two were meant.
-
-    Args:
-        words: overrides of the sweep.
-
-    Raises:
-        ConfigError: names the override and the value.
-    """
-    for override in OverridesParser.create().parse_overrides(list(words)):
-        # a glob names no choice twice
-        if override.is_discrete_sweep() and not isinstance(override.value(), Glob):
-            for value, times in Counter(override.sweep_string_iterator()).items():
-                if times > 1:
-                    raise ConfigError(f"{override.input_line}: {value} is given twice, which is one job; give it once")
+    return sorted(key for key in {*swept, *map(override_key, params)} if not _tells(key))
 
 
 def run_job(
@@ -148,14 +119,10 @@ def run_job(
         and not a number if another process is running it.
 
     Raises:
-        ValueError: links lead out of the sweep's folder.
         Terminated: a signal asked this process to end.
     """
     name = job_name(overrides, config)
-    check_inside(sweep_dir / name, sweep_dir)
     folder = (sweep_dir / name).resolve()
-    if folder.exists():
-        check_run_folder(folder)
     with _locked(sweep_dir, name) as is_ours:
         if not is_ours:
             print(f"{name}: another process is running it, left alone", flush=True)
@@ -175,9 +142,8 @@ def _locked(sweep_dir: Path, name: str) -> Iterator[bool]:
     The time of its lock changes, which says that a command has asked for it, see ``asked_for``.
     """
     records = sweep_dir / RECORDS
-    check_inside(records, sweep_dir)
     records.mkdir(parents=True, exist_ok=True)
-    with open_inside(records / f"{name}.lock", "a") as file:
+    with open(records / f"{name}.lock", "a") as file:
         os.utime(file.fileno())
         try:
             lock(file)
@@ -235,7 +201,7 @@ def _run(command: str, words: Sequence[str], sweep: Mapping[str, Any], output: I
     with claimed_gpus(sweep.get("gpus_per_job"), sweep.get("jobs_per_gpu")) as environment:
         process = subprocess.Popen(
             [sys.executable, "-m", "asr.cli", command, *words],
-            env={**environment, JOB_VARIABLE: "1"},
+            env=environment,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
             preexec_fn=functools.partial(die_with_parent, os.getpid()),
@@ -257,7 +223,7 @@ def _output(path: Path | None) -> Iterator[IO[str] | None]:
     if path is None:
         yield None
         return
-    with open_inside(path, "a") as file:
+    with path.open("a", encoding="utf-8") as file:
         print(f"output: {path}", flush=True)
         yield file
 

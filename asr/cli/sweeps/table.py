@@ -3,93 +3,66 @@
 from __future__ import annotations
 
 import math
-import shutil
 import signal
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from hydra.plugins.sweeper import Sweeper
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, read_write
 from rich.table import Table
 
-from asr.cli.config.effects import check_effects, check_measuring, check_vocab_size
-from asr.cli.config.options import check_options
-from asr.cli.config.words import override_key
-from asr.cli.errors import ConfigError
+from asr.cli.config.command_line import override_key
 from asr.cli.sweeps.jobs import (
     asked_for,
     begun,
     best_dev_wer,
     check_sweep_name,
-    check_swept_once,
     finished_jobs,
     is_finished,
-    swept_free_keys,
+    swept_without_effect,
 )
 from asr.cli.sweeps.records import RECORDS, JobRecord, records
 from asr.compare.result import Target
 from asr.console import PlainConsole, one_line
-from asr.errors import RunFailed
 from asr.evaluation.formatting import percent
-from asr.nested import at, number_at
+from asr.nested import at
 from asr.plain_data import read_json, read_yaml
-from asr.run_folder import check_sweep_folder
 from asr.signals import end_by_default, end_with
 
 console = PlainConsole()
 
 
 class SweepTable(Callback):
-    """Checks a sweep before it starts and tells its jobs what is swept; prints the status of every job at its end."""
+    """Tells the jobs of a sweep what is swept, and prints the status of every job at its end."""
 
     def __init__(self) -> None:
         self._asked: dict[str, int] = {}  # before this command
         self._finished: set[str] = set()
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse an invalid name or target, folders that jobs get by themselves, and a hostile folder; heed signals.
+        """Refuse an invalid name or target, and tell the jobs what is swept; heed signals.
 
         Hydra turns errors of callbacks into warnings, so that this exits the program.
         """
+        sweep_dir = Path(config.hydra.sweep.dir)
         try:
             check_sweep_name(config.sweep.name)
             if config.sweep.target_wer is not None:
                 Target(config.sweep.target_wer, is_fixed=True)  # which checks it
-            for key in ("run_dir", "resume"):
-                if config.get(key) is not None:
-                    raise ConfigError(f"{key}={config[key]}: jobs of a sweep get folders of their own, below runs/")
-            if config.hydra.launcher._target_.endswith(".SlurmLauncher") and shutil.which("srun") is None:
-                raise RunFailed(
-                    "hydra/launcher=slurm: there is no program srun, so that this machine belongs to no SLURM cluster; "
-                    "start the sweep where it is, or choose another launcher, such as hydra/launcher=parallel"
-                )
-            check_sweep_folder(Path(config.hydra.sweep.dir))
-            self._asked = asked_for(Path(config.hydra.sweep.dir))
-            self._finished = finished_jobs(Path(config.hydra.sweep.dir))
-            if "optimizers" in config.sweep and not config.hydra.sweeper._target_.endswith(".TunedSweeper"):
-                raise ConfigError("hydra/sweeper: sweep=optimizers and sweep=lr need their own sweeper; leave it out")
-            check_effects(config, config.hydra)
-            # what is swept is not composed yet
-            if not _is_swept("tokenizer", config):
-                check_vocab_size(config, config.hydra.overrides.task)
-            check_swept_once(config.hydra.overrides.task)
-            swept = swept_free_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {})
-        except (ValueError, RunFailed) as error:
+        except ValueError as error:
             print(f"asr-train: {one_line(str(error))}", file=sys.stderr)
-            raise SystemExit(1 if isinstance(error, RunFailed) else 2) from None
-        if swept:
+            raise SystemExit(2) from None
+        self._asked, self._finished = asked_for(sweep_dir), finished_jobs(sweep_dir)
+        if swept := swept_without_effect(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {}):
             with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
                 config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
-        # what every sweeper of Hydra's, and ours, calls before it launches
-        Sweeper.validate_batch_is_legal = check_jobs  # type: ignore[assignment,method-assign]
         if config.hydra.launcher._target_.endswith((".BasicLauncher", ".ParallelLauncher")):
-            end_with(lambda: resume_line(Path(config.hydra.sweep.dir)))
+            end_with(lambda: resume_line(sweep_dir))
 
             def interrupt(*_: object) -> None:
-                raise KeyboardInterrupt(resume_line(Path(config.hydra.sweep.dir)).removeprefix("; "))
+                raise KeyboardInterrupt(resume_line(sweep_dir).removeprefix("; "))
 
             signal.signal(signal.SIGINT, interrupt)
         else:
@@ -120,52 +93,8 @@ class SweepTable(Callback):
             raise SystemExit(1)
 
 
-def check_jobs(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
-    """Compose the config of every job, and refuse options of any, before the first is started.
-
-    Args:
-        sweeper: whose method this is.
-        batch: overrides of each job.
-
-    Raises:
-        ConfigError: names the key, what was given and what is allowed.
-    """
-    for words in batch:
-        composed_job(sweeper, words)
-
-
-def composed_job(sweeper: Sweeper, words: Sequence[str]) -> DictConfig:
-    """Return the config of a job, without Hydra's own node.
-
-    Args:
-        sweeper: of the sweep.
-        words: overrides of the job.
-
-    Raises:
-        ConfigError: names the key, what was given and what is allowed.
-    """
-    assert sweeper.hydra_context is not None
-    assert sweeper.config is not None
-    config = sweeper.hydra_context.config_loader.load_sweep_config(sweeper.config, list(words))
-    config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    check_options("train", config)
-    check_measuring(config, "-m, which starts runs")
-    return config
-
-
 def _target_of(folder: Path) -> object:
-    try:
-        return at(read_yaml(folder / "config.yaml"), "sweep", "target_wer")
-    except (ValueError, OSError):
-        return None
-
-
-def _is_swept(group: str, config: DictConfig) -> bool:
-    """Return whether jobs may choose from a group otherwise than the sweep's own config has."""
-    if group in (config.hydra.sweeper.get("params") or {}):
-        return True
-    typed = [word.partition("=")[2] for word in config.hydra.overrides.task if override_key(word) == group]
-    return bool(typed) and typed[-1] != config.hydra.runtime.choices[group]
+    return at(read_yaml(folder / "config.yaml"), "sweep", "target_wer")
 
 
 def _has_run(record: JobRecord, sweep_dir: Path) -> bool:
@@ -234,10 +163,5 @@ def _test_wers(folder: Path) -> list[float]:
     path = folder / "report" / "summary.json"
     if not path.is_file():
         return []
-    try:
-        sets = at(read_json(path), "test")
-    except ValueError as error:
-        console.print_line(f"the WER on test of {folder.name} is not known: {error}")
-        return []
-    wers = [number_at(found, "wer") for found in sets.values()] if isinstance(sets, dict) else []
+    wers = [found.get("wer") for found in (at(read_json(path), "test") or {}).values()]
     return [math.inf if wer is None else wer for wer in wers]

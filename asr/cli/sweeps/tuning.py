@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.config.words import override_key
+from asr.cli.config.command_line import override_key
 from asr.cli.errors import ConfigError
 from asr.cli.sweeps.search_space import Choice, Range, Search, rounded
 from asr.compare.inputs.tuning import LR
@@ -17,6 +17,7 @@ from asr.compare.inputs.tuning import LR
 if TYPE_CHECKING:
     from scipy.stats.qmc import Halton
 
+UNTUNED = "untuned "  # before the name of an optimizer, the system with its own default options
 BEYOND = 3.0  # a trial beyond an edge has the outermost lr that was tried, times or divided by this
 
 Settings = dict[str, Any]  # values by key of the config
@@ -108,6 +109,12 @@ class TunedSystem:
         best = {trial.lr for trial in self.trials if trial.wer == lowest}
         return min(lrs) in best, max(lrs) in best
 
+    def extreme_settings(self) -> Iterator[Settings]:
+        """Yield settings among which are every choice of a key, and both ends of every range."""
+        num = max([2, *(len(one.values) for one in self.space.values() if isinstance(one, Choice))])
+        for place in range(num):
+            yield {key: one.at(place / (num - 1)) for key, one in self.space.items()}
+
     def words(self, settings: Settings) -> list[str]:
         """Return the overrides of a run."""
         own = [word for word in self.overrides if override_key(word) not in settings]
@@ -171,3 +178,17 @@ def shares(found: Sequence[TunedSystem], total: int) -> list[int]:
                 f"give a multiple of {count}"
             )
     return [total // count for count in counts]
+
+
+def compared_systems(sweep: Search, found: Sequence[TunedSystem]) -> list[str]:
+    """Return the names of the systems to compare: by default the tuned ones, then each optimizer untuned.
+
+    Raises:
+        ConfigError: ``sweep.compared`` names another.
+    """
+    untuned = [f"{UNTUNED}{one.optimizer}" for one in found if sweep.with_defaults and one.is_usual]
+    known = [*(one.name for one in found), *untuned]
+    for name in sweep.compared or ():
+        if name not in known:
+            raise ConfigError(f"sweep.compared: no system is called {name!r}; there are {', '.join(known)}")
+    return known if sweep.compared is None else sweep.compared

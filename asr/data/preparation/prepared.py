@@ -25,7 +25,6 @@ from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 INDEX = "prepared.json"
 DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
-MAX_INDEX_BYTES = 2**26  # includes a sentencepiece model
 COUNTS = ("num_utterances", "hours", "num_speakers", "num_dropped")
 
 
@@ -174,7 +173,7 @@ class PreparedData:
             DamagedData: something is missing, changed or malformed.
         """
         try:
-            index = read_json(folder / INDEX, MAX_INDEX_BYTES)
+            index = read_json(folder / INDEX)
             prepared = cls(folder, **_checked(index))
             for path in _files(folder, prepared.splits):
                 refuse_changed(path, index["files"].get(path.name), INDEX)

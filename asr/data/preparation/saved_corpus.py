@@ -25,7 +25,6 @@ from asr.plain_data import read_json
 from asr.safe_io import write_whole
 
 CORPUS_INDEX = "corpus.json"
-MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES = 2**29, 4_000_000  # it lists every dropped item
 KINDS = ("recordings", "features")
 CHUNK_UTTERANCES = 500  # a second of checking, or some seconds of computing features
 CHUNK_SOURCES = 2000  # recordings without utterances
@@ -123,7 +122,7 @@ class SavedCorpus:
         Raises:
             ValueError: something is missing, changed, malformed, or of an earlier version of this program.
         """
-        index = read_json(folder / CORPUS_INDEX, MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES)
+        index = read_json(folder / CORPUS_INDEX)
         if not isinstance(index, Mapping) or not all(
             isinstance(index.get(key), Mapping) for key in ("splits", "files")
         ):

@@ -10,8 +10,6 @@ from typing import Any
 from asr.data.preparation.file_digests import refuse_changed
 from asr.plain_data import read_json
 
-MAX_INDEX_BYTES, MAX_INDEX_VALUES = 2**26, 10**6
-
 
 def own_index(files: Mapping[str, Path], made_of: str) -> dict[str, Any] | None:
     """Return the index of a shard; None if there is none, nor a file of the shard.
@@ -20,7 +18,7 @@ def own_index(files: Mapping[str, Path], made_of: str) -> dict[str, Any] | None:
         ValueError: another shard has its name.
     """
     there = _there(files)
-    index = read_json(files["index"], MAX_INDEX_BYTES, MAX_INDEX_VALUES) if files["index"].is_file() else {}
+    index = read_json(files["index"]) if files["index"].is_file() else {}
     if not isinstance(index, dict) or index.get("made_of") != made_of:
         if there:
             raise ValueError(
