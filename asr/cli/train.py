@@ -55,10 +55,10 @@ from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import newest_good_checkpoint
+from asr.training.data import SpeechDataModule
 from asr.training.fit import fit
 from asr.training.processes import agree, is_started_as_rank
 from asr.training.report import report_run
-from asr.training.resuming.resumable_loader import ResumableLoader
 from asr.training.run_summary import Stopwatch, start_lines
 from asr.training.stopping import check_monitors, why_early
 
@@ -203,8 +203,7 @@ def _record_start(plan: Plan, folder: Path) -> None:
     """
     words = list(plan.job.overrides.task)
     if plan.resumed is not None:
-        typed = {override_key(word) for word in words}
-        accepted = accepted_changes(plan.config, plan.data, plan.prepared, plan.resumed, typed)
+        accepted = accepted_changes(plan.config, plan.data, plan.prepared, plan.resumed)
         if not accepted and not differs(saved_config(plan.resumed), plan.config):
             return
         if accepted:
@@ -235,15 +234,12 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         trainer = build_trainer(config, loggers, build_all(config, "callbacks", run_dir))
         num_workers = plan.data_module.workers.num_workers
         torch.set_num_threads(num_threads(config.get("torch_threads"), num_workers, trainer.num_devices))
-        cuts = plan.prepared.cuts("train")
-        dataset, sampler = plan.data_module.training_data(cuts, config["seed"], plan.data.perturb)
-        dev = [plan.data_module.evaluation_loader(plan.prepared.cuts(name)) for name in module.dev_names]
         with explaining_failed_writes(run_dir):
             parts = module.recognizer, plan.data_module, plan.prepared, plan.data.text
             lm_order = transcripts_lm_order(config) if is_first_process() else 0
             search = search_with_transcripts(*parts, run_dir, lm_order, module.unit)
-        loader = ResumableLoader(dataset, sampler, plan.data_module.workers)
-        fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
+        data = SpeechDataModule(plan.prepared, plan.data_module, config["seed"], plan.data.perturb)
+        fit(trainer, module, data, checkpoint)
         early = why_early(trainer)
         if is_first_process():
             for before, backup in backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING)):

@@ -24,10 +24,9 @@ from asr.evaluation.wer import Score, Unit, score
 from asr.inference.decode import UnscoredText, decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
+from asr.training.changed_updates import ChangedUpdates
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
-from asr.training.resuming.changed_updates import ChangedUpdates
-from asr.training.resuming.resume_checks import check_resumable
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
 from asr.training.stopping import keep_patience
 from asr.training.unreadable import UnreadableCuts
@@ -150,7 +149,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Stop after the last update by ``should_stop``: Lightning validates then, but not at ``max_steps``."""
-        if self.global_step >= self.trainer.max_steps:
+        if 0 <= self.trainer.max_steps <= self.global_step:  # -1 without a budget
             self.trainer.should_stop = True
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -273,21 +272,15 @@ class TrainingModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what decoding needs beside the weights, and the counts of this module."""
         checkpoint["werdict"] = dict(self.extra_state)
-        if "optimizer_states" in checkpoint:
-            checkpoint["num_moments"] = len(checkpoint["optimizer_states"][0]["state"])
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["unreadable"] = self.unreadable.state_dict()
         checkpoint["nominal_audio"] = self.nominal_audio.state_dict(self.update_s())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counts."""
-        check_resumable(checkpoint)  # before Lightning restores optimizers and loops
         if self.changed_updates is not None:
             self.changed_updates.carry_into(checkpoint, self.recognizer.named_parameters())
         keep_patience(self.trainer.callbacks, checkpoint["callbacks"])  # type: ignore[attr-defined]
-        if "guard" in checkpoint:
-            self.guard.load_state_dict(checkpoint["guard"])
-        if "unreadable" in checkpoint:
-            self.unreadable.load_state_dict(checkpoint["unreadable"])
-        if "nominal_audio" in checkpoint:
-            self.nominal_audio.load_state_dict(checkpoint["nominal_audio"], checkpoint["global_step"], self.update_s())
+        self.guard.load_state_dict(checkpoint["guard"])
+        self.unreadable.load_state_dict(checkpoint["unreadable"])
+        self.nominal_audio.load_state_dict(checkpoint["nominal_audio"], checkpoint["global_step"], self.update_s())

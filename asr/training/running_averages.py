@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 SPAN = 0.25  # a mean since the older mark covers at least this share of all updates
 CPU = torch.device("cpu")
-NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # of the state
+NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # attributes that a state holds as they are
 
 Weights = Mapping[str, Tensor]
 
@@ -115,10 +115,10 @@ class RunningAverages:
         """Restore the averages of a ``state_dict`` on a device."""
         averages = cls({})
         for name in NUMBERS:
-            setattr(averages, name, int(state[name]))
+            setattr(averages, name, state[name])
         averages.sum = _on(device, state["sum"])
         averages.marks = [
-            Mark(int(mark["update"]), int(mark["num_averaged"]), _on(device, mark["mean"])) for mark in state["marks"]
+            Mark(mark["update"], mark["num_averaged"], _on(device, mark["mean"])) for mark in state["marks"]
         ]
         averages.ema = None if state["ema"] is None else _on(device, state["ema"])
         return averages

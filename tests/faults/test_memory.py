@@ -101,7 +101,7 @@ def load_last(run_dir):
 
 
 @each_error
-@pytest.mark.parametrize("where", ["torch.load", "asr.training.checkpoints.file_checks.zipfile.ZipFile"])
+@pytest.mark.parametrize("where", ["torch.load", "asr.training.checkpoints.loading.zipfile.ZipFile"])
 @pytest.mark.parametrize("read", [load_last, newest_good_checkpoint])
 def test_a_checkpoint_that_does_not_fit_into_memory_is_not_called_damaged(small_run, monkeypatch, error, where, read):
     monkeypatch.setattr(where, failing_with(error))

@@ -40,11 +40,11 @@ from asr.models.recognizer import Recognizer
 from asr.nested import at
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
+from asr.training.changed_updates import small_parameters
 from asr.training.compiled_encoder import check_compilable, check_compiler
 from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.initial_weights import freeze
 from asr.training.processes import is_started_as_rank
-from asr.training.resuming.changed_updates import small_parameters
 from asr.training.stopping import check_monitors
 from asr.training.unreadable import check_share
 from asr.training.weights import check_kind

@@ -13,7 +13,6 @@ from torch.nn.utils import get_total_norm
 
 from asr.errors import Diverged
 from asr.safe_io import TEMPORARY
-from asr.training.checkpoints.content_checks import count_at
 from asr.training.checkpoints.files import (
     duplicate,
     explaining_failed_writes,
@@ -24,7 +23,7 @@ from asr.training.checkpoints.files import (
     write,
 )
 from asr.training.evaluation_point import at_evaluation_point
-from asr.training.resuming.loop_counters import ends_update, is_last_update, mark_ended, mark_validating, validates_next
+from asr.training.loop_counters import ends_update, is_last_update, mark_ended, mark_validating, validates_next
 
 SCORE = "val/wer"
 
@@ -140,9 +139,5 @@ class CheckpointCallback(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the last update saved, and the best."""
-        self.saved_update, self.best_update = (
-            None if state_dict[name] is None else count_at(state_dict, name) for name in ("saved_update", "best_update")
-        )
-        self.best_wer = float(state_dict["best_wer"])
-        if self.best_wer < 0:
-            raise ValueError(f"best_wer is {self.best_wer:g}; an error rate is at least 0")
+        self.saved_update, self.best_update = state_dict["saved_update"], state_dict["best_update"]
+        self.best_wer = state_dict["best_wer"]

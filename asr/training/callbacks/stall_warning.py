@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import lightning.pytorch as pl
-from pydantic import TypeAdapter, ValidationError
 
 from asr.console import PlainConsole
 from asr.evaluation.wer import Score
@@ -179,8 +178,5 @@ class StallWarning(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore findings and trends."""
-        try:
-            self.state = TypeAdapter(WarningState).validate_python(state_dict)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"StallWarning.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        trend = state_dict["trend"]
+        self.state = WarningState(**{**state_dict, "trend": None if trend is None else LossTrend(**trend)})
