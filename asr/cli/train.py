@@ -56,11 +56,9 @@ from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import newest_good_checkpoint
 from asr.training.data import SpeechDataModule
-from asr.training.fit import fit
+from asr.training.fit import fit, why_early
 from asr.training.processes import agree, is_started_as_rank
-from asr.training.report import report_run
-from asr.training.run_summary import Stopwatch, start_lines
-from asr.training.stopping import check_monitors, why_early
+from asr.training.report import Stopwatch, report_run, start_lines
 
 LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # process id of the launcher that has set RUN_DIR_VARIABLE
 
@@ -159,7 +157,6 @@ def _plan(config: DictConfig, job: Any) -> Plan:
         prepared = data_for_run(
             plain(config), outline.data, outline.encoder, launched is not None, may_prepare, recorded
         )
-    check_monitors(outline.callbacks, prepared.names("dev"))
     reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
     data_module = DataModule(*reading, mixing_of(config.data.sources, prepared))
     if "trainer.max_steps" in typed and "trainer.max_epochs" not in typed:

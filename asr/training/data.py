@@ -119,6 +119,18 @@ class ResumableLoader:
             )
 
 
+class MixtureShares(pl.Callback):
+    """Logs ``train/share/<corpus>`` at validations: its share in the seconds since the epoch began."""
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the shares; a run of one corpus has none."""
+        loader = trainer.train_dataloader
+        if trainer.sanity_checking or not isinstance(loader, ResumableLoader):
+            return
+        for name, share in loader.corpus_shares().items():
+            pl_module.log(f"train/share/{name}", share)
+
+
 def _num_processed(progress: Any) -> int:
     """Return how many epochs, or micro-batches of this epoch, are done; Lightning declares a base type without it."""
     return int(progress.current.processed)

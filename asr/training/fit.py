@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from asr import devices
 from asr.data.loading.batch import Batch
 from asr.errors import explaining_lost_peers, explaining_lost_workers, explaining_out_of_memory
 from asr.training.checkpoints.loading import LoadedCheckpoint
 from asr.training.module import TrainingModule
-from asr.training.stopping import refuse_end_without_update
 
 
 def fit(
@@ -45,7 +47,6 @@ def fit(
             if trainer.interrupted and left.code == 1:
                 raise KeyboardInterrupt from None
             raise
-    refuse_end_without_update(trainer, 0 if checkpoint is None else checkpoint.update)
 
 
 class _Interrupts(pl.Callback):
@@ -100,3 +101,23 @@ def when_training(batch: Batch | None) -> str:
         f"at a micro-batch of {len(batch)} utterances, {batch.audio_s:.1f} s of audio, {padded:.1f} s with padding: "
         f"{each}. {advice}"
     )
+
+
+def why_early(trainer: pl.Trainer) -> str:
+    """Return which callback has stopped a run, and when; empty if all updates are done."""
+    if trainer.global_step >= trainer.max_steps:
+        return ""
+    reasons = "; ".join(_reasons(trainer)) or "a callback asked for it"
+    return f"stopped at update {trainer.global_step} of {trainer.max_steps}: {reasons}"
+
+
+def _reasons(trainer: pl.Trainer) -> Iterator[str]:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Timer):
+            left = callback.time_remaining()  # None without a duration
+            if left is not None and left <= 0:
+                duration = datetime.timedelta(seconds=callback.time_elapsed() + left)
+                yield f"the duration {duration} of the callback Timer is over"
+        elif isinstance(callback, EarlyStopping) and callback.stopping_reason != EarlyStoppingReason.NOT_STOPPED:
+            said = (callback.stopping_reason_message or "").removesuffix(" Signaling Trainer to stop.")
+            yield f"by the callback EarlyStopping: {said.rstrip('.')}"

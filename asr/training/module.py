@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
@@ -19,19 +20,18 @@ from torch.optim.lr_scheduler import LRScheduler
 from asr.data.loading.batch import Batch
 from asr.data.seeding import seed_for
 from asr.decoding.hypothesis import Decoder
-from asr.errors import Diverged
-from asr.evaluation.wer import Score, Unit, score
+from asr.errors import Diverged, RunFailed
+from asr.evaluation.wer import Score, Unit, Utterance, score
 from asr.inference.decode import UnscoredText, decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 from asr.training.changed_updates import ChangedUpdates
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
+from asr.training.processes import gather
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
-from asr.training.stopping import keep_patience
 from asr.training.unreadable import UnreadableCuts
 from asr.training.update_sums import NominalAudio, UpdateSums
-from asr.training.validation_texts import ValidationTexts
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
@@ -43,6 +43,39 @@ class KnowsEpochs(Protocol):
 
     def step_epoch(self, epoch: int) -> None:
         """Set the epoch, counted from 0."""
+
+
+class ValidationTexts:
+    """Collects what this rank has decoded, by development set."""
+
+    def __init__(self) -> None:
+        self.utterances: defaultdict[str, list[Utterance]] = defaultdict(list)
+        self.num_unread: Counter[str] = Counter()
+
+    def add(self, name: str, batch: Batch, found: Iterable[Utterance]) -> None:
+        """Add the texts of a batch of a development set."""
+        self.num_unread[name] += len(batch.skipped)
+        self.utterances[name].extend(found)
+
+    def of_all_ranks(self, names: Iterable[str]) -> dict[str, list[Utterance]]:
+        """Return the texts of each development set.
+
+        Args:
+            names: of the development sets.
+
+        Raises:
+            RunFailed: no utterance of a development set could be read.
+        """
+        ranks = gather((dict(self.utterances), self.num_unread))
+        found = {name: [one for utterances, _ in ranks for one in utterances.get(name, [])] for name in names}
+        for name, utterances in found.items():
+            num_unread = sum(unread[name] for _, unread in ranks)
+            if num_unread and not utterances:
+                raise RunFailed(
+                    f"none of the {num_unread} utterances of {name} could be read, so that no checkpoint can be chosen "
+                    "by it; put their audio back and resume the run, or prepare the data again"
+                )
+        return found
 
 
 class TrainingModule(pl.LightningModule):
@@ -280,7 +313,10 @@ class TrainingModule(pl.LightningModule):
         """Restore the counts."""
         if self.changed_updates is not None:
             self.changed_updates.carry_into(checkpoint, self.recognizer.named_parameters())
-        keep_patience(self.trainer.callbacks, checkpoint["callbacks"])  # type: ignore[attr-defined]
+        for callback in self.trainer.early_stopping_callbacks:
+            # Lightning (2.6) would restore the patience that the run was started with
+            if callback.state_key in checkpoint["callbacks"]:
+                checkpoint["callbacks"][callback.state_key]["patience"] = callback.patience
         self.guard.load_state_dict(checkpoint["guard"])
         self.unreadable.load_state_dict(checkpoint["unreadable"])
         self.nominal_audio.load_state_dict(checkpoint["nominal_audio"], checkpoint["global_step"], self.update_s())

@@ -25,12 +25,9 @@ def check_share(share: object) -> float:
     Raises:
         ValueError: it is not in [0, 1].
     """
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ValueError(
-            f"data.max_unreadable must be in [0, 1], the share of an epoch's utterances that may be unreadable, given "
-            f"{share!r}"
-        )
-    return float(share)
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ValueError(f"data.max_unreadable, a share of an epoch's utterances, must be in [0, 1], given {share!r}")
+    return share
 
 
 class UnreadableCuts:

@@ -24,7 +24,7 @@ from asr.tracking.metrics_csv import MetricsCsv
 from asr.training.checkpoints import files as checkpoint_files
 from asr.training.checkpoints.files import duplicate, explaining_failed_writes, update_file, write
 from asr.training.checkpoints.loading import newest_good_checkpoint
-from asr.training.run_summary import Stopwatch, write_summary
+from asr.training.report import Stopwatch, write_summary
 from tests.faults import spoken_corpus
 from tests.faults.conftest import fill
 from tests.faults.spoken_corpus import write_corpus

@@ -12,7 +12,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch.nn.utils import get_total_norm
 
 from asr.errors import Diverged
-from asr.safe_io import TEMPORARY
 from asr.training.checkpoints.files import (
     duplicate,
     explaining_failed_writes,
@@ -66,7 +65,6 @@ class CheckpointCallback(Checkpoint):
         if trainer.is_global_zero:
             with explaining_failed_writes(self.folder.parent):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                (self.folder / f"writable{TEMPORARY}").touch()  # what may not be written is known before any update
                 remove_temporary(self.folder)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:

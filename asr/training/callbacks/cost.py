@@ -18,8 +18,6 @@ from asr.data.loading.batch import Batch
 from asr.training.loop_counters import ends_update
 from asr.training.step_in_backward import StepsInBackward
 
-MOST_PENDING = 1000  # steps whose events a GPU has not reached
-
 
 class Durations:
     """Count, mean and spread of durations in seconds; all of them count, so that rare heavy steps are seen."""
@@ -173,8 +171,6 @@ class StepClock:
             self.durations.add(ended - self.begun)
         elif not isinstance(self.begun, float) and not isinstance(ended, float):
             self.pending.append((self.begun, ended))
-            if len(self.pending) > MOST_PENDING:
-                self.pending[0][1].synchronize()  # for the oldest alone
             self.collect()
 
     def collect(self, *, wait: bool = False) -> None:
