@@ -23,8 +23,13 @@ from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.init import Source, record_source, start_from, take_rates
 from asr.cli.builders.parts import DataParts, build_all, build_module, num_threads, plain
-from asr.cli.builders.resume import accepted_changes, build_resumed_module, changes_explain_errors
-from asr.cli.builders.resume_advice import LAST_RECORDED, saying_how_to_resume
+from asr.cli.builders.resume import (
+    LAST_RECORDED,
+    accepted_changes,
+    build_resumed_module,
+    changes_explain_errors,
+    saying_how_to_resume,
+)
 from asr.cli.builders.scoring import transcripts_lm_order
 from asr.cli.builders.sources import complete_sources, mixing_of
 from asr.cli.builders.trainer import build_trainer, set_budget

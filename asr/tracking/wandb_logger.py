@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +17,22 @@ from asr.safe_io import write_whole
 from asr.tracking.wandb_access import Mode, chosen_mode, reason, refuse_unwritable_folders
 
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]  # by wandb's own limit
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def _run_id(run_dir: Path) -> str:
-    """Return the id of the wandb run of this folder; the first call chooses it."""
+    """Return the id of the wandb run of this folder; the first call chooses it.
+
+    Raises:
+        ValueError: the file holds no id; wandb names folders by it.
+    """
     path = run_dir / "wandb_id"
     if not path.exists():
         write_whole(path, secrets.token_hex(4))
-    return path.read_text(encoding="utf-8")
+    found = path.read_text(encoding="utf-8")
+    if not RUN_ID.fullmatch(found):
+        raise ValueError(f"{path} holds {found[:40]!r}, not the id of a wandb run; remove it to begin another")
+    return found
 
 
 class WandbTracking(WandbLogger):
@@ -34,7 +43,7 @@ class WandbTracking(WandbLogger):
         config: the composed config as plain data.
         project: wandb project.
         entity: wandb user or team; None: the default one.
-        group: of runs that belong together.
+        group: wandb group, shared by the runs of a sweep.
         tags: labels of the run.
         mode: ``auto`` follows the variable WANDB_MODE, else it is online if there is an API key.
 
@@ -55,7 +64,7 @@ class WandbTracking(WandbLogger):
         mode = chosen_mode(mode)
         self.offline_dir = None if mode == "online" else run_dir
         super().__init__(
-            # a resumed run continues the wandb run of its own id
+            # a resumed run continues its wandb run
             id=_run_id(run_dir),
             resume="allow",
             name="/".join(run_dir.parts[-2:]),

@@ -47,8 +47,8 @@ class CudaMemory:
 
     Attributes:
         device: the GPU.
-        name: of the device, and how it is measured.
-        available: how much of it this process may use.
+        name: device and kind of measurement.
+        available: bytes that this process may use.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -79,7 +79,7 @@ class ProcessMemory:
     Approximate: the system counts whole pages, and the allocator caches some. Attributes as above.
 
     Args:
-        num_processes: that share what is available.
+        num_processes: processes that share the memory.
     """
 
     def __init__(self, num_processes: int = 1) -> None:
@@ -142,7 +142,7 @@ class Measured:
     """An update on one micro-batch.
 
     Attributes:
-        num_cuts: in the micro-batch.
+        num_cuts: utterances in the micro-batch.
         longest_s: duration of the longest cut.
         counted_s: what ``data.batch.max_duration_s`` limits: the cost of the longest cut times the number of cuts.
         peak: largest number of bytes in use; None if the update did not fit.
@@ -191,7 +191,7 @@ class BatchSizeSearch:
     """All measurements on a device.
 
     Attributes:
-        device: its name.
+        device: name of the device.
         available: bytes of its memory that this process may use.
         reserved: bytes that a run will need in addition to what was measured.
         buckets: from short cuts to long ones.
@@ -241,13 +241,13 @@ def search_batch_size(
     """Measure updates on the largest micro-batch of every bucket; weights and random state stay unchanged.
 
     Args:
-        module: what would be trained.
+        module: the model and its losses; a copy is trained.
         dataset: cuts → batch, with the longest cuts that augmentation can make.
-        sampler: of the training data.
-        text_lengths: of its cuts.
+        sampler: gives the largest micro-batches of the training data.
+        text_lengths: tokens of each cut of the sampler.
         make_trainer: see `TrainerFactory`.
         reserved: bytes that a run will need in addition to what is measured here.
-        num_processes: of a run on this machine.
+        num_processes: processes on this machine that share its memory.
     """
     memory = memory_of(make_trainer([], 1).strategy.root_device, num_processes)
     with torch.random.fork_rng():  # training steps seed torch's generator

@@ -39,8 +39,8 @@ class ChangedUpdates:
         """Give the states of a checkpoint the options of now, and the rates of now at the same update.
 
         Args:
-            state: of a checkpoint, changed in place.
-            named_parameters: of the recognizer.
+            state: content of a checkpoint, changed in place.
+            named_parameters: parameters of the recognizer.
 
         Raises:
             ValueError: the optimizer has other groups of parameters.

@@ -31,7 +31,7 @@ class SpeechDataModule(pl.LightningDataModule):
     Args:
         prepared: the data.
         readers: cuts → batches.
-        seed: of the order of training cuts.
+        seed: decides the order of the training cuts.
         perturb: changes the audio of training cuts; None: nothing does.
     """
 
@@ -65,7 +65,7 @@ class ResumableLoader:
     Args:
         dataset: cuts → batch.
         micro_batches: the order of an epoch.
-        workers: how to read.
+        workers: number of worker processes and prefetched batches.
         trainer: counts epochs and micro-batches.
     """
 
@@ -117,18 +117,6 @@ class ResumableLoader:
                 f"{saved['world_size']} processes with {saved['accumulate']} micro-batches per update are now "
                 f"{self._shares()['world_size']} with {self._shares()['accumulate']}: resuming from the next epoch",
             )
-
-
-class MixtureShares(pl.Callback):
-    """Logs ``train/share/<corpus>`` at validations: its share in the seconds since the epoch began."""
-
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the shares; a run of one corpus has none."""
-        loader = trainer.train_dataloader
-        if trainer.sanity_checking or not isinstance(loader, ResumableLoader):
-            return
-        for name, share in loader.corpus_shares().items():
-            pl_module.log(f"train/share/{name}", share)
 
 
 def _num_processed(progress: Any) -> int:

@@ -40,7 +40,7 @@ def fit(
         explaining_lost_peers(),
     ):
         try:
-            # weights_only: a stranger's checkpoint must not run code when Lightning reads it once more
+            # weights_only: Lightning reads the checkpoint again, and must not run code in it
             trainer.fit(module, data, ckpt_path=None if checkpoint is None else checkpoint.path, weights_only=True)
         except SystemExit as left:
             # after a Ctrl-C Lightning (2.6) exits with code 1 and tells only a log that is silenced here

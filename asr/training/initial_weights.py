@@ -1,4 +1,4 @@
-"""Weights that a training starts from: those of another model that fit by name and shape, and which stay as they are.
+"""Starts training from the weights of another model that fit by name and shape; freezes parameters.
 
 A tensor of the new model is *taken* from the source or *new*; one of the source alone is *left*.
 """
@@ -21,11 +21,11 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class TensorMatch:
-    """What became of a tensor.
+    """Whether a tensor was taken from the source.
 
     Attributes:
-        name: of the tensor.
-        shape: in the model that has it; in the new one if both do.
+        name: name of the tensor.
+        shape: shape in the new model, or in the source if only that has it.
         outcome: ``taken``, ``new`` or ``left``.
         reason: why it was not taken.
     """
@@ -39,7 +39,7 @@ class TensorMatch:
 def match_tensors(
     own: Mapping[str, Tensor], given: Mapping[str, Tensor], of_vocabulary: Collection[str]
 ) -> list[TensorMatch]:
-    """Return what becomes of every tensor of both models.
+    """Compare the tensors of both models.
 
     Args:
         own: weights of the new model, whose values are not read.
@@ -91,10 +91,13 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Train no parameter in whose name one of the regular expressions is found.
 
     Raises:
-        ValueError: an expression is found in no name, or nothing is left to train.
+        ValueError: an expression is malformed, or found in no name, or nothing is left to train.
     """
     for pattern in patterns:
-        frozen = [parameter for name, parameter in model.named_parameters() if re.search(pattern, name)]
+        try:
+            frozen = [parameter for name, parameter in model.named_parameters() if re.search(pattern, name)]
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         if not frozen:
             some = [name for name, _ in model.named_parameters()]
             raise ValueError(f"{pattern!r} is found in no name of a parameter; names are {some[0]} to {some[-1]}")

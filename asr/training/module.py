@@ -58,10 +58,7 @@ class ValidationTexts:
         self.utterances[name].extend(found)
 
     def of_all_ranks(self, names: Iterable[str]) -> dict[str, list[Utterance]]:
-        """Return the texts of each development set.
-
-        Args:
-            names: of the development sets.
+        """Return the texts of the named development sets.
 
         Raises:
             RunFailed: no utterance of a development set could be read.
@@ -95,7 +92,7 @@ class TrainingModule(pl.LightningModule):
         max_duration_s: seconds of audio that a micro-batch may hold.
         extra_state: plain data that every checkpoint holds under the key ``werdict``.
         max_unreadable: number of utterances per epoch that may be unreadable; None: any number.
-        unit: what error rates count.
+        unit: ``word`` or ``character``, which error rates count.
     """
 
     def __init__(
@@ -221,7 +218,7 @@ class TrainingModule(pl.LightningModule):
             "train/unreadable": float(self.unreadable.counts["total"]),
             **self.guard.metrics(),
         }
-        # Lightning (2.6) would copy a number to the device, from which whoever reads it must wait for it
+        # Lightning (2.6) would copy a number to the device, and reading it would wait for the device
         self.log_dict({name: torch.as_tensor(number) for name, number in numbers.items()})
         if skipped:
             self._skip(optimizer)
@@ -295,7 +292,7 @@ class TrainingModule(pl.LightningModule):
         self.validation_texts = ValidationTexts()
         if isinstance(self.trainer.model, DistributedDataParallel):
             # DDP (torch 2.13) sends buffers to all ranks at the first forward after training, and would wait forever
-            # for a rank without a batch of its own; the buffers of training have no effect on decoding
+            # for a rank that has no batch; the buffers of training have no effect on decoding
             self.trainer.model.require_forward_param_sync = False
 
     def on_train_end(self) -> None:

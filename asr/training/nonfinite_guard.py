@@ -49,7 +49,7 @@ class NonfiniteGuard:
             update: its number, as in metrics.csv.
             finite: whether loss and gradients are finite, on all ranks.
             num_too_short: utterances too short for their transcript, on all ranks.
-            rank: of this process.
+            rank: number of this process.
 
         Raises:
             Diverged: too many updates in a row were skipped.

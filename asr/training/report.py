@@ -59,19 +59,19 @@ def report_run(
     """Decode the test sets, and write ``decode/`` and ``report/``.
 
     Args:
-        module: what was trained.
+        module: the trained module.
         data_module: reads the cuts.
         prepared: the data.
-        run_dir: the run's folder.
-        loggers: of the run.
+        run_dir: folder of the run.
+        loggers: get final numbers and sample texts.
         training: wall-clock and CPU seconds of this process; ``resumed_after``, an update, if the run was resumed.
         cost: what `TrainingCost` has measured since the start of the run.
-        test_names: of the test sets to decode.
+        test_names: test sets to decode.
         weights: kind of weights to decode with, as for `choose_weights`; raw if the checkpoint has none of that kind.
         decode: which checkpoints: ``best``, whose raw weights were best on dev; ``last``; ``average``, the average of
             the last, which nothing on dev has chosen. The first gives the result. What the others give goes to
             ``decode/<name>/``, and to ``other_weights`` of the summary.
-        notes: on the course of the run.
+        notes: about the run, such as an early stop.
         search: returns the decoder of the result, and a note on it; called with the weights of the result. What the
             decoder of validation gives goes to ``decode/without_lm/``. None: the decoder of validation alone.
 
@@ -165,7 +165,7 @@ def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcom
 def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoint, str]:
     """Return a checkpoint with the weights asked for, else with raw weights and the reason.
 
-    A run that was resumed with averaging may have its best checkpoint from before; it still deserves a result.
+    The best checkpoint of a run may be older than the resumption that added averaging.
     """
     name = "" if which == "best" else "checkpoints/last.ckpt"
     checkpoint = load_checkpoint(checkpoint_file(str(run_dir / name)))
@@ -290,14 +290,7 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> None:
 def start_lines(
     recognizer: nn.Module, config: Mapping[str, Any], run_dir: Path, checkpoint: LoadedCheckpoint | None
 ) -> list[str]:
-    """Return what is said when training starts: how large the model is, for how long, and from where.
-
-    Args:
-        recognizer: that is trained.
-        config: of the run.
-        run_dir: of the run.
-        checkpoint: that the run continues from.
-    """
+    """Return the lines printed when training starts: model size, budget, run folder and checkpoint."""
     num_parameters = sum(p.numel() for p in recognizer.parameters())
     num_frozen = sum(p.numel() for p in recognizer.parameters() if not p.requires_grad)
     frozen = f", {num_frozen:,} of them frozen" if num_frozen else ""

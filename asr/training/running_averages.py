@@ -23,8 +23,8 @@ class Mark:
 
     Attributes:
         update: the average starts after this one.
-        num_averaged: how many weights were added until then.
-        mean: of those, in float32; empty if none were added.
+        num_averaged: updates averaged before it.
+        mean: their mean in float32; empty if there were none.
     """
 
     update: int
@@ -69,9 +69,9 @@ class RunningAverages:
 
         Args:
             update: its number; the first is 1.
-            weights: of the names and shapes given at the start.
+            weights: names and shapes as in the constructor.
             ema_decay: per update; None: no moving average.
-            num_updates: that these weights stand for.
+            num_updates: number of updates since the last call.
         """
         for name, total in self.sum.items():
             total.add_(weights[name])  # into float64: a float32 sum loses more digits with every update

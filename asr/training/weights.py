@@ -19,15 +19,11 @@ def check_kind(kind: object, since: object = None) -> None:
     """Check the options ``weights`` and ``average_since``.
 
     Raises:
-        ValueError: ``kind`` is unknown, ``since`` is not the number of an update, or ``kind`` is no average.
+        ValueError: ``kind`` is unknown, or ``since`` is given for another kind than ``average``.
     """
     if kind not in KINDS:
         raise ValueError(f"weights must be one of {', '.join(KINDS)}, given {kind!r}")
-    if since is None:
-        return
-    if not isinstance(since, int) or isinstance(since, bool) or since < 0:
-        raise ValueError(f"average_since must be the number of an update, or null, given {since!r}")
-    if kind != "average":
+    if since is not None and kind != "average":
         raise ValueError(f"average_since={since} is for weights=average, given weights={kind}")
 
 
@@ -37,7 +33,7 @@ def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = 
     Buffers, such as the statistics of features, are not averaged: they stay those of the checkpoint.
 
     Args:
-        checkpoint: as it was read.
+        checkpoint: a checkpoint with its raw weights.
         kind: one of ``KINDS``.
         since: the mean starts after this update, which needs a checkpoint in the same folder, or is 0; None: after the
             older mark of this checkpoint, which covers its newest 25 to 44 % of updates.

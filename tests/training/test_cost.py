@@ -107,12 +107,6 @@ def test_seconds_continue_after_a_resumption_and_speed_starts_again(clock):
     assert second.updates.state() == [8, 800, 80_000]
 
 
-def test_timings_of_earlier_checkpoints_are_not_mixed_in(clock):
-    cost = TrainingCost()
-    cost.load_state_dict({"seconds": 50.0, "updates": [1.0, 2.0], "steps": [0.1]})
-    assert (cost.seconds, cost.updates.mean, cost.steps.mean) == (50, None, None)
-
-
 def test_state_bytes_are_those_of_all_tensors_but_the_parameters():
     param = torch.nn.Parameter(torch.ones(10, 3))
     optimizer = torch.optim.AdamW([param])

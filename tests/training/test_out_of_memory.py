@@ -12,7 +12,6 @@ from asr.data.features import LogMel
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.errors import OutOfMemory, RunFailed, explaining_lost_workers, raise_if_out_of_resources
-from asr.inference.decode import decode_all
 from asr.training.fit import fit, when_training
 from tests.data.corpora import Recipe, dropped
 from tests.data.corpora import run as prepare_small
@@ -145,24 +144,3 @@ def test_an_utterance_that_fails_alone_gets_other_advice():
     said = when_training(replace(batch_of(120), audio_s=1.2))
     assert "data.limits.max_duration_s" in said
     assert "find_batch_size" not in said
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nat a.cpp"),
-        RuntimeError("can't start new thread"),
-        MemoryError(),
-    ],
-)
-def test_decoding_that_runs_out_of_memory_says_what_to_lower(error):
-    class Data:
-        """Whose cuts cannot be read."""
-
-        def evaluation_loader(self, cuts):
-            raise error
-
-    with pytest.raises(OutOfMemory, match=r"when decoding dev: lower batch_duration_s") as raised:
-        decode_all(tiny_module(adamw).recognizer, None, Data(), [], "dev")
-    assert "\n" not in str(raised.value)

@@ -16,15 +16,20 @@ from asr.cli.config.resuming import saved_config
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
-from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.error_text import first_line, is_out_of_memory
+from asr.errors import PeerLost, RunFailed
 from asr.nested import flatten, is_within, leaves
+from asr.quoting import resume_command
+from asr.signals import Terminated
 from asr.subprocesses import is_first_process
 from asr.training.changed_updates import ChangedUpdates
+from asr.training.checkpoints.files import how_to_resume
 from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint, read_saved
 from asr.training.module import TrainingModule
 from asr.training.weights import load_weights
 
+LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients
 # keys that act when all updates are done
 LATE = ("decoder", "data.transcripts_lm", "trainer.max_steps", "trainer.max_epochs", "schedule.max_steps")
@@ -210,3 +215,28 @@ def _load_updates(module: TrainingModule, state: dict[str, Any]) -> None:
         for parameter in group["params"]:
             parameter.grad = torch.ones_like(parameter)
     optimizer.step(lambda: 0.0)
+
+
+@contextlib.contextmanager
+def saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[None]:
+    """Add the command that resumes the run to a Ctrl-C, a signal, a lost peer, and an error of data that are gone."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise
+        raise KeyboardInterrupt(f"to resume from its last checkpoint: {resume_command(run_dir)}") from None
+    except PeerLost as error:
+        raise PeerLost(f"{error}; {how_to_resume(run_dir)}") from error
+    except (OSError, ValueError, RunFailed) as error:
+        if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
+            raise
+        again = f"{resume_command(run_dir)} data.dir={prepared.folder.parent.parent}"
+        raise RunFailed(
+            f"the prepared data in {prepared.folder} were removed while the run read them; {again} prepares them "
+            "again and continues after the last checkpoint"
+        ) from error
+    except Terminated as ended:
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise  # nothing to resume yet
+        raise Terminated(ended.signal, lambda: f"; to resume: {resume_command(run_dir)}") from None

@@ -92,7 +92,7 @@ class CheckpointCallback(Checkpoint):
         """Write a checkpoint of the current update, unless it is written already; called by every process.
 
         Args:
-            trainer: of the run.
+            trainer: Lightning's trainer.
             validation_is_next: the validation of this update has begun; the resumed run starts it again.
 
         Returns:
@@ -114,7 +114,7 @@ class CheckpointCallback(Checkpoint):
             # before the state is saved: the resumed run must not write this update again
             self.saved_update = None if validation_is_next else update
             self.validation_is_next = validation_is_next
-            # whoever reads the weights will decode with them
+            # decoding needs the weights for evaluation
             with explaining_failed_writes(self.folder.parent), at_evaluation_point(trainer.optimizers):
                 # Lightning's weights_only=True leaves out the optimizer (it is not torch.load's option of this name)
                 trainer.save_checkpoint(path, weights_only=False)

@@ -36,7 +36,7 @@ class LossTrend:
         window: number of updates per mean.
         total: sum of the losses in the current window.
         num: number of these losses.
-        mean: of the last full window.
+        mean: mean loss of the last full window.
         best: the lowest mean that was clearly lower than the one before it.
         best_update: last update of its window.
     """
@@ -66,7 +66,7 @@ class WarningState:
     Attributes:
         found: topic → its last finding, so that none is printed twice.
         high_wer: mean losses at the last consecutive validations with a WER of at least 100 %.
-        trend: of the loss; None before training starts.
+        trend: trend of the loss; None before training starts.
         update: the last one that was counted.
     """
 

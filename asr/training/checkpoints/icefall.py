@@ -36,8 +36,8 @@ def encoder_weights(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> t
     """Return the weights of an encoder, with a normalization that changes nothing, as icefall has none; and the rest.
 
     Args:
-        state: of icefall's model.
-        own: state of our recognizer, whose names the weights get.
+        state: state dict of icefall's model.
+        own: state dict of our recognizer; gives names and shapes.
 
     Raises:
         ValueError: they do not fit.

@@ -28,14 +28,13 @@ class LoadedCheckpoint:
 
     Attributes:
         path: the file.
-        weights: of the recognizer, by name.
-        config: composed config of the run, plain data; not to be trusted.
+        weights: parameters and buffers of the recognizer by name.
+        config: composed config of the run, not trusted.
         tokenizer: state of the tokenizer.
         data: fingerprint, folder and notes of the data.
         update: number of updates that led to the weights.
-        callbacks: state of the run's callbacks, by name.
-        averages: of the weights so far; None if the run averages none.
-        described: the kind of weights.
+        averages: running averages of the weights; None without callbacks.averaging.
+        described: kind of the weights, for notes.
         rejected: what is wrong with each newer checkpoint of the run that could not be read.
     """
 
@@ -45,7 +44,6 @@ class LoadedCheckpoint:
     tokenizer: dict[str, Any]
     data: dict[str, Any]
     update: int
-    callbacks: Mapping[str, Any]
     averages: RunningAverages | None = None
     described: str = "raw"
     rejected: tuple[str, ...] = ()
@@ -61,7 +59,7 @@ class LoadedCheckpoint:
         return f"{(self.run_dir or self.path).resolve().name}, update {self.update}"
 
     def decoding_note(self) -> str:
-        """Return the note that leads from hypotheses to the weights that they were decoded with."""
+        """Return a note that names the checkpoint and the kind of weights, for results."""
         return f"decoded with {self.path.name} of update {self.update}, weights: {self.described}"
 
 
@@ -136,7 +134,6 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
         own["tokenizer"],
         own["data"],
         state["global_step"],
-        state.get("callbacks", {}),
         averages,
     )
 
