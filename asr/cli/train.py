@@ -60,10 +60,10 @@ from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import newest_good_checkpoint
-from asr.training.data import SpeechDataModule
 from asr.training.fit import fit, why_early
 from asr.training.processes import agree, is_started_as_rank
 from asr.training.report import Stopwatch, report_run, start_lines
+from asr.training.speech_data_module import SpeechDataModule
 
 LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # process id of the launcher that has set RUN_DIR_VARIABLE
 

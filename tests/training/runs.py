@@ -13,8 +13,8 @@ from asr.data.loading.batch import Batch
 from asr.data.loading.loader import Workers
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.checkpoints.loading import FORMAT, newest_good_checkpoint
-from asr.training.data import ResumableLoader
 from asr.training.module import TrainingModule
+from asr.training.speech_data_module import ResumableLoader
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 
 EPOCH = 4  # micro-batches of a process in an epoch

@@ -58,9 +58,7 @@ SCHEDULES = {
     "a formula": (COSINE, COSINE),
     "another formula": (COSINE, partial(optim.Constant, warmup_steps=1)),
     "eden": (partial(optim.Eden, lr_batches=2, lr_epochs=1), partial(optim.Eden, lr_batches=5, lr_epochs=1)),
-    "torch's steps": (partial(lr_scheduler.StepLR, step_size=2), partial(lr_scheduler.StepLR, step_size=2)),
     "torch's steps, longer": (partial(lr_scheduler.StepLR, step_size=2), partial(lr_scheduler.StepLR, step_size=3)),
-    "torch's cosine": 2 * (partial(lr_scheduler.CosineAnnealingLR, T_max=9, eta_min=1e-3),),
     "torch's cycle": (
         partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=9),
         partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=9),
@@ -70,13 +68,12 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("lr", [1e-2, 3e-2])
 @pytest.mark.parametrize("make", [ADAMW, TORCH], ids=["ours", "torch's"])
 @pytest.mark.parametrize("schedules", SCHEDULES.values(), ids=SCHEDULES)
-def test_the_rate_is_that_of_a_run_that_had_the_new_config_from_its_start(make, schedules, lr):
+def test_the_rate_is_that_of_a_run_that_had_the_new_config_from_its_start(make, schedules):
     former, schedule = schedules
     net, optimizer, rates = trained(grouped(make, lr_scale=0.5), former)
-    state, now = state_of(optimizer, rates), grouped(partial(make, lr=lr, weight_decay=0.3), lr_scale=0.1)
+    state, now = state_of(optimizer, rates), grouped(partial(make, lr=3e-2, weight_decay=0.3), lr_scale=0.1)
     ChangedUpdates(grouped(make, lr_scale=0.5), now, schedule).carry_into(state, net.named_parameters())
     resumed = now(net.named_parameters())
     resumed_rates = schedule(resumed)

@@ -66,21 +66,6 @@ def test_the_optimizer_share_is_that_of_its_step_without_the_backward_pass(clock
     assert [numbers["train/elapsed_s"] for numbers in seen] == [100, 200, 300, 400]
 
 
-def test_a_closure_is_not_part_of_a_step(clock):
-    param, durations = torch.nn.Parameter(torch.ones(3)), Durations()
-    optimizer = Slow([param], clock)
-    step_clock = StepClock(durations)
-    optimizer.register_step_pre_hook(step_clock.begin)
-    optimizer.register_step_post_hook(step_clock.end)
-
-    def closure():
-        clock.now += 1000
-        return param.sum()
-
-    assert optimizer.step(closure=closure) == 3
-    assert durations.state() == [1, 20, 400]
-
-
 def test_rare_heavy_steps_count(clock):
     cost = TrainingCost()
     trainer, _ = train(cost, clock, max_steps=10, period=5)

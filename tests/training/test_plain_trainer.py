@@ -12,7 +12,7 @@ from asr.cli.builders.parts import build_data_parts, build_module
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
-from asr.training.data import SpeechDataModule
+from asr.training.speech_data_module import SpeechDataModule
 from tests.training.tiny import Metrics
 
 

@@ -190,7 +190,7 @@ def check_decoder(decoder: Decoder, head: Head) -> None:
 
 
 def build_module(config: Mapping[str, Any], parts: DataParts, prepared: PreparedData) -> TrainingModule:
-    """Build what Lightning trains.
+    """Build the LightningModule of a run.
 
     Raises:
         ConfigError: a part is refused.

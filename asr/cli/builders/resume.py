@@ -1,4 +1,4 @@
-"""A checkpoint and the config of now → the module that continues, tried before the run's folder records anything."""
+"""Builds the module of a resumed run, and checks that its checkpoint fits before the run's folder records anything."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ console = PlainConsole(quiet=not is_first_process())
 def build_resumed_module(
     config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, checkpoint: LoadedCheckpoint | None
 ) -> TrainingModule:
-    """Build what Lightning trains, to continue from a checkpoint with the options of now.
+    """Build the LightningModule that continues from a checkpoint with the present options.
 
     Raises:
         ConfigError: the optimizer of the checkpoint is another one.
@@ -52,7 +52,7 @@ def build_resumed_module(
 
 
 def _changed_updates(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) -> ChangedUpdates | None:
-    """Return how updates were made and are made now; None if the config says the same about them."""
+    """Return the former and the present optimizer and schedule; None if nothing has changed."""
     former, now = ({key: one.get(key) for key in UPDATES} for one in (checkpoint.config, config))
     if flatten(former) == flatten(now):
         return None
@@ -81,12 +81,12 @@ def _refuse_other_targets(former: Any, now: Any, key: str) -> None:
 
 @contextlib.contextmanager
 def changes_explain_errors(folder: Path | None, config: Mapping[str, Any], anyway: bool) -> Iterator[None]:
-    """Refuse changes of a resumed run where they are why something fails, such as data that were never prepared.
+    """Report changes of a resumed run instead of errors that they cause, such as data that were never prepared.
 
     Args:
-        folder: of the run; None: a new run.
-        config: of now.
-        anyway: the user accepts changes, so that the error itself is what counts.
+        folder: folder of the resumed run; None for a new run.
+        config: the present config.
+        anyway: the user accepts changes: errors are reported as they are.
     """
     try:
         yield
@@ -97,16 +97,10 @@ def changes_explain_errors(folder: Path | None, config: Mapping[str, Any], anywa
 
 
 def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, folder: Path) -> list[str]:
-    """Return what has changed since a run's last checkpoint, if the user accepts it and the checkpoint fits it.
-
-    Args:
-        config: of now.
-        parts: of its data side.
-        prepared: the data.
-        folder: of the run.
+    """Return what has changed since the last checkpoint of the run in ``folder``.
 
     Raises:
-        ConfigError: something has changed that is not accepted, or does not fit.
+        ConfigError: a change is not accepted, or the checkpoint does not fit the present config.
     """
     checkpoint = newest_good_checkpoint(folder)
     if checkpoint is None:
@@ -131,7 +125,7 @@ def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: Prep
 
 
 def _refuse_late(found: Collection[str], num_updates: int) -> None:
-    """Refuse changes that no update could follow: the run would be named after what it was never trained with."""
+    """Refuse changes after the last update: the config would say what the run was never trained with."""
     if late := [change for change in found if not is_within(change.partition(":")[0], LATE)]:
         raise ConfigError(
             f"resume: the run has made all its {num_updates} updates, so that nothing would follow {late[0]}; "
@@ -162,17 +156,11 @@ def _refuse_misfit(
     checkpoint: LoadedCheckpoint,
     found: Sequence[str],
 ) -> None:
-    """Load a checkpoint into a run that is built for this alone.
-
-    Args:
-        config: of now.
-        parts: of its data side.
-        prepared: the data.
-        checkpoint: that the run would continue from.
-        found: what has changed since it was saved.
+    """Load a checkpoint into a module that is built for this alone.
 
     Raises:
-        ConfigError: a part of the checkpoint does not fit, or the budget is below its updates.
+        ConfigError: a part of the checkpoint does not fit, or the budget is below its updates; names ``found``, the
+            changes since it was saved.
     """
     if (budget := config["trainer"]["max_steps"]) < checkpoint.update:
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lightning.pytorch as pl
 
-from asr.training.data import ResumableLoader
+from asr.training.speech_data_module import ResumableLoader
 
 
 class MixtureShares(pl.Callback):
