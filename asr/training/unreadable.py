@@ -26,7 +26,7 @@ def check_share(share: object) -> float:
         ValueError: it is not in [0, 1].
     """
     if not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ValueError(f"data.max_unreadable, a share of an epoch's utterances, must be in [0, 1], given {share!r}")
+        raise ValueError(f"data.max_unreadable must be in [0, 1], a share of an epoch's utterances, given {share!r}")
     return share
 
 
