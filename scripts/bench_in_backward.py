@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import optim
-from asr.training.memory import memory_of
+from asr.training.batch_size_search import memory_of
 
 FACTORIES: dict[str, Any] = {"AdamW": partial(torch.optim.AdamW, fused=True), "SGD": torch.optim.SGD}
 NUM_WARM_UPS = 2  # the first update creates the state

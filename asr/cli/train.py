@@ -22,8 +22,13 @@ from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.init import Source, record_source, start_from, take_rates
 from asr.cli.builders.parts import DataParts, build_all, build_module, num_threads, plain
-from asr.cli.builders.resume import accepted_changes, build_resumed_module, changes_explain_errors
-from asr.cli.builders.resume_advice import LAST_RECORDED, saying_how_to_resume
+from asr.cli.builders.resume import (
+    LAST_RECORDED,
+    accepted_changes,
+    build_resumed_module,
+    changes_explain_errors,
+    saying_how_to_resume,
+)
 from asr.cli.builders.scoring import transcripts_lm_order
 from asr.cli.builders.sources import complete_sources, mixing_of
 from asr.cli.builders.trainer import build_trainer, set_budget
@@ -62,12 +67,10 @@ from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import newest_good_checkpoint
-from asr.training.fit import fit
+from asr.training.fit import fit, why_early
 from asr.training.processes import agree, is_started_as_rank
-from asr.training.report import report_run
-from asr.training.resuming.resumable_loader import ResumableLoader
-from asr.training.run_summary import Stopwatch, start_lines
-from asr.training.stopping import check_monitors, why_early
+from asr.training.report import Stopwatch, report_run, start_lines
+from asr.training.speech_data_module import SpeechDataModule
 
 LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # process id of the launcher that has set RUN_DIR_VARIABLE
 
@@ -167,7 +170,6 @@ def _plan(config: DictConfig, job: Any) -> Plan:
         prepared = data_for_run(
             plain(config), outline.data, outline.encoder, launched is not None, may_prepare, recorded
         )
-    check_monitors(outline.callbacks, prepared.names("dev"))
     reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
     data_module = DataModule(*reading, mixing_of(config.data.sources, prepared))
     if "trainer.max_steps" in typed and "trainer.max_epochs" not in typed:
@@ -211,8 +213,7 @@ def _record_start(plan: Plan, folder: Path) -> None:
     """
     words = list(plan.job.overrides.task)
     if plan.resumed is not None:
-        typed = {override_key(word) for word in words}
-        accepted = accepted_changes(plan.config, plan.data, plan.prepared, plan.resumed, typed)
+        accepted = accepted_changes(plan.config, plan.data, plan.prepared, plan.resumed)
         if not accepted and not differs(saved_config(plan.resumed), plan.config):
             return
         if accepted:
@@ -243,15 +244,12 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         trainer = build_trainer(config, loggers, build_all(config, "callbacks", run_dir))
         num_workers = plan.data_module.workers.num_workers
         torch.set_num_threads(num_threads(config.get("torch_threads"), num_workers, trainer.num_devices))
-        cuts = plan.prepared.cuts("train")
-        dataset, sampler = plan.data_module.training_data(cuts, config["seed"], plan.data.perturb)
-        dev = [plan.data_module.evaluation_loader(plan.prepared.cuts(name)) for name in module.dev_names]
         with explaining_failed_writes(run_dir):
             parts = module.recognizer, plan.data_module, plan.prepared, plan.data.text
             lm_order = transcripts_lm_order(config) if is_first_process() else 0
             search = search_with_transcripts(*parts, run_dir, lm_order, module.unit)
-        loader = ResumableLoader(dataset, sampler, plan.data_module.workers)
-        fit(trainer, module, loader, dev, None if checkpoint is None else checkpoint.path)
+        data = SpeechDataModule(plan.prepared, plan.data_module, config["seed"], plan.data.perturb)
+        fit(trainer, module, data, checkpoint)
         early = why_early(trainer)
         if is_first_process():
             for before, backup in backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from asr.evaluation.metrics_csv import HEADER, rows_before
-from asr.safe_io import check_regular_file, naming, open_inside, replace_by
+from asr.safe_io import naming, replace_by, sync
 from asr.training.checkpoints.files import explaining_failed_writes
 
 
@@ -28,17 +27,15 @@ class MetricsCsv(Logger):
 
     def resume(self, update: int) -> None:
         """Remove the rows after the checkpoint of an update: the resumed run logs them again."""
-        if not os.path.lexists(self.path):
+        if not self.path.exists():
             return
-        check_regular_file(self.path)
         # a line at a time: tables of long runs may be larger than the memory
-        with open_inside(self.path, "r") as file, explaining_failed_writes(self.path.parent):
+        with open(self.path, encoding="utf-8", newline="") as file, explaining_failed_writes(self.path.parent):
 
             def write(temporary: Path) -> None:
                 with open(temporary, "x", encoding="utf-8", newline="") as kept:
                     csv.writer(kept).writerows(rows_before(file, update))
-                    kept.flush()
-                    os.fsync(kept.fileno())
+                sync(temporary)
 
             replace_by(self.path, write)
 
@@ -65,5 +62,5 @@ class MetricsCsv(Logger):
         """
         new = not self.path.exists()
         rows = [(step, name, repr(float(value))) for name, value in metrics.items() if name != "epoch"]
-        with explaining_failed_writes(self.path.parent), naming(self.path), open_inside(self.path, "a") as file:
+        with explaining_failed_writes(self.path.parent), naming(self.path), open(self.path, "a", newline="") as file:
             csv.writer(file).writerows([HEADER, *rows] if new else rows)

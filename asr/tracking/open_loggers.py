@@ -1,4 +1,4 @@
-"""The time in which loggers record a run."""
+"""Opens and closes the loggers of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ console = PlainConsole()
 
 @contextlib.contextmanager
 def open_loggers(loggers: Sequence[Any], update: int) -> Iterator[None]:
-    """Let loggers continue after an update; at the end of the block they close, and know whether it has failed.
-
-    Args:
-        loggers: of a run.
-        update: after which the run is resumed; 0: it is new.
-    """
+    """Let loggers continue after an update, 0 for a new run; close them at the end, as failed after an exception."""
     for logger in loggers:
         if hasattr(logger, "resume"):
             logger.resume(update)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import netrc
 import os
-import re
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlparse
@@ -12,11 +11,6 @@ from urllib.parse import urlparse
 import wandb
 from wandb.env import CACHE_DIR, DATA_DIR, get_cache_dir, get_data_dir
 
-from asr.safe_io import check_regular_file
-
-MAX_SETTINGS_BYTES = 2**16
-# settings that do not change where numbers go; the program always sets the project itself
-HARMLESS = {"mode", "disabled", "project", "console", "quiet", "silent"}
 FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
 
 Mode = Literal["auto", "online", "offline"]
@@ -46,8 +40,7 @@ def chosen_mode(mode: Mode) -> Mode:
     """Return the mode that ``auto`` stands for: the variable WANDB_MODE, else online if there is an API key.
 
     Raises:
-        ValueError: WANDB_MODE is none of wandb's modes, or wandb is switched off; a file of the current folder would
-            change where numbers and the key go; or wandb cannot write.
+        ValueError: WANDB_MODE is not a mode of wandb's, wandb is switched off, or it cannot write.
     """
     if mode == "auto":
         if is_switched_off():
@@ -56,7 +49,6 @@ def chosen_mode(mode: Mode) -> Mode:
         if named not in MODES:
             raise ValueError(f"WANDB_MODE must be online, offline or disabled, given {named[:40]!r}")
         mode = MODES[named]
-    refuse_settings_of_folder()
     refuse_unwritable_folders()
     return mode
 
@@ -81,33 +73,6 @@ def refuse_unwritable_folders() -> None:
             raise ValueError(
                 f"wandb cannot write to {folder}; set {variable}, or HOME, to a folder of yours, or choose logger=csv"
             )
-
-
-def refuse_settings_of_folder() -> None:
-    """Refuse a server, proxy or account that the current folder sets: it may be a stranger's.
-
-    wandb (0.31) silently reads ``wandb/settings`` of the current folder, even if WANDB_DIR names another one, and would
-    send the API key to a server named there.
-
-    Raises:
-        ValueError: the file has settings that are not harmless, or cannot be read.
-    """
-    folders = dict.fromkeys((Path(), Path(os.environ.get("WANDB_DIR", "."))))
-    for path in (folder / name / "settings" for folder in folders for name in ("wandb", ".wandb")):
-        if not os.path.lexists(path):
-            continue
-        try:
-            check_regular_file(path, MAX_SETTINGS_BYTES)
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except (OSError, ValueError) as error:
-            raise ValueError(f"wandb would read {path.resolve()}: {error}; remove it") from error
-        known = HARMLESS | ({"base_url"} if os.environ.get("WANDB_BASE_URL") else set())
-        for line in filter(None, map(str.strip, text.splitlines())):
-            if line[0] not in "#;[" and re.split("[=:]", line)[0].strip().lower() not in known:
-                raise ValueError(
-                    f"{path.resolve()} says where wandb sends numbers, or how: {line[:200]!r}; remove the file, and "
-                    "use logger.wandb.entity=… or the variables of wandb (WANDB_BASE_URL, HTTPS_PROXY) instead"
-                )
 
 
 def reason(error: Exception) -> str:

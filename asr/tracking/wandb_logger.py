@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,7 @@ from lightning.pytorch.loggers import WandbLogger
 from pydantic import StringConstraints
 
 from asr.evaluation.wer import ScoredUtterance
-from asr.safe_io import open_inside, write_whole
+from asr.safe_io import write_whole
 from asr.tracking.wandb_access import Mode, chosen_mode, reason, refuse_unwritable_folders
 
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]  # by wandb's own limit
@@ -29,11 +27,9 @@ def _run_id(run_dir: Path) -> str:
         ValueError: the file holds no id; wandb names folders by it.
     """
     path = run_dir / "wandb_id"
-    if not os.path.lexists(path):
+    if not path.exists():
         write_whole(path, secrets.token_hex(4))
-    found = ""
-    with open_inside(path, "r") as file, contextlib.suppress(UnicodeDecodeError):
-        found = file.read(100)
+    found = path.read_text(encoding="utf-8")
     if not RUN_ID.fullmatch(found):
         raise ValueError(f"{path} holds {found[:40]!r}, not the id of a wandb run; remove it to begin another")
     return found
@@ -47,7 +43,7 @@ class WandbTracking(WandbLogger):
         config: the composed config as plain data.
         project: wandb project.
         entity: wandb user or team; None: the default one.
-        group: of runs that belong together.
+        group: wandb group, shared by the runs of a sweep.
         tags: labels of the run.
         mode: ``auto`` follows the variable WANDB_MODE, else it is online if there is an API key.
 
@@ -68,7 +64,7 @@ class WandbTracking(WandbLogger):
         mode = chosen_mode(mode)
         self.offline_dir = None if mode == "online" else run_dir
         super().__init__(
-            # a resumed run continues the wandb run of its own id
+            # a resumed run continues its wandb run
             id=_run_id(run_dir),
             resume="allow",
             name="/".join(run_dir.parts[-2:]),
@@ -88,11 +84,9 @@ class WandbTracking(WandbLogger):
             # starts the run now: a server that cannot be reached should end the command before training, not after
             self.experiment  # noqa: B018
         except (wandb.errors.Error, ValueError) as error:
-            variables = ", ".join(sorted(name for name in os.environ if name.startswith("WANDB_")))
-            offline = "logger.wandb.mode=offline and upload later, or with " if mode == "online" else ""
             raise ValueError(
-                f"wandb could not start a run: {reason(error)}. Correct these variables if one of them is the cause: "
-                f"{variables}; or train with {offline}logger=csv"
+                f"wandb could not start a run: {reason(error)}; logger.wandb.mode=offline uploads it later, logger=csv "
+                "needs no wandb"
             ) from error
 
     @staticmethod

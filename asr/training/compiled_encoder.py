@@ -5,19 +5,14 @@ B batch, T frames, F mel bins.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from asr.error_text import first_line, is_out_of_memory
-from asr.errors import RunFailed
 from asr.models.depthwise import DepthwiseConv1d
 from asr.models.encoders.layered import LayeredEncoder
 from asr.training.module import TrainingModule
@@ -40,31 +35,11 @@ def check_compilable(encoder: nn.Module) -> None:
         )
 
 
-def check_compiler(on_cpu: bool) -> None:
-    """Refuse a machine that lacks what torch compiles with.
-
-    Raises:
-        ValueError: says what to install.
-    """
-    given, usual = ("CXX", ("g++", "clang++")) if on_cpu else ("CC", ("gcc", "clang", "cc"))
-    names = (os.environ[given],) if given in os.environ else usual
-    if not any(shutil.which(name.split(" ")[0]) for name in names):
-        raise ValueError(
-            f"compile=true: torch needs a compiler, and finds no {' or '.join(names)}; install one, name it in the "
-            f"variable {given}, or choose trainer.compile=false"
-        )
-    if not on_cpu and find_spec("triton") is None:
-        raise ValueError("compile=true: torch compiles for GPUs with triton: pip install triton")
-
-
 class CompiledEncoder(pl.Callback):
     """Has the layers of the encoder compiled before the first update, and puts them back after the last.
 
     Validation and decoding use the layers as they are. The code is made for any B and T, from examples and not from the
     first micro-batch, which is another one in a resumed run. Names of parameters stay the same.
-
-    Raises:
-        RunFailed: torch cannot compile them.
     """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -73,17 +48,9 @@ class CompiledEncoder(pl.Callback):
         encoder, num_features = pl_module.recognizer.encoder, len(pl_module.recognizer.normalize.mean)
         assert isinstance(encoder, LayeredEncoder)
         compile_layers(encoder)
-        try:
-            with torch.random.fork_rng([pl_module.device] if pl_module.device.type == "cuda" else []):
-                for example in EXAMPLES:
-                    _differentiate(trainer, encoder, torch.zeros(*example, num_features, device=pl_module.device))
-        except Exception as error:  # each of the compilers has errors of its own
-            if is_out_of_memory(error):
-                raise
-            raise RunFailed(
-                f"trainer.compile=true: torch cannot compile {type(encoder).__name__} here: {type(error).__name__}: "
-                f"{first_line(error)}; choose trainer.compile=false"
-            ) from error
+        with torch.random.fork_rng([pl_module.device] if pl_module.device.type == "cuda" else []):
+            for example in EXAMPLES:
+                _differentiate(trainer, encoder, torch.zeros(*example, num_features, device=pl_module.device))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Put the layers back."""

@@ -1,7 +1,7 @@
 """Optimizers that evaluate a model at other weights than those where they take gradients, such as Schedule-Free.
 
 The recognizer holds the weights for training during updates alone. Validation, averages of weights and checkpoints see
-those for evaluation, so that whoever reads a checkpoint decodes with them; the optimizer's state in the checkpoint
+those for evaluation, so that a checkpoint can be decoded with them; the optimizer's state in the checkpoint
 holds the others, from which a resumed run continues.
 """
 

@@ -1,156 +1,84 @@
-"""Calls Lightning's ``fit``, and turns its failures into errors that name the checkpoint or the utterances."""
+"""Calls Lightning's ``fit``; errors of the machine name the utterances, or say what to do."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from asr import devices
 from asr.data.loading.batch import Batch
-from asr.data.loading.loader import EvaluationLoader
-from asr.error_text import first_line, is_out_of_memory
-from asr.errors import RunFailed, explaining_lost_peers, explaining_lost_workers, explaining_out_of_memory
+from asr.errors import explaining_lost_peers, explaining_lost_workers, explaining_out_of_memory
+from asr.training.checkpoints.loading import LoadedCheckpoint
 from asr.training.module import TrainingModule
-from asr.training.resuming.resumable_loader import ResumableLoader
-from asr.training.resuming.resume_checks import check_optimizer, check_schedule, lay_out_anew
-from asr.training.stopping import refuse_end_without_update
-
-
-class Misconfigured(ValueError):
-    """Parts of a run that do not work together."""
 
 
 def fit(
     trainer: pl.Trainer,
     module: TrainingModule,
-    loader: ResumableLoader,
-    dev: Sequence[EvaluationLoader],
-    checkpoint: Path | None = None,
+    data: pl.LightningDataModule,
+    checkpoint: LoadedCheckpoint | None = None,
 ) -> None:
     """Train until ``trainer.max_steps`` updates, from the start or from a checkpoint.
 
     Raises:
-        ValueError: the checkpoint does not fit.
         RunFailed: training cannot continue.
     """
-    loader.trainer = trainer
-    for part in dev:  # Lightning adds a distributed sampler only to loaders of torch
-        part.rank, part.world_size = trainer.global_rank, trainer.world_size
-    checks = _RestoreChecks()
-    # first, so that what is restored is checked before other callbacks use it
-    trainer.callbacks.insert(0, checks)  # type: ignore[attr-defined]
-    out_of_memory = explaining_out_of_memory(lambda: when_training(module.current_batch))
+    interrupts = _Interrupts()
+    trainer.callbacks.append(interrupts)  # type: ignore[attr-defined]
     with (
-        _raising_interrupts(checks),
-        out_of_memory,
-        _naming_checkpoint(checks, checkpoint),
+        interrupts.raised(),
+        explaining_out_of_memory(lambda: when_training(module.current_batch)),
         explaining_lost_workers(),
         explaining_lost_peers(),
     ):
         try:
-            # weights_only: a stranger's checkpoint must not run code when Lightning reads it once more
-            trainer.fit(
-                module, train_dataloaders=loader, val_dataloaders=list(dev), ckpt_path=checkpoint, weights_only=True
-            )
+            # weights_only: Lightning reads the checkpoint again, and must not run code in it
+            trainer.fit(module, data, ckpt_path=None if checkpoint is None else checkpoint.path, weights_only=True)
         except SystemExit as left:
             # after a Ctrl-C Lightning (2.6) exits with code 1 and tells only a log that is silenced here
             if trainer.interrupted and left.code == 1:
                 raise KeyboardInterrupt from None
             raise
-        except MisconfigurationException as error:
-            # Lightning's callbacks raise it when the trainer lacks something, such as a logger
-            raise Misconfigured(first_line(error)) from error
-    refuse_end_without_update(trainer, checks.first_update)
 
 
-class _RestoreChecks(pl.Callback):
-    """Checks what is restored from a checkpoint, and records whether an update has succeeded since."""
+class _Interrupts(pl.Callback):
+    """Raises KeyboardInterrupt after a Ctrl-C, also if it was lost, or has made Lightning fail while it cleaned up."""
 
     def __init__(self) -> None:
-        self.started = self.updated = self.interrupted = False
-        self.first_update = 0
-        self.schedules: Sequence[Any] = ()
-
-    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
-        """Keep the states of schedules: torch's load_state_dict overwrites every attribute without a check."""
-        self.schedules, self.first_update = checkpoint["lr_schedulers"], checkpoint["global_step"]
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Compare them with the schedules as built, before they are restored."""
-        for saved, built in zip(self.schedules, trainer.lr_scheduler_configs, strict=False):
-            check_schedule(saved, built.scheduler.state_dict())
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Check the restored optimizer, and lay out its moments as in a run that was not interrupted."""
-        for optimizer in trainer.optimizers if self.first_update else ():
-            check_optimizer(optimizer)
-            lay_out_anew(optimizer)
-        self.started = True
+        self.interrupted = False
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Leave after a Ctrl-C that was lost: Python ignores what is raised while an object is deleted."""
         if self.interrupted:
             raise KeyboardInterrupt
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Note that the restored states were good for an update."""
-        self.updated = True
-
-
-@contextlib.contextmanager
-def _raising_interrupts(checks: _RestoreChecks) -> Iterator[None]:
-    """Raise KeyboardInterrupt after a Ctrl-C, also if it was lost, or has made Lightning fail while it cleaned up."""
-
-    def interrupt(*_: Any) -> None:
-        checks.interrupted = True
+    def _interrupt(self, *_: Any) -> None:
+        self.interrupted = True
         raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGINT)
-    # background jobs of shells ignore it, and only the main thread may set it
-    is_default = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
-    if is_default:
-        signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    except Exception:
-        if checks.interrupted:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
+    @contextlib.contextmanager
+    def raised(self) -> Iterator[None]:
+        """Note every Ctrl-C in a block, and raise it at the end at the latest."""
+        before = signal.getsignal(signal.SIGINT)
+        # background jobs of shells ignore it, and only the main thread may set it
+        is_default = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
         if is_default:
-            signal.signal(signal.SIGINT, before)
-    if checks.interrupted:
-        raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _naming_checkpoint(checks: _RestoreChecks, checkpoint: Path | None) -> Iterator[None]:
-    """Name the checkpoint whose states cannot be restored, or not be used for a single update.
-
-    Only optimizer, schedule and callbacks themselves can tell whether their states are valid.
-    """
-    if checkpoint is None:
-        yield
-        return
-    try:
-        yield
-    except (RunFailed, OSError, Misconfigured):
-        raise
-    except Exception as error:
-        # once training has started, a ValueError may be about the data, and names them
-        if checks.updated or is_out_of_memory(error) or (checks.started and isinstance(error, ValueError)):
-            raise
-        raise ValueError(
-            f"resume: {checkpoint} does not fit the run that it is in: {type(error).__name__}: {first_line(error)}; "
-            "move it away to resume from the one before"
-        ) from error
+            signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            if is_default:
+                signal.signal(signal.SIGINT, before)
+            if self.interrupted:
+                raise KeyboardInterrupt
 
 
 def when_training(batch: Batch | None) -> str:
@@ -173,3 +101,23 @@ def when_training(batch: Batch | None) -> str:
         f"at a micro-batch of {len(batch)} utterances, {batch.audio_s:.1f} s of audio, {padded:.1f} s with padding: "
         f"{each}. {advice}"
     )
+
+
+def why_early(trainer: pl.Trainer) -> str:
+    """Return which callback has stopped a run, and when; empty if all updates are done."""
+    if trainer.global_step >= trainer.max_steps:
+        return ""
+    reasons = "; ".join(_reasons(trainer)) or "a callback asked for it"
+    return f"stopped at update {trainer.global_step} of {trainer.max_steps}: {reasons}"
+
+
+def _reasons(trainer: pl.Trainer) -> Iterator[str]:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Timer):
+            left = callback.time_remaining()  # None without a duration
+            if left is not None and left <= 0:
+                duration = datetime.timedelta(seconds=callback.time_elapsed() + left)
+                yield f"the duration {duration} of the callback Timer is over"
+        elif isinstance(callback, EarlyStopping) and callback.stopping_reason != EarlyStoppingReason.NOT_STOPPED:
+            said = (callback.stopping_reason_message or "").removesuffix(" Signaling Trainer to stop.")
+            yield f"by the callback EarlyStopping: {said.rstrip('.')}"

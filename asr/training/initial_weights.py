@@ -1,4 +1,4 @@
-"""Weights that a training starts from: those of another model that fit by name and shape, and which stay as they are.
+"""Starts training from the weights of another model that fit by name and shape; freezes parameters.
 
 A tensor of the new model is *taken* from the source or *new*; one of the source alone is *left*.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from asr.console import one_line
 from asr.safe_io import write_whole
 
 TAKEN, NEW, LEFT = "taken", "new", "left"
@@ -22,11 +21,11 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class TensorMatch:
-    """What became of a tensor.
+    """Whether a tensor was taken from the source.
 
     Attributes:
-        name: of the tensor.
-        shape: in the model that has it; in the new one if both do.
+        name: name of the tensor.
+        shape: shape in the new model, or in the source if only that has it.
         outcome: ``taken``, ``new`` or ``left``.
         reason: why it was not taken.
     """
@@ -40,7 +39,7 @@ class TensorMatch:
 def match_tensors(
     own: Mapping[str, Tensor], given: Mapping[str, Tensor], of_vocabulary: Collection[str]
 ) -> list[TensorMatch]:
-    """Return what becomes of every tensor of both models.
+    """Compare the tensors of both models.
 
     Args:
         own: weights of the new model, whose values are not read.
@@ -84,13 +83,8 @@ def summary(decided: Sequence[TensorMatch]) -> str:
 
 def write_matches(path: Path, decided: Iterable[TensorMatch]) -> None:
     """Write a table with a line for each tensor: its name, shape, outcome (``fate``), and the reason."""
-    lines = (f"{_in_a_cell(match.name)}\t{list(match.shape)}\t{match.outcome}\t{match.reason}\n" for match in decided)
+    lines = (f"{match.name}\t{list(match.shape)}\t{match.outcome}\t{match.reason}\n" for match in decided)
     write_whole(path, "tensor\tshape\tfate\treason\n" + "".join(lines))
-
-
-def _in_a_cell(name: str) -> str:
-    """Return the name that a file gives a tensor, without what would begin a line or a column."""
-    return one_line(name).replace("\t", "\\t")
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
@@ -101,10 +95,9 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """
     for pattern in patterns:
         try:
-            names = re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-        frozen = [parameter for name, parameter in model.named_parameters() if names.search(name)]
+            frozen = [parameter for name, parameter in model.named_parameters() if re.search(pattern, name)]
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         if not frozen:
             some = [name for name, _ in model.named_parameters()]
             raise ValueError(f"{pattern!r} is found in no name of a parameter; names are {some[0]} to {some[-1]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
@@ -19,20 +20,18 @@ from torch.optim.lr_scheduler import LRScheduler
 from asr.data.loading.batch import Batch
 from asr.data.seeding import seed_for
 from asr.decoding.hypothesis import Decoder
-from asr.errors import Diverged
-from asr.evaluation.wer import Score, Unit, score
+from asr.errors import Diverged, RunFailed
+from asr.evaluation.wer import Score, Unit, Utterance, score
 from asr.inference.decode import UnscoredText, decode
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
+from asr.training.changed_updates import ChangedUpdates
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
-from asr.training.resuming.changed_updates import ChangedUpdates
-from asr.training.resuming.resume_checks import check_resumable
+from asr.training.processes import gather
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
-from asr.training.stopping import keep_patience
 from asr.training.unreadable import UnreadableCuts
 from asr.training.update_sums import NominalAudio, UpdateSums
-from asr.training.validation_texts import ValidationTexts
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
@@ -44,6 +43,36 @@ class KnowsEpochs(Protocol):
 
     def step_epoch(self, epoch: int) -> None:
         """Set the epoch, counted from 0."""
+
+
+class ValidationTexts:
+    """Collects what this rank has decoded, by development set."""
+
+    def __init__(self) -> None:
+        self.utterances: defaultdict[str, list[Utterance]] = defaultdict(list)
+        self.num_unread: Counter[str] = Counter()
+
+    def add(self, name: str, batch: Batch, found: Iterable[Utterance]) -> None:
+        """Add the texts of a batch of a development set."""
+        self.num_unread[name] += len(batch.skipped)
+        self.utterances[name].extend(found)
+
+    def of_all_ranks(self, names: Iterable[str]) -> dict[str, list[Utterance]]:
+        """Return the texts of the named development sets.
+
+        Raises:
+            RunFailed: no utterance of a development set could be read.
+        """
+        ranks = gather((dict(self.utterances), self.num_unread))
+        found = {name: [one for utterances, _ in ranks for one in utterances.get(name, [])] for name in names}
+        for name, utterances in found.items():
+            num_unread = sum(unread[name] for _, unread in ranks)
+            if num_unread and not utterances:
+                raise RunFailed(
+                    f"none of the {num_unread} utterances of {name} could be read, so that no checkpoint can be chosen "
+                    "by it; put their audio back and resume the run, or prepare the data again"
+                )
+        return found
 
 
 class TrainingModule(pl.LightningModule):
@@ -63,7 +92,7 @@ class TrainingModule(pl.LightningModule):
         max_duration_s: seconds of audio that a micro-batch may hold.
         extra_state: plain data that every checkpoint holds under the key ``werdict``.
         max_unreadable: number of utterances per epoch that may be unreadable; None: any number.
-        unit: what error rates count.
+        unit: ``word`` or ``character``, which error rates count.
     """
 
     def __init__(
@@ -150,7 +179,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Stop after the last update by ``should_stop``: Lightning validates then, but not at ``max_steps``."""
-        if self.global_step >= self.trainer.max_steps:
+        if 0 <= self.trainer.max_steps <= self.global_step:  # -1 without a budget
             self.trainer.should_stop = True
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -189,7 +218,7 @@ class TrainingModule(pl.LightningModule):
             "train/unreadable": float(self.unreadable.counts["total"]),
             **self.guard.metrics(),
         }
-        # Lightning (2.6) would copy a number to the device, from which whoever reads it must wait for it
+        # Lightning (2.6) would copy a number to the device, and reading it would wait for the device
         self.log_dict({name: torch.as_tensor(number) for name, number in numbers.items()})
         if skipped:
             self._skip(optimizer)
@@ -263,7 +292,7 @@ class TrainingModule(pl.LightningModule):
         self.validation_texts = ValidationTexts()
         if isinstance(self.trainer.model, DistributedDataParallel):
             # DDP (torch 2.13) sends buffers to all ranks at the first forward after training, and would wait forever
-            # for a rank without a batch of its own; the buffers of training have no effect on decoding
+            # for a rank that has no batch; the buffers of training have no effect on decoding
             self.trainer.model.require_forward_param_sync = False
 
     def on_train_end(self) -> None:
@@ -273,21 +302,18 @@ class TrainingModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what decoding needs beside the weights, and the counts of this module."""
         checkpoint["werdict"] = dict(self.extra_state)
-        if "optimizer_states" in checkpoint:
-            checkpoint["num_moments"] = len(checkpoint["optimizer_states"][0]["state"])
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["unreadable"] = self.unreadable.state_dict()
         checkpoint["nominal_audio"] = self.nominal_audio.state_dict(self.update_s())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counts."""
-        check_resumable(checkpoint)  # before Lightning restores optimizers and loops
         if self.changed_updates is not None:
             self.changed_updates.carry_into(checkpoint, self.recognizer.named_parameters())
-        keep_patience(self.trainer.callbacks, checkpoint["callbacks"])  # type: ignore[attr-defined]
-        if "guard" in checkpoint:
-            self.guard.load_state_dict(checkpoint["guard"])
-        if "unreadable" in checkpoint:
-            self.unreadable.load_state_dict(checkpoint["unreadable"])
-        if "nominal_audio" in checkpoint:
-            self.nominal_audio.load_state_dict(checkpoint["nominal_audio"], checkpoint["global_step"], self.update_s())
+        for callback in self.trainer.early_stopping_callbacks:
+            # Lightning (2.6) would restore the patience that the run was started with
+            if callback.state_key in checkpoint["callbacks"]:
+                checkpoint["callbacks"][callback.state_key]["patience"] = callback.patience
+        self.guard.load_state_dict(checkpoint["guard"])
+        self.unreadable.load_state_dict(checkpoint["unreadable"])
+        self.nominal_audio.load_state_dict(checkpoint["nominal_audio"], checkpoint["global_step"], self.update_s())

@@ -12,7 +12,6 @@ from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
 from asr.errors import Diverged, RunFailed
 from asr.models.heads.protocols import Losses
-from asr.training.checkpoints.content_checks import count_at
 
 MAX_CONSECUTIVE_SKIPS = 50
 
@@ -50,7 +49,7 @@ class NonfiniteGuard:
             update: its number, as in metrics.csv.
             finite: whether loss and gradients are finite, on all ranks.
             num_too_short: utterances too short for their transcript, on all ranks.
-            rank: of this process.
+            rank: number of this process.
 
         Raises:
             Diverged: too many updates in a row were skipped.
@@ -121,4 +120,4 @@ class NonfiniteGuard:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counts."""
-        self.counts.update({name: count_at(state, name) for name in self.counts})
+        self.counts.update(state)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
 
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
@@ -17,15 +27,17 @@ from asr.evaluation.report import summary
 from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.nested import at
+from asr.safe_io import write_whole
 from asr.training.callbacks.sample_tables import log_samples
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.module import TrainingModule
-from asr.training.run_summary import Stopwatch, peak_memory_mb, provenance, write_summary
 from asr.training.weights import choose_weights, why_missing
 
 # names of the results in wandb, by those of summary.json
 TRACKED = {"wer": "wer", "wer_low": "wer_lo", "wer_high": "wer_hi", "cer": "cer"}
+
+PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
 
 console = PlainConsole()
 
@@ -48,20 +60,20 @@ def report_run(
     """Decode the test sets, and write ``decode/`` and ``report/``.
 
     Args:
-        module: what was trained.
+        module: the trained module.
         data_module: reads the cuts.
         prepared: the data.
-        run_dir: the run's folder.
-        loggers: of the run.
+        run_dir: folder of the run.
+        loggers: get final numbers and sample texts.
         training: wall-clock and CPU seconds of this process; ``resumed_after``, an update, if the run was resumed.
         cost: what `TrainingCost` has measured since the start of the run.
         settings: what ``run_settings`` returns.
-        test_names: of the test sets to decode.
+        test_names: test sets to decode.
         weights: kind of weights to decode with, as for `choose_weights`; raw if the checkpoint has none of that kind.
         decode: which checkpoints: ``best``, whose raw weights were best on dev; ``last``; ``average``, the average of
             the last, which nothing on dev has chosen. The first gives the result. What the others give goes to
             ``decode/<name>/``, and to ``other_weights`` of the summary.
-        notes: on the course of the run.
+        notes: about the run, such as an early stop.
         search: returns the decoder of the result, and a note on it; called with the weights of the result. What the
             decoder of validation gives goes to ``decode/without_lm/``. None: the decoder of validation alone.
 
@@ -155,7 +167,7 @@ def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcom
 def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoint, str]:
     """Return a checkpoint with the weights asked for, else with raw weights and the reason.
 
-    A run that was resumed with averaging may have its best checkpoint from before; it still deserves a result.
+    The best checkpoint of a run may be older than the resumption that added averaging.
     """
     name = "" if which == "best" else "checkpoints/last.ckpt"
     checkpoint = load_checkpoint(checkpoint_file(str(run_dir / name)))
@@ -216,3 +228,78 @@ def _print_places(run_dir: Path, checkpoint: Path, training: Mapping[str, float]
         f"checkpoint:  {checkpoint}",
     ):
         console.print_line(line)
+
+
+class Stopwatch:
+    """Wall-clock and CPU seconds since its construction, of this process and its finished children."""
+
+    def __init__(self) -> None:
+        self.start_wall, self.start_cpu = time.monotonic(), self._cpu()
+
+    @staticmethod
+    def _cpu() -> float:
+        usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+    def read(self) -> dict[str, float]:
+        """Return ``seconds`` and ``cpu_seconds``."""
+        return {
+            "seconds": round(time.monotonic() - self.start_wall, 1),
+            "cpu_seconds": round(self._cpu() - self.start_cpu, 1),
+        }
+
+
+def peak_memory_mb() -> dict[str, float]:
+    """Return the largest resident memory so far, and on a GPU the largest allocation."""
+    memory = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}  # KiB on Linux
+    if torch.cuda.is_available():
+        memory["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    return memory
+
+
+def provenance() -> dict[str, Any]:
+    """Return what produced a result: versions, machine, command line, git commit."""
+    # a run whose logger is not wandb does not need it installed; the first that Python finds is the one that it imports
+    installed = {name: [found.version for found in distributions(name=name)] for name in PACKAGES}
+    return {
+        "python": platform.python_version(),
+        "versions": {name: versions[0] for name, versions in installed.items() if versions},
+        "machine": platform.processor() or platform.machine(),
+        "command": sys.argv,
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of this source tree, with ``-dirty`` if files were changed; None outside a checkout."""
+    here = Path(__file__).resolve().parent
+    # --exclude=*: the commit, even if it has a tag
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Write ``report/summary.json`` of a run's folder."""
+    path = folder / "report" / "summary.json"
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, json.dumps(summary, indent=1, ensure_ascii=False))
+
+
+def start_lines(
+    recognizer: nn.Module, config: Mapping[str, Any], run_dir: Path, checkpoint: LoadedCheckpoint | None
+) -> list[str]:
+    """Return the lines printed when training starts: model size, budget, run folder and checkpoint."""
+    num_parameters = sum(p.numel() for p in recognizer.parameters())
+    num_frozen = sum(p.numel() for p in recognizer.parameters() if not p.requires_grad)
+    frozen = f", {num_frozen:,} of them frozen" if num_frozen else ""
+    lines = [f"{num_parameters:,} parameters{frozen}, {config['trainer']['max_steps']} updates, run folder {run_dir}"]
+    if checkpoint is not None:
+        lines += [f"left out: {problem}" for problem in checkpoint.rejected]
+        lines.append(f"resuming from update {checkpoint.update}: {checkpoint.path}")
+    elif config["resume"] is not None:
+        lines.append("the run has no checkpoint yet: it starts again")
+    return lines

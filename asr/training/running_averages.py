@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 SPAN = 0.25  # a mean since the older mark covers at least this share of all updates
 CPU = torch.device("cpu")
-NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # of the state
+NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # attributes that a state holds as they are
 
 Weights = Mapping[str, Tensor]
 
@@ -23,8 +23,8 @@ class Mark:
 
     Attributes:
         update: the average starts after this one.
-        num_averaged: how many weights were added until then.
-        mean: of those, in float32; empty if none were added.
+        num_averaged: updates averaged before it.
+        mean: their mean in float32; empty if there were none.
     """
 
     update: int
@@ -69,9 +69,9 @@ class RunningAverages:
 
         Args:
             update: its number; the first is 1.
-            weights: of the names and shapes given at the start.
+            weights: names and shapes as in the constructor.
             ema_decay: per update; None: no moving average.
-            num_updates: that these weights stand for.
+            num_updates: number of updates since the last call.
         """
         for name, total in self.sum.items():
             total.add_(weights[name])  # into float64: a float32 sum loses more digits with every update
@@ -115,10 +115,10 @@ class RunningAverages:
         """Restore the averages of a ``state_dict`` on a device."""
         averages = cls({})
         for name in NUMBERS:
-            setattr(averages, name, int(state[name]))
+            setattr(averages, name, state[name])
         averages.sum = _on(device, state["sum"])
         averages.marks = [
-            Mark(int(mark["update"]), int(mark["num_averaged"]), _on(device, mark["mean"])) for mark in state["marks"]
+            Mark(mark["update"], mark["num_averaged"], _on(device, mark["mean"])) for mark in state["marks"]
         ]
         averages.ema = None if state["ema"] is None else _on(device, state["ema"])
         return averages

@@ -7,7 +7,6 @@ from typing import Any
 from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
 from asr.errors import RunFailed
-from asr.training.checkpoints.content_checks import count_at
 from asr.training.processes import gather
 
 NUM_NAMED = 5
@@ -26,12 +25,9 @@ def check_share(share: object) -> float:
     Raises:
         ValueError: it is not in [0, 1].
     """
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ValueError(
-            f"data.max_unreadable must be in [0, 1], the share of an epoch's utterances that may be unreadable, given "
-            f"{share!r}"
-        )
-    return float(share)
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ValueError(f"data.max_unreadable must be in [0, 1], a share of an epoch's utterances, given {share!r}")
+    return share
 
 
 class UnreadableCuts:
@@ -94,4 +90,4 @@ class UnreadableCuts:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counts."""
-        self.counts.update({name: count_at(state, name) for name in self.counts})
+        self.counts.update(state)

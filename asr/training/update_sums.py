@@ -58,8 +58,8 @@ class NominalAudio:
     long as their size is constant. When the number of processes changes, a new count starts.
 
     Attributes:
-        update: all updates after this one have the same size.
-        audio_s: in the updates up to that one.
+        update: all later updates have the same size.
+        audio_s: seconds of audio up to this update.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.training.checkpoints.files import update_files
 from asr.training.checkpoints.loading import LoadedCheckpoint, load_checkpoint
@@ -19,15 +19,11 @@ def check_kind(kind: object, since: object = None) -> None:
     """Check the options ``weights`` and ``average_since``.
 
     Raises:
-        ValueError: ``kind`` is unknown, ``since`` is not the number of an update, or ``kind`` is no average.
+        ValueError: ``kind`` is unknown, or ``since`` is given for another kind than ``average``.
     """
     if kind not in KINDS:
         raise ValueError(f"weights must be one of {', '.join(KINDS)}, given {kind!r}")
-    if since is None:
-        return
-    if not isinstance(since, int) or isinstance(since, bool) or since < 0:
-        raise ValueError(f"average_since must be the number of an update, or null, given {since!r}")
-    if kind != "average":
+    if since is not None and kind != "average":
         raise ValueError(f"average_since={since} is for weights=average, given weights={kind}")
 
 
@@ -37,7 +33,7 @@ def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = 
     Buffers, such as the statistics of features, are not averaged: they stay those of the checkpoint.
 
     Args:
-        checkpoint: as it was read.
+        checkpoint: a checkpoint with its raw weights.
         kind: one of ``KINDS``.
         since: the mean starts after this update, which needs a checkpoint in the same folder, or is 0; None: after the
             older mark of this checkpoint, which covers its newest 25 to 44 % of updates.
@@ -94,25 +90,19 @@ def _mean(path: Path, averages: RunningAverages, since: int | None) -> tuple[dic
 
 
 def _replace_weights(checkpoint: LoadedCheckpoint, averaged: Mapping[str, Tensor], described: str) -> LoadedCheckpoint:
-    unknown = averaged.keys() - checkpoint.weights.keys()
-    if unknown:
-        raise ValueError(f"{checkpoint.path}: averages of unknown weights: {', '.join(sorted(unknown))}")
     changed = {name: mean.to(checkpoint.weights[name].dtype) for name, mean in averaged.items()}
     return replace(checkpoint, weights={**checkpoint.weights, **changed}, described=described)
 
 
-def misfit(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
-    """Return how weights differ from a recognizer's own in name, shape or kind; empty if they fit.
+def load_weights(recognizer: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load weights into the recognizer that a config describes.
 
-    Names the first alone; torch would name all, a line each.
+    Raises:
+        ValueError: their names or shapes are others; torch names them.
     """
-    problems = [f"{name} is missing" for name in own if name not in given]
-    problems += [f"{name} is not known" for name in given if name not in own]
-    for name in (name for name in own if name in given):
-        expected, found = own[name], given[name]
-        if expected.shape != found.shape or expected.is_floating_point() != found.is_floating_point():
-            problems.append(
-                f"{name} is {found.dtype} of shape {list(found.shape)}, not {expected.dtype} of {list(expected.shape)}"
-            )
-    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return f"its weights do not fit its config: {problems[0][:200]}{more}" if problems else ""
+    try:
+        recognizer.load_state_dict(weights)
+    except RuntimeError as error:
+        # after a line about the class, torch writes one of all names or one of a shape
+        reason = str(error).partition("\n")[2].strip().partition("\n")[0]
+        raise ValueError(f"its weights do not fit its config: {reason[:300]}") from error

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from asr.error_text import is_out_of_memory
 from asr.models.encoders.layered import LayeredEncoder
-from asr.training.compiled_encoder import check_compiler, compile_layers
+from asr.training.compiled_encoder import compile_layers
 from gpu_parts.capture import median_ms, num_kernels
 from gpu_parts.setting import Row, Setting, lacking, left_out, until_error
 
@@ -109,7 +109,6 @@ def _compiled(setting: Setting, encoder: LayeredEncoder, size: int, check: str) 
     if setting.small:
         yield left_out(check, "the compiler takes minutes on a CPU")
         return
-    check_compiler(on_cpu=not setting.on_gpu)
     compile_layers(encoder)
     yield Row(check, Measured(encoder, setting, "bf16", size).text())
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from asr.training.run_summary import provenance
+from asr.training.report import provenance
 from gpu_parts.setting import Row
 
 QUERY = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu")

@@ -46,15 +46,6 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
             "data.storage=shar data.storage.dir=new data.storage.audio=mp3",
             ["data.storage.audio must be one of", "'mp3'"],
         ),
-        (
-            "+callbacks.stop={_target_:lightning.pytorch.callbacks.EarlyStopping,monitor:dev/loss}",
-            ["EarlyStopping cannot monitor 'dev/loss'", "allowed: val/wer, val/NAME/wer, val/NAME/cer"],
-        ),
-        (
-            "+callbacks.stop={_target_:lightning.pytorch.callbacks.EarlyStopping,monitor:val/wer,"
-            "check_on_train_epoch_end:true}",
-            ["check_on_train_epoch_end=true would look for a metric too early"],
-        ),
         ("optimiser=adamw", ["optimiser", "Did you mean 'optimizer'?"]),
         ("optimizer=adamm", ["optimizer=adamm", "Did you mean 'adamw'?", "eve"]),
         ("trainer.max_epochs=1 trainer.max_steps=null", ["given None; leave it out where trainer.max_epochs says how"]),

@@ -12,42 +12,15 @@ from asr.plain_data import read_yaml
 from asr.training.checkpoints.files import update_file
 from tests.small_runs import TINY
 
-CHECKPOINT = "/checkpoints/update-000003.ckpt: "
-SINCE = "because of what has changed since it was saved: "
 REFUSED = {
-    "another encoder": ("encoder=conformer_xs", ["its weights do not fit", f"{SINCE}encoder._target_: "]),
-    "another width": (
-        "encoder.d_model=32",
-        [
-            "encoder.subsampling.project.weight is torch.float32 of shape [16, 40], not",
-            f"{SINCE}encoder.d_model: 16 in",
-        ],
-    ),
-    "another tokenizer": ("tokenizer=bpe", ["head.project.weight", f"{SINCE}tokenizer._target_: "]),
-    "another optimizer with the same statistics": (
-        "optimizer=laprop",
-        ["resume: optimizer: optim.AdamW in the run, optim.LaProp now"],
-    ),
-    "torch's optimizer of the same name": (
-        "optimizer=torch_adamw",
-        ["resume: optimizer: optim.AdamW in the run, torch.optim.AdamW now"],
-    ),
-    "an optimizer of a rule": (
-        "parameter_rules=matrices",
-        ["resume: parameter_rules: none in the run, optim.AdamW now"],
-    ),
-    "other groups": ("parameter_rules=none", ["group 0 of the optimizer has other", f"{SINCE}parameter_rules.rules: "]),
-    "statistics of another type": (
-        "optimizer.lr=0.003 optimizer.storage_dtype=bfloat16",
-        [
-            "exp_avg was saved as torch.float32",
-            f"{SINCE}optimizer.storage_dtype: 'float32' in the run, 'bfloat16' now;",
-        ],
-    ),
-    "more statistics": (
-        "optimizer.mars=true",
-        ["previous_grad", f"{SINCE}optimizer.mars: False in the run, True now;"],
-    ),
+    "another encoder": ("encoder=conformer_xs", "encoder._target_: "),
+    "another width": ("encoder.d_model=32", "encoder.d_model: 16 in the run"),
+    "another tokenizer": ("tokenizer=bpe", "tokenizer._target_: "),
+    "another optimizer with the same statistics": ("optimizer=laprop", "optim.AdamW in the run, optim.LaProp now"),
+    "torch's optimizer of the same name": ("optimizer=torch_adamw", "torch.optim.AdamW now"),
+    "an optimizer of a rule": ("parameter_rules=matrices", "resume: parameter_rules: none in the run, optim.AdamW now"),
+    "other groups": ("parameter_rules=none", "parameter_rules.rules: "),
+    "more statistics": ("optimizer.mars=true", "optimizer.mars: False in the run, True now"),
 }
 
 
@@ -55,15 +28,12 @@ def content(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-@pytest.mark.parametrize(("words", "parts"), REFUSED.values(), ids=REFUSED)
-def test_a_change_that_does_not_fit_leaves_the_folder_as_it_was(small_run, tmp_path, words, parts):
+@pytest.mark.parametrize(("word", "change"), REFUSED.values(), ids=REFUSED)
+def test_a_change_that_does_not_fit_leaves_the_folder_as_it_was(small_run, tmp_path, word, change):
     folder = small_run.interrupted(tmp_path / "run")
     before = content(folder)
-    ended = small_run.run("train", f"resume={folder}", "allow_changes=true", *words.split(" "))
-    assert ended.code == 2, ended.printed
-    for part in parts:
-        assert part in ended.last_line
-    assert "move it away" not in ended.last_line
+    ended = small_run.run("train", f"resume={folder}", "allow_changes=true", word)
+    assert (ended.code, change in ended.last_line) == (2, True), ended.printed
     assert content(folder) == before
 
 

@@ -18,6 +18,8 @@ from tests.data.feature_corpora import matrix, store, stored_utterance, write_fo
 from tests.faults.spoken_corpus import SIZES, TINY, write_corpus
 from tests.faults.test_shards import SHARDS, metrics, same_run
 
+pytestmark = pytest.mark.slow
+
 OF_NONE = tuple(word for word in TINY if not word.startswith("data.source"))
 COMPUTED = ("data.source=my.tsv", "features=log_mel_precomputed")
 BROUGHT = ("data.source=manifests", "features=precomputed", "data.num_features=5")
@@ -143,43 +145,6 @@ def test_a_shar_of_lhotse_is_trained_on(programs, of_lhotse):
     run(programs, of_lhotse, *COMMON, *words)
     assert (of_lhotse / "run" / "report" / "summary.json").is_file()
     assert not [path for path in of_lhotse.rglob("*.npy") if "matrices" not in path.parts]
-
-
-def test_a_run_of_features_names_what_it_can_be_evaluated_on(programs, of_lhotse):
-    words = ("features=precomputed", "data.num_features=5", "run_dir=run")
-    run(programs, of_lhotse, *COMMON, "data.source=shar", *words)
-    last = run(programs, of_lhotse, *COMMON, "data.source=my.tsv", "init=run", "run_dir=new", code=2)
-    assert "best.ckpt was trained on stored features, and this run reads audio; choose another model" in last
-    last = run(programs, of_lhotse, "run=run", "manifest=my.tsv", command="evaluate", code=2)
-    assert "the run was trained on stored features, and there is audio; name features like those" in last
-
-
-@pytest.mark.parametrize("key", ["data.dir", "data.storage.dir"])
-def test_data_are_not_prepared_in_the_folder_of_a_new_run(programs, of_lhotse, key):
-    places = {"data.dir": "data", "data.storage.dir": "shards", key: "run/data"}
-    words = ("data.source=shar", "features=precomputed", "data.num_features=5", "data.storage=shar", "run_dir=run")
-    last = run(programs, of_lhotse, *COMMON, *words, *map("=".join, places.items()), code=2)
-    assert f"{key}=run/data is in the folder of the run, which begins empty; name one beside it" in last
-    assert not (of_lhotse / "run").exists()
-
-
-WRONG = {
-    "features of audio": (
-        ("features=log_mel",),
-        "log_mel is computed from audio, but there are features alone, 5 per frame every 10 ms; choose features=precom",
-    ),
-    "another width": (("features=precomputed", "data.num_features=80"), "are 5 per frame every 10 ms, but data.num_f"),
-    "changed audio": (
-        ("features=precomputed", "data.num_features=5", "augment=speed_specaugment"),
-        "augment.audio changes the audio, but features are stored; choose augment.audio=null",
-    ),
-}
-
-
-@pytest.mark.parametrize(("words", "said"), WRONG.values(), ids=WRONG.keys())
-def test_options_that_a_shar_of_features_cannot_have_are_refused(programs, of_lhotse, words, said):
-    last = run(programs, of_lhotse, *COMMON, "data.source=shar", *words, command="prepare", code=2)
-    assert said in last
 
 
 def test_a_shar_that_lilcom_has_compressed_is_refused_with_what_to_do(programs, of_lhotse):

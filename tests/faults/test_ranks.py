@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.cli.builders.resume_advice import saying_how_to_resume
+from asr.cli.builders.resume import saying_how_to_resume
 from asr.errors import PeerLost, explaining_lost_peers
 from asr.signals import TRY_AGAIN
 from tests.cli.test_resume import wait_for_update
@@ -44,8 +44,9 @@ def ended(process: Started, folder: Path) -> tuple[int, str]:
     return code, [line for line in printed.splitlines() if line and "HYDRA_FULL_ERROR" not in line][-1]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_process_is_the_only_one_that_is_spoken_of(small_run, tmp_path, rank):
+@pytest.mark.slow
+def test_a_killed_process_is_the_only_one_that_is_spoken_of(small_run, tmp_path):
+    rank = 1
     every = "trainer.val_check_interval=2"
     process = start(small_run, tmp_path, *LONG, every, "run_dir=run")
     wait_for_update(tmp_path / "run", 5, process)
@@ -63,6 +64,7 @@ def test_a_lost_peer_is_not_said_to_have_printed_anything_and_the_run_can_be_res
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:1234")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_the_last_that_several_processes_say(small_run, tmp_path):
     run_dir = small_run.interrupted(tmp_path / "run")
     limit = (run_dir / "metrics.csv").stat().st_size + 20_000
@@ -74,6 +76,7 @@ def test_a_full_disk_is_the_last_that_several_processes_say(small_run, tmp_path)
     assert f"asr-train resume={run_dir} continues from update 3" in line
 
 
+@pytest.mark.slow
 def test_processes_of_which_one_is_slow_to_save_are_waited_for(small_run, tmp_path):
     process = start(small_run, tmp_path, *LONG, "run_dir=run", constants={"asr.cli.launcher.GRACE_S": 0.1})
     wait_for_update(tmp_path / "run", 2, process)

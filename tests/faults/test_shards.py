@@ -12,6 +12,8 @@ import torch
 
 from tests.faults.spoken_corpus import TINY, write_corpus
 
+pytestmark = pytest.mark.slow
+
 WORDS = (
     *(word for word in TINY if not word.startswith("augment=")),
     "augment=speed_specaugment",
@@ -74,7 +76,6 @@ def in_place(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
 FAULTS = {
     "a missing shard": (Path.unlink, 2, "recording.000000.tar cannot be read (No such file or directory); it had"),
     "a tar that is cut short": (in_place(lambda data: data[:60_000]), 2, "has 60000 bytes; it had"),
-    "a shard that was written anew": (in_place(lambda data: data + bytes(10_240)), 2, "bytes; it had"),
     "a shard of the same size with other bytes": (
         in_place(lambda data: data[:512] + bytes(len(data) - 512)),
         1,
@@ -95,16 +96,15 @@ def interrupted(programs, place, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize(("harm", "code", "said"), FAULTS.values(), ids=FAULTS.keys())
 def test_a_shard_that_changes_between_kill_and_resume_is_a_line_and_loses_nothing(
-    programs, interrupted, harm, code, said, num_workers
+    programs, interrupted, harm, code, said
 ):
     folder = interrupted
-    run_dir = folder / f"run-{num_workers}-{len(list(folder.glob('run-*')))}"
+    run_dir = folder / f"run-{len(list(folder.glob('run-*')))}"
     shutil.copytree(folder / "cut", run_dir, symlinks=True)
     words = (f"resume={run_dir.name}", "trainer.max_steps=6", "allow_changes=true", "decode_test=true")
-    workers = f"data.workers.num_workers={num_workers}"
+    workers = "data.workers.num_workers=2"
     kept = (folder / TAR).read_bytes()
     harm(folder / TAR)
     try:
@@ -121,26 +121,12 @@ def test_a_shard_that_changes_between_kill_and_resume_is_a_line_and_loses_nothin
 
 WRONG = {
     "another kind": (("data.storage=tar",), "data.storage must be one of files, shar, given 'tar'"),
-    "a list": (("data.storage=[shar]",), "data.storage must be one of files, shar, given ['shar']"),
     "no folder": (("data.storage=shar",), "data.storage=shar needs a folder for the shards: data.storage.dir=PATH"),
     "a folder of nothing": (("data.storage.dir=x",), "data.storage.dir=x: it does nothing without data.storage=shar"),
-    "a format of nothing": (("data.storage.audio=opus",), "it does nothing without data.storage=shar"),
     "another format": (
         (*SHARDS, "data.storage.audio=mp3"),
         "data.storage.audio must be one of flac, opus, original, given 'mp3'",
     ),
-    "a format of audio for features": (
-        (*SHARDS, "features=log_mel_precomputed", "augment=specaugment", "data.storage.audio=opus"),
-        "data.storage.audio=opus: it does nothing where features are stored, not audio; choose features=log_mel, or",
-    ),
-    "augmented audio of stored features": (
-        (*SHARDS, "features=log_mel_precomputed"),
-        "augment.audio changes the audio, but features are stored; choose augment.audio=null",
-    ),
-    "a folder below a file": ((SHARDS[0], "data.storage.dir=my.tsv/x"), "data.storage.dir: "),
-    "a folder that is a file": ((SHARDS[0], "data.storage.dir=my.tsv"), "data.storage.dir: "),
-    "a folder of somebody's": ((SHARDS[0], "data.storage.dir=."), "which these data do not; give a new or an empty"),
-    "an unknown option": (("data.storage.size=3",), "there is no key 'size' in data.storage"),
 }
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +17,8 @@ from tests.cli.test_resume import wait_for_update
 from tests.faults.test_interrupts import start, wait_for_cpu
 from tests.programs import Started
 from tests.small_runs import LONG, MANY_SHARDS, SMALL_SHARDS
+
+pytestmark = pytest.mark.slow  # tests/cli/test_preemption.py and tests/training/test_preemption.py hold the quick ones
 
 AGAIN = "before training began; run the same command again"
 
@@ -45,8 +45,6 @@ def ended(process: subprocess.Popen[str] | Started, folder: Path, number: signal
     ("command", "number", "cpu_s", "code", "said"),
     [
         ("train", signal.SIGTERM, 0.5, TRY_AGAIN, f"asr-train: ended by SIGTERM {AGAIN}"),
-        ("train", signal.SIGUSR1, 1.5, TRY_AGAIN, f"asr-train: ended by SIGUSR1 {AGAIN}"),
-        ("train", signal.SIGHUP, 0.5, TRY_AGAIN, f"asr-train: ended by SIGHUP {AGAIN}"),
         ("compare", signal.SIGTERM, 0.5, 143, "asr-compare: ended by SIGTERM"),
     ],
 )
@@ -56,16 +54,12 @@ def test_a_signal_at_start_up_is_one_line(tmp_path, command, number, cpu_s, code
     assert ended(process, tmp_path, number)[::2] == (code, f"{said}\n")
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "said"),
-    [("train", TRY_AGAIN, f"asr-train: ended by SIGUSR1 {AGAIN}"), ("prepare", 138, "asr-prepare: ended by SIGUSR1")],
-)
-def test_a_signal_in_preparation_is_one_line(programs, tmp_path, command, code, said):
-    process = programs.start(command, *MANY_SHARDS, cwd=tmp_path, constants=SMALL_SHARDS)
+def test_a_signal_in_preparation_is_one_line(programs, tmp_path):
+    process = programs.start("prepare", *MANY_SHARDS, cwd=tmp_path, constants=SMALL_SHARDS)
     while not list(tmp_path.glob("data/digits/*/*")):
         assert process.poll() is None, (tmp_path / "log.txt").read_text()
         time.sleep(0.02)
-    assert ended(process, tmp_path, signal.SIGUSR1)[:2] == (code, said)
+    assert ended(process, tmp_path, signal.SIGUSR1)[:2] == (138, "asr-prepare: ended by SIGUSR1")
     assert not list(tmp_path.glob("data/digits/*/*/prepared.json"))
 
 
@@ -79,25 +73,6 @@ def test_a_closed_terminal_and_a_limit_of_time_leave_a_checkpoint(small_run, tmp
     assert code == TRY_AGAIN, printed
     assert f"received {number.name}: stopped after update" in printed
     assert line.endswith(f"asr-train resume={tmp_path / 'run'}")
-    assert list((tmp_path / "run" / "checkpoints").glob("update-*.ckpt"))
-
-
-def test_a_terminal_that_is_closed_in_training_leaves_a_checkpoint(small_run, tmp_path):
-    data = f"data.dir={small_run.data_dir}"
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(tmp_path)
-        os.execv(sys.executable, [sys.executable, "-m", "asr.cli", "train", *LONG, data, "run_dir=run"])
-    metrics, deadline = tmp_path / "run" / "metrics.csv", time.monotonic() + 60
-    os.set_blocking(terminal, False)
-    while not (metrics.exists() and "\n2,train/loss" in metrics.read_text()):
-        assert time.monotonic() < deadline
-        try:
-            os.read(terminal, 65536)
-        except BlockingIOError:
-            time.sleep(0.02)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == TRY_AGAIN
     assert list((tmp_path / "run" / "checkpoints").glob("update-*.ckpt"))
 
 
@@ -118,18 +93,6 @@ def test_an_error_of_a_library_that_clears_away_hides_no_signal(asked):
     end_if_asked(one)
 
 
-def test_a_signal_that_is_ignored_at_start_up_stays_ignored(tmp_path):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        process = start(tmp_path, "train", *LONG)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert wait_for_cpu(process, 0.5)
-    process.send_signal(signal.SIGHUP)
-    assert wait_for_cpu(process, 0.8)
-    assert ended(process, tmp_path, signal.SIGTERM)[::2] == (TRY_AGAIN, f"asr-train: ended by SIGTERM {AGAIN}\n")
-
-
 def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
     words = (*LONG, f"data.dir={small_run.data_dir}", "run_dir=run")
     process = small_run.programs.start("train", *words, cwd=tmp_path, ignored=signal.SIGHUP)
@@ -140,7 +103,7 @@ def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
     assert "SIGHUP" not in (tmp_path / "log.txt").read_text()
 
 
-@pytest.mark.parametrize(("number", "steps"), [(signal.SIGTERM, "50000"), (signal.SIGUSR1, "2,50000")])
+@pytest.mark.parametrize(("number", "steps"), [(signal.SIGUSR1, "2,50000")])
 def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp_path, number, steps):
     words = (*LONG[:-2], LONG[-1], f"data.dir={small_run.data_dir}", "sweep.name=s", f"trainer.max_steps={steps}")
     process = small_run.programs.start("train", "-m", *words, cwd=tmp_path, num_spares=2)
@@ -188,7 +151,6 @@ def members(group: int) -> list[str]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "said"),
     [
@@ -211,7 +173,6 @@ def test_jobs_at_a_time_are_all_told_of_a_signal_and_waited_for(two_jobs, tmp_pa
             assert list((sweep_dir / name / "checkpoints").glob("update-*.ckpt"))
 
 
-@pytest.mark.slow
 def test_jobs_at_a_time_end_with_a_sweep_that_is_killed(two_jobs):
     process, _ = two_jobs
     assert len(members(process.pid)) >= 5, "the sweep, and for each job a process that waits and one that trains"

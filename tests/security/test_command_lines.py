@@ -9,7 +9,6 @@ import yaml
 
 from asr.cli.config.help import config_folder
 from asr.cli.config.options import KINDS
-from asr.tracking.wandb_access import chosen_mode
 from tests.programs import Ended
 
 RECIPE = """# @package _global_
@@ -107,38 +106,6 @@ def test_a_variable_of_the_launcher_is_not_obeyed_from_elsewhere(programs, tmp_p
         2,
         f"asr-train: the variable WERDICT_RUN_DIR={tmp_path}/precious is only for this program itself; unset it",
     )
-
-
-@pytest.mark.parametrize("name", ["wandb/settings", ".wandb/settings", "elsewhere/wandb/settings"])
-@pytest.mark.parametrize("folder", [None, "elsewhere"])
-def test_a_server_that_the_current_folder_names_is_not_sent_the_key(tmp_path, monkeypatch, name, folder):
-    (tmp_path / name).parent.mkdir(parents=True)
-    if folder is None and name.startswith("elsewhere"):
-        pytest.skip("wandb reads nothing there")
-    if folder is not None:
-        monkeypatch.setenv("WANDB_DIR", str(tmp_path / folder))
-    (tmp_path / name).write_text("[default]\nmode = online\nbase_url = http://127.0.0.1:9\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
-    with pytest.raises(ValueError, match="says where wandb sends numbers, or how: 'base_url = "):
-        chosen_mode("auto")
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    assert chosen_mode("auto") == "online"
-
-
-@pytest.mark.parametrize(
-    "line", ["entity: evil", "https_proxy=http://evil", "insecure_disable_ssl = true", "root_dir=/"]
-)
-@pytest.mark.parametrize("mode", ["online", "offline"])
-def test_an_account_or_proxy_that_the_current_folder_names_is_not_used(tmp_path, monkeypatch, line, mode):
-    (tmp_path / "wandb").mkdir()
-    (tmp_path / "wandb" / "settings").write_text(f"; a comment\n[default]\n{line}\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    with pytest.raises(ValueError, match=f"says where wandb sends numbers, or how: '{line}'"):
-        chosen_mode(mode)
 
 
 MARKUP = ("[/bold]", ":boom:", "\x1b]0;title\x07", "a\rb")

@@ -14,7 +14,7 @@ from asr.data.loading.loader import Workers
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.checkpoints.loading import FORMAT, newest_good_checkpoint
 from asr.training.module import TrainingModule
-from asr.training.resuming.resumable_loader import ResumableLoader
+from asr.training.speech_data_module import ResumableLoader
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 
 EPOCH = 4  # micro-batches of a process in an epoch
@@ -74,8 +74,7 @@ def run(
     if not validate_every:
         options["limit_val_batches"] = 0
     trainer = tiny_trainer(max_steps, given, max_epochs=-1, **interval, **options)
-    loader = ResumableLoader(Made(), Made(), Workers(0))  # type: ignore[arg-type]
-    loader.trainer = trainer
+    loader = ResumableLoader(Made(), Made(), Workers(0), trainer)  # type: ignore[arg-type]
     checkpoint = newest_good_checkpoint(run_dir)
     trainer.fit(
         module,

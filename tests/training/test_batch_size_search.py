@@ -10,8 +10,7 @@ from lhotse import CutSet, MonoCut
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.training import batch_size_search
-from asr.training.batch_size_search import BatchSizeSearch, Bucket, Measured, search_batch_size
-from asr.training.memory import _in_status, memory_of
+from asr.training.batch_size_search import BatchSizeSearch, Bucket, Measured, _in_status, memory_of, search_batch_size
 from tests.training.tiny import batch_of, tiny_module, tiny_trainer
 
 BASE, PER_FRAME = 1_000, 10

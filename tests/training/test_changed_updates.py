@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import optim
-from asr.training.resuming.changed_updates import ChangedUpdates
+from asr.training.changed_updates import ChangedUpdates
 from tests.training.runs import same
 
 DONE = 3  # updates before the change
@@ -58,9 +58,7 @@ SCHEDULES = {
     "a formula": (COSINE, COSINE),
     "another formula": (COSINE, partial(optim.Constant, warmup_steps=1)),
     "eden": (partial(optim.Eden, lr_batches=2, lr_epochs=1), partial(optim.Eden, lr_batches=5, lr_epochs=1)),
-    "torch's steps": (partial(lr_scheduler.StepLR, step_size=2), partial(lr_scheduler.StepLR, step_size=2)),
     "torch's steps, longer": (partial(lr_scheduler.StepLR, step_size=2), partial(lr_scheduler.StepLR, step_size=3)),
-    "torch's cosine": 2 * (partial(lr_scheduler.CosineAnnealingLR, T_max=9, eta_min=1e-3),),
     "torch's cycle": (
         partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=9),
         partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=9),
@@ -70,13 +68,12 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("lr", [1e-2, 3e-2])
 @pytest.mark.parametrize("make", [ADAMW, TORCH], ids=["ours", "torch's"])
 @pytest.mark.parametrize("schedules", SCHEDULES.values(), ids=SCHEDULES)
-def test_the_rate_is_that_of_a_run_that_had_the_new_config_from_its_start(make, schedules, lr):
+def test_the_rate_is_that_of_a_run_that_had_the_new_config_from_its_start(make, schedules):
     former, schedule = schedules
     net, optimizer, rates = trained(grouped(make, lr_scale=0.5), former)
-    state, now = state_of(optimizer, rates), grouped(partial(make, lr=lr, weight_decay=0.3), lr_scale=0.1)
+    state, now = state_of(optimizer, rates), grouped(partial(make, lr=3e-2, weight_decay=0.3), lr_scale=0.1)
     ChangedUpdates(grouped(make, lr_scale=0.5), now, schedule).carry_into(state, net.named_parameters())
     resumed = now(net.named_parameters())
     resumed_rates = schedule(resumed)
@@ -105,35 +102,17 @@ def test_statistics_stay_bit_for_bit(make):
     assert {key for key in group if not same(group[key], former[key])} <= {"eps", "lr"}
 
 
-MEDIAN = partial(optim.ScaledAdam, lr=1e-2)
 REFUSED = {
-    "statistics that torch's optimizer lacks": (TORCH, partial(TORCH, amsgrad=True), "another max_exp_avg_sq for bias"),
-    "a momentum that there was not": (
-        partial(torch.optim.SGD, lr=1e-2),
-        partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
-        "another momentum_buffer for",
-    ),
     "parameters in other groups": (
         grouped(TORCH),
         optim.grouped(TORCH, [{"pattern": "weight", "weight_decay": 0.0}, {"pattern": ".*"}]),
-        "group 0 of the optimizer has other parameters: bias, weight moved",
     ),
-    "fewer groups": (grouped(ADAMW), ADAMW, "group 0 of the optimizer has other parameters: weight moved"),
-    "statistics of a group": (
-        MEDIAN,
-        partial(MEDIAN, clipping_update_period=7),
-        "for group 0 than the saved one",
-    ),
-    "one of several optimizers": (
-        optim.grouped(ADAMW, [{"pattern": "bias", "optimizer": TORCH}, {"pattern": ".*"}]),
-        optim.grouped(ADAMW, [{"pattern": "bias", "optimizer": TORCH, "amsgrad": True}, {"pattern": ".*"}]),
-        "another max_exp_avg_sq for bias",
-    ),
+    "fewer groups": (grouped(ADAMW), ADAMW),
 }
 
 
-@pytest.mark.parametrize(("before", "after", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_the_saved_statistics_do_not_fit_is_refused(before, after, said):
+@pytest.mark.parametrize(("before", "after"), REFUSED.values(), ids=REFUSED)
+def test_other_groups_of_parameters_are_refused(before, after):
     net, optimizer, rates = trained(before, COSINE)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match="group 0 of the optimizer has other parameters"):
         ChangedUpdates(before, after, COSINE).carry_into(state_of(optimizer, rates), net.named_parameters())

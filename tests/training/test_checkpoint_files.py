@@ -132,14 +132,3 @@ def test_what_was_left_at_the_temporary_name_is_in_nobodys_way(tmp_path):
     (tmp_path / "a.ckpt.tmp").write_text("half")
     replace_by(tmp_path / "a.ckpt", lambda temporary: temporary.symlink_to("b"))
     assert os.readlink(tmp_path / "a.ckpt") == "b"
-
-
-def test_one_that_cannot_be_removed_stays_and_is_said(tmp_path, capsys):
-    for number in (1, 3, 4):
-        update_file(tmp_path, number).touch()
-    update_file(tmp_path, 2).mkdir()
-    prune_checkpoints(tmp_path, newest=4, keep=2)
-    assert list(update_files(tmp_path)) == [4, 3, 2]
-    assert (
-        f"note: {update_file(tmp_path, 2)} could not be removed, and stays: Is a directory" in capsys.readouterr().out
-    )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+
 import lightning.pytorch as pl
 import pytest
 import torch
 from torch import nn
 
 from asr.cli.builders.parts import part
-from asr.errors import RunFailed
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.recognizer import Recognizer
 from asr.training import compiled_encoder
-from asr.training.compiled_encoder import CompiledEncoder, check_compilable, check_compiler
+from asr.training.compiled_encoder import CompiledEncoder, check_compilable
 from asr.training.module import TrainingModule
 from tests.configs import choice
 from tests.training.tiny import NUM_FEATURES, batch_of, batches_loader, tiny_module, tiny_trainer
@@ -68,16 +69,6 @@ def test_updates_are_those_of_the_plain_layers_and_nothing_is_compiled_after_the
     assert not any("forward" in vars(part) for part in compiled.recognizer.modules()), "the layers are put back"
 
 
-def test_what_torch_cannot_compile_ends_with_a_line(monkeypatch):
-    def fails(*_):
-        raise NotImplementedError("no such device")
-
-    monkeypatch.setattr(compiled_encoder, "BACKEND", fails)
-    torch._dynamo.reset()
-    with pytest.raises(RunFailed, match=r"torch cannot compile TransformerEncoder here: .*choose"):
-        trained(ENCODERS["transformer"](), CompiledEncoder())
-
-
 def test_an_encoder_that_draws_in_python_is_refused():
     with torch.device("meta"):
         zipformer = part({"encoder": dict(choice("encoder", "zipformer_s"))}, "encoder", num_features=80)
@@ -86,21 +77,10 @@ def test_an_encoder_that_draws_in_python_is_refused():
     check_compilable(ENCODERS["conformer"]())
 
 
-def test_a_machine_without_a_compiler_is_refused(monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ValueError, match=r"finds no no-such-compiler; install one, name it in the variable CXX"):
-        check_compiler(on_cpu=True)
-    monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(ValueError, match="variable CC"):
-        check_compiler(on_cpu=False)
-
-
 @pytest.mark.slow
 def test_compiled_code_makes_the_same_updates():
-    try:
-        check_compiler(on_cpu=True)
-    except ValueError as error:
-        pytest.skip(str(error))
+    if shutil.which("g++") is None:
+        pytest.skip("torch compiles for a CPU with g++")
     torch._dynamo.reset()
     make = ENCODERS["transformer"]
     plain, compiled, again = (

@@ -66,21 +66,6 @@ def test_the_optimizer_share_is_that_of_its_step_without_the_backward_pass(clock
     assert [numbers["train/elapsed_s"] for numbers in seen] == [100, 200, 300, 400]
 
 
-def test_a_closure_is_not_part_of_a_step(clock):
-    param, durations = torch.nn.Parameter(torch.ones(3)), Durations()
-    optimizer = Slow([param], clock)
-    step_clock = StepClock(durations)
-    optimizer.register_step_pre_hook(step_clock.begin)
-    optimizer.register_step_post_hook(step_clock.end)
-
-    def closure():
-        clock.now += 1000
-        return param.sum()
-
-    assert optimizer.step(closure=closure) == 3
-    assert durations.state() == [1, 20, 400]
-
-
 def test_rare_heavy_steps_count(clock):
     cost = TrainingCost()
     trainer, _ = train(cost, clock, max_steps=10, period=5)
@@ -105,12 +90,6 @@ def test_seconds_continue_after_a_resumption_and_speed_starts_again(clock):
     # two utterances of 30 frames are 0.6 s of audio
     assert seen[0]["train/audio_s_per_s"] == pytest.approx(0.006)
     assert second.updates.state() == [8, 800, 80_000]
-
-
-def test_timings_of_earlier_checkpoints_are_not_mixed_in(clock):
-    cost = TrainingCost()
-    cost.load_state_dict({"seconds": 50.0, "updates": [1.0, 2.0], "steps": [0.1]})
-    assert (cost.seconds, cost.updates.mean, cost.steps.mean) == (50, None, None)
 
 
 def test_state_bytes_are_those_of_all_tensors_but_the_parameters():

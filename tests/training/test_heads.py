@@ -48,6 +48,7 @@ def test_an_utterance_counts_once_whatever_the_number_of_its_views():
     assert metrics.seen[-1]["train/too_short"] == 1
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_updates_of_one_that_accumulates(ranks):
     one, other = (rank.left["with_two_views_of_two_layers"] for rank in ranks)
     module = module_with("two views of two layers", dropout=0.2)

@@ -8,8 +8,8 @@ import lightning.pytorch as pl
 import pytest
 
 from asr.training.fit import fit
-from tests.training.test_out_of_memory import SMALL, Batches
-from tests.training.tiny import Metrics, tiny_module, tiny_trainer
+from tests.training.test_out_of_memory import SMALL
+from tests.training.tiny import GivenData, Metrics, tiny_module, tiny_trainer
 
 
 class LosesIt(pl.Callback):
@@ -39,6 +39,6 @@ class FailsAfterIt(pl.Callback):
 def test_an_interrupt_is_never_lost(callback, max_steps):
     metrics, before = Metrics(), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        fit(tiny_trainer(max_steps, [callback(), metrics]), tiny_module(), Batches([SMALL] * 9), [])
+        fit(tiny_trainer(max_steps, [callback(), metrics]), tiny_module(), GivenData([SMALL] * 9))
     assert signal.getsignal(signal.SIGINT) is before
     assert len(metrics.seen) <= 1

@@ -148,6 +148,7 @@ def test_an_utterance_too_short_for_its_transcript_is_counted_and_named_once(cap
     assert "cut0" not in said
 
 
+@pytest.mark.slow
 def test_a_rank_with_a_bad_batch_makes_all_ranks_skip(ranks):
     """Rank 1 alone sees a bad batch; afterwards both ranks have the same weights, counts and averages."""
     one, other = (rank.left["with_a_bad_batch"] for rank in ranks)

@@ -12,16 +12,10 @@ from asr.data.features import LogMel
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.errors import OutOfMemory, RunFailed, explaining_lost_workers, raise_if_out_of_resources
-from asr.inference.decode import decode_all
 from asr.training.fit import fit, when_training
 from tests.data.corpora import Recipe, dropped
 from tests.data.corpora import run as prepare_small
-from tests.training.tiny import Metrics, adamw, batch_of, tiny_module, tiny_trainer
-
-
-class Batches(list):
-    """A loader that is handed the trainer, as the real one is."""
-
+from tests.training.tiny import GivenData, Metrics, adamw, batch_of, tiny_module, tiny_trainer
 
 SMALL = batch_of(60, 40)
 # 1.2 s in 120 frames, 0.6 s in 60; padded to twice the longer one
@@ -65,9 +59,9 @@ def in_step(module):
 def test_the_utterances_are_named_and_the_training_ends(where):
     module, metrics = tiny_module(), Metrics()
     where(module)
-    batches = Batches([LARGE, SMALL] if where is in_step else [SMALL, LARGE, SMALL])
+    data = GivenData([LARGE, SMALL] if where is in_step else [SMALL, LARGE, SMALL])
     with pytest.raises(OutOfMemory) as raised:
-        fit(tiny_trainer(9, [metrics]), module, batches, [])
+        fit(tiny_trainer(9, [metrics]), module, data)
     said = str(raised.value)
     assert "2 utterances, 1.8 s of audio, 2.4 s with padding: long (1.2 s), short (0.6 s)" in said
     for advice in ("data.batch.max_duration_s", "quadratic_duration_s", "find_batch_size=true"):
@@ -81,16 +75,15 @@ def test_memory_may_run_out_before_the_first_micro_batch():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
     with pytest.raises(OutOfMemory, match=r"before the first micro-batch: lower data\.workers"):
-        fit(tiny_trainer(1), tiny_module(full), Batches([SMALL]), [])
+        fit(tiny_trainer(1), tiny_module(full), GivenData([SMALL]))
 
 
 def test_a_validation_is_explained_too():
     module = tiny_module(adamw)
     module.dev_names = ["dev"]
     module.recognizer.normalize.register_forward_pre_hook(lambda _, args: fails_at_large(*args))
-    dev = [Batches([SMALL, LARGE])]
     with pytest.raises(OutOfMemory, match=r"long \(1\.2 s\)"):
-        fit(tiny_trainer(1, val_check_interval=1), module, Batches([SMALL, SMALL]), dev)
+        fit(tiny_trainer(1, val_check_interval=1), module, GivenData([SMALL, SMALL], [SMALL, LARGE]))
 
 
 def test_other_errors_stay_what_they_are():
@@ -102,7 +95,7 @@ def test_other_errors_stay_what_they_are():
 
         module.recognizer.normalize.register_forward_pre_hook(fails)
         with pytest.raises(RuntimeError) as raised:
-            fit(tiny_trainer(1), module, Batches([SMALL]), [])
+            fit(tiny_trainer(1), module, GivenData([SMALL]))
         assert raised.value is error
 
 
@@ -151,24 +144,3 @@ def test_an_utterance_that_fails_alone_gets_other_advice():
     said = when_training(replace(batch_of(120), audio_s=1.2))
     assert "data.limits.max_duration_s" in said
     assert "find_batch_size" not in said
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nat a.cpp"),
-        RuntimeError("can't start new thread"),
-        MemoryError(),
-    ],
-)
-def test_decoding_that_runs_out_of_memory_says_what_to_lower(error):
-    class Data:
-        """Whose cuts cannot be read."""
-
-        def evaluation_loader(self, cuts):
-            raise error
-
-    with pytest.raises(OutOfMemory, match=r"when decoding dev: lower batch_duration_s") as raised:
-        decode_all(tiny_module(adamw).recognizer, None, Data(), [], "dev")
-    assert "\n" not in str(raised.value)

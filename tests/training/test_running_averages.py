@@ -10,8 +10,6 @@ import torch
 from asr.training.running_averages import RunningAverages
 from tests.training.runs import same
 
-EXACT = {"rtol": 1e-12, "atol": 0.0}
-
 
 def weights_of(update: int) -> dict[str, torch.Tensor]:
     """An endless walk: large numbers beside small ones, so that rounding would show."""
@@ -55,15 +53,6 @@ def test_the_older_mark_has_between_a_quarter_and_44_percent_of_all_updates_afte
     assert len(averages.marks) == 2
 
 
-def test_updates_that_were_left_out_are_no_part_of_a_mean():
-    averages = RunningAverages(weights_of(0))
-    for update in (1, 2, 5, 6):
-        averages.add(update, weights_of(update), None)
-    assert (averages.num_averaged, averages.update) == (4, 6)
-    torch.testing.assert_close(averages.mean_since(averages.marks[0]), mean([5, 6]), rtol=2e-7, atol=0)
-    torch.testing.assert_close(averages.mean_after(averages_after(1)), mean([2, 5, 6]), **EXACT)
-
-
 def test_the_moving_average_is_the_recursion_with_its_lower_decay_at_the_beginning():
     expected = weights_of(1)["small"].double()
     decays = []
@@ -89,14 +78,6 @@ def test_without_a_decay_there_is_no_moving_average():
     assert averages.ema is None
     averages.add(5, weights_of(5), 0.9)
     assert same(averages.ema, weights_of(5))
-
-
-def test_what_is_averaged_stays_as_it_is():
-    weights = weights_of(1)
-    averages = RunningAverages(weights)
-    averages.add(1, weights, 0.5)
-    averages.add(2, weights_of(2), 0.5)
-    assert same(weights, weights_of(1))
 
 
 def test_averages_go_on_from_their_state_bit_for_bit():

@@ -58,6 +58,7 @@ def test_utterances_that_cannot_be_read_are_left_out():
     assert (logged["val/a/wer"], logged["val/b/wer"]) == (0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_a_process_without_a_batch_of_its_own_does_not_stop_the_others(ranks):
     first, second = (rank.left["with_one_development_batch"] for rank in ranks)
     assert first == second
@@ -71,7 +72,7 @@ def test_a_set_of_which_nothing_can_be_read_is_refused(capsys):
 
 
 def test_a_process_without_a_share_of_a_set_adds_nothing(monkeypatch):
-    monkeypatch.setattr("asr.training.validation_texts.gather", lambda own: [own, ({}, Counter())])
+    monkeypatch.setattr("asr.training.module.gather", lambda own: [own, ({}, Counter())])
     assert validate(hears("abc"), [spoken("abc")], [spoken("b")])["val/wer"] == 0.5
     with pytest.raises(RunFailed, match="none of the 1 utterances of a could be read"):
         validate(hears("abc"), [unread("lost")], [spoken("b")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
@@ -40,6 +41,7 @@ def test_a_training_that_goes_on_gives_the_same_weights_and_the_same_state_of_wh
     assert len({float(value) for name, value in whole.items() if name.endswith(".probability")}) == 2
 
 
+@pytest.mark.slow
 def test_two_processes_that_go_on_give_the_same_weights_and_the_same_state_of_whitening(ranks):
     left = [rank.left["with_a_zipformer"] for rank in ranks]
     assert all(same(of_rank["whole"], of_rank["resumed"]) for of_rank in left)

@@ -88,6 +88,20 @@ def batches_loader(batches: Sequence[Batch]) -> DataLoader:
     return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
 
 
+class GivenData(pl.LightningDataModule):
+    """Batches as they are given."""
+
+    def __init__(self, train: Sequence[Batch], dev: Sequence[Batch] = ()) -> None:
+        super().__init__()
+        self.train, self.dev = train, dev
+
+    def train_dataloader(self) -> DataLoader:
+        return batches_loader(self.train)
+
+    def val_dataloader(self) -> list[DataLoader]:
+        return [batches_loader(self.dev)] if self.dev else []
+
+
 class Unsized:
     """Batches without a length, like those of `EvaluationLoader`: Lightning skips a validation of length 0."""
 

@@ -39,12 +39,11 @@ from asr.models.recognizer import Recognizer
 from asr.nested import at
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
-from asr.training.compiled_encoder import check_compilable, check_compiler
+from asr.training.changed_updates import small_parameters
+from asr.training.compiled_encoder import check_compilable
 from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.initial_weights import freeze
 from asr.training.processes import is_started_as_rank
-from asr.training.resuming.changed_updates import small_parameters
-from asr.training.stopping import check_monitors
 from asr.training.unreadable import check_share
 from asr.training.weights import check_kind
 
@@ -91,7 +90,6 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     callbacks = build_all(config, "callbacks", Path("runs"))
     if not any(config["logger"].values()) and any(isinstance(c, NEEDING_LOGGER) for c in callbacks):
         raise ConfigError("callbacks: LearningRateMonitor and DeviceStatsMonitor need a logger, such as logger=csv")
-    check_monitors(callbacks)
     if config["callbacks"].get("checkpoints") is None:
         raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
     _check_weights(config)
@@ -114,7 +112,7 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline(config, data, on_cpu)
     if config["trainer"].get("compile", False):
-        _check_compilable(recognizer.encoder, on_cpu)
+        _check_compilable(recognizer.encoder)
     source = read_source(config, data.features, recognizer.state_dict(), begun)
     _warn_of_decay(try_updates(config, recognizer, on_cpu), config)
     return Outline(trainer, callbacks, data, recognizer.encoder, source)
@@ -190,10 +188,9 @@ def _freeze(recognizer: nn.Module, patterns: Sequence[str]) -> None:
         raise ConfigError(f"init.freeze: {error}") from error
 
 
-def _check_compilable(encoder: nn.Module, on_cpu: bool) -> None:
+def _check_compilable(encoder: nn.Module) -> None:
     try:
         check_compilable(encoder)
-        check_compiler(on_cpu)
     except ValueError as error:
         raise ConfigError(f"trainer.{error}") from error
 

@@ -14,7 +14,6 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.builders.instantiate import Configured, instantiate
-from asr.cli.builders.model_size import no_more_parameters_than
 from asr.cli.builders.scoring import scoring_unit
 from asr.cli.builders.targets import locate
 from asr.cli.config.help import CONFIGS
@@ -32,10 +31,9 @@ from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import KeptTokenizer, Tokenizer
-from asr.training.checkpoints.loading import FORMAT, LoadedCheckpoint
+from asr.training.checkpoints.loading import FORMAT
 from asr.training.initial_weights import freeze
 from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
-from asr.training.resuming.restorable import Misfit
 from asr.training.unreadable import max_unreadable
 
 IN_BACKWARD = "trainer.step_in_backward"
@@ -190,25 +188,14 @@ def check_decoder(decoder: Decoder, head: Head) -> None:
     )
 
 
-def build_module(
-    config: Mapping[str, Any],
-    parts: DataParts,
-    prepared: PreparedData,
-    checkpoint: LoadedCheckpoint | None = None,
-) -> TrainingModule:
-    """Build what Lightning trains; a checkpoint to resume from limits the size of the recognizer.
+def build_module(config: Mapping[str, Any], parts: DataParts, prepared: PreparedData) -> TrainingModule:
+    """Build the LightningModule of a run.
 
     Raises:
         ConfigError: a part is refused.
-        Misfit: the recognizer is much larger than that of the checkpoint.
     """
     updates = build_update_parts(config)
-    shapes = prepared.tokenizer.vocab_size, prepared.mean, prepared.std
-    try:
-        with contextlib.nullcontext() if checkpoint is None else no_more_parameters_than(checkpoint.weights):
-            recognizer = build_recognizer(config, *shapes)
-    except ConfigError as error:
-        raise error if checkpoint is None else Misfit("weights", str(error)) from error
+    recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     freeze(recognizer, config["init"]["freeze"])
     data = {
         "fingerprint": prepared.fingerprint,

@@ -28,9 +28,8 @@ from asr.inference.transcripts_lm import saved_search
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from asr.training.checkpoints.content_checks import count_at
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
-from asr.training.weights import check_kind, choose_weights, misfit
+from asr.training.weights import check_kind, choose_weights, load_weights
 
 LACKING = "decoded without the model of the run's transcripts, which is in the folder of a finished run (lm/)"
 OTHER_DECODER = "decoder= replaces the run's search with the model of its transcripts; decoder.lm=FILE names a model"
@@ -132,13 +131,10 @@ def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
         if mean is None or mean.dim() != 1:
             shape = "" if mean is None else f" of one dimension, but of the shape {tuple(mean.shape)}"
             raise ConfigError(f"it has no statistics of features, normalize.mean{shape}")
-        count_at(checkpoint.config, "seed")
         refuse_huge_numbers(checkpoint.config)
         with no_more_parameters_than(weights):
             recognizer = build_recognizer(checkpoint.config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
-        if problem := misfit(recognizer.state_dict(), weights):
-            raise ConfigError(problem)
-        recognizer.load_state_dict(weights)
+        load_weights(recognizer, weights)
     return recognizer.eval()
 
 

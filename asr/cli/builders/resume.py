@@ -1,35 +1,35 @@
-"""A checkpoint and the config of now → the module that continues, tried before the run's folder records anything."""
+"""Builds the module of a resumed run, and checks that its checkpoint fits before the run's folder records anything."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from asr.cli.builders.parts import DataParts, build_module, build_update_parts
-from asr.cli.config.resuming import ABSENT, changes, refuse_changes, saved_config, unaccepted
+from asr.cli.config.resuming import changes, refuse_changes, saved_config, unaccepted
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
-from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.prepared import INDEX, PreparedData
+from asr.error_text import first_line, is_out_of_memory
+from asr.errors import PeerLost, RunFailed
 from asr.nested import flatten, is_within, leaves
+from asr.quoting import resume_command
+from asr.signals import Terminated
 from asr.subprocesses import is_first_process
-from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
+from asr.training.changed_updates import ChangedUpdates
+from asr.training.checkpoints.files import how_to_resume
+from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint, read_saved
 from asr.training.module import TrainingModule
-from asr.training.resuming.changed_updates import ChangedUpdates
-from asr.training.resuming.restorable import Misfit, check_restorable
+from asr.training.weights import load_weights
 
+LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients
-# groups of the config that decide whether a part of a checkpoint fits
-DECIDING = {
-    "weights": ("encoder", "head", "tokenizer", "features", "data"),
-    "optimizer": ("optimizer", "parameter_rules"),
-    "schedule": ("schedule", "optimizer", "parameter_rules"),
-}
-MOST_NAMED = 4  # changes
 # keys that act when all updates are done
 LATE = ("decoder", "data.transcripts_lm", "trainer.max_steps", "trainer.max_epochs", "schedule.max_steps")
 
@@ -39,19 +39,19 @@ console = PlainConsole(quiet=not is_first_process())
 def build_resumed_module(
     config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, checkpoint: LoadedCheckpoint | None
 ) -> TrainingModule:
-    """Build what Lightning trains, to continue from a checkpoint with the options of now.
+    """Build the LightningModule that continues from a checkpoint with the present options.
 
     Raises:
-        ConfigError: the optimizer of the checkpoint is another one, or the recognizer is much larger.
+        ConfigError: the optimizer of the checkpoint is another one.
     """
-    module = build_module(config, parts, prepared, checkpoint)
+    module = build_module(config, parts, prepared)
     if checkpoint is not None:
         module.changed_updates = _changed_updates(checkpoint, config)
     return module
 
 
 def _changed_updates(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) -> ChangedUpdates | None:
-    """Return how updates were made and are made now; None if the config says the same about them."""
+    """Return the former and the present optimizer and schedule; None if nothing has changed."""
     former, now = ({key: one.get(key) for key in UPDATES} for one in (checkpoint.config, config))
     if flatten(former) == flatten(now):
         return None
@@ -80,12 +80,12 @@ def _refuse_other_targets(former: Any, now: Any, key: str) -> None:
 
 @contextlib.contextmanager
 def changes_explain_errors(folder: Path | None, config: Mapping[str, Any], anyway: bool) -> Iterator[None]:
-    """Refuse changes of a resumed run where they are why something fails, such as data that were never prepared.
+    """Report changes of a resumed run instead of errors that they cause, such as data that were never prepared.
 
     Args:
-        folder: of the run; None: a new run.
-        config: of now.
-        anyway: the user accepts changes, so that the error itself is what counts.
+        folder: folder of the resumed run; None for a new run.
+        config: the present config.
+        anyway: the user accepts changes: errors are reported as they are.
     """
     try:
         yield
@@ -95,30 +95,21 @@ def changes_explain_errors(folder: Path | None, config: Mapping[str, Any], anywa
         raise
 
 
-def accepted_changes(
-    config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, folder: Path, typed: Collection[str]
-) -> list[str]:
-    """Return what has changed since a run's last checkpoint, if the user accepts it and the checkpoint fits it.
-
-    Args:
-        config: of now.
-        parts: of its data side.
-        prepared: the data.
-        folder: of the run.
-        typed: keys that the command line names.
+def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, folder: Path) -> list[str]:
+    """Return what has changed since the last checkpoint of the run in ``folder``.
 
     Raises:
-        ConfigError: something has changed without the user's word, or does not fit.
+        ConfigError: a change is not accepted, or the checkpoint does not fit the present config.
     """
     checkpoint = newest_good_checkpoint(folder)
-    _refuse_foreign_recordings(parts, None if checkpoint is None else checkpoint.data.get("noise"), typed)
-    found = new = changes(saved_config(folder), config)
-    if checkpoint is not None:
+    if checkpoint is None:
+        found = new = changes(saved_config(folder), config)
+    else:
         found = _changes_since(checkpoint, config, parts, prepared)
         new = unaccepted(found, folder)
     refuse_changes(new, bool(config["allow_changes"]))
     if checkpoint is not None:
-        _check_resume(config, parts, prepared, checkpoint)
+        _refuse_misfit(config, parts, prepared, checkpoint, found)
         if checkpoint.update == config["trainer"]["max_steps"]:
             _refuse_late(found, checkpoint.update)
         before, now = checkpoint.config.get("torch_threads"), config["torch_threads"]
@@ -133,29 +124,11 @@ def accepted_changes(
 
 
 def _refuse_late(found: Collection[str], num_updates: int) -> None:
-    """Refuse changes that no update could follow: the run would be named after what it was never trained with."""
-    # a key that the run lacks is of a later version of this program
-    known = [change for change in found if f": {ABSENT!r} in the run" not in change]
-    if late := [change for change in known if not is_within(change.partition(":")[0], LATE)]:
+    """Refuse changes after the last update: the config would say what the run was never trained with."""
+    if late := [change for change in found if not is_within(change.partition(":")[0], LATE)]:
         raise ConfigError(
             f"resume: the run has made all its {num_updates} updates, so that nothing would follow {late[0]}; "
             "give more updates by trainer.max_steps, leave the change out, or start a new run"
-        )
-
-
-def _refuse_foreign_recordings(parts: DataParts, recorded: object, typed: Collection[str]) -> None:
-    """Refuse folders of noise and rooms that the run's folder names, unless they hold what the run has used.
-
-    A run of a stranger could name any folder: its recordings would be searched, read, and become a part of the model.
-    """
-    if not isinstance(parts.perturb, Acoustics):
-        return
-    folders = [one for one in parts.perturb.folders() if one.folder is not None and not is_within(one.key, typed)]
-    if folders and parts.perturb.digest() != recorded:
-        keys = " ".join(f"{one.key}={one.folder}" for one in folders)
-        raise ConfigError(
-            "resume: the files in folders that the run names are not those that its newest checkpoint was made with, "
-            f"or it has no checkpoint; restore them, or type {keys} if these are right"
         )
 
 
@@ -175,77 +148,82 @@ def _changes_since(
     return found
 
 
-def _check_resume(
-    config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, checkpoint: LoadedCheckpoint
-) -> None:
-    """Refuse to continue from a checkpoint that does not fit; names the changes that are to blame, if there are any.
-
-    Args:
-        config: of now.
-        parts: of its data side.
-        prepared: the data.
-        checkpoint: that the run would continue from.
-
-    Raises:
-        ConfigError: a part of the checkpoint does not fit the config, or fits no run.
-    """
-    budget = config["trainer"]["max_steps"]
-    if budget < checkpoint.update:
-        raise ConfigError(
-            f"resume: trainer.max_steps={budget}, but the run has made {checkpoint.update} updates; give at least as "
-            "many, or start a new run"
-        )
-    problem = _misfit(config, parts, prepared, checkpoint)
-    if problem is None:
-        return
-    found = _changes_since(checkpoint, config, parts, prepared)
-    deciding = [
-        change for change in found if change.partition(":")[0].partition(".")[0] in DECIDING.get(problem.part, ())
-    ]
-    if not deciding:
-        raise ConfigError(
-            f"resume: {checkpoint.path} does not fit the run that it is in: {problem}; "
-            "move it away to resume from the one before"
-        )
-    if problem.part == "optimizer" and len(deciding) > 1:
-        alone = (change for change in deciding if _misfit_alone(change, config, parts, prepared, checkpoint))
-        deciding = [*alone] or deciding
-    named = "; ".join(deciding[:MOST_NAMED])
-    more = f"; and {len(deciding) - MOST_NAMED} more" if len(deciding) > MOST_NAMED else ""
-    raise ConfigError(
-        f"resume: {checkpoint.path}: {problem}, because of what has changed since it was saved: {named}{more}; "
-        "leave that out, or start a new run"
-    )
-
-
-def _misfit(
-    config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, checkpoint: LoadedCheckpoint
-) -> Misfit | None:
-    try:
-        check_restorable(build_resumed_module(config, parts, prepared, checkpoint), checkpoint.path)
-    except Misfit as misfit:
-        return misfit
-    return None
-
-
-def _misfit_alone(
-    change: str,
+def _refuse_misfit(
     config: Mapping[str, Any],
     parts: DataParts,
     prepared: PreparedData,
     checkpoint: LoadedCheckpoint,
-) -> bool:
-    """Return whether the checkpoint does not fit because of a single change."""
-    *parents, name = change.partition(":")[0].split(".")
-    tried, now = copy.deepcopy({**config, **{key: checkpoint.config[key] for key in UPDATES}}), config
-    node = tried
+    found: Sequence[str],
+) -> None:
+    """Load a checkpoint into a module that is built for this alone.
+
+    Raises:
+        ConfigError: a part of the checkpoint does not fit, or the budget is below its updates; names ``found``, the
+            changes since it was saved.
+    """
+    if (budget := config["trainer"]["max_steps"]) < checkpoint.update:
+        raise ConfigError(
+            f"resume: trainer.max_steps={budget}, but the run has made {checkpoint.update} updates; give at least as "
+            "many, or start a new run"
+        )
+    module = build_resumed_module(config, parts, prepared, checkpoint)
     try:
-        for parent in parents:
-            node, now = node[parent], now[parent]
-        if name in now:
-            node[name] = now[name]
-        else:
-            del node[name]
-        return _misfit(tried, parts, prepared, checkpoint) is not None
-    except (ValueError, KeyError):  # some options are possible, or exist, only with others
-        return False
+        load_weights(module.recognizer, checkpoint.weights)
+        if checkpoint.tokenizer != module.tokenizer.state():
+            raise ValueError("its tokenizer has other tokens")
+        _load_updates(module, read_saved(checkpoint.path))
+    except Exception as error:  # optimizers refuse the states of others by errors of any kind
+        if is_out_of_memory(error):
+            raise
+        said = first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
+        why = f"; changed since it was saved: {'; '.join(found)}" if found else ""
+        raise ConfigError(
+            f"resume: {checkpoint.path} does not fit: {said}{why}. Undo the change, or start a new run"
+        ) from error
+
+
+def _load_updates(module: TrainingModule, state: dict[str, Any]) -> None:
+    """Restore optimizer and schedule, and try an update if their options have changed: the weights move."""
+    changed = module.changed_updates
+    if changed is None:
+        optimizer, schedule = module.build_updates()
+    else:
+        changed.carry_into(state, module.recognizer.named_parameters())
+        optimizer = changed.after(module.recognizer.named_parameters())
+        schedule = changed.schedule(optimizer)
+    optimizer.load_state_dict(state["optimizer_states"][0])
+    schedule.load_state_dict(state["lr_schedulers"][0])
+    if changed is None:
+        return
+    # torch's optimizers notice at a step that they lack statistics
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = False  # only a GPU can do it, and these parameters are on none
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter)
+    optimizer.step(lambda: 0.0)
+
+
+@contextlib.contextmanager
+def saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[None]:
+    """Add the command that resumes the run to a Ctrl-C, a signal, a lost peer, and an error of data that are gone."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise
+        raise KeyboardInterrupt(f"to resume from its last checkpoint: {resume_command(run_dir)}") from None
+    except PeerLost as error:
+        raise PeerLost(f"{error}; {how_to_resume(run_dir)}") from error
+    except (OSError, ValueError, RunFailed) as error:
+        if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
+            raise
+        again = f"{resume_command(run_dir)} data.dir={prepared.folder.parent.parent}"
+        raise RunFailed(
+            f"the prepared data in {prepared.folder} were removed while the run read them; {again} prepares them "
+            "again and continues after the last checkpoint"
+        ) from error
+    except Terminated as ended:
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise  # nothing to resume yet
+        raise Terminated(ended.signal, lambda: f"; to resume: {resume_command(run_dir)}") from None

@@ -12,8 +12,8 @@ from asr.console import PlainConsole
 from asr.subprocesses import is_first_process
 from asr.training.checkpoints.loading import AVERAGES
 from asr.training.evaluation_point import at_evaluation_point
+from asr.training.loop_counters import ends_update
 from asr.training.module import TrainingModule
-from asr.training.resuming.loop_counters import ends_update
 from asr.training.running_averages import RunningAverages
 
 console = PlainConsole(quiet=not is_first_process())

@@ -12,8 +12,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch.nn.utils import get_total_norm
 
 from asr.errors import Diverged
-from asr.safe_io import TEMPORARY
-from asr.training.checkpoints.content_checks import count_at
 from asr.training.checkpoints.files import (
     duplicate,
     explaining_failed_writes,
@@ -24,7 +22,7 @@ from asr.training.checkpoints.files import (
     write,
 )
 from asr.training.evaluation_point import at_evaluation_point
-from asr.training.resuming.loop_counters import ends_update, is_last_update, mark_ended, mark_validating, validates_next
+from asr.training.loop_counters import ends_update, is_last_update, mark_ended, mark_validating, validates_next
 
 SCORE = "val/wer"
 
@@ -67,7 +65,6 @@ class CheckpointCallback(Checkpoint):
         if trainer.is_global_zero:
             with explaining_failed_writes(self.folder.parent):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                (self.folder / f"writable{TEMPORARY}").touch()  # what may not be written is known before any update
                 remove_temporary(self.folder)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
@@ -95,7 +92,7 @@ class CheckpointCallback(Checkpoint):
         """Write a checkpoint of the current update, unless it is written already; called by every process.
 
         Args:
-            trainer: of the run.
+            trainer: Lightning's trainer.
             validation_is_next: the validation of this update has begun; the resumed run starts it again.
 
         Returns:
@@ -117,7 +114,7 @@ class CheckpointCallback(Checkpoint):
             # before the state is saved: the resumed run must not write this update again
             self.saved_update = None if validation_is_next else update
             self.validation_is_next = validation_is_next
-            # whoever reads the weights will decode with them
+            # decoding needs the weights for evaluation
             with explaining_failed_writes(self.folder.parent), at_evaluation_point(trainer.optimizers):
                 # Lightning's weights_only=True leaves out the optimizer (it is not torch.load's option of this name)
                 trainer.save_checkpoint(path, weights_only=False)
@@ -140,9 +137,5 @@ class CheckpointCallback(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the last update saved, and the best."""
-        self.saved_update, self.best_update = (
-            None if state_dict[name] is None else count_at(state_dict, name) for name in ("saved_update", "best_update")
-        )
-        self.best_wer = float(state_dict["best_wer"])
-        if self.best_wer < 0:
-            raise ValueError(f"best_wer is {self.best_wer:g}; an error rate is at least 0")
+        self.saved_update, self.best_update = state_dict["saved_update"], state_dict["best_update"]
+        self.best_wer = state_dict["best_wer"]

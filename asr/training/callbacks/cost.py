@@ -15,10 +15,8 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from asr.data.loading.batch import Batch
-from asr.training.resuming.loop_counters import ends_update
+from asr.training.loop_counters import ends_update
 from asr.training.step_in_backward import StepsInBackward
-
-MOST_PENDING = 1000  # steps whose events a GPU has not reached
 
 
 class Durations:
@@ -47,16 +45,9 @@ class Durations:
         """Return what ``restore`` takes."""
         return [self.count, self.total, self.squares]
 
-    def restore(self, state: Any) -> None:
-        """Take over what ``state`` has returned.
-
-        Raises:
-            ValueError: it is something else.
-        """
-        count, total, squares = map(float, state)
-        if not (0 <= count < math.inf and 0 <= total < math.inf and 0 <= squares < math.inf):
-            raise ValueError(f"durations must be three numbers of at least 0, given {state!r}")
-        self.count, self.total, self.squares = count, total, squares
+    def restore(self, state: list[float]) -> None:
+        """Take over what ``state`` has returned."""
+        self.count, self.total, self.squares = state
 
 
 class TrainingCost(pl.Callback):
@@ -144,9 +135,8 @@ class TrainingCost(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the seconds and timings."""
         self.seconds = float(state_dict["seconds"])
-        # checkpoints from before all steps were timed have others, which do not compare
-        for name, durations in (("update_times", self.updates), ("step_times", self.steps)):
-            durations.restore(state_dict.get(name, [0.0] * 3))
+        self.updates.restore(state_dict["update_times"])
+        self.steps.restore(state_dict["step_times"])
 
 
 class StepClock:
@@ -181,8 +171,6 @@ class StepClock:
             self.durations.add(ended - self.begun)
         elif not isinstance(self.begun, float) and not isinstance(ended, float):
             self.pending.append((self.begun, ended))
-            if len(self.pending) > MOST_PENDING:
-                self.pending[0][1].synchronize()  # for the oldest alone
             self.collect()
 
     def collect(self, *, wait: bool = False) -> None:

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from asr.quoting import resume_command
 from asr.signals import ENDING, TRY_AGAIN, leave_closed_terminal, not_ignored
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.resuming.loop_counters import ends_update, is_last_update, validates_next
+from asr.training.loop_counters import ends_update, is_last_update, validates_next
 
 
 class Preempted(SystemExit):

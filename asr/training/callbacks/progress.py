@@ -16,7 +16,7 @@ from asr.console import PlainConsole
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 
-FIRST_REPORT_S = 5.0  # after which the remaining time is estimated first: while whoever started the run still looks
+FIRST_REPORT_S = 5.0  # before the first estimate of the remaining time, while the user still watches
 REPORT_EVERY_S = 30.0
 
 
@@ -118,9 +118,9 @@ def describe_time(seconds: float) -> str:
 
 
 def describe_groups(optimizer: Optimizer) -> list[str]:
-    """Return a line about each parameter group: its optimizer, size, lr before a schedule, and the options of its own.
+    """Return a line about each parameter group: its optimizer, size, lr before a schedule, and options that differ.
 
-    An option is a group's own if another group of the same optimizer has another value of it.
+    Options are named if another group of the same optimizer has another value.
     """
     stepped = getattr(optimizer, "optimizer", optimizer)  # if it steps another one in the backward pass
     members: Sequence[Optimizer] = getattr(stepped, "optimizers", [stepped])  # if it is several as one

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import lightning.pytorch as pl
-from pydantic import TypeAdapter, ValidationError
 
 from asr.console import PlainConsole
 from asr.evaluation.wer import Score
@@ -37,7 +36,7 @@ class LossTrend:
         window: number of updates per mean.
         total: sum of the losses in the current window.
         num: number of these losses.
-        mean: of the last full window.
+        mean: mean loss of the last full window.
         best: the lowest mean that was clearly lower than the one before it.
         best_update: last update of its window.
     """
@@ -67,7 +66,7 @@ class WarningState:
     Attributes:
         found: topic → its last finding, so that none is printed twice.
         high_wer: mean losses at the last consecutive validations with a WER of at least 100 %.
-        trend: of the loss; None before training starts.
+        trend: trend of the loss; None before training starts.
         update: the last one that was counted.
     """
 
@@ -179,8 +178,5 @@ class StallWarning(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore findings and trends."""
-        try:
-            self.state = TypeAdapter(WarningState).validate_python(state_dict)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"StallWarning.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        trend = state_dict["trend"]
+        self.state = WarningState(**{**state_dict, "trend": None if trend is None else LossTrend(**trend)})

@@ -12,12 +12,9 @@ from typing import Any
 
 import torch
 
-from asr.console import PlainConsole
 from asr.errors import RunFailed, remedy
 from asr.quoting import resume_command
 from asr.safe_io import TEMPORARY, WITHOUT_LINKS, replace_by, sync, write_more
-
-console = PlainConsole()
 
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 
@@ -94,10 +91,7 @@ def prune_checkpoints(folder: Path, newest: int, keep: int) -> None:
     kept = [update for update in files if update <= newest][:keep]
     for update, path in files.items():
         if update not in kept:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:  # what is needed was written
-                console.print_line(f"note: {path} could not be removed, and stays: {error.strerror}")
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

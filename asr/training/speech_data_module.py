@@ -1,0 +1,124 @@
+"""Prepared data as Lightning reads them: the position in an epoch is the trainer's own count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+
+from asr.console import PlainConsole
+from asr.data.loading.batch import Batch
+from asr.data.loading.data_module import DataModule
+from asr.data.loading.dataset import Perturb, SpeechDataset
+from asr.data.loading.loader import EvaluationLoader, Workers, load_batches
+from asr.data.loading.sampling import DurationBucketSampler
+from asr.data.preparation.prepared import PreparedData
+from asr.subprocesses import is_first_process
+
+console = PlainConsole(quiet=not is_first_process())
+
+
+class SpeechDataModule(pl.LightningDataModule):
+    """Training and development sets of prepared data, for `TrainingModule` and any Lightning trainer.
+
+    ``pl.Trainer(max_steps=1000).fit(module, SpeechDataModule(prepared, readers, seed=1))`` trains as ``asr-train``
+    does: batches, masks, losses and updates are the same. What `asr.training.fit` and the callbacks of ``asr-train``
+    add is missing then: atomic checkpoints, an exact continuation of an interrupted run (Lightning's own checkpoints
+    are written while it counts the current micro-batch), a checkpoint at SIGTERM, and messages about memory, lost
+    workers and lost processes. With several processes give ``use_distributed_sampler=False``.
+
+    Args:
+        prepared: the data.
+        readers: cuts → batches.
+        seed: decides the order of the training cuts.
+        perturb: changes the audio of training cuts; None: nothing does.
+    """
+
+    def __init__(
+        self, prepared: PreparedData, readers: DataModule, seed: int = 1, perturb: Perturb | None = None
+    ) -> None:
+        super().__init__()
+        self.prepared, self.readers, self.seed, self.perturb = prepared, readers, seed, perturb
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Return the micro-batches of the trainer's current epoch."""
+        dataset, sampler = self.readers.training_data(self.prepared.cuts("train"), self.seed, self.perturb)
+        assert self.trainer is not None
+        return ResumableLoader(dataset, sampler, self.readers.workers, self.trainer)
+
+    def val_dataloader(self) -> Sequence[EvaluationLoader]:
+        """Return a loader of each development set, which reads the part of this process."""
+        loaders = [self.readers.evaluation_loader(self.prepared.cuts(name)) for name in self.prepared.names("dev")]
+        assert self.trainer is not None
+        for loader in loaders:  # Lightning adds a distributed sampler only to loaders of torch
+            loader.rank, loader.world_size = self.trainer.global_rank, self.trainer.world_size
+        return loaders
+
+
+class ResumableLoader:
+    """Reads the micro-batches of the trainer's current epoch, from the first one that is not processed yet.
+
+    A sampler's own state runs ahead of training by what the workers have read. Here the position is the trainer's
+    count of processed batches, and the order a function of (seed, epoch): nothing else has to be saved.
+
+    Args:
+        dataset: cuts → batch.
+        micro_batches: the order of an epoch.
+        workers: number of worker processes and prefetched batches.
+        trainer: counts epochs and micro-batches.
+    """
+
+    def __init__(
+        self, dataset: SpeechDataset, micro_batches: DurationBucketSampler, workers: Workers, trainer: pl.Trainer
+    ) -> None:
+        self.dataset, self.micro_batches, self.workers, self.trainer = dataset, micro_batches, workers, trainer
+        self.start: int | None = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        trainer = self.trainer
+        start, self.start = self.start, 0  # later epochs start at their beginning
+        if start is None:
+            return iter(())  # ends the epoch
+        plan = self.micro_batches.updates(
+            # not trainer.current_epoch: it counts completed epochs, and is corrected only later when a run is resumed
+            epoch=_num_processed(trainer.fit_loop.epoch_progress),
+            start=start,
+            rank=trainer.global_rank,
+            world_size=trainer.world_size,
+            accumulate=trainer.accumulate_grad_batches,
+        )
+        return load_batches(self.dataset, plan, self.workers)
+
+    def corpus_shares(self) -> dict[str, float]:
+        """Return the share of each corpus of a mixture in the seconds of this epoch so far; empty for one corpus."""
+        progress = self.trainer.fit_loop
+        num_processed = _num_processed(progress.epoch_loop.batch_progress) * self.trainer.world_size
+        return self.micro_batches.shares(_num_processed(progress.epoch_progress), num_processed)
+
+    def _shares(self) -> dict[str, int]:
+        """Return what determines the micro-batches of a process."""
+        return {"world_size": self.trainer.world_size, "accumulate": self.trainer.accumulate_grad_batches}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of micro-batches that each process has done in this epoch."""
+        return {"processed": _num_processed(self.trainer.fit_loop.epoch_loop.batch_progress), **self._shares()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the processed micro-batches; Lightning calls this only for an unfinished epoch.
+
+        If the number of processes has changed, the rest of the epoch is left out: counts per process, which decide when
+        to validate, would have another meaning.
+        """
+        saved = {key: state[key] for key in self._shares()}
+        self.start = int(state["processed"]) if saved == self._shares() else None
+        if self.start is None:
+            console.print(
+                f"{saved['world_size']} processes with {saved['accumulate']} micro-batches per update are now "
+                f"{self._shares()['world_size']} with {self._shares()['accumulate']}: resuming from the next epoch",
+            )
+
+
+def _num_processed(progress: Any) -> int:
+    """Return how many epochs, or micro-batches of this epoch, are done; Lightning declares a base type without it."""
+    return int(progress.current.processed)
