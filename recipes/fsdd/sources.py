@@ -20,7 +20,6 @@ from asr.safe_io import named_path
 
 # the tag with all six speakers; the branch may grow
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
-MAX_BYTES, MAX_MEMBERS = 2**28, 10_000  # it unpacks to 3012 files of 21 MB
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
 SAMPLING_RATE_HZ = 8000
@@ -119,7 +118,7 @@ def _indexes(folder: Path) -> list[Path]:
 def _folder(source: str | None, work: Path) -> Path:
     path = named_path(source) if source else download(URL, work / "original.tar.gz")
     try:
-        return unpacked(path, work, MAX_BYTES, MAX_MEMBERS)
+        return unpacked(path, work)
     except ValueError:
         if source is None:
             path.unlink()  # so that the next call downloads it again
