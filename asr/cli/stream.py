@@ -17,8 +17,6 @@ from asr.cli.app import run_app
 from asr.cli.builders.restore import restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole, printable
-from asr.data.manifests.audio_files import length_problem
-from asr.data.manifests.decoding_limits import MAX_DECODED_SAMPLES, rate_problem
 from asr.data.manifests.recordings import open_recording
 from asr.errors import RunFailed
 from asr.inference.streaming import Partial, StreamingRecognizer
@@ -58,9 +56,7 @@ def run(options: DictConfig) -> None:
         raise ConfigError("audio=-: standard input is closed; give it samples, or name a file")
     file = None if live else _open(named_path(options.audio))
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate
-    if problem := rate_problem(rate_hz):
-        raise ConfigError(f"{'sampling_rate_hz' if file is None else 'audio'}: {problem}")
-    size = _packet_size(options.packet_s, rate_hz, 1 if file is None else file.channels)
+    size = max(1, round(options.packet_s * rate_hz))
     restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **UNUSED}), with_lm=False)
     try:
         module = restored.data_module
@@ -74,17 +70,6 @@ def run(options: DictConfig) -> None:
     _Listener(stream, rate_hz).listen(packets)
 
 
-def _packet_size(packet_s: float, rate_hz: int, num_channels: int) -> int:
-    """Return the samples of a packet in each channel; all channels of a file are decoded."""
-    size = max(1, round(packet_s * rate_hz))
-    if size * num_channels > MAX_DECODED_SAMPLES:
-        raise ConfigError(
-            f"packet_s: {packet_s} s of {num_channels} channels at {rate_hz} Hz are more than {MAX_DECODED_SAMPLES} "
-            "samples; lower it"
-        )
-    return size
-
-
 def _open(path: Path) -> soundfile.SoundFile:
     if not path.is_file():
         raise ConfigError(f"audio: {str(path)!r} is no file; give one, or - for samples on standard input")
@@ -92,9 +77,7 @@ def _open(path: Path) -> soundfile.SoundFile:
         file = soundfile.SoundFile(path)
     except soundfile.LibsndfileError as error:
         raise ConfigError(f"audio: {path} cannot be read: {error.error_string}") from None
-    recording, problem = open_recording(path, str(path))
-    if recording is not None:
-        problem = length_problem(recording) or ""
+    _, problem = open_recording(path, str(path))
     # half a file would be taken for the whole; an empty one ends well
     if problem and file.frames:
         raise ConfigError(f"audio: {problem}")

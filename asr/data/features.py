@@ -5,19 +5,14 @@ T frames, F mel bins.
 
 from __future__ import annotations
 
-import os
 from typing import Protocol
 
 import numpy as np
 from lhotse import Fbank, FbankConfig
-from lhotse import Features as StoredFeatures
 from lhotse.cut import Cut
 from lhotse.features.io import FeaturesWriter
 from lhotse.utils import fastcopy
 
-from asr.data.manifests.feature_storage import refuse_foreign_storage
-from asr.data.manifests.numpy_files import check_npy
-from asr.data.manifests.shar.feature_members import IN_SHARD, check_member
 from asr.data.resampling import at_rate
 from asr.error_text import text_of
 from asr.errors import raise_if_out_of_resources
@@ -138,7 +133,6 @@ class LogMel:
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return log-mel features (T, F) float32 of the cut's first channel."""
         if self.precomputed and cut.has_features:
-            _check_stored(cut.features)
             return cut.load_features()
         return self.extractor.extract(self.audio(cut), self.sampling_rate_hz)
 
@@ -158,14 +152,6 @@ class LogMel:
                 f"too short: {len(audio)} samples at {self.sampling_rate_hz} Hz; features need {window_s / 2 * 1000} ms"
             )
         return audio
-
-
-def _check_stored(features: StoredFeatures) -> None:
-    if features.storage_type == IN_SHARD:
-        check_member(features)
-        return
-    shape = features.num_frames, features.num_features
-    check_npy(os.path.join(features.storage_path, features.storage_key), shape)
 
 
 class PrecomputedFeatures:
@@ -190,8 +176,6 @@ class PrecomputedFeatures:
         """Return the stored features (T, F) float32."""
         if not cut.has_features:
             raise ValueError(f"cut {cut.id!r} has no stored features; choose features=log_mel to compute them")
-        refuse_foreign_storage(cut.features)
-        _check_stored(cut.features)
         if abs(cut.features.frame_shift - self.frame_shift_s) > 1e-6:
             given_ms, expected_ms = 1000 * cut.features.frame_shift, 1000 * self.frame_shift_s
             raise ValueError(f"cut {cut.id!r} has frames every {given_ms:g} ms, expected {expected_ms:g} ms")

@@ -42,8 +42,7 @@ class Transcriber:
             files: audio.
             name: of the files, for the progress bar.
         """
-        rate_hz = self.data_module.features.sampling_rate_hz
-        read, unreadable = audio_files(files, rate_hz, self.max_segment_s, self.each_channel)
+        read, unreadable = audio_files(files, self.max_segment_s, self.each_channel)
         places = {cut.id: (file.path, cut) for file in read for cut in file.cuts}
         cuts = [cut for _, cut in places.values()]
         parts = self.recognizer, self.decoder, self.data_module

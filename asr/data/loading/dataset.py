@@ -19,7 +19,6 @@ from asr.data.features import Features, LogMel, cause, read_audio, read_features
 from asr.data.loading.audio_batch import AudioBatch
 from asr.data.loading.batch import Batch
 from asr.data.manifests.audio_checks import refuse_changed_cut
-from asr.data.manifests.decoding_limits import too_long
 from asr.data.seeding import seed_for
 from asr.data.threads import one_thread
 from asr.error_text import caused_by_memory
@@ -79,8 +78,6 @@ class SpeechDataset(Dataset):
         reads_audio = cut.has_recording and not self.features.precomputed
         rate_hz = self.features.sampling_rate_hz
         if reads_audio:
-            if problem := too_long(cut, rate_hz):
-                raise ValueError(problem)
             refuse_changed_cut(cut)
         if self.perturb is not None:
             # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,14 +15,12 @@ from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recor
 from asr.data.manifests.manifest_checks import segment_problem
 from asr.data.manifests.recordings import open_recordings
 from asr.data.manifests.shar.folders import CUTS, find_shards, read_shards, refuse_incomplete
-from asr.data.manifests.source_files import refuse_special
+from asr.data.manifests.source_files import refuse_missing
 from asr.data.manifests.tables import SPLIT_ALIASES, read_table
-from asr.safe_io import naming
 
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # of a table, which is then asked for in UTF-8
 KINDS = ("recordings", "features", "supervisions", "cuts")
 NAMED = re.compile(rf"(?:.*[_-])?({'|'.join(KINDS)})(?:[_-](.+))?")  # cuts_train, librispeech_cuts_dev-clean
 
@@ -43,11 +41,12 @@ class ImportedManifests:
 
 
 def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1) -> ImportedManifests:
-    """Read a TSV, a manifest of cuts, or a folder of supervisions with recordings or features, of cuts, or of shards.
+    """Read a table, a manifest of cuts, or a folder of manifests or of shards.
 
     In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` without audio, belongs to
     ``supervisions_train.jsonl.gz``; the split follows the kind, and the name of a corpus may stand before it, as in
     ``librispeech_cuts_dev-clean.jsonl.gz``. Only lhotse's jsonl is read, because its other formats may hold code.
+    Folders of Shar may lie in a folder together, each with the name of its split.
 
     Args:
         path: of them.
@@ -57,21 +56,20 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     Raises:
         ValueError: there are no manifests, or they are malformed, or would do more than read files.
     """
-    refuse_special(path, option)
+    refuse_missing(path, option)
     imported = ImportedManifests()
-    if path.is_dir() and (places := _shar_folders(path)):
+    if path.is_dir() and (places := _places_in(path, find_shards)):
         _read_shar(path, places, imported)
     elif path.is_dir():
         _read_folder(path, imported)
     elif CUTS.fullmatch(path.name) and find_shards(path.parent):
         raise ValueError(f"{path} is a part of a Shar folder; name the folder: {path.parent}")
-    elif path.name.endswith(SUFFIXES):
-        _read_cuts(path, _split_of_file(path, imported.notes), imported)
     elif path.name.endswith(ARCHIVES):
         raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
+    elif path.name.endswith(SUFFIXES):
+        _read_cuts(path, _split_of_file(path, imported.notes), imported)
     else:
-        _refuse_binary(path, option)
-        _read_tsv(path, imported, num_jobs)
+        _read_table(path, imported, num_jobs)
     for split, manifests in imported.splits.items():
         imported.splits[split] = _within_recordings(split, manifests, imported.dropped)
     _refuse_repeated(path, imported)
@@ -83,19 +81,7 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     return imported
 
 
-def _refuse_binary(path: Path, option: str) -> None:
-    if path.name.endswith(".gz"):
-        return
-    with naming(path), path.open("rb") as file:
-        begin = file.read(64).partition(b"\n")[0]  # a name in a later line may hold NUL, and is missing audio
-    if b"\0" in begin and not begin.startswith(UTF_16):
-        raise ValueError(
-            f"{option}: {path} is no table, but a binary file, such as audio; give a table with the columns audio and "
-            "text, a manifest of cuts, or a folder of manifests"
-        )
-
-
-def _read_tsv(path: Path, imported: ImportedManifests, num_jobs: int) -> None:
+def _read_table(path: Path, imported: ImportedManifests, num_jobs: int) -> None:
     rows, notes = read_table(path)
     imported.notes += notes
     found: dict[str, list[tuple[Recording, SupervisionSegment]]] = defaultdict(list)
@@ -138,14 +124,14 @@ def _read_folder(folder: Path, imported: ImportedManifests) -> None:
         )
 
 
-def _shar_folders(folder: Path) -> list[Path]:
-    """Return the folder if shards lie in it, or the folders in it with shards, one for each split."""
-    if find_shards(folder):
+def _places_in(folder: Path, is_place: Callable[[Path], object]) -> list[Path]:
+    """Return the folder if it is such a place, or else the folders in it that are, one for each split."""
+    if is_place(folder):
         return [folder]
     if _manifests_in(folder):
         return []
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [path for path in below if find_shards(path)]
+    return [path for path in below if is_place(path)]
 
 
 def _read_shar(folder: Path, places: Sequence[Path], imported: ImportedManifests) -> None:
@@ -161,7 +147,7 @@ def _read_shar(folder: Path, places: Sequence[Path], imported: ImportedManifests
 
 def manifest_files(folder: Path) -> list[Path]:
     """Return the files of a folder that `import_manifests` reads."""
-    shards = [shard for place in _shar_folders(folder) for shard in find_shards(place)]
+    shards = [shard for place in _places_in(folder, find_shards) for shard in find_shards(place)]
     return [path for shard in shards for path in (shard.cuts, shard.tar)] or _manifests_in(folder)
 
 

@@ -19,7 +19,7 @@ from asr.console import PlainConsole, track
 from asr.data.features import Features, LogMel, cause, read_features
 from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, write_dropped
-from asr.data.manifests.shar.feature_members import IN_SHARD
+from asr.data.manifests.feature_storage import IN_SHARD
 from asr.data.manifests.shar.members import ShardMember
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.feature_checks import refuse_unfit

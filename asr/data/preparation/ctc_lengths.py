@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.data.manifests.numpy_files import load_npz
 from asr.text.tokenizer import Tokenizer
 
 Lengths = NDArray[np.int64]
@@ -61,7 +60,8 @@ class CtcLengths:
         Raises:
             ValueError: the file is missing, damaged, or of another number of cuts.
         """
-        found = load_npz(path, {"num_frames": np.integer, "num_ctc_frames": np.integer})
+        with np.load(path) as index:
+            found = dict(index)
         if any(lengths.shape != (num_cuts,) or (lengths < 0).any() for lengths in found.values()):
             raise ValueError(f"{path} does not hold two lengths of at least 0 for each of {num_cuts} cuts")
         return cls(**{name: lengths.astype(np.int64) for name, lengths in found.items()})

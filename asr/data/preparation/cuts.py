@@ -15,10 +15,8 @@ from asr.console import track
 from asr.data.features import Features
 from asr.data.manifests.audio_checks import audio_problem, remember_content
 from asr.data.manifests.corpus import Dropped, Manifests
-from asr.data.manifests.decoding_limits import RATES_HZ, too_long
+from asr.data.manifests.feature_storage import with_checksum
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.manifests.shar.feature_members import with_checksum
-from asr.data.manifests.source_files import refuse_unspeakable
 from asr.data.preparation.feature_checks import refuse_unfit, stored_problem
 from asr.text.normalize import TextNormalizer
 
@@ -79,7 +77,7 @@ def _is_plain(recording: Recording, segment: SupervisionSegment) -> bool:
     """Return whether a segment is of the one channel of a recording, within it, and longer than any rounding."""
     one_channel = recording.num_channels == 1 and isinstance(segment.channel, int)
     inside = segment.start >= 0 and segment.end <= recording.duration and segment.duration >= LEAST_PLAIN_S
-    return one_channel and inside and recording.sampling_rate >= RATES_HZ[0]
+    return one_channel and inside
 
 
 def _trimmed(recording: Recording, segment: SupervisionSegment) -> Cut:
@@ -107,7 +105,6 @@ def check_cuts(
             text = normalize(supervision.text or "")
         except ValueError as error:
             raise ValueError(f"{split}: {cut.id}: {error}") from error
-        refuse_unspeakable(f"{split}: {cut.id}", text)  # as reading the cut will: capitals can be longer
         problem = source(cut)
         checked.bad_sources |= problem is not None
         if reason := problem or _unusable(split, cut, text, limits):
@@ -140,7 +137,7 @@ class SourceCheck:
         recording = cut.recording
         if recording.id not in self.problems:
             self.problems[recording.id] = audio_problem(recording)
-        return self.problems[recording.id] or too_long(cut, self.features.sampling_rate_hz)
+        return self.problems[recording.id]
 
 
 def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:

@@ -8,8 +8,7 @@ from lhotse.cut import Cut
 
 from asr.data.features import Features, read_features
 from asr.data.manifests.corpus import Manifests
-from asr.data.manifests.feature_storage import place_of
-from asr.data.manifests.shar.feature_members import IN_SHARD
+from asr.data.manifests.feature_storage import IN_SHARD, place_of
 
 
 def stored_problem(features: Features, cut: Cut) -> str | None:

@@ -64,7 +64,7 @@ class Chunk:
 
     def manifests(self) -> Manifests:
         """Return the manifests of the lines, with the checks for any manifest."""
-        return parse_manifests(self.kind, self.sources, self.segments, f"chunk {self.name}")
+        return parse_manifests(self.kind, self.sources, self.segments)
 
 
 @dataclass(frozen=True)

@@ -242,13 +242,6 @@ def test_recordings_too_short_for_any_rate_are_refused_at_once(tmp_path):
         AddNoise(1.0, str(tmp_path)).files.check()
 
 
-def test_noise_of_a_rate_that_cannot_be_resampled_is_refused_at_once(tmp_path):
-    soundfile.write(tmp_path / "odd.wav", np.ones(44_101), 44_101)
-    acoustics = Acoustics(noise=AddNoise(1.0, str(tmp_path)))
-    with pytest.raises(ValueError, match=r"noise\.folder: .*odd\.wav: impossible rate"):
-        acoustics.check_files(RATE_HZ)
-
-
 def test_a_talker_whose_audio_is_gone_is_no_fault_of_those_beside_him(cuts, tmp_path):
     soundfile.write(tmp_path / "gone.wav", SAMPLES, RATE_HZ)
     gone = Recording.from_file(tmp_path / "gone.wav").to_cut()

@@ -303,4 +303,3 @@ def test_audio_that_cuts_of_lhotse_name_beside_their_features_is_not_read(tmp_pa
     imported = import_manifests(tmp_path / "shar")
     assert [features.recording_id for features in imported.splits["all"].features] == ["a"]
     assert not imported.splits["all"].recordings
-    assert imported.notes == ["fields of Shar folders that were ignored: recording"]

@@ -13,8 +13,7 @@ from lhotse.cut import Cut, MonoCut
 from lhotse.utils import fastcopy
 
 from asr.data.features import Features, LogMel, read_features, refuse_infinite
-from asr.data.manifests.feature_storage import InMemory, npy_bytes
-from asr.data.manifests.shar.feature_members import storage_of
+from asr.data.manifests.feature_storage import InMemory, npy_bytes, storage_of
 from asr.data.manifests.shar.members import ShardMember
 from asr.data.preparation.shards.fields import Encoded, ShardField, of_own_source
 
