@@ -1,4 +1,4 @@
-"""Imports a table or lhotse manifests with any splits."""
+"""Imports a table, manifests of lhotse or NeMo, or a folder of Kaldi, with any splits."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from asr.data.manifests.recordings import open_recordings
 from asr.data.manifests.shar.folders import CUTS, find_shards, read_shards, refuse_incomplete
 from asr.data.manifests.source_files import refuse_missing
 from asr.data.manifests.tables import SPLIT_ALIASES, read_table
+from asr.data.manifests.toolkits import KALDI_FILES, is_nemo, read_kaldi, read_nemo
 
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -41,12 +42,12 @@ class ImportedManifests:
 
 
 def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1) -> ImportedManifests:
-    """Read a table, a manifest of cuts, or a folder of manifests or of shards.
+    """Read a table, a manifest of cuts or of NeMo, or a folder of manifests, of shards, or of Kaldi.
 
     In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` without audio, belongs to
     ``supervisions_train.jsonl.gz``; the split follows the kind, and the name of a corpus may stand before it, as in
     ``librispeech_cuts_dev-clean.jsonl.gz``. Only lhotse's jsonl is read, because its other formats may hold code.
-    Folders of Shar may lie in a folder together, each with the name of its split.
+    Folders of Shar or of Kaldi may lie in a folder together, each with the name of its split.
 
     Args:
         path: of them.
@@ -60,12 +61,19 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     imported = ImportedManifests()
     if path.is_dir() and (places := _places_in(path, find_shards)):
         _read_shar(path, places, imported)
+    elif path.is_dir() and (places := _places_in(path, _is_kaldi)):
+        for place in places:
+            split = UNSPLIT if place == path else _split_named(place, place.name, imported.notes)
+            imported.splits[split] = read_kaldi(place, num_jobs)
     elif path.is_dir():
         _read_folder(path, imported)
     elif CUTS.fullmatch(path.name) and find_shards(path.parent):
         raise ValueError(f"{path} is a part of a Shar folder; name the folder: {path.parent}")
     elif path.name.endswith(ARCHIVES):
         raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
+    elif path.name.endswith((*SUFFIXES, ".json")) and is_nemo(path):
+        split = _split_of_file(path, imported.notes)
+        imported.splits[split], imported.dropped = read_nemo(path, split, num_jobs)
     elif path.name.endswith(SUFFIXES):
         _read_cuts(path, _split_of_file(path, imported.notes), imported)
     else:
@@ -120,7 +128,8 @@ def _read_folder(folder: Path, imported: ImportedManifests) -> None:
     if not sources and not cuts:
         raise ValueError(
             f"{folder}: no manifests are there; needed are recordings*.jsonl(.gz), or features*, with "
-            "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz). Name the file itself if it is a TSV."
+            "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz), or wav.scp of Kaldi. Name the file itself if it is a table "
+            "or a manifest of NeMo."
         )
 
 
@@ -132,6 +141,10 @@ def _places_in(folder: Path, is_place: Callable[[Path], object]) -> list[Path]:
         return []
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     return [path for path in below if is_place(path)]
+
+
+def _is_kaldi(folder: Path) -> bool:
+    return (folder / KALDI_FILES[0]).is_file()
 
 
 def _read_shar(folder: Path, places: Sequence[Path], imported: ImportedManifests) -> None:
@@ -148,7 +161,9 @@ def _read_shar(folder: Path, places: Sequence[Path], imported: ImportedManifests
 def manifest_files(folder: Path) -> list[Path]:
     """Return the files of a folder that `import_manifests` reads."""
     shards = [shard for place in _places_in(folder, find_shards) for shard in find_shards(place)]
-    return [path for shard in shards for path in (shard.cuts, shard.tar)] or _manifests_in(folder)
+    kaldi = [place / name for place in _places_in(folder, _is_kaldi) for name in KALDI_FILES]
+    found = [path for shard in shards for path in (shard.cuts, shard.tar)] or [path for path in kaldi if path.is_file()]
+    return found or _manifests_in(folder)
 
 
 def _manifests_in(folder: Path) -> list[Path]:
