@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,8 +25,6 @@ NUM_CEPSTRA = 13
 SPLITS = ("train", "test")
 INDEX, MATRIX, ARRAY = "index.tsv", "mfcc13.f16.npz", "mfcc"
 LIST = "an4_train.fileids"
-INDEX_COLUMNS = ("id", "speaker", "text", "split", "start", "end")
-ID = re.compile(r"[\w-]+")
 TRANSCRIPT = re.compile(r"(?:<s>)?(.*?)(?:</s>)?\s*\(([\w-]+)\)")
 
 
@@ -99,43 +97,14 @@ def _refuse_mixed(source: str, utterances: Sequence[Utterance]) -> None:
 
 
 def _from_index(index: Path) -> Iterator[Utterance]:
-    cepstra = _matrix(index.with_name(MATRIX))
-    rows = csv.DictReader(read_lines(index), delimiter="\t", quoting=csv.QUOTE_NONE)
-    missing = [name for name in INDEX_COLUMNS if name not in (rows.fieldnames or ())]
-    if missing:
-        raise ValueError(f"{index}: the header lacks {', '.join(missing)}; needed are {', '.join(INDEX_COLUMNS)}")
-    spans = [(*_span(index, line, row, len(cepstra)), row) for line, row in enumerate(rows, start=2)]
-    for (_, end, first), (start, _, second) in pairwise(sorted(spans, key=lambda span: span[:2])):
-        if start < end:
-            raise ValueError(f"{index}: {first['id']} and {second['id']} share frames; each frame is of one utterance")
-    for start, end, row in spans:
-        yield Utterance(row["id"], row["speaker"], row["text"].lower(), row["split"], cepstra[start:end])
-
-
-def _matrix(path: Path) -> NDArray[np.floating]:
-    """Return the frames of all utterances, (T, 13)."""
-    if not path.is_file():
-        raise ValueError(f"{path} is missing; it holds the cepstra that {INDEX} points into")
-    matrix: NDArray[np.floating] = np.load(path)[ARRAY]
-    if not np.issubdtype(matrix.dtype, np.floating) or matrix.ndim != 2 or matrix.shape[1] != NUM_CEPSTRA:
-        raise ValueError(
-            f"{path}: {ARRAY!r} is {matrix.dtype} of shape {matrix.shape}, expected floating (frames, {NUM_CEPSTRA})"
-        )
-    return matrix
-
-
-def _span(index: Path, line: int, row: Mapping[str, str], num_frames: int) -> tuple[int, int]:
-    """Return the first frame of a row, and the one after its last."""
-    try:
-        start, end = int(row["start"]), int(row["end"])
-        described = ID.fullmatch(row["id"]) and row["speaker"].strip() and row["split"] in SPLITS and row["text"]
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index}, line {line}: {row} does not describe an utterance: {error}") from error
-    if not described:
-        raise ValueError(f"{index}, line {line}: {row} does not describe an utterance; splits are {', '.join(SPLITS)}")
-    if not 0 <= start < end <= num_frames:
-        raise ValueError(f"{index}, line {line}: frames {start} to {end} of {row['id']} are not among the {num_frames}")
-    return start, end
+    with np.load(index.with_name(MATRIX)) as arrays:
+        cepstra: NDArray[np.floating] = arrays[ARRAY]
+    for line, row in enumerate(csv.DictReader(read_lines(index), delimiter="\t", quoting=csv.QUOTE_NONE), start=2):
+        try:
+            frames = cepstra[int(row["start"]) : int(row["end"])]
+            yield Utterance(row["id"], row["speaker"], row["text"].lower(), row["split"], frames)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"{index}, line {line}: {row} does not describe an utterance: {error!r}") from error
 
 
 def _from_sphinx(folder: Path) -> Iterator[Utterance]:

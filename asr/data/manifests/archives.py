@@ -38,7 +38,9 @@ def extract(archive: Path, folder: Path) -> Path:
     work.mkdir(parents=True)
     try:
         with naming(work):
-            (_extract_zip if zipfile.is_zipfile(archive) else _extract_tar)(archive, work)
+            # a tar that ends with an npz, which is a zip, is taken for one
+            is_zip = zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive)
+            (_extract_zip if is_zip else _extract_tar)(archive, work)
         work.rename(folder)
     except (*DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # such as a full disk
