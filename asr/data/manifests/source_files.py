@@ -38,16 +38,6 @@ def visible_files(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
-def refuse_missing(path: Path, what: str) -> None:
-    """Refuse a path to neither a file nor a folder.
-
-    Raises:
-        ValueError: it is.
-    """
-    if not path.is_file() and not path.is_dir():
-        raise ValueError(f"{what}: there is no file or folder {str(path)!r}; give an existing path")
-
-
 def matching_files(option: str, pattern: str, allowed: str) -> list[Path]:
     """Return the files of a path or glob pattern, in order.
 

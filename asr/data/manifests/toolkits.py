@@ -26,6 +26,11 @@ CONVERT = (
 )
 
 
+def is_kaldi(folder: Path) -> bool:
+    """Return whether a folder is one of Kaldi."""
+    return (folder / "wav.scp").is_file()
+
+
 def read_kaldi(folder: Path, num_jobs: int = 1) -> Manifests:
     """Read a Kaldi folder by lhotse; relative paths in ``wav.scp`` start, as in Kaldi, at the current folder.
 

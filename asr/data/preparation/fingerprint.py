@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.data.manifests.shar.folders import TARS
-from asr.data.manifests.source_files import SourceFiles, refuse_missing, visible_files
+from asr.data.manifests.source_files import SourceFiles, visible_files
 from asr.safe_io import named_path
 
 MAX_HASHED_BYTES = 2**28
@@ -34,7 +34,8 @@ def describe_source(source: str | None, source_files: SourceFiles = visible_file
     if source is None:
         return None
     path = named_path(source)
-    refuse_missing(path, "data.source")
+    if not path.exists():
+        raise ValueError(f"data.source: there is no file or folder {str(path)!r}; give an existing path")
     if not path.is_dir():
         return {"name": path.name, **_content(path)}
     files = sorted({file for file in source_files(path) if file.is_file()})
