@@ -155,7 +155,6 @@ OFFSETS = {
     "too few durations": ([0, 5], [1.0]),
     "durations of zero": ([0, 5], [0.0, 1.0]),
     "durations that are no numbers": ([0, 5], [float("nan"), 1.0]),
-    "offsets that are fractions": ([0.0, 5.0], [1.0, 1.0]),
 }
 
 

@@ -69,7 +69,7 @@ def refuse_changed_cut(cut: Cut) -> None:
         found = _content(cut.recording)
     except OSError as error:
         raise_if_out_of_resources(error, cut.id)
-        raise ValueError(f"missing audio: {error} (changed since it was prepared)") from error
+        raise ValueError(f"missing audio: {error} (changed since it was prepared)") from None
     if changed := [key for key in found if key in known and known[key] != found[key]]:
         now = f"{found[BYTES]} bytes, not {known[BYTES]}" if BYTES in changed else "other bytes in its middle"
         # a broken file is called that
