@@ -1,15 +1,19 @@
-"""Audio that cannot be transcribed is named and left out; the rest is transcribed."""
+"""Audio that would fill memory when decoded is named and left out; the rest is transcribed."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
+from asr.data.manifests.audio_files import audio_files
 from tests.faults.spoken_corpus import write_audio
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (99, 1), (20, 1024)])
+# how the file is written, why it is not read
+@pytest.mark.parametrize("shape", [(1, 1), (10, 1), (99, 1), (20, 1024)])
 def test_audio_without_a_whole_frame_is_too_short(small_run, tmp_path, shape):
     soundfile.write(tmp_path / "short.wav", np.ones(shape), 8000)
     words = f"run={small_run.run_dir}", f"audio={tmp_path / 'short.wav'}"
@@ -28,6 +32,7 @@ def test_a_file_that_is_no_audio_is_refused_and_no_transcript_is_written(small_r
     assert not (tmp_path / "out.tsv").exists()
 
 
+# transforms of a recording at 8 kHz, why they are not applied
 def test_of_many_files_left_out_some_are_named(small_run, tmp_path):
     write_audio(tmp_path / "a.wav")
     table = tmp_path / "my.tsv"
@@ -39,15 +44,33 @@ def test_of_many_files_left_out_some_are_named(small_run, tmp_path):
     assert "left out 80 more, 100 in all" in ended.printed
 
 
-@pytest.mark.parametrize("name", ["a\tb.wav", "a\nb\x1b[31m.wav", "b\udcff.wav"])
-def test_a_name_that_is_not_a_line_of_utf_8_is_left_out_of_the_transcripts(small_run, tmp_path, name):
-    for file in ("good.wav", name):
-        write_audio(tmp_path / "written.wav")
-        (tmp_path / "written.wav").rename(tmp_path / file)
+def test_a_name_that_is_not_one_line_is_left_out_of_the_transcripts(small_run, tmp_path):
+    for name in ("good.wav", "a\tb.wav", "a\nb\x1b[31m.wav"):
+        write_audio(tmp_path / name)
     ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={tmp_path}/*.wav")
     assert ended.code == 1, ended.printed
-    assert f"could not read {str(tmp_path / name)!r}: " in ended.last_line
+    for name in (r"a\tb.wav", r"a\nb\x1b[31m.wav"):
+        assert f"could not read '{tmp_path}/{name}': " in ended.printed
+    assert "rename the file" in ended.last_line
     assert f"\n{tmp_path}/good.wav\t" in f"\n{ended.printed}"
+
+
+def test_a_name_that_is_not_utf_8_is_left_out_of_the_transcripts(small_run, tmp_path):
+    write_audio(tmp_path / "good.wav")
+    (tmp_path / "good.wav").rename(tmp_path / "b\udcff.wav")
+    write_audio(tmp_path / "good.wav")
+    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={tmp_path}/*.wav")
+    assert ended.code == 1, ended.printed
+    name = rf"'{tmp_path}/b\udcff.wav'"
+    assert ended.last_line == f"could not read {name}: its name is not UTF-8, which transcripts are; rename the file"
+    assert f"\n{tmp_path}/good.wav\t" in f"\n{ended.printed}"
+
+
+def test_a_name_in_a_locale_that_is_not_utf_8_is_no_fault_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsencode", lambda name: name.encode("ascii", "surrogateescape"))
+    (_, said), (_, of_bytes) = audio_files([Path("\udcc3\udca4 b.FLAC"), Path("\udcff.FLAC")], 8000, max_s=5.0)[1]
+    assert said == "its name, 'ä b.FLAC', is UTF-8, which the locale of this process is not; set LC_ALL=C.UTF-8"
+    assert "rename the file" in of_bytes
 
 
 @pytest.mark.parametrize("audio", ["[]", "null", "[[]]", "''", "nowhere"])

@@ -9,7 +9,6 @@ from pathlib import Path
 import soundfile
 from lhotse import Recording
 from lhotse.audio import set_current_audio_backend
-from lhotse.cut import Cut
 
 from asr.data.manifests.shar.members import FilesAndShards, ShardMember
 from asr.data.manifests.truncated_audio import TOLERATED_S, AudioContent, end_problem, header_problem
@@ -21,9 +20,6 @@ READER = "LibsndfileBackend"
 os.environ["LHOTSE_AUDIO_BACKEND"] = READER
 set_current_audio_backend(FilesAndShards())
 
-# custom fields of prepared cuts, of their audio when it was checked: bytes of all files, and a checksum of what is in
-# the middle of each, which tells files of one size apart
-BYTES, MIDDLE = "audio_bytes", "audio_middle_crc32"
 MIDDLE_BYTES = 4096
 
 
@@ -48,45 +44,6 @@ def audio_problem(recording: Recording) -> str | None:
             raise_if_out_of_resources(error, place)
             return f"unreadable audio: {error}"
     return None
-
-
-def remember_content(cut: Cut) -> None:
-    """Store in a cut what its audio files hold, so that a change is noticed without decoding them."""
-    for source in cut.recording.sources:
-        if member := ShardMember.find(source.source):
-            source.source = str(member.checked())
-    cut.custom = {**(cut.custom or {}), **_content(cut.recording)}
-
-
-def refuse_changed_cut(cut: Cut) -> None:
-    """Refuse audio that has changed since its cut was prepared; reads 4 kB of a file.
-
-    Raises:
-        ValueError: it is missing, or is not what it was.
-    """
-    known = cut.custom or {}
-    try:
-        found = _content(cut.recording)
-    except OSError as error:
-        raise_if_out_of_resources(error, cut.id)
-        raise ValueError(f"missing audio: {error} (changed since it was prepared)") from None
-    if changed := [key for key in found if key in known and known[key] != found[key]]:
-        now = f"{found[BYTES]} bytes, not {known[BYTES]}" if BYTES in changed else "other bytes in its middle"
-        # a broken file is called that
-        problem = audio_problem(cut.recording) or f"changed audio: {cut.recording.sources[0].source} has {now}"
-        raise ValueError(f"{problem} (changed since it was prepared)")
-
-
-def _content(recording: Recording) -> dict[str, int]:
-    """Return size and checksum of the audio; parts of shards have a checksum of their own."""
-    num_bytes = crc32 = 0
-    for source in recording.sources:
-        if member := ShardMember.find(source.source):
-            num_bytes += member.num_bytes
-        else:
-            size, crc32 = file_content(Path(source.source), crc32)
-            num_bytes += size
-    return {BYTES: num_bytes, MIDDLE: crc32}
 
 
 def file_content(path: Path, crc32: int = 0) -> tuple[int, int]:

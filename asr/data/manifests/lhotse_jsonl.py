@@ -6,7 +6,6 @@ manifest asks for it.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -87,19 +86,6 @@ def segments_of(cut: MonoCut | MultiCut, recording_id: str) -> Iterator[Supervis
     """Yield the supervisions of a cut, at their time in its recording, which they may call otherwise."""
     for segment in cut.supervisions:
         yield replace(plain_segment(segment).with_offset(cut.start), recording_id=recording_id)
-
-
-def parse_manifests(kind: str, sources: Iterable[str], segments: Iterable[str]) -> Manifests:
-    """Parse lines of manifests that this program has saved.
-
-    Args:
-        kind: of the sources: recordings or features.
-        sources: a line for each.
-        segments: a line for each supervision.
-    """
-    parse: Any = Recording.from_dict if kind == "recordings" else Features.from_dict
-    supervisions = (plain_segment(SupervisionSegment.from_dict(json.loads(line))) for line in segments)
-    return Manifests.of((parse(json.loads(line)) for line in sources), supervisions)
 
 
 def _distinct(path: Path, kind: type[Item]) -> Iterable[Item]:

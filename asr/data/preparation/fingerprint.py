@@ -1,9 +1,10 @@
-"""Short names of options and sources, so that changed ones never find stale data."""
+"""Short names of options and sources, and digests of files, so that changed ones never find stale data."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def describe_source(source: str | None, source_files: SourceFiles = visible_file
         source_files: folder → its files that are read.
 
     Raises:
-        ValueError: the path does not exist, or is no regular file or folder.
+        ValueError: the path does not exist.
     """
     if source is None:
         return None
@@ -47,9 +48,33 @@ def _content(path: Path) -> dict[str, Any]:
     # hashing large archives, or thousands of shards, would delay every start of a run
     if status.st_size > MAX_HASHED_BYTES or any(tar.fullmatch(path.name) for tar in TARS.values()):
         return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
-    digest = hashlib.sha256()
+    return {"sha256": _sha256(path)}
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        # no more than its size: some files of /proc are read forever, and have none
-        while (left := status.st_size - file.tell()) > 0 and (data := file.read(min(left, 2**20))):
-            digest.update(data)
-    return {"sha256": digest.hexdigest()}
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return size and SHA-256 of a file."""
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def refuse_changed(path: Path, written: Mapping[str, Any], index: str) -> None:
+    """Refuse a file that is not as it was described.
+
+    Args:
+        path: of the file.
+        written: what `describe_file` returned then.
+        index: the file that says so, for messages.
+
+    Raises:
+        ValueError: it is missing or has changed.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path.name} is missing")
+    size = path.stat().st_size
+    # the size first, because the digest takes reading the whole file
+    if size != written["bytes"] or _sha256(path) != written["sha256"]:
+        raise ValueError(f"{path.name} is not as {index} says that it was written")

@@ -72,10 +72,10 @@ def test_features_without_supervisions_are_refused(tmp_path):
 
 def test_features_and_audio_are_not_decoded_for_one_another(tmp_path):
     folder = write_folder(tmp_path / "m", stored_utterance(tmp_path, "a"))
-    with pytest.raises(ValueError, match=r"computes its features from audio, but there are features alone, 5 per"):
+    with pytest.raises(ValueError, match="5 per frame"):
         evaluation_cuts(folder, str, SPEC.features)
     (tmp_path / "t.tsv").write_text(f"audio\ttext\n{utterance(tmp_path, 'b')[0].sources[0].source}\thi\n")
-    with pytest.raises(ValueError, match="there is audio"):
+    with pytest.raises(ValueError, match="audio"):
         evaluation_cuts(tmp_path / "t.tsv", str, FEATURES)
 
 
