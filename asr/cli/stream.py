@@ -16,8 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 from asr.cli.builders.restore import restore
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole, printable
-from asr.data.manifests.audio_files import length_problem
-from asr.data.manifests.decoding_limits import rate_problem
 from asr.data.manifests.recordings import open_recording
 from asr.errors import RunFailed
 from asr.inference.streaming import Partial, StreamingRecognizer
@@ -47,8 +45,6 @@ def run(options: DictConfig) -> None:
         raise ConfigError("audio=-: standard input is closed; give it samples, or name a file")
     file = None if live else _open(named_path(options.audio))
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate
-    if problem := rate_problem(rate_hz):
-        raise ConfigError(f"{'sampling_rate_hz' if file is None else 'audio'}: {problem}")
     size = max(1, round(options.packet_s * rate_hz))
     restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **UNUSED}), with_lm=False)
     try:
@@ -70,9 +66,7 @@ def _open(path: Path) -> soundfile.SoundFile:
         file = soundfile.SoundFile(path)
     except soundfile.LibsndfileError as error:
         raise ConfigError(f"audio: {path} cannot be read: {error.error_string}") from None
-    recording, problem = open_recording(path, str(path))
-    if recording is not None:
-        problem = length_problem(recording) or ""
+    _, problem = open_recording(path, str(path))
     # half a file would be taken for the whole; an empty one ends well
     if problem and file.frames:
         raise ConfigError(f"audio: {problem}")

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.errors import ConfigError
 from asr.data.manifests.audio_checks import file_content
-from asr.data.preparation.file_digests import describe_file
+from asr.data.preparation.fingerprint import describe_file
 from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.inference.transcripts_lm import FOLDER
 from asr.safe_io import named_path

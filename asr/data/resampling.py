@@ -17,7 +17,7 @@ from lhotse.augmentation.resample import Resample as SincFilter
 from lhotse.cut import Cut
 from lhotse.utils import fastcopy
 
-MAX_FILTERS = 64  # of at most 4 MB each, see decoding_limits
+MAX_FILTERS = 64  # of a few MB each
 
 
 @dataclass

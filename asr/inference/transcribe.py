@@ -34,8 +34,7 @@ class Transcriber:
 
     def __call__(self, files: Sequence[Path], name: str = "audio") -> tuple[list[Transcript], list[tuple[str, str]]]:
         """Return the transcripts of files that can be read, in order, and (path, reason) for the others."""
-        rate_hz = self.data_module.features.sampling_rate_hz
-        read, unreadable = audio_files(files, rate_hz, self.max_segment_s, self.each_channel)
+        read, unreadable = audio_files(files, self.max_segment_s, self.each_channel)
         places = {cut.id: (file.path, cut) for file in read for cut in file.cuts}
         cuts = [cut for _, cut in places.values()]
         parts = self.recognizer, self.decoder, self.data_module

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.recordings import Clip
-from asr.data.manifests.source_files import read_lines, refuse_unspeakable, visible_files
+from asr.data.manifests.source_files import read_lines, visible_files
 from asr.data.preparation.source_folder import fetched, unpacked
 from asr.safe_io import named_path
 
@@ -121,5 +121,4 @@ def _transcripts(path: Path) -> Iterator[tuple[str, str]]:
         if fields[0] in known:
             raise ValueError(f"{path}, line {number}: {fields[0][:60]!r} has two transcripts; remove one of them")
         known.add(fields[0])
-        refuse_unspeakable(f"{path}, line {number}", text := "".join(fields[1:]).translate(FULL_WIDTH).upper())
-        yield fields[0], text
+        yield fields[0], "".join(fields[1:]).translate(FULL_WIDTH).upper()

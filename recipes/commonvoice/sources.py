@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.data.manifests.corpus import Dropped
-from asr.data.manifests.source_files import read_lines, refuse_unspeakable
+from asr.data.manifests.source_files import read_lines
 from asr.data.preparation.source_folder import unpacked
 from asr.safe_io import named_path
 from asr.text.normalize import is_one_line
@@ -19,7 +19,6 @@ HELD_OUT = ("dev", "test")
 TRAINABLE = ("train", "validated", "other")
 COLUMNS = ("client_id", "path", "sentence")
 VOTES = ("up_votes", "down_votes")
-MAX_FIELDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +94,13 @@ def read_table(folder: Path, name: str, split: str) -> tuple[list[Row], list[Dro
     if not path.is_file():
         raise ValueError(f"{path} is missing")
     lines = read_lines(path, "utf-8-sig")
-    columns = next(lines, "").rstrip("\r\n").split("\t", MAX_FIELDS)
+    columns = next(lines, "").rstrip("\r\n").split("\t")
     if missing := [column for column in COLUMNS if column not in columns]:
         raise ValueError(f"{path}: the header lacks {', '.join(missing)}; needed are {', '.join(COLUMNS)}")
     rows: dict[str, Row] = {}
     dropped = []
     for number, line in enumerate(lines, start=2):
-        fields = line.rstrip("\r\n").split("\t", MAX_FIELDS)
+        fields = line.rstrip("\r\n").split("\t")
         if len(fields) != len(columns):
             reason = f"malformed line: {len(fields)} fields, the header of {path.name} has {len(columns)}"
             dropped.append(Dropped(split, f"{path.name}, line {number}", reason))
@@ -118,7 +117,6 @@ def _row(folder: Path, where: str, fields: dict[str, str]) -> Row:
     name = fields["path"].strip()
     if name != Path(name).name or name in ("", "..") or not is_one_line(name) or "\0" in name:
         raise ValueError(f"{where}: the path {name[:80]!r} is not the name of a file in {CLIPS}")
-    refuse_unspeakable(where, fields["sentence"])
     # the first releases leave the ending out
     file = Path(name if Path(name).suffix else f"{name}.mp3")
     up, down = (int(votes) if (votes := fields.get(column, "")).isdecimal() else 0 for column in VOTES)

@@ -1,4 +1,4 @@
-"""Your own recordings: a TSV or lhotse manifests; missing splits are made."""
+"""Your own recordings: a table, manifests or folders of lhotse, Kaldi or NeMo; missing splits are made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asr.data.jobs import num_processes
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
 from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
 from asr.data.manifests.source_files import reads
-from asr.data.preparation.choices import chooses
+from asr.data.preparation.corpus_facts import chooses
 from asr.data.seeding import seed_for
 from asr.safe_io import named_path
 
@@ -39,7 +39,7 @@ def prepare_custom(
 
     Args:
         output_dir: unused, audio is not copied.
-        source: a TSV with a header, a manifest of cuts, or a folder of lhotse manifests.
+        source: a TSV or CSV with a header, a manifest of cuts or of NeMo, or a folder of manifests, Shar or Kaldi.
         dev_fraction: share of the utterances to use as dev, if it is missing.
         test_fraction: the same for test.
         seed: of the split.
@@ -49,7 +49,7 @@ def prepare_custom(
         ValueError: no source is given, it is malformed, or too small to split.
     """
     if source is None:
-        raise ValueError("recipe custom needs your recordings: data.source=PATH of a TSV or of lhotse manifests")
+        raise ValueError("recipe custom needs your recordings: data.source=PATH of a table or of manifests")
     for name, fraction in (("dev_fraction", dev_fraction), ("test_fraction", test_fraction)):
         if not 0 < fraction < 0.5:
             raise ValueError(f"data.prepare.{name} must be above 0 and below 0.5, given {fraction}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.recordings import Clip
-from asr.data.manifests.source_files import read_lines, refuse_unspeakable
+from asr.data.manifests.source_files import read_lines
 from asr.data.preparation.source_folder import fetched, unpacked
 from asr.safe_io import named_path
 
@@ -148,5 +148,4 @@ def _transcripts(path: Path) -> Iterator[Clip]:
                 "number once"
             )
         known.add(match[1])
-        refuse_unspeakable(f"{path}, line {number}", match[4] or "")
         yield Clip(match[1], path.with_name(f"{match[1]}.flac"), match[4] or "", match[2])

@@ -19,9 +19,8 @@ NO_GROUPS = ("hydra", "compare", "optimizer_options")
 GROUPS = sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir() and folder.name not in NO_GROUPS)
 SINGLE = [(group, name) for group in GROUPS if group != "recipe" for name in choices(CONFIGS, group)]
 # those of large corpora are meant for GPUs, and take a second to be built
-LARGE = [
-    recipe for recipe in choices(CONFIGS, "recipe") if recipe.startswith(("librispeech/", "aishell/", "commonvoice/"))
-]
+ON_GPUS = {path.parent.name for path in (ROOT / "recipes").glob("*/*.yaml") if "/trainer: gpu" in path.read_text()}
+LARGE = [recipe for recipe in choices(CONFIGS, "recipe") if recipe.split("/")[0] in ON_GPUS]
 SMALL = [recipe for recipe in choices(CONFIGS, "recipe") if recipe not in LARGE]
 RECIPES = [*SMALL, *LARGE]
 # what a choice needs beside itself

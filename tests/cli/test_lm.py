@@ -203,7 +203,7 @@ def test_an_option_of_a_decoder_needs_the_decoder(small_run, command):
         ("evaluate", ["tune=yes"], "tune must be true, false, or a manifest that exists, given 'yes'"),
         ("evaluate", ["tune=1"], "tune must be true, false, or a manifest that exists, given 1"),
         ("evaluate", ["manifest=gone.tsv"], "manifest: there is no file or folder 'gone.tsv'"),
-        ("evaluate", ["manifest=AUDIO"], "manifest: AUDIO is no table, but a binary file, such as audio; give"),
+        ("evaluate", ["manifest=AUDIO"], "AUDIO, line 1: "),
         ("evaluate", ["decoder=transducer_greedy", "decoder.max_symbols=0"], "max_symbols must be at least 1"),
         ("evaluate", ["tune=true"], "tune=True: CtcBeam has no weights to choose; give it a language model"),
         ("evaluate", ["tune=2.5"], "tune must be true, false, or a manifest, given 2.5"),

@@ -52,7 +52,6 @@ def test_standard_input_is_heard_to_its_end_though_half_a_sample_is_left(causal,
         (["audio=none.wav"], "audio: 'none.wav' is no file; give one, or - for samples on standard input"),
         (["audio=text.wav"], "audio: text.wav cannot be read: Format not recognised"),
         (["audio=half.wav"], "audio: truncated audio: "),
-        (["audio=odd.wav"], "impossible rate: resampling from 44101 to 16000 Hz"),
         (["audio=long.flac"], "audio: "),
         (
             ["audio=nan.wav"],
@@ -60,20 +59,14 @@ def test_standard_input_is_heard_to_its_end_though_half_a_sample_is_left(causal,
         ),
         (["packet_s=11"], "packet_s: "),
         (["audio=-", "at_own_pace=true"], "at_own_pace is for files; standard input has its own pace"),
-        (["audio=-", "sampling_rate_hz=0"], "sampling_rate_hz: impossible rate: 0 Hz, allowed are 4000 to 768000"),
-        (["audio=slow.flac"], "impossible rate: 1 Hz, allowed are 4000 to 768000, in "),
-        (["audio=slow_and_empty.wav"], "audio: impossible rate: 1 Hz"),
     ],
 )
 def test_what_cannot_be_heard_is_said(small_run, causal, audio, tmp_path, words, said):
     (tmp_path / "text.wav").write_text("no audio")
-    soundfile.write(tmp_path / "odd.wav", np.zeros(1000), 44_101)
     broken = np.where(np.arange(16_000) == 9000, np.nan, 0)
     soundfile.write(tmp_path / "nan.wav", broken, 16_000, subtype="FLOAT")
     soundfile.write(tmp_path / "half.wav", np.zeros(16_000), 16_000)
     os.truncate(tmp_path / "half.wav", 16_000)
-    soundfile.write(tmp_path / "slow.flac", np.zeros(16_000), 1)
-    soundfile.write(tmp_path / "slow_and_empty.wav", np.zeros(0), 1)
     soundfile.write(tmp_path / "long.flac", np.zeros(16_000), 16_000)
     claims = bytearray((tmp_path / "long.flac").read_bytes())
     claims[21:26] = bytes([claims[21] | 0x0F, 0xFF, 0xFF, 0xFF, 0xFF])  # 2^36 - 1 samples
@@ -85,13 +78,6 @@ def test_what_cannot_be_heard_is_said(small_run, causal, audio, tmp_path, words,
     line = [f"{key}={value}" for key, value in (base | given).items()]
     ended = small_run.programs.run("stream", *line, cwd=tmp_path)
     assert (ended.code, said in ended.printed) == (2, True), ended.printed
-
-
-def test_a_recording_that_takes_too_long_is_refused_as_it_is_when_transcribed(small_run, causal, audio):
-    shorter = {"asr.data.manifests.audio_files.MAX_RECORDING_S": 0.1}
-    for command in ("stream", "transcribe"):
-        ended = small_run.run(command, f"run={causal}", f"audio={audio}", constants=shorter)
-        assert (ended.code, "longer than 0.0 hours; cut it into parts" in ended.printed) == (2, True), ended.printed
 
 
 def test_a_closed_standard_input_is_told(causal):

@@ -128,7 +128,7 @@ def test_prepared_data_that_were_cut_short_are_prepared_again_and_that_is_said(p
     os.truncate(file, 30)
     ended = programs.run("prepare", *TINY, cwd=folder)
     assert (ended.code, "Traceback" in ended.printed) == (0, False)
-    assert "cuts_train.npz has 30 bytes" in ended.printed
+    assert "cuts_train.npz" in ended.printed
     assert ended.printed.count("; preparing again") == 1
     assert file.read_bytes() == before
     assert "preparing again" not in programs.run("prepare", *TINY, cwd=folder).printed

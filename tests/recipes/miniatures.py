@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import io
 import tarfile
 from collections import defaultdict
@@ -149,6 +150,13 @@ def write_commonvoice(folder: Path, words: dict[str, list[Spoken]], language: st
         (place / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (place / "clip_durations.tsv").write_text("clip\tduration[ms]\n")
     return folder
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder and says nothing."""
+
+    def log_message(self, *args):
+        """Say nothing."""
 
 
 def archived(folder: Path, name: str, into: Path) -> Path:

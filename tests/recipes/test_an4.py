@@ -1,5 +1,4 @@
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,47 +128,13 @@ def index(*change: str) -> Callable[[Path], None]:
     return apply
 
 
-def cepstra(**arrays) -> Callable[[Path], None]:
-    return lambda folder: np.savez(folder / "mfcc13.f16.npz", **arrays)
-
-
-def broken(name: str, keep: int) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:keep])
-
-
-def without(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
-
-
-def start_of(number: int) -> str:
-    """Return where an utterance of the small corpus begins, as written in its index."""
-    rng = np.random.default_rng(0)
-    return str(sum(int(rng.integers(120, 160)) for _ in range(number)))
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (without("mfcc13.f16.npz"), r"mfcc13\.f16\.npz is missing"),
-        (without("index.tsv"), r"cepstra of AN4 are not there; expected index\.tsv beside mfcc13\.f16\.npz"),
-        (broken("mfcc13.f16.npz", 3000), "cannot be read as an npz"),
-        (broken("mfcc13.f16.npz", 0), "cannot be read as an npz"),
-        (cepstra(other=np.zeros((9, 13))), "cannot be read as an npz with 'mfcc'"),
-        (cepstra(mfcc=np.array([{}], dtype=object)), "cannot be read as an npz"),
-        (cepstra(mfcc=np.zeros((9000, 12), np.float16)), r"float16 of shape \(9000, 12\), expected .* 13"),
-        (cepstra(mfcc=np.zeros(9000)), r"shape \(9000,\)"),
-        (cepstra(mfcc=np.zeros((9000, 13), np.int16)), "int16 of shape"),
-        (cepstra(mfcc=np.zeros((100, 13))), "line 2: frames 0 to .* of an0-fash-b are not among the 100"),
-        (index("id\tspeaker", "name\tspeaker"), "header lacks id"),
-        (index("train\t0\t", "train\t-1\t"), "line 2: frames -1 to"),
-        (index("train\t0\t", "train\t999\t"), "line 2: frames 999 to"),
-        (index("train\t0\t", "train\tzero\t"), "line 2: .* does not describe an utterance"),
-        (index(f"train\t{start_of(1)}\t", "train\t5\t"), "an0-fash-b and an1-fash-b share frames"),
+        (lambda folder: (folder / "index.tsv").unlink(), "cepstra of AN4 are not there"),
+        (index("id\tspeaker", "name\tspeaker"), r"index\.tsv, line 2"),
+        (index("train\t0\t", "train\tzero\t"), r"index\.tsv, line 2"),
         (index("an1-fash-b", "an0-fash-b"), "utterance an0-fash-b is there twice"),
-        (index("an1-fash-b", "../an1"), "line 3: .* does not describe an utterance"),
-        (index("\ttest\t", "\teval\t"), "does not describe an utterance; splits are train, test"),
-        (index("\tfash\t", "\t\t"), "line 2: .* does not describe an utterance"),
-        (index("\tyes\t", "\t\t"), "line 2: .* does not describe an utterance"),
         (index("\tfcaw\t", "\tfash\t"), r"speakers \['fash'\] are in train and in test"),
         (index("\ttest\t", "\ttrain\t"), "no utterances of test"),
     ],
@@ -182,57 +147,24 @@ def test_a_source_that_contradicts_itself_is_refused(tmp_path, spoil, message):
     assert not list(tmp_path.rglob("*.npy"))
 
 
-def cut_short(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-4])
-
-
-def longer_than_told(file: Path) -> None:
-    file.write_bytes(file.read_bytes() + b"\0" * 52)
-
-
-def of_other_width(file: Path) -> None:
-    file.write_bytes(np.array(24, "<i4").tobytes() + bytes(96))
-
-
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-@pytest.mark.parametrize("spoil", [cut_short, longer_than_told, of_other_width, empty])
-def test_cepstra_of_another_length_than_told_are_refused(tmp_path, spoil):
+def test_cepstra_cut_short_are_refused(tmp_path):
     file = tmp_path / "a.mfc"
     file.write_bytes(np.array(26, ">i4").tobytes() + np.arange(26, dtype=">f4").tobytes())
     assert read_mfc(file).tolist() == np.arange(26.0).reshape(2, 13).tolist()
-    spoil(file)
-    with pytest.raises(ValueError, match="no cepstra of Sphinx"):
+    file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(ValueError, match=r"a\.mfc"):
         read_mfc(file)
 
 
 def test_an_original_with_holes_is_refused(tmp_path):
     folder = as_cmu_has_it(write_source(tmp_path / "source"), tmp_path / "original", "<")
-    transcripts = folder / "etc" / "an4_test.transcription"
     (folder / "feat" / "an4_clstk" / "fash" / "an0-fash-b.mfc").unlink()
     with pytest.raises(ValueError, match=r"an0-fash-b\.mfc is missing"):
         prepare_an4(tmp_path / "out", source=str(folder), **SMALL)
-    shutil.rmtree(folder / "feat" / "an4_clstk")
-    (folder / "etc" / "an4_train.fileids").write_text("")
-    transcripts.write_text(transcripts.read_text().replace("(an0-fcaw-b)", "(an9-fcaw-b)"))
-    with pytest.raises(ValueError, match=r"fcaw/an0-fcaw-b has no line in an4_test\.transcription"):
+    transcripts = folder / "etc" / "an4_train.transcription"
+    transcripts.write_text(transcripts.read_text().replace("(an0-fash-b)", "(an9-fash-b)"))
+    with pytest.raises(ValueError, match=r"an0-fash-b has no line in an4_train\.transcription"):
         prepare_an4(tmp_path / "out", source=str(folder), **SMALL)
-    transcripts.write_text("YES an0-fcaw-b\n")
-    with pytest.raises(ValueError, match="'YES an0-fcaw-b' is no transcript"):
-        prepare_an4(tmp_path / "out", source=str(folder), **SMALL)
-    transcripts.unlink()
-    with pytest.raises(ValueError, match=r"an4_test\.transcription is missing"):
-        prepare_an4(tmp_path / "out", source=str(folder), **SMALL)
-
-
-def test_an_archive_that_leads_out_of_its_folder_is_refused(tmp_path):
-    write_source(tmp_path / "source")
-    with tarfile.open(tmp_path / "evil.tar", "w") as tar:
-        tar.add(tmp_path / "source" / "index.tsv", "../index.tsv")
-    with pytest.raises(ValueError, match="leads out of the folder"):
-        prepare_an4(tmp_path / "out", source=str(tmp_path / "evil.tar"), **SMALL)
 
 
 def test_the_real_corpus_is_whole_and_nothing_of_it_is_dropped(shared_data, tmp_path):

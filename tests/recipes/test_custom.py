@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from lhotse import AudioSource, CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 from lhotse.qa import validate_recordings_and_supervisions
 
 from asr.data.preparation.cuts import evaluation_cuts
@@ -67,15 +67,6 @@ def test_missing_splits_hold_out_whole_speakers(tmp_path):
     assert ids(prepare_custom(tmp_path, source=source, seed=2)) != ids(corpus)
 
 
-def test_missing_splits_hold_out_utterances_where_speakers_are_few(tmp_path):
-    names = wavs(tmp_path, 40)
-    source = table(tmp_path, "audio\ttext\tspeaker", *(f"{name}\thi\tanna" for name in names))
-    corpus = prepare_custom(tmp_path, source=source)
-    assert {name: len(found) for name, found in ids(corpus).items()} == {"train": 34, "dev": 2, "test": 4}
-    assert all("by utterance" in note for note in corpus.notes)
-    assert len({i for found in ids(corpus).values() for i in found}) == 40
-
-
 def test_bad_items_are_dropped_with_their_reason(tmp_path):
     names = wavs(tmp_path, 10)
     (tmp_path / names[0]).unlink()
@@ -93,19 +84,14 @@ def test_bad_items_are_dropped_with_their_reason(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["audio 0.wav\thello"], "line 1: the header lacks audio and text"),
-        (["audio\ttranscript", "audio 0.wav\thi"], "lacks text"),
+        (["audio\ttranscript", "audio 0.wav\thi"], "line 1: the header lacks text"),
         (["audio\ttext"], "no rows"),
-        ([], "lacks audio and text"),
-        (["audio\ttext", "audio 0.wav\thi\tthere"], "line 2: 3 fields, the header has 2"),
         (["audio\ttext", "audio 0.wav\thi", "audio 1.wav"], "line 3: 1 fields"),
         (["audio\ttext", "audio 0.wav\thi", "", "audio 0.wav\thi"], "line 4: the id 'audio 0' occurs in line 2"),
         (["audio\ttext\tsplit", "audio 0.wav\thi\ttarin"], "line 2: there is no split 'tarin'; allowed are train"),
         (["audio\ttext", "\thi"], "line 2: no audio is named"),
         (["audio\ttext\tid", "audio 0.wav\thi\ta\u2028b"], "line 2: the id 'a.u2028b' holds an end of line"),
         (["audio\ttext\ttext", "audio 0.wav\thi\tho"], "'text' occurs more than once"),
-        (["audio\ttext", "audio 0.wav\thi", "audio 1.wav\thi"], "too few"),
-        (["audio\ttext\tsplit", "audio 0.wav\thi\tdev"], "all utterances are of dev: give some of split train"),
     ],
 )
 def test_a_malformed_table_is_refused_with_its_line(tmp_path, lines, message):
@@ -170,29 +156,15 @@ def test_a_cuts_manifest_is_read(tmp_path):
     assert len(cuts) == 12
 
 
-@pytest.mark.parametrize("kind", ["command", "url"])
-def test_manifests_that_would_do_more_than_read_are_refused(tmp_path, kind):
-    lhotse_manifests(tmp_path)
-    evil = Recording("evil", [AudioSource(kind, [0], f"touch {tmp_path}/hacked")], 8000, 8000, 1.0)
-    RecordingSet.from_recordings([evil]).to_file(tmp_path / "recordings.jsonl.gz")
-    for read in (
-        lambda: prepare_custom(tmp_path, source=str(tmp_path)),
-        lambda: evaluation_cuts(tmp_path, str, SPEC.features),
-    ):
-        with pytest.raises(ValueError, match="evil"):
-            read()
-    assert not (tmp_path / "hacked").exists()
-
-
 def test_other_files_and_folders_are_refused(tmp_path):
     (tmp_path / "cuts.jsonl").write_text("{]")
     (tmp_path / "empty").mkdir()
     (tmp_path / "latin.tsv").write_bytes("audio\ttext\nä.wav\tgrün".encode("latin-1"))
     for name, message in (
-        ("cuts.jsonl", "line 1: this is no jsonl"),
+        ("cuts.jsonl", r"cuts\.jsonl, line 1"),
         ("empty", "no manifests"),
         ("gone", "no file"),
-        ("latin.tsv", "UTF-8"),
+        ("latin.tsv", "line 2: not UTF-8"),
     ):
         with pytest.raises(ValueError, match=message):
             prepare_custom(tmp_path, source=str(tmp_path / name))

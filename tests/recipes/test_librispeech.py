@@ -12,6 +12,7 @@ from asr.recipes.librispeech.prepare import prepare_librispeech
 from tests.recipes.miniatures import (
     LIBRISPEECH_PARTS,
     MINI_PARTS,
+    QuietHandler,
     archived,
     reasons,
     speakers_of,
@@ -113,8 +114,6 @@ def test_what_the_source_lacks_is_said(full, tmp_path, subsets, message):
     [
         ("1-2-0000 ONE\n1-2-0000 ONE", "line 2: '1-2-0000 ONE' is no transcript"),
         ("3-4-0000 ONE", "line 1: '3-4-0000 ONE' is no transcript; expected 1-2-NUMBER TEXT"),
-        ("../../etc/passwd ONE", "line 1.* is no transcript"),
-        ("1-2-0000 " + "A" * 30_000, "line 1: the transcript has 30000 characters"),
         ("1-2-0000 ONE\n1-2-0001 CAF\udce9", "1-2.trans.txt, line 2: not UTF-8 text: byte 0xe9 at character 13"),
     ],
 )
@@ -138,11 +137,7 @@ def openslr(mini, tmp_path, monkeypatch):
     """Serve the archives of mini LibriSpeech where openslr.org has them."""
     part_archives(mini, tmp_path / "site" / "31")
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            """Say nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "site")))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path / "site")))
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     monkeypatch.setattr(sources, "URL", f"http://127.0.0.1:{server.server_port}")
     yield

@@ -10,16 +10,13 @@ from pathlib import Path
 from lhotse import Recording
 from lhotse.cut import Cut, MonoCut
 
-from asr.data.manifests.audio_checks import archive_problem, audio_problem
-from asr.data.manifests.decoding_limits import too_long
+from asr.data.manifests.audio_checks import audio_problem
 from asr.data.manifests.source_files import matching_files
 from asr.data.segmentation import levels, parts_between_pauses
 from asr.errors import raise_if_out_of_resources
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line
 
-MAX_RECORDING_S = 24 * 3600  # a few kilobytes of FLAC may hold years of silence, which take hours to look through
-MAX_ENTRIES = 1_000_000  # of a folder that is searched; the whole disk would take minutes
 # of files in a folder
 ENDINGS = (
     *(".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus"),
@@ -64,11 +61,7 @@ def find_audio(patterns: Sequence[str]) -> dict[Path, Path]:
 
 def _audio_in(folder: Path) -> Iterator[Path]:
     """Yield the audio files of a folder and of those in it; links to folders are not followed."""
-    num_left = MAX_ENTRIES
     for place, folders, names in os.walk(folder):
-        num_left -= len(folders) + len(names)
-        if num_left < 0:
-            raise ValueError(f"{folder} holds more than {MAX_ENTRIES:,} files and folders; name those with the audio")
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             file = Path(place) / name
@@ -92,20 +85,19 @@ def groups_of(files: Sequence[Path], max_files: int, max_s: float) -> Iterator[S
 def _duration_s(file: Path) -> float:
     """Return the length of a file by its header; 0 if it cannot be read, which is said when it is transcribed."""
     try:
-        return 0.0 if archive_problem(file) else float(Recording.from_file(file).duration)
+        return float(Recording.from_file(file).duration)
     except Exception as error:  # a decoder may raise anything on a file that is no audio
         raise_if_out_of_resources(error, str(file))
         return 0.0
 
 
 def audio_files(
-    files: Sequence[Path], rate_hz: int, max_s: float, each_channel: bool = False
+    files: Sequence[Path], max_s: float, each_channel: bool = False
 ) -> tuple[list[AudioFile], list[tuple[str, str]]]:
     """Return the files that can be read, and (path, reason) for the others.
 
     Args:
         files: audio.
-        rate_hz: rate to resample to.
         max_s: longer files are cut in pauses.
         each_channel: use all channels; False: the first.
     """
@@ -113,24 +105,17 @@ def audio_files(
     unreadable = []
     for file in files:
         name = str(file)
-        if not is_one_line(name):
-            unreadable.append((repr(name), "transcripts are lines of path, tab and text; rename the file"))
-            continue
-        if SURROGATE.search(name):
-            unreadable.append((repr(name), _why_not_utf8(name)))
-            continue
-        if problem := archive_problem(file):
-            unreadable.append((name, problem))
+        if not is_one_line(name) or SURROGATE.search(name):
+            why = "its name is not one line of UTF-8, or LC_ALL is not a locale of UTF-8; transcripts are lines with it"
+            unreadable.append((repr(name), why))
             continue
         cuts: list[Cut] = []
         try:
             recording = Recording.from_file(file, recording_id=name)
             problem = audio_problem(recording)
-            problem = problem or length_problem(recording)
             if not problem:
                 channels = recording.channel_ids if each_channel else recording.channel_ids[:1]
                 cuts = [cut for channel in channels for cut in _parts(recording, channel, max_s)]
-                problem = next(filter(None, (too_long(cut, rate_hz) for cut in cuts)), None)
         except Exception as error:  # a decoder may raise anything on a file that is no audio
             raise_if_out_of_resources(error, name)
             problem = f"{type(error).__name__}: {error}"
@@ -139,13 +124,6 @@ def audio_files(
         else:
             read.append(AudioFile(file, cuts))
     return read, unreadable
-
-
-def length_problem(recording: Recording) -> str | None:
-    """Return why a recording that is read in parts would take too long, or None."""
-    if recording.duration <= MAX_RECORDING_S:
-        return None
-    return f"longer than {MAX_RECORDING_S // 3600} hours; cut it into parts"
 
 
 def _parts(recording: Recording, channel: int, max_s: float) -> Iterator[Cut]:
@@ -159,11 +137,3 @@ def _parts(recording: Recording, channel: int, max_s: float) -> Iterator[Cut]:
     for start_s, end_s in parts_between_pauses(levels(Path(recording.sources[0].source), channel), max_s):
         part = whole.truncate(offset=start_s, duration=min(end_s, recording.duration) - start_s)
         yield part.with_id(f"{name}//{start_s} s")
-
-
-def _why_not_utf8(name: str) -> str:
-    try:
-        shown = os.fsencode(name).decode()
-    except UnicodeError:
-        return "its name is not UTF-8, which transcripts are; rename the file"
-    return f"its name, {shown!r}, is UTF-8, which the locale of this process is not; set LC_ALL=C.UTF-8"

@@ -79,11 +79,12 @@ class Manifests:
 def files_of(source: Source) -> tuple[str, ...]:
     """Return where the files of a recording, or of features, lie, links followed."""
     if isinstance(source, Features):
-        return (f"{_followed(source.storage_path)}/{source.storage_key}",)
-    return tuple(_followed(str(part.source)) for part in source.sources)
+        return (f"{followed(source.storage_path)}/{source.storage_key}",)
+    return tuple(followed(str(part.source)) for part in source.sources)
 
 
-def _followed(path: str) -> str:
+def followed(path: str) -> str:
+    """Return the path of a file without links."""
     folder, name = os.path.split(path)
     # folders are few, and files rarely links
     place = os.path.join(_real_folder(folder), name)

@@ -1,4 +1,8 @@
-"""The storages of features that may be read, and writers of features."""
+"""Where features lie: in numpy's files, or in a tar, read at once from the place that a manifest names.
+
+Features in a tar have the storage type ``numpy_shard``, the tar as their path, and as their key the place in that tar:
+``<byte>+<number of bytes>#<checksum>``.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,12 @@ from pathlib import Path
 
 import numpy as np
 from lhotse import Features, NumpyFilesWriter
-from lhotse.features.io import FeaturesWriter
+from lhotse.features.io import FeaturesReader, FeaturesWriter, register_reader
+from lhotse.utils import fastcopy
 
-from asr.data.manifests.shar.feature_members import IN_SHARD, feature_member
+from asr.data.manifests.shar.members import ShardMember
 
-# Of lhotse's other storages memory_raw unpickles, kaldiio runs a program named by the path, and lilcom_url opens an
-# address; the rest need other packages. numpy_files reads with allow_pickle=False, and so do shards.
-READABLE = "numpy_files"
-
-
-def is_readable(kind: object, path: object, key: object) -> bool:
-    """Return whether type, path and key of a storage name a numpy file, or a part of a tar."""
-    if kind == IN_SHARD:
-        return feature_member(path, key) is not None
-    # lhotse runs a path that begins with pipe:, and unpacks *.gz without a limit
-    is_safe = isinstance(path, str) and os.path.isabs(path) and isinstance(key, str) and key.endswith(".npy")
-    return kind == READABLE and is_safe
+IN_SHARD = "numpy_shard"
 
 
 def place_of(features: Features) -> str:
@@ -32,29 +26,43 @@ def place_of(features: Features) -> str:
     return f"{path}:{key}" if features.storage_type == IN_SHARD else os.path.join(path, key)
 
 
-def refuse_foreign_storage(features: Features) -> None:
-    """Refuse features in other storages than numpy files and shards: reading those could run code.
+def storage_of(member: ShardMember) -> dict[str, str]:
+    """Return the fields by which features name a member of a tar."""
+    place = str(member).removeprefix(f"{member.tar}:")
+    return {"storage_type": IN_SHARD, "storage_path": member.tar, "storage_key": place}
+
+
+def with_checksum(features: Features) -> Features:
+    """Return features with the checksum of what they are now, if they are in a shard; others as they are.
 
     Raises:
-        ValueError: names the recording and its storage.
+        UnusableShard: they cannot be read.
     """
-    kind, path, key = features.storage_type, features.storage_path, str(features.storage_key)
-    if is_readable(kind, path, key):
-        return
-    if kind == IN_SHARD:
-        problem = (
-            f"{path[:80]!r} and {key[:40]!r} are refused; they must be the absolute path of a tar and a place in it"
-        )
-    elif kind != READABLE:
-        problem = (
-            f"storage {kind!r} is refused, because reading it could run a command or fetch something; only "
-            f"{READABLE!r} is read. Copy the features: FeatureSet.copy_feats(NumpyFilesWriter(folder))."
-        )
-    elif not os.path.isabs(path):
-        problem = f"storage path {path[:80]!r} is refused; it must be the absolute path of a folder"
-    else:
-        problem = f"storage key {key[:80]!r} is refused; it must name a file that ends with .npy"
-    raise ValueError(f"features of recording {features.recording_id!r}: {problem}")
+    member = ShardMember.find(place_of(features))
+    return features if member is None else fastcopy(features, **storage_of(member.checked()))
+
+
+@register_reader
+class NumpyShardReader(FeaturesReader):
+    """lhotse's reader of features in a tar."""
+
+    name = IN_SHARD
+
+    def __init__(self, storage_path: str) -> None:
+        self.tar = storage_path
+
+    def read(self, key: str, left_offset_frames: int = 0, right_offset_frames: int | None = None) -> np.ndarray:
+        """Return features (frames, bins) from one frame to another.
+
+        Raises:
+            ValueError: they are no array.
+            UnusableShard: they cannot be read.
+        """
+        member = ShardMember.find(f"{self.tar}:{key}")
+        if member is None:
+            raise ValueError(f"{key!r} is no place in a tar")
+        array: np.ndarray = np.load(io.BytesIO(member.read()), allow_pickle=False)
+        return array[left_offset_frames:right_offset_frames]
 
 
 class FeatureFiles(NumpyFilesWriter):

@@ -1,10 +1,10 @@
-"""Imports a table or lhotse manifests with any splits."""
+"""Imports a table, manifests of lhotse or NeMo, or a folder of Kaldi, with any splits."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,14 +15,12 @@ from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recor
 from asr.data.manifests.manifest_checks import segment_problem
 from asr.data.manifests.recordings import open_recordings
 from asr.data.manifests.shar.folders import CUTS, find_shards, read_shards, refuse_incomplete
-from asr.data.manifests.source_files import refuse_special
 from asr.data.manifests.tables import SPLIT_ALIASES, read_table
-from asr.safe_io import naming
+from asr.data.manifests.toolkits import KALDI_FILES, is_kaldi, is_nemo, read_kaldi, read_nemo
 
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # of a table, which is then asked for in UTF-8
 KINDS = ("recordings", "features", "supervisions", "cuts")
 NAMED = re.compile(rf"(?:.*[_-])?({'|'.join(KINDS)})(?:[_-](.+))?")  # cuts_train, librispeech_cuts_dev-clean
 
@@ -41,13 +39,42 @@ class ImportedManifests:
     dropped: list[Dropped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def add(self, split: str, manifests: Manifests, dropped: Iterable[Dropped] = (), notes: Iterable[str] = ()) -> None:
+        """Add a split: supervisions that lie within a recording, and these recordings; list the other supervisions."""
+        sources = manifests.sources()
+        segments = []
+        self.dropped += dropped
+        self.notes += [note for note in notes if note not in self.notes]
+        for segment in manifests.supervisions:
+            if problem := segment_problem(segment, sources.get(segment.recording_id)):
+                self.dropped.append(Dropped(split, segment.id, problem))
+            else:
+                segments.append(segment)
+        used = {segment.recording_id for segment in segments}
+        self.splits[split] = Manifests.of((source for name, source in sources.items() if name in used), segments)
+
+    def split_named(self, path: Path, name: str) -> str:
+        """Return the split that the name of a file or folder tells, and note if it was called otherwise."""
+        split = SPLIT_ALIASES.get(name, name)
+        if not _is_split(name):
+            raise ValueError(
+                f"{path}: there is no split {split!r}; rename it: train, or a name that begins with dev or test"
+            )
+        if split in self.splits:
+            raise ValueError(f"{path.parent}: {path.name} and another are both of split {split!r}; keep one")
+        note = f"split {name!r} was read as {split!r}"
+        if split != name and note not in self.notes:
+            self.notes.append(note)
+        return split
+
 
 def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1) -> ImportedManifests:
-    """Read a TSV, a manifest of cuts, or a folder of supervisions with recordings or features, of cuts, or of shards.
+    """Read a table, a manifest of cuts or of NeMo, or a folder of manifests, of shards, or of Kaldi.
 
     In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` without audio, belongs to
     ``supervisions_train.jsonl.gz``; the split follows the kind, and the name of a corpus may stand before it, as in
     ``librispeech_cuts_dev-clean.jsonl.gz``. Only lhotse's jsonl is read, because its other formats may hold code.
+    Folders of Shar or of Kaldi may lie in a folder together, each with the name of its split.
 
     Args:
         path: of them.
@@ -57,23 +84,22 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     Raises:
         ValueError: there are no manifests, or they are malformed, or would do more than read files.
     """
-    refuse_special(path, option)
+    if not path.exists():
+        raise ValueError(f"{option}: there is no file or folder {str(path)!r}; give an existing path")
     imported = ImportedManifests()
-    if path.is_dir() and (places := _shar_folders(path)):
-        _read_shar(path, places, imported)
-    elif path.is_dir():
-        _read_folder(path, imported)
+    if path.is_dir():
+        _read_folder(path, imported, num_jobs)
     elif CUTS.fullmatch(path.name) and find_shards(path.parent):
         raise ValueError(f"{path} is a part of a Shar folder; name the folder: {path.parent}")
-    elif path.name.endswith(SUFFIXES):
-        _read_cuts(path, _split_of_file(path, imported.notes), imported)
     elif path.name.endswith(ARCHIVES):
         raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
+    elif path.name.endswith((*SUFFIXES, ".json")):
+        match = NAMED.fullmatch(_stem(path)) or re.fullmatch(r"([^_-]*)[_-](.+)", _stem(path))
+        name = match[2] if match else None
+        split = imported.split_named(path, name) if name and _is_split(name) else UNSPLIT
+        imported.add(split, *(read_nemo(path, split, num_jobs) if is_nemo(path) else read_cuts(path, split)))
     else:
-        _refuse_binary(path, option)
-        _read_tsv(path, imported, num_jobs)
-    for split, manifests in imported.splits.items():
-        imported.splits[split] = _within_recordings(split, manifests, imported.dropped)
+        _read_table(path, imported, num_jobs)
     _refuse_repeated(path, imported)
     if several := sum(r.num_channels > 1 for manifests in imported.splits.values() for r in manifests.recordings):
         imported.notes.append(
@@ -83,19 +109,7 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     return imported
 
 
-def _refuse_binary(path: Path, option: str) -> None:
-    if path.name.endswith(".gz"):
-        return
-    with naming(path), path.open("rb") as file:
-        begin = file.read(64).partition(b"\n")[0]  # a name in a later line may hold NUL, and is missing audio
-    if b"\0" in begin and not begin.startswith(UTF_16):
-        raise ValueError(
-            f"{option}: {path} is no table, but a binary file, such as audio; give a table with the columns audio and "
-            "text, a manifest of cuts, or a folder of manifests"
-        )
-
-
-def _read_tsv(path: Path, imported: ImportedManifests, num_jobs: int) -> None:
+def _read_table(path: Path, imported: ImportedManifests, num_jobs: int) -> None:
     rows, notes = read_table(path)
     imported.notes += notes
     found: dict[str, list[tuple[Recording, SupervisionSegment]]] = defaultdict(list)
@@ -108,61 +122,69 @@ def _read_tsv(path: Path, imported: ImportedManifests, num_jobs: int) -> None:
             segment = SupervisionSegment(row.id, row.id, 0.0, recording.duration, text=row.text, speaker=row.speaker)
             found[split].append((recording, segment))
     for split, pairs in found.items():
-        imported.splits[split] = Manifests.of(*zip(*pairs, strict=True))
+        imported.add(split, Manifests.of(*zip(*pairs, strict=True)))
 
 
-def _read_cuts(path: Path, split: str, imported: ImportedManifests) -> None:
-    imported.splits[split], dropped = read_cuts(path, split)
-    imported.dropped += dropped
+def _read_folder(folder: Path, imported: ImportedManifests, num_jobs: int) -> None:
+    shar, kaldi = _places_in(folder, find_shards), _places_in(folder, is_kaldi)
+    if shar:
+        refuse_incomplete(folder)
+    for place in shar or kaldi:
+        split = UNSPLIT if place == folder else imported.split_named(place, place.name)
+        if shar:
+            imported.add(split, *read_shards(find_shards(place), split))
+        else:
+            imported.add(split, read_kaldi(place, num_jobs))
+    if not shar and not kaldi:
+        _read_manifests(folder, imported)
 
 
-def _read_folder(folder: Path, imported: ImportedManifests) -> None:
-    files = {kind: _manifest_files(folder, kind, imported.notes) for kind in KINDS}
+def _read_manifests(folder: Path, imported: ImportedManifests) -> None:
+    files: dict[str, dict[str | None, Path]] = {kind: {} for kind in KINDS}
+    for file in _manifests_in(folder):
+        kind, name = NAMED.fullmatch(_stem(file)).groups()  # type: ignore[union-attr]
+        if first := files[kind].get(name):
+            raise ValueError(f"{folder}: {first.name} and {file.name} are both of one split; keep one")
+        files[kind][name] = file
     kind = "features" if files["features"] and not files["recordings"] else "recordings"
     sources, supervisions, cuts = files[kind], files["supervisions"], files["cuts"]
-    if sources.keys() != supervisions.keys():
-        lonely = sorted(sources.keys() ^ supervisions.keys())
-        raise ValueError(f"{folder}: split {lonely[0]!r} has {kind} or supervisions, but not both")
-    for split, file in sources.items():
-        found = read_recordings(file) if kind == "recordings" else read_features(file)
-        imported.splits[split] = Manifests.of(found, read_supervisions(supervisions[split]))
+    if lonely := sources.keys() ^ supervisions.keys():
+        name = min(lonely, key=str) or UNSPLIT
+        raise ValueError(f"{folder}: split {name!r} has {kind} or supervisions, but not both")
     for other in ("features", "cuts"):
         if sources and files[other] and other != kind:
             imported.notes.append(f"manifests of {other} were ignored; {kind} and supervisions are used")
-    for split, file in cuts.items() if not sources else ():
-        _read_cuts(file, split, imported)
+    for name, file in (sources or cuts).items():
+        split = UNSPLIT if name is None else imported.split_named(file, name)
+        if sources:
+            found = read_recordings(file) if kind == "recordings" else read_features(file)
+            imported.add(split, Manifests.of(found, read_supervisions(supervisions[name])))
+        else:
+            imported.add(split, *read_cuts(file, split))
     if not sources and not cuts:
         raise ValueError(
             f"{folder}: no manifests are there; needed are recordings*.jsonl(.gz), or features*, with "
-            "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz). Name the file itself if it is a TSV."
+            "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz), or wav.scp of Kaldi. Name the file itself if it is a table "
+            "or a manifest of NeMo."
         )
 
 
-def _shar_folders(folder: Path) -> list[Path]:
-    """Return the folder if shards lie in it, or the folders in it with shards, one for each split."""
-    if find_shards(folder):
+def _places_in(folder: Path, is_place: Callable[[Path], object]) -> list[Path]:
+    """Return the folder if it is such a place, or else the folders in it that are, one for each split."""
+    if is_place(folder):
         return [folder]
     if _manifests_in(folder):
         return []
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [path for path in below if find_shards(path)]
-
-
-def _read_shar(folder: Path, places: Sequence[Path], imported: ImportedManifests) -> None:
-    refuse_incomplete(folder)
-    for place in places:
-        split = UNSPLIT if place == folder else _split_named(place, place.name, imported.notes)
-        if split in imported.splits:
-            raise ValueError(f"{folder}: {place.name} and another folder are both of split {split!r}; keep one")
-        imported.splits[split], dropped, notes = read_shards(find_shards(place), split)
-        imported.dropped += dropped
-        imported.notes += [note for note in notes if note not in imported.notes]
+    return [path for path in below if is_place(path)]
 
 
 def manifest_files(folder: Path) -> list[Path]:
     """Return the files of a folder that `import_manifests` reads."""
-    shards = [shard for place in _shar_folders(folder) for shard in find_shards(place)]
-    return [path for shard in shards for path in (shard.cuts, shard.tar)] or _manifests_in(folder)
+    shards = [shard for place in _places_in(folder, find_shards) for shard in find_shards(place)]
+    kaldi = [place / name for place in _places_in(folder, is_kaldi) for name in KALDI_FILES]
+    found = [path for shard in shards for path in (shard.cuts, shard.tar)] or [path for path in kaldi if path.is_file()]
+    return found or _manifests_in(folder)
 
 
 def _manifests_in(folder: Path) -> list[Path]:
@@ -173,64 +195,16 @@ def _stem(file: Path) -> str:
     return file.name.partition(".")[0]
 
 
-def _manifest_files(folder: Path, kind: str, notes: list[str]) -> dict[str, Path]:
-    """Return the manifests of a kind by split."""
-    found: dict[str, Path] = {}
-    for file in _manifests_in(folder):
-        match = NAMED.fullmatch(_stem(file))
-        if match and match[1] == kind:
-            split = (
-                UNSPLIT
-                if match[2] is None
-                else _split_named(file, match[2], notes, f"rename it: after {kind}_ stands ")
-            )
-            if split in found:
-                raise ValueError(f"{folder}: {found[split].name} and {file.name} are both of split {split!r}; keep one")
-            found[split] = file
-    return found
-
-
-def _split_of_file(path: Path, notes: list[str]) -> str:
-    """Return the split in the name of a manifest that is read alone: dev-clean of cuts_dev-clean.jsonl.gz, else all."""
-    match = NAMED.fullmatch(_stem(path)) or re.fullmatch(r"([^_-]*)[_-](.+)", _stem(path))
-    written = match[2] if match else None
-    return _split_named(path, written, notes) if written and _is_split(written) else UNSPLIT
-
-
 def _is_split(name: str) -> bool:
     split = SPLIT_ALIASES.get(name, name)
     return split == "train" or split.startswith(("dev", "test"))
-
-
-def _split_named(path: Path, name: str, notes: list[str], where: str = "folders of shards are called ") -> str:
-    split = SPLIT_ALIASES.get(name, name)
-    if not _is_split(name):
-        raise ValueError(f"{path}: there is no split {split!r}; {where}train, or a name that begins with dev or test")
-    note = f"split {name!r} was read as {split!r}"
-    if split != name and note not in notes:
-        notes.append(note)
-    return split
-
-
-def _within_recordings(split: str, manifests: Manifests, dropped: list[Dropped]) -> Manifests:
-    """Return the supervisions that lie within a recording, and these recordings; list the other supervisions."""
-    sources = manifests.sources()
-    segments = []
-    for segment in manifests.supervisions:
-        if problem := segment_problem(segment, sources.get(segment.recording_id)):
-            dropped.append(Dropped(split, segment.id, problem))
-        else:
-            segments.append(segment)
-    used = {segment.recording_id for segment in segments}
-    return Manifests.of((source for name, source in sources.items() if name in used), segments)
 
 
 def _refuse_repeated(path: Path, imported: ImportedManifests) -> None:
     first: dict[str, str] = {}
     for split, manifests in imported.splits.items():
         for segment in manifests.supervisions:
-            known = first.setdefault(segment.id, split)
-            if known != split:
+            if (known := first.setdefault(segment.id, split)) != split:
                 raise ValueError(
                     f"{path}: supervision {segment.id!r} is in the splits {known!r} and {split!r}; an utterance "
                     "belongs to one, and different utterances need different ids"

@@ -11,7 +11,7 @@ from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
 from asr.data.jobs import num_processes, run_jobs
-from asr.data.manifests.audio_checks import archive_problem, audio_problem
+from asr.data.manifests.audio_checks import audio_problem
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.errors import raise_if_out_of_resources
 
@@ -39,12 +39,7 @@ def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, st
     """Return a recording whose header and end were read; or None, and why it cannot be used."""
     # Path.is_file raises an error on a name that is too long
     if not os.path.isfile(audio):
-        # what else is at the end of a name: a table has no quotes, and no addresses
-        wrong = " (give the path alone, without quotes)" if audio.name.endswith(('"', "'")) else ""
-        wrong = " (give the path, not an address)" if "file:" in audio.parts else wrong
-        return None, f"missing audio: {audio}{wrong}"
-    if problem := archive_problem(audio.resolve()):
-        return None, problem
+        return None, f"missing audio: {audio}"
     try:
         # absolute, so that prepared cuts can be read from any folder
         recording = Recording.from_file(audio.resolve(), recording_id=recording_id)

@@ -8,21 +8,17 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from asr.console import track
-from asr.data.manifests.source_files import read_lines, refuse_unspeakable
+from asr.data.manifests.corpus import followed
+from asr.data.manifests.source_files import read_lines
 from asr.text.normalize import is_one_line
 
-MAX_COLUMNS = 1000
 REQUIRED = ("audio", "text")
 OPTIONAL = ("speaker", "split", "id")
 SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": "train", "eval": "test"}
-
-# a table may have millions of rows; if this many name missing files, all do
-NUM_LOOKED_FOR = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +43,10 @@ class Row:
 
 
 def read_table(path: Path) -> tuple[list[Row], list[str]]:
-    """Read a TSV with a header.
+    """Read a table with a header: a TSV without quoting, or, where the name ends with .csv, a CSV with quotation marks.
 
     Columns ``audio`` and ``text`` are required; ``speaker``, ``split`` and ``id`` are optional. Audio paths are
-    relative to the table. UTF-8, without quoting: a quotation mark is a quotation mark.
+    relative to the table. UTF-8.
 
     Returns:
         The rows, and notes on what was ignored or renamed.
@@ -59,13 +55,12 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
         ValueError: the table is malformed; the message names the file and the line.
     """
     # str.splitlines would split at U+2028 too, which a transcript may hold
-    lines = csv.reader(read_lines(path, "utf-8-sig"), delimiter="\t", quoting=csv.QUOTE_NONE)
+    text = read_lines(path, "utf-8-sig")
+    is_csv = path.name.removesuffix(".gz").endswith(".csv")
+    lines = csv.reader(text) if is_csv else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     try:
         columns, notes = _columns(path, next(lines, []))
-        found = _distinct(path, _rows(path, lines, columns))
-        rows = list(islice(found, NUM_LOOKED_FOR))
-        _refuse_all_missing(path, rows)
-        rows += track(found, f"reading {path.name}", transient=True)
+        rows = list(track(_distinct(path, _rows(path, lines, columns)), f"reading {path.name}", transient=True))
     except csv.Error as error:
         raise ValueError(f"{path}, line {lines.line_num}: {error}") from error
     if not rows:
@@ -76,14 +71,13 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
 
 
 def _columns(path: Path, header: list[str]) -> tuple[list[str], list[str]]:
-    if len(header) > MAX_COLUMNS:
-        raise ValueError(f"{path}, line 1: the header has {len(header)} columns; at most {MAX_COLUMNS} are read")
     columns = [name.strip().lower() for name in header]
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         raise ValueError(
             f"{path}, line 1: the header lacks {' and '.join(missing)}; it reads {str(header)[:200]}. The first line "
-            f"names the columns, separated by tabs: {', '.join(REQUIRED)}, optionally {', '.join(OPTIONAL)}."
+            f"names the columns, separated by tabs (in a .csv, by commas): {', '.join(REQUIRED)}, optionally "
+            f"{', '.join(OPTIONAL)}."
         )
     repeated = sorted({name for name in columns if columns.count(name) > 1})
     if repeated:
@@ -92,23 +86,22 @@ def _columns(path: Path, header: list[str]) -> tuple[list[str], list[str]]:
     return columns, [f"columns not used: {', '.join(ignored)}"] if ignored else []
 
 
-def _rows(path: Path, lines: Iterator[list[str]], columns: list[str]) -> Iterator[Row]:
-    for number, fields in enumerate(lines, start=2):
+def _rows(path: Path, lines: Any, columns: list[str]) -> Iterator[Row]:
+    for fields in lines:
         if not any(field.strip() for field in fields):
             continue
         if len(fields) != len(columns):
             raise ValueError(
-                f"{path}, line {number}: {len(fields)} fields, the header has {len(columns)} ({', '.join(columns)}); "
-                f"the line reads {' | '.join(fields)[:100]!r}"
+                f"{path}, line {lines.line_num}: {len(fields)} fields, the header has {len(columns)} "
+                f"({', '.join(columns)}); the line reads {' | '.join(fields)[:100]!r}"
             )
-        yield _row(path, number, dict(zip(columns, fields, strict=True)))
+        yield _row(path, lines.line_num, dict(zip(columns, fields, strict=True)))
 
 
 def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
     audio = Path(os.path.expanduser(fields["audio"].strip()))  # Path.expanduser raises an error on an unknown user
     if not audio.name:
         raise ValueError(f"{path}, line {number}: no audio is named; give a path relative to the table, or absolute")
-    refuse_unspeakable(f"{path}, line {number}", fields["text"])
     id = fields.get("id", "").strip() or str(Path(fields["audio"].strip()).with_suffix(""))
     if not is_one_line(id):
         raise ValueError(f"{path}, line {number}: the id {id[:60]!r} holds an end of line; give another in a column id")
@@ -122,43 +115,19 @@ def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
     )
 
 
-def _refuse_all_missing(path: Path, rows: list[Row]) -> None:
-    if len(rows) == NUM_LOOKED_FOR and not any(os.path.isfile(row.audio) for row in rows):
-        raise ValueError(
-            f"{path}: none of the first {NUM_LOOKED_FOR} audio files is there, for example {str(rows[0].audio)!r}; "
-            "paths are relative to the folder of the table, or absolute"
-        )
-
-
 def _distinct(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
     """Yield the rows; refuse an id or an audio file that occurs twice."""
     ids: dict[str, int] = {}
     files: dict[str, int] = {}
     for row in rows:
-        if ids.setdefault(row.id, row.line) != row.line:
-            raise ValueError(
-                f"{path}, line {row.line}: the id {row.id!r} occurs in line {ids[row.id]} too; "
-                "name each recording once, or add a column id with names of your own"
-            )
         # a recording with two names could be in both train and test
-        file = _real(str(row.audio.parent), row.audio.name)
-        if files.setdefault(file, row.line) != row.line:
-            raise ValueError(
-                f"{path}, line {row.line}: the audio {str(row.audio)!r} occurs in line {files[file]} too; "
-                "name each recording once"
-            )
+        for known, what, value in ((ids, "id", row.id), (files, "audio", followed(str(row.audio)))):
+            if known.setdefault(value, row.line) != row.line:
+                raise ValueError(
+                    f"{path}, line {row.line}: the {what} {value!r} occurs in line {known[value]} too; name each "
+                    "recording once, or add a column id"
+                )
         yield row
-
-
-def _real(folder: str, name: str) -> str:
-    """Return a path without links; folders are cached, because most files of a table share a few."""
-    if "\0" in folder or "\0" in name:
-        return os.path.join(folder, name)
-    path = os.path.join(_real_folder(folder), name)
-    return os.path.realpath(path) if name == ".." or os.path.islink(path) else path
-
-
-_real_folder = lru_cache(os.path.realpath)
 
 
 def _with_split(path: Path, row: Row) -> Row:

@@ -1,10 +1,10 @@
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifests import audio_files as module
 from asr.data.manifests.audio_files import audio_files, find_audio, groups_of
 
 
@@ -42,7 +42,7 @@ def test_a_folder_holds_audio_at_any_depth_but_not_behind_links_or_hidden(folder
     assert [str(path) for path in find_audio(["deep"])] == ["deep/UPPER.FLAC", "deep/ünlü 1.wav"]
     assert set(find_audio(["."]).values()) == {Path()}
     (folder / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"audio: the folder 'empty' holds no file that ends with \.aif, \.aiff"):
+    with pytest.raises(ValueError, match="'empty'"):
         find_audio(["empty"])
 
 
@@ -52,9 +52,9 @@ def test_long_files_are_cut_in_pauses_of_their_own_channel(folder):
     silence = np.zeros(rate_hz)
     first, second = np.concatenate([tone, silence, silence]), np.concatenate([silence, silence, tone])
     soundfile.write(folder / "two.wav", np.stack([first, second], axis=1), rate_hz)
-    (whole,), _ = audio_files([Path("two.wav")], 16_000, max_s=3.0)
+    (whole,), _ = audio_files([Path("two.wav")], max_s=3.0)
     assert [(cut.id, cut.channel, cut.start, cut.duration) for cut in whole.cuts] == [("two.wav//channel 1", 0, 0, 3)]
-    (parts,), _ = audio_files([Path("two.wav")], 16_000, max_s=2.0, each_channel=True)
+    (parts,), _ = audio_files([Path("two.wav")], max_s=2.0, each_channel=True)
     assert [cut.channel for cut in parts.cuts] == [0, 1]
     assert [cut.start for cut in parts.cuts] == pytest.approx([0, 1.85], abs=0.03)
     assert [cut.end for cut in parts.cuts] == pytest.approx([1.15, 3], abs=0.03)
@@ -67,27 +67,16 @@ def test_no_path_is_the_id_of_a_part_of_another_file(folder):
     for name in names[:2]:
         (folder / name).write_bytes((folder / "a.wav").read_bytes())
     for max_s in (2.0, 5.0):
-        *others, several = audio_files([Path(name) for name in names], 16_000, max_s, each_channel=True)[0]
+        *others, several = audio_files([Path(name) for name in names], max_s, each_channel=True)[0]
         assert [cut.id for file in others for cut in file.cuts] == names[:2]
         assert all(str(Path(cut.id)) != cut.id for cut in several.cuts)
         assert len({cut.id for cut in several.cuts}) == len(several.cuts) >= 2
 
 
-def test_recordings_without_end_are_not_looked_through(folder, monkeypatch):
-    monkeypatch.setattr(module, "MAX_RECORDING_S", 3600)
-    soundfile.write(folder / "long.flac", np.zeros(3601 * 4000, dtype="int16"), 4000)
-    read, unreadable = audio_files([Path("long.flac"), Path("a.wav")], 16_000, max_s=5.0)
-    assert [file.path.name for file in read] == ["a.wav"]
-    assert unreadable == [("long.flac", "longer than 1 hours; cut it into parts")]
-
-
-def test_a_pattern_that_names_nothing_to_read_is_refused(folder):
-    with pytest.raises(ValueError, match="'/dev/zero' names no regular file, but folders, a pipe or a device"):
-        find_audio(["/dev/zero"])
-    with pytest.raises(ValueError, match=r"'d\*' names no regular file"):
-        find_audio(["a.wav", "d*"])
-    with pytest.raises(ValueError, match=r"'nowhere\.wav' names no file"):
-        find_audio(["nowhere.wav"])
+@pytest.mark.parametrize("pattern", ["/dev/zero", "d*", "nowhere.wav"])
+def test_a_pattern_that_names_no_file_is_refused(folder, pattern):
+    with pytest.raises(ValueError, match=re.escape(pattern)):
+        find_audio(["a.wav", pattern])
 
 
 def test_home_folders_are_understood(folder, monkeypatch):
@@ -99,7 +88,7 @@ def test_unreadable_files_are_listed_with_their_reason_and_the_others_are_cuts(f
     (folder / "text.wav").write_bytes(b"no audio at all")
     (folder / "empty.wav").write_bytes(b"")
     soundfile.write(folder / "nothing.wav", np.zeros(0), 8000)
-    read, unreadable = audio_files([*find_audio(["*.wav", "deep/*"])], 16_000, max_s=5.0)
+    read, unreadable = audio_files([*find_audio(["*.wav", "deep/*"])], max_s=5.0)
     cuts = [cut for file in read for cut in file.cuts]
     assert [cut.id for cut in cuts] == ["[c].wav", "a.wav", "b.wav", "c.wav", "deep/ünlü 1.wav"]
     assert [cut.duration for cut in cuts] == [0.1] * 5

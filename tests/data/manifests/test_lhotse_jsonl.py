@@ -1,125 +1,69 @@
-"""Manifests of strangers: nothing runs, nothing is lost in silence, and messages name the line."""
+"""Manifests of lhotse: nothing is lost in silence, and messages name the line."""
 
 import gzip
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from lhotse import AudioSource, CutSet, MonoCut, Recording, SupervisionSegment
+from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.manifests.lhotse_jsonl import read_cuts, read_recordings, read_supervisions
+from asr.data.manifests.lhotse_jsonl import read_cuts, read_features, read_recordings, read_supervisions
 from asr.data.preparation.cuts import evaluation_cuts
 from tests.data.corpora import SPEC
+from tests.data.feature_corpora import matrix, store
 
 SEGMENT = SupervisionSegment("s", "a", 0.25, 0.5, text="hi").to_dict()
 
 
-def recording(folder, name="a", num_channels=1) -> Recording:
+def recording(folder: Path, name: str = "a", num_channels: int = 1) -> Recording:
     soundfile.write(folder / f"{name}.wav", np.full((8000, num_channels), 0.1) * range(1, num_channels + 1), 8000)
     return Recording.from_file(folder / f"{name}.wav", recording_id=name)
 
 
-def write(path, *items):
+def write(path: Path, *items) -> Path:
     path.write_text("".join(json.dumps(item if isinstance(item, dict) else item.to_dict()) + "\n" for item in items))
     return path
 
 
-def cut_of(folder, name="a", segment="s") -> MonoCut:
+def cut_of(folder: Path, name: str = "a", segment: str = "s") -> MonoCut:
     cut = recording(folder, name).to_cut()
     cut.supervisions = [SupervisionSegment(segment, name, 0.25, 0.5, text="hi")]
     return cut
 
 
-@pytest.mark.parametrize("id", ["a\n25", "a\tb", "a\u2028b", ""])
-def test_an_id_that_is_not_one_line_is_refused_when_it_is_read(tmp_path, id):
-    """It stands in tables of one line per utterance, which are written after training."""
-    path = write(tmp_path / "supervisions.jsonl", {**SEGMENT, "id": id})
-    with pytest.raises(ValueError, match=r"line 1.*: field 'id' must be one line of text without tabs, given"):
-        read_supervisions(path)
-
-
 @pytest.mark.parametrize(
-    "name", ["pipe:touch hacked; cat .jsonl", "pipe:touch hacked;/cuts.jsonl", "pipe:touch hacked"]
+    "second", [SEGMENT | {"id": "a\tb"}, {"id": "t"}, {"sources": 5}, SEGMENT | {"sources": []}, SEGMENT]
 )
-def test_no_path_of_a_manifest_is_ever_run(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    for path in (tmp_path / name, tmp_path.joinpath(name).relative_to(tmp_path)):
-        with pytest.raises(ValueError, match="no file or folder"):
-            import_manifests(path)
-        path.parent.mkdir(exist_ok=True)
-    (tmp_path / "cut").mkdir()
-    cuts = CutSet.from_cuts([cut_of(tmp_path)])
-    cuts.to_file("cut/cuts.jsonl")
-    folder = tmp_path / "pipe:touch hacked;"
-    folder.mkdir(exist_ok=True)
-    (tmp_path / "cut/cuts.jsonl").rename(folder / "cuts.jsonl")
-    assert len(evaluation_cuts(folder.relative_to(tmp_path), str, SPEC.features)[0]) == 1
-    assert not (tmp_path / "hacked").exists()
+def test_a_line_that_is_no_supervision_or_repeats_one_is_refused_with_its_number(tmp_path, second):
+    with pytest.raises(ValueError, match=r"supervisions\.jsonl, line 2: "):
+        read_supervisions(write(tmp_path / "supervisions.jsonl", SEGMENT, second))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"id": 5}, "field 'id' must be str, given '5'"),
-        ({"recording_id": None}, "field 'recording_id' must be str"),
-        ({"duration": "1"}, "field 'duration' must be int or float, given '1'"),
-        ({"start": True}, "field 'start' must be int or float, given 'True'"),
-        ({"text": 5}, "field 'text' must be str"),
-        ({"speaker": ["anna"]}, "field 'speaker' must be str"),
-        ({"channel": "0"}, "field 'channel' must be int or list"),
-    ],
-)
-def test_a_supervision_of_other_types_is_refused_with_its_line(tmp_path, change, message):
-    path = write(tmp_path / "supervisions.jsonl", SEGMENT, SEGMENT | {"id": "t"} | change)
-    with pytest.raises(ValueError, match=rf"supervisions.jsonl, line 2: {message}"):
-        read_supervisions(path)
+def test_a_recording_has_audio_or_features_once(tmp_path):
+    one, other = recording(tmp_path), fastcopy(recording(tmp_path, "b"), id="a")
+    with pytest.raises(ValueError, match=r"recordings\.jsonl, line 2: the id 'a'"):
+        read_recordings(write(tmp_path / "recordings.jsonl", one, other))
+    features = store(tmp_path, "a", matrix(100))
+    with pytest.raises(ValueError, match=r"features\.jsonl, line 2: the id 'a'"):
+        read_features(write(tmp_path / "features.jsonl", features, features))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sources": None}, "field 'sources' must be list"),
-        ({"sources": ["a.wav"]}, "line 1: "),
-        ({"sampling_rate": 0}, "field 'sampling_rate' must be positive, given 0"),
-        ({"transforms": [{"name": "Unheard", "kwargs": {}}]}, "line 1: "),
-        (
-            {"sources": [{"type": "command", "channels": [0], "source": "touch x"}]},
-            "line 1: recording 'a': audio of type",
-        ),
-    ],
-)
-def test_a_recording_that_is_none_is_refused_with_its_line(tmp_path, change, message):
-    path = write(tmp_path / "recordings.jsonl", recording(tmp_path).to_dict() | change)
-    with pytest.raises(ValueError, match=message):
-        read_recordings(path)
-
-
-@pytest.mark.parametrize("content", [b"{]", b"[1]", b"5", b"[" * 100_000, b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"{]", b"[1]", b"\xff\xfe"])
 def test_what_is_no_jsonl_is_refused_with_its_line(tmp_path, content):
     (tmp_path / "supervisions.jsonl").write_bytes(json.dumps(SEGMENT).encode() + b"\n" + content)
-    with pytest.raises(ValueError, match=r"supervisions.jsonl, near line \d"):
+    with pytest.raises(ValueError, match=r"supervisions\.jsonl, line \d"):
         read_supervisions(tmp_path / "supervisions.jsonl")
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[:-9], lambda data: b"x" + data, lambda data: data[:-8] + b"12345678"]
-)
-def test_a_damaged_gzip_file_is_refused(tmp_path, damage):
+def test_a_gzip_file_cut_short_is_refused(tmp_path):
     path = tmp_path / "supervisions.jsonl.gz"
-    path.write_bytes(damage(gzip.compress(json.dumps(SEGMENT).encode())))
-    with pytest.raises(ValueError, match=r"near line \d: this is no jsonl manifest"):
+    path.write_bytes(gzip.compress(json.dumps(SEGMENT).encode())[:-9])
+    with pytest.raises(ValueError, match=r"supervisions\.jsonl\.gz"):
         read_supervisions(path)
-
-
-def test_an_id_given_twice_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="line 2: the id 's' of a SupervisionSegment was given before"):
-        read_supervisions(write(tmp_path / "supervisions.jsonl", SEGMENT, SEGMENT | {"text": "ho"}))
-    one, other = recording(tmp_path), fastcopy(recording(tmp_path, "b"), id="a")
-    with pytest.raises(ValueError, match="line 2: the id 'a' of a Recording was given before"):
-        read_recordings(write(tmp_path / "recordings.jsonl", one, other))
 
 
 def test_an_utterance_in_two_splits_is_refused(tmp_path):
@@ -130,9 +74,11 @@ def test_an_utterance_in_two_splits_is_refused(tmp_path):
         import_manifests(tmp_path)
 
 
-def test_an_empty_name_is_no_speaker(tmp_path):
-    path = write(tmp_path / "supervisions.jsonl", SEGMENT | {"speaker": " "}, SEGMENT | {"id": "t", "speaker": "anna"})
-    assert [segment.speaker for segment in read_supervisions(path)] == [None, "anna"]
+def test_an_empty_name_is_no_speaker_and_what_is_not_used_is_left_out(tmp_path):
+    segment = SEGMENT | {"speaker": " ", "custom": {"a": [1]}, "alignment": {"word": [["hi", 0.3, 0.1, None]]}}
+    path = write(tmp_path / "supervisions.jsonl", segment, SEGMENT | {"id": "t", "speaker": "anna"})
+    unnamed, named = read_supervisions(path)
+    assert (unnamed.speaker, unnamed.custom, unnamed.alignment, named.speaker) == (None, None, None, "anna")
 
 
 def test_overlapping_cuts_hold_their_utterance_once_and_whole(tmp_path):
@@ -144,27 +90,20 @@ def test_overlapping_cuts_hold_their_utterance_once_and_whole(tmp_path):
     assert (len(found), dropped) == (1, [])
 
 
-def test_cuts_that_give_an_id_another_meaning_are_refused(tmp_path):
-    path = tmp_path / "cuts.jsonl"
-    with pytest.raises(ValueError, match="line 2: the id 's' of a SupervisionSegment"):
-        read_cuts(write(path, cut_of(tmp_path), cut_of(tmp_path, "b")), "test")
+def test_cuts_that_give_an_id_another_meaning_or_are_mixed_are_refused(tmp_path):
     other = cut_of(tmp_path, "b", "t")
     other.recording = fastcopy(other.recording, id="a")
-    with pytest.raises(ValueError, match="line 2: the id 'a' of a Recording"):
-        read_cuts(write(path, cut_of(tmp_path), other), "test")
+    mixed = cut_of(tmp_path).mix(recording(tmp_path, "noise").to_cut(), snr=10)
+    for second in (cut_of(tmp_path, "b"), other, mixed):
+        with pytest.raises(ValueError, match=r"cuts\.jsonl, line 2: "):
+            read_cuts(write(tmp_path / "cuts.jsonl", cut_of(tmp_path), second), "test")
 
 
-def test_an_utterance_of_a_cut_lies_in_the_recording_of_the_cut(tmp_path):
+def test_an_utterance_of_a_cut_lies_in_the_recording_of_the_cut_whatever_its_features_are(tmp_path):
     cut = cut_of(tmp_path)
     cut.supervisions = [fastcopy(cut.supervisions[0], recording_id="as-it-was-called-before")]
+    cut.features = store(tmp_path, "a", matrix(100), storage_type="lilcom_chunky")
     assert len(evaluation_cuts(write(tmp_path / "cuts.jsonl", cut), str, SPEC.features)[0]) == 1
-
-
-def test_mixed_cuts_are_refused_rather_than_unmixed(tmp_path):
-    cut = cut_of(tmp_path)
-    for mixed in (cut.pad(2.0), cut.mix(recording(tmp_path, "noise").to_cut(), snr=10)):
-        with pytest.raises(ValueError, match="line 1: a cut of type 'MixedCut' is not read"):
-            read_cuts(write(tmp_path / "cuts.jsonl", mixed), "test")
 
 
 def test_cuts_without_audio_or_transcript_are_listed(tmp_path):
@@ -182,13 +121,6 @@ def test_cuts_without_audio_or_transcript_are_listed(tmp_path):
 def test_a_perturbed_cut_stays_perturbed(tmp_path):
     (cut,) = evaluation_cuts(write(tmp_path / "cuts.jsonl", cut_of(tmp_path).perturb_speed(2.0)), str, SPEC.features)[0]
     assert cut.load_audio().shape == (1, 2000)
-
-
-def test_an_address_inside_a_cut_is_refused(tmp_path):
-    cut = cut_of(tmp_path)
-    cut.recording.sources = [AudioSource("url", [0], "https://example.org/a.wav")]
-    with pytest.raises(ValueError, match=r"cuts.jsonl, line 1: recording 'a': audio of type 'url'"):
-        import_manifests(write(tmp_path / "cuts.jsonl", cut))
 
 
 @pytest.mark.parametrize(("channel", "level"), [(0, 0.1), (1, 0.2), ([0, 1], 0.1)])

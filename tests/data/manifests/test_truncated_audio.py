@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +23,13 @@ WRITTEN = [
 
 def problem(path: Path) -> str | None:
     """Return why a file is not transcribed, whose length nothing but itself tells."""
-    files, unreadable = audio_files([path], RATE_HZ, max_s=30.0)
+    files, unreadable = audio_files([path], max_s=30.0)
     assert len(files) + len(unreadable) == 1
     return unreadable[0][1] if unreadable else None
 
 
 @pytest.mark.parametrize(("name", "subtype"), WRITTEN)
-@pytest.mark.parametrize("kept", [0.9, 0.5])
-def test_a_file_is_whole_or_refused(tmp_path, name, subtype, kept):
+def test_a_file_is_whole_or_refused(tmp_path, name, subtype):
     path = tmp_path / "a.audio"
     soundfile.write(path, NOISE, RATE_HZ, format=name, subtype=subtype)
     whole = problem(path)
@@ -42,11 +40,11 @@ def test_a_file_is_whole_or_refused(tmp_path, name, subtype, kept):
     else:
         assert whole == f"unknown length: that of {name} cannot be checked; convert it to WAV or FLAC: {path}"
     content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * kept)])
+    path.write_bytes(content[: int(len(content) * 0.9)])
     assert problem(path) is not None
 
 
-@pytest.mark.parametrize("num_bytes", [1, 4, 20, 27, 28])
+@pytest.mark.parametrize("num_bytes", [1, 28])
 def test_ogg_that_ends_within_the_header_of_a_page_is_cut_short(tmp_path, num_bytes):
     path = tmp_path / "a.ogg"
     soundfile.write(path, NOISE, RATE_HZ)
@@ -62,23 +60,6 @@ def test_ogg_that_ends_with_a_page_that_is_not_the_last_is_cut_short(tmp_path):
     content = path.read_bytes()
     path.write_bytes(content[: content.rindex(b"OggS\0")])
     assert problem(path).startswith(f"truncated audio: no page of Ogg is marked as the last, in {path}; if it is whole")
-
-
-def test_a_header_of_rf64_that_claims_a_terabyte_is_refused(tmp_path):
-    path = tmp_path / "a.rf64"
-    soundfile.write(path, NOISE, RATE_HZ, format="RF64")
-    content = bytearray(path.read_bytes())
-    place = content.find(b"ds64") + 8
-    content[place : place + 24] = struct.pack("<QQQ", 2**40, 2**40, 2**39)
-    path.write_bytes(content)
-    assert f"truncated audio: its header claims {2**40} bytes" in problem(path)
-
-
-def test_sphere_without_a_number_of_samples_is_refused(tmp_path):
-    path = tmp_path / "a.sph"
-    soundfile.write(path, NOISE, RATE_HZ, format="NIST")
-    path.write_bytes(path.read_bytes().replace(b"sample_count", b"sample_other"))
-    assert problem(path) == f"unknown length: its header has no sample_count; convert it to WAV or FLAC: {path}"
 
 
 def test_streamed_flac_without_a_number_of_samples_is_said_to_lack_it(tmp_path):

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from lhotse import CutSet, Features, MonoCut, SupervisionSegment
-from lhotse.qa import validate
+from lhotse import Features, MonoCut, SupervisionSegment
 from lhotse.shar import SharWriter
 from lhotse.utils import fastcopy
 
-from asr.data.features import LogMel, PrecomputedFeatures, read_features
+from asr.data.features import PrecomputedFeatures, read_features
 from asr.data.manifests.corpus import Corpus, Manifests
-from asr.data.manifests.import_manifests import import_manifests, manifest_files
-from asr.data.manifests.shar.members import forget
+from asr.data.manifests.import_manifests import import_manifests
 from asr.data.preparation.build import PrepareSpec
-from asr.data.preparation.fingerprint import describe_source
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.shards.features import FeatureField
-from asr.data.preparation.shards.writing import ShardStorage
-from asr.errors import RunFailed
-from tests.data.corpora import PRECOMPUTED, Recipe, contents, dropped, ids, run, utterance
+from asr.data.preparation.shard_fields import FeatureField
+from asr.data.preparation.shards import ShardStorage
+from tests.data.corpora import PRECOMPUTED, Recipe, dropped, ids, run, utterance
 from tests.data.feature_corpora import FEATURES_SPEC, FeatureRecipe, file_of, matrix, store, stored_utterance
 
 
@@ -101,20 +96,6 @@ def test_features_from_shards_are_those_from_files_to_the_last_digit(tmp_path, k
 
 
 @kinds
-def test_lhotse_reads_the_folder(tmp_path, kind):
-    prepared = run(tmp_path / "a", kind.recipe(), in_shards(kind.spec, tmp_path / "shards"))
-    for split in ("train", "dev", "test-x"):
-        found = CutSet.from_shar(in_dir=tmp_path / "shards" / split).to_eager()
-        validate(found)
-        for first, second in zip(prepared.cuts(split), found, strict=True):
-            assert (first.id, first.duration) == (second.id, second.duration)
-            assert [s.text for s in first.supervisions] == [s.text for s in second.supervisions]
-            assert first.load_features().dtype == second.load_features().dtype
-            assert np.array_equal(first.load_features(), second.load_features())
-            assert not second.has_recording
-
-
-@kinds
 def test_prepared_cuts_need_nothing_but_the_shards(tmp_path, kind):
     spec = in_shards(kind.spec, tmp_path / "shards")
     prepared = run(tmp_path / "a", kind.recipe(), spec)
@@ -123,72 +104,6 @@ def test_prepared_cuts_need_nothing_but_the_shards(tmp_path, kind):
         file.unlink()
     assert all(np.array_equal(*pair) for pair in zip(kept, features(prepared, spec), strict=True))
     assert set(prepared.shards) == {str(path) for path in (tmp_path / "shards").rglob("features.*.tar")}
-
-
-@kinds
-def test_an_interrupted_call_is_continued_and_writes_the_same_bytes(tmp_path, monkeypatch, kind):
-    whole, parted = (in_shards(kind.spec, tmp_path / name) for name in ("whole", "parted"))
-    run(tmp_path / "a", kind.recipe(), whole)
-    recipe, left, encode = kind.recipe(), iter(range(3)), FeatureField.encode
-
-    def interrupted(*arguments):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return encode(*arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(FeatureField, "encode", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "b", recipe, parted)
-    assert not list(tmp_path.rglob("*.tmp"))
-    kept = contents(tmp_path / "parted")
-    assert {path.name for path in kept} >= {"features.000000.tar"}
-    run(tmp_path / "b", recipe, parted)
-    now = contents(tmp_path / "parted")
-    assert all(now[path] == content for path, content in kept.items())
-    for name in ("features.*.tar", "cuts.*.jsonl.gz"):
-        written = [
-            {path.relative_to(tmp_path / folder): path.read_bytes() for path in (tmp_path / folder).rglob(name)}
-            for folder in ("whole", "parted")
-        ]
-        assert written[0] == written[1]
-
-
-@kinds
-def test_prepared_data_say_which_shard_is_not_as_it_was(tmp_path, kind):
-    spec = in_shards(kind.spec, tmp_path / "shards")
-    prepared = run(tmp_path / "a", recipe := kind.recipe(), spec)
-    tar = tmp_path / "shards" / "dev" / "features.000000.tar"
-    whole = tar.read_bytes()
-    for harm, message in (
-        (lambda: tar.write_bytes(whole[:-512]), f"{tar} has {len(whole) - 512} bytes; it had {len(whole)} bytes when"),
-        (tar.unlink, f"{tar} cannot be read .*; it had {len(whole)} bytes when"),
-    ):
-        harm()
-        with pytest.raises(ValueError, match=message):
-            run(tmp_path / "a", recipe, spec)
-    tar.write_bytes(bytes(len(whole)))
-    forget(str(tar))
-    with pytest.raises(RunFailed, match=r"dev/features\.000000\.tar has changed since .*; a run can be resumed$"):
-        features(prepared, spec, "dev")
-
-
-def test_shards_of_other_features_are_not_overwritten(tmp_path):
-    run(tmp_path / "a", recipe := Recipe(), in_shards(PRECOMPUTED, tmp_path / "shards"))
-    written = contents(tmp_path / "shards")
-    other = replace(PRECOMPUTED, features=LogMel(30, 8000, precomputed=True))
-    with pytest.raises(ValueError, match=r"features\.000000\.tar is of other data"):
-        run(tmp_path / "a", recipe, in_shards(other, tmp_path / "shards"), spec_name="other")
-    assert contents(tmp_path / "shards") == written
-
-
-def test_shards_of_features_that_have_changed_since_are_refused(tmp_path):
-    recipe = FeatureRecipe()
-    run(tmp_path / "a", recipe, spec := in_shards(FEATURES_SPEC, tmp_path / "shards"))
-    file = next((tmp_path / "a").rglob("*.npy"))
-    np.save(file, matrix(100, seed=99))
-    with pytest.raises(ValueError, match=f"{file.name} has changed since the data in"):
-        run(tmp_path / "a", recipe, spec)
 
 
 def test_features_that_vanish_before_they_are_stored_are_dropped_and_named(tmp_path, monkeypatch):
@@ -227,24 +142,6 @@ def test_the_folder_is_a_corpus_of_its_own_with_the_same_numbers(tmp_path, kind)
     assert set(found.shards) == set(prepared.shards)
 
 
-def test_a_changed_tar_changes_the_name_of_what_is_prepared_and_the_same_one_does_not(tmp_path):
-    run(tmp_path / "a", FeatureRecipe(), in_shards(FEATURES_SPEC, tmp_path / "shards"))
-    before = describe_source(str(tmp_path / "shards"), manifest_files)
-    assert describe_source(str(tmp_path / "shards"), manifest_files) == before
-    os.utime(tmp_path / "shards" / "train" / "features.000001.tar", (1, 1))
-    assert describe_source(str(tmp_path / "shards"), manifest_files) != before
-
-
-@pytest.mark.parametrize("kept", [0, 1])
-def test_a_shard_that_is_missing_from_the_folder_is_named(tmp_path, kept):
-    run(tmp_path / "a", FeatureRecipe(), in_shards(FEATURES_SPEC, tmp_path / "shards"))
-    gone = sorted((tmp_path / "shards" / "train").glob("*"))[1 - kept :: 2]
-    for path in gone:
-        path.unlink()
-    with pytest.raises(ValueError, match=rf"the shard train/….00000{1 - kept}\.tar is missing: restore it"):
-        import_manifests(tmp_path / "shards")
-
-
 def of_lhotse(folder: Path, compression: str = "numpy", shard_size: int | None = 2) -> list[MonoCut]:
     """Write a Shar folder with lhotse: whole features, and parts of longer ones; return the cuts."""
     cuts = []
@@ -276,31 +173,3 @@ def test_shards_of_lhotse_are_read_as_they_are(tmp_path, shard_size):
 def elsewhere(folder: Path) -> dict[str, Manifests]:
     corpus = FeatureRecipe()(folder)
     return {name: manifests for name, manifests in corpus.splits.items() if name != "train"}
-
-
-def test_cuts_of_lhotse_without_features_or_supervisions_are_dropped_and_named(tmp_path):
-    with SharWriter(tmp_path, {"features": "numpy"}) as writer:
-        stored = store(tmp_path / "held", "r", matrix(100))
-        segment = SupervisionSegment("s", "r", 0.0, 1.0, text="ab")
-        writer.write(MonoCut("full", 0.0, 1.0, 0, [segment], features=stored))
-        writer.write(MonoCut("silent", 0.0, 1.0, 0, features=stored))
-        writer.write(MonoCut("empty", 0.0, 1.0, 0, [segment]))
-    imported = import_manifests(tmp_path)
-    assert [segment.recording_id for segment in imported.splits["all"].supervisions] == ["full"]
-    assert {item.item: item.reason for item in imported.dropped} == {
-        "silent": "no supervision: the cut has none",
-        "empty": "no features: the cut has none",
-    }
-
-
-@pytest.mark.filterwarnings("ignore:Found cut with 'recording' field")
-def test_audio_that_cuts_of_lhotse_name_beside_their_features_is_not_read(tmp_path):
-    recording, segment = utterance(tmp_path, "r")
-    with SharWriter(tmp_path / "shar", {"features": "numpy"}) as writer:
-        cut = MonoCut("a", 0.0, 1.0, 0, [segment], features=store(tmp_path, "r", matrix(100)), recording=recording)
-        (tmp_path / "shar").mkdir()
-        writer.write(cut)
-    imported = import_manifests(tmp_path / "shar")
-    assert [features.recording_id for features in imported.splits["all"].features] == ["a"]
-    assert not imported.splits["all"].recordings
-    assert imported.notes == ["fields of Shar folders that were ignored: recording"]
