@@ -97,7 +97,7 @@ def exports(words: Sequence[str]) -> None:
 
 
 def _utterances(text: TextSide, features: Features, streaming: bool) -> list[np.ndarray]:
-    prepared = prepared_data(text.checkpoint, "test", "give another run")
+    prepared = prepared_data(text.checkpoint, "give another run")
     cuts = itertools.islice((cut for name in prepared.names("test") for cut in prepared.cuts(name)), NUM_UTTERANCES)
     tail = np.zeros(int(streaming * TAIL_S * features.sampling_rate_hz), dtype=np.float32)
     return [np.concatenate([at_rate(cut, features.sampling_rate_hz).load_audio()[0], tail]) for cut in cuts]
@@ -210,7 +210,7 @@ def long(words: Sequence[str]) -> None:
     (name,) = words
     text = restore_text(name)
     rate_hz = part(text.checkpoint.config, "features").sampling_rate_hz
-    prepared = prepared_data(text.checkpoint, "test", "give another run")
+    prepared = prepared_data(text.checkpoint, "give another run")
     cuts = list(itertools.islice(prepared.cuts(prepared.names("test")[0]), NUM_JOINED))
     reference = " ".join(cut.supervisions[0].text for cut in cuts)
     drawn = np.random.default_rng(0)

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import track
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
+from asr.data.manifests.plain_items import to_line
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 
 MAX_DURATION_S = 120.0
@@ -48,7 +49,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-resume-") as folder:
         path = Path(folder) / "cuts_train"
-        IndexedCutSet.write(path, generated_cuts(options.num_cuts))
+        IndexedCutSet.write(path, ((to_line(cut).encode(), cut.duration) for cut in generated_cuts(options.num_cuts)))
         before_mb, begin = peak_mb(), time.monotonic()
         order = DurationBucketSampler(IndexedCutSet(path), BucketingConfig(MAX_DURATION_S), seed=1)
         num_batches = order.count_updates(0, 1)

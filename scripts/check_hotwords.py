@@ -45,7 +45,7 @@ def decoded(run: str, decoder: str, kind: str, **options: Any) -> Score:
     config = {**OmegaConf.load(CONFIGS / "decoder" / f"{decoder}.yaml"), **options}
     fixed = {"weights": "raw", "average_since": None, "batch_duration_s": 120.0, "num_workers": 0, "torch_threads": 1}
     restored = restore(OmegaConf.create({"run": run, "decoder": config, **fixed}))
-    prepared = prepared_data(restored.checkpoint, kind, "prepare them again")
+    prepared = prepared_data(restored.checkpoint, "prepare them again")
     name = prepared.names(kind)[0]
     found = decode_all(restored.recognizer, restored.decoder, restored.data_module, prepared.cuts(name), name)
     return score(found.results)

@@ -59,7 +59,7 @@ def row(run: str, folder: str) -> list[str]:
     decoder = OmegaConf.load(CONFIGS / "decoder" / "ctc_greedy.yaml")
     fixed = {"weights": "raw", "average_since": None, "batch_duration_s": 120.0, "num_workers": 0, "torch_threads": 1}
     restored = restore(OmegaConf.create({"run": run, "decoder": decoder, **fixed}))
-    prepared = prepared_data(restored.checkpoint, "test", "prepare them again")
+    prepared = prepared_data(restored.checkpoint, "prepare them again")
     name, *_ = prepared.names("test")
     clean, cells = list(prepared.cuts(name)), []
     for snr_db in (None, *SNRS_DB):

@@ -72,7 +72,7 @@ def main() -> None:
     for run in parser.parse_args().runs:
         options = {"run": run, "weights": "raw", "average_since": None, "batch_duration_s": 120.0}
         restored = restore(OmegaConf.create({**options, "num_workers": 0, "torch_threads": 1}))
-        prepared = prepared_data(restored.checkpoint, "dev", "prepare them again")
+        prepared = prepared_data(restored.checkpoint, "prepare them again")
         for name in prepared.names("dev"):
             cuts = prepared.cuts(name)
             found = decode_all(restored.recognizer, restored.decoder, restored.data_module, cuts, name)

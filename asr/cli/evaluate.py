@@ -74,7 +74,7 @@ def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
             "model, as in decoder=ctc_beam decoder.lm=FILE, or leave tune out"
         )
     if options.tune is True:
-        prepared = prepared_data(restored.checkpoint, "dev", "say what to choose weights on: tune=PATH")
+        prepared = prepared_data(restored.checkpoint, "say what to choose weights on: tune=PATH")
         return {name: prepared.cuts(name) for name in prepared.names("dev")}
     return evaluation_sets(options.tune, None, restored, "tune")[0]
 

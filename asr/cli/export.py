@@ -97,7 +97,7 @@ def _example(text: TextSide, features: Features, recognizer: Recognizer, model_t
     if not features.from_audio:
         return None
     try:
-        prepared = prepared_data(text.checkpoint, "test", "no recording is exported")
+        prepared = prepared_data(text.checkpoint, "no recording is exported")
         cut = next((cut for name in prepared.names("test") for cut in prepared.cuts(name)), None)
         if cut is None:
             raise ValueError("the data of this run have no test set: no recording is exported")

@@ -104,7 +104,7 @@ def _sentences(files: Mapping[Path, int], text: TextSide, transcripts: bool) -> 
         except ValueError as error:
             raise ConfigError(f"text: {error}") from error
     if transcripts:
-        prepared = prepared_data(text.checkpoint, "train", "give their text as text=FILE, and transcripts=false")
+        prepared = prepared_data(text.checkpoint, "give their text as text=FILE, and transcripts=false")
         for name in prepared.names("train"):
             yield from filter(None, (cut.supervisions[0].text for cut in prepared.cuts(name)))
 

@@ -13,7 +13,6 @@ from asr.cli.builders.parts import plain
 from asr.cli.builders.scoring import transcripts_lm_order
 from asr.cli.builders.sources import complete_sources
 from asr.cli.config.words import override_key
-from asr.data.preparation.audio_sample import refuse_changed_audio
 
 
 def main() -> None:
@@ -29,9 +28,7 @@ def run(config: DictConfig) -> None:
     if config.data.by_corpus:
         choose_by_corpus(config, _typed())
     transcripts_lm_order(plain(config))  # checked as asr-train does
-    prepared = data_for_run(plain(config))
-    # training leaves out what has changed; who prepares wants to know of it
-    refuse_changed_audio(prepared.folder.parent)
+    data_for_run(plain(config))
 
 
 def _typed() -> set[str]:

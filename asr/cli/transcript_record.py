@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.errors import ConfigError
 from asr.data.manifests.audio_checks import file_content
-from asr.data.preparation.file_digests import describe_file
+from asr.data.preparation.fingerprint import describe_file
 from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.inference.transcripts_lm import FOLDER
 from asr.safe_io import check_regular_file, named_path, open_inside

@@ -18,7 +18,6 @@ from asr.data.preparation.ctc_lengths import OutputFrames
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepare import prepare
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.table import print_table
 from asr.text.character import CharacterTokenizerTrainer
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer
@@ -105,7 +104,7 @@ def dropped(prepared: PreparedData) -> dict[tuple[str, str], str]:
 
 def printed(prepared: PreparedData) -> str:
     console = PlainConsole(file=io.StringIO(), width=300)
-    print_table(prepared, console)
+    prepared.print_table(console)
     return console.file.getvalue()
 
 

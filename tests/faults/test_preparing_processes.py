@@ -80,7 +80,7 @@ def test_a_preparation_that_was_ended_leaves_no_process_and_is_continued(program
         time.sleep(0.01)
     assert not list(tmp_path.rglob("prepared.json"))
     # what is done is not done again
-    again = next(tmp_path.glob("data/*/*.parts"))
+    again = next(tmp_path.glob("data/*/*.chunks"))
     times = {path.name: path.stat().st_mtime_ns for path in stored}
     resumed = programs.start("prepare", *words, cwd=tmp_path, constants=ONE_EACH)
     while resumed.poll() is None and again.exists():
@@ -89,4 +89,4 @@ def test_a_preparation_that_was_ended_leaves_no_process_and_is_continued(program
     assert resumed.wait(timeout=120) == 0, (tmp_path / "log.txt").read_text()
     (cuts,) = tmp_path.rglob("cuts_train.jsonl")
     assert len(cuts.read_text().splitlines()) == NUM_UTTERANCES * 18 // 20
-    assert not list(tmp_path.rglob("*.parts"))
+    assert not list(tmp_path.rglob("*.chunks"))

@@ -72,9 +72,8 @@ def in_place(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
 
 
 FAULTS = {
-    "a missing shard": (Path.unlink, 2, "recording.000000.tar cannot be read (No such file or directory); it had"),
-    "a tar that is cut short": (in_place(lambda data: data[:60_000]), 2, "has 60000 bytes; it had"),
-    "a shard that was written anew": (in_place(lambda data: data + bytes(10_240)), 2, "bytes; it had"),
+    "a missing shard": (Path.unlink, 2, "recording.000000.tar is missing or has changed"),
+    "a tar that is cut short": (in_place(lambda data: data[:60_000]), 2, "is missing or has changed"),
     "a shard of the same size with other bytes": (
         in_place(lambda data: data[:512] + bytes(len(data) - 512)),
         1,

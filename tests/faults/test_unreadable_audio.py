@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import resource
 import shutil
@@ -48,30 +47,8 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:3000])
 
 
-def of_another_rate(path: Path) -> None:
-    write_audio(path, 1.0, 16_000)
-
-
 def shorter(path: Path) -> None:
     write_audio(path, 0.5)
-
-
-def stereo(path: Path) -> None:
-    soundfile.write(path, np.random.default_rng(0).normal(size=(8000, 2)) * 0.1, 8000)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def folder_instead(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def pipe_instead(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
 
 
 def not_finite(path: Path) -> None:
@@ -158,78 +135,39 @@ def test_unreadable_audio_is_counted_and_too_much_of_it_ends_the_run(
             summary = json.loads((corpus / "run" / "report" / "summary.json").read_text())
             assert summary["training"]["num_unreadable"] == len(set(re.findall(r"left out (\S+):", ended.printed)))
     finally:
-        # prepared cuts hold absolute paths
         shutil.rmtree(corpus)
         kept.rename(corpus)
 
 
 CHANGES = {
-    "missing": (Path.unlink, "missing audio"),
-    "cut short": (cut_short, "audio"),
-    "of another rate": (of_another_rate, "unexpected rate: 16000 Hz, the manifest has 8000"),
-    "shorter": (shorter, "truncated audio: 4000 of 8000 samples"),
-    "of two channels": (stereo, "unexpected channels: 2"),
-    "empty": (empty, "empty audio"),
-    "text": (lambda path: path.write_text("hello"), "unreadable audio"),
-    "a folder": (folder_instead, "not a regular file"),
-    "a pipe": (pipe_instead, "not a regular file"),
-    "a link to nothing": (lambda path: (path.unlink(), path.symlink_to("nothing")), "missing audio"),
-    "a link to itself": (lambda path: (path.unlink(), path.symlink_to(path.name)), "missing audio"),
-    "a link to a device": (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "not a regular file"),
-    "not finite": (not_finite, "changed audio"),  # what it holds now is not read
-    "another of its length": (lambda path: write_audio(path, 1.0), "changed audio"),
-    "longer": (lambda path: write_audio(path, 1.2), "changed audio"),
+    "missing": Path.unlink,
+    "cut short": lambda path: path.write_bytes(path.read_bytes()[:3000]),
+    "shorter": lambda path: write_audio(path, 0.5),
+    "text": lambda path: path.write_text("hello"),
+    "not finite": not_finite,
 }
 
 
 @pytest.mark.parametrize("perturb", [None, SpeedPerturb((0.9,))], ids=["as it is", "perturbed"])
-@pytest.mark.parametrize(("change", "reason"), CHANGES.values(), ids=CHANGES.keys())
-def test_audio_that_has_changed_is_left_out_with_its_reason(tmp_path, change, reason, perturb):
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_audio_that_cannot_be_read_any_more_is_left_out(tmp_path, change, perturb):
     prepared = run(tmp_path, Recipe())
     cuts = list(prepared.cuts("train"))
     change(Path(cuts[1].recording.sources[0].source))
     batch = SpeechDataset(SPEC.features, prepared.tokenizer, perturb)[(0, CutSet.from_cuts(cuts))]
     assert batch.ids == ("train-0", "train-2")
     assert [cut for cut, _ in batch.skipped] == ["train-1"]
-    assert reason in batch.skipped[0][1]
 
 
-def test_audio_that_was_put_back_is_read_and_another_file_of_the_same_size_is_not(tmp_path):
-    prepared = run(tmp_path, Recipe())
-    cuts = list(prepared.cuts("train"))
-    file = Path(cuts[1].recording.sources[0].source)
-    content = file.read_bytes()
-    file.unlink()
-    file.write_bytes(content)
-    batch = SpeechDataset(SPEC.features, prepared.tokenizer)[(0, CutSet.from_cuts(cuts))]
-    assert (len(batch), batch.skipped) == (3, ())
-    samples, rate_hz = soundfile.read(file, dtype="int16")
-    soundfile.write(file, samples[::-1], rate_hz)
-    assert file.stat().st_size == len(content)
-    batch = SpeechDataset(SPEC.features, prepared.tokenizer)[(0, CutSet.from_cuts(cuts))]
-    assert [cut for cut, _ in batch.skipped] == ["train-1"]
-    assert "changed audio" in batch.skipped[0][1]
-
-
-def test_who_prepares_again_is_told_what_has_changed_and_what_is_back(programs, tmp_path):
+def test_who_prepares_again_is_told_what_is_back(programs, tmp_path):
     folder = write_corpus(tmp_path / "corpus", "flac")
-    first, second = audio(folder, "train", "flac")[:2]
+    first = audio(folder, "train", "flac")[0]
     first.rename(folder / "elsewhere")
     ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
-    assert ended.code == 0, ended.printed
-    assert "exist now" not in ended.printed
+    assert (ended.code, "exist now" in ended.printed) == (0, False), ended.printed
     (folder / "elsewhere").rename(first)
     ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
-    assert ended.code == 0, ended.printed
-    said = "note: 1 recordings that were missing when the data were prepared exist now; remove "
-    assert said in ended.printed
-    write_audio(second, 1.5)
-    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
-    assert (ended.code, f"{second.name} has changed since the data in " in ended.last_line) == (2, True), ended.printed
-    prepared = re.search(r"the data in (\S+) were prepared", ended.last_line)[1]
-    shutil.rmtree(prepared)
-    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
-    assert (ended.code, "dropped from" in ended.printed) == (0, False), ended.printed
+    assert (ended.code, "1 recordings that were missing" in ended.printed) == (0, True), ended.printed
 
 
 def test_a_test_set_that_cannot_be_read_ends_an_evaluation_with_1(programs, corpus):

@@ -13,7 +13,7 @@ from asr.cli.builders.parts import part, plain
 from asr.cli.config.help import CONFIGS
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
-from asr.data.preparation.choices import Advice, Budget, Choice, CorpusFacts
+from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
 from asr.nested import is_within
 from asr.subprocesses import is_first_process
 

@@ -25,17 +25,17 @@ from asr.data.preparation.build import PrepareSpec
 from asr.data.preparation.ctc_lengths import Lengths
 from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.data.preparation.mixture import Mixture
+from asr.data.preparation.portable_paths import portable_folder
 from asr.data.preparation.prepare import load_or_make_corpus, prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.saved_corpus import SavedCorpus
-from asr.data.preparation.table import print_table
 from asr.run_folder import usable_folder
 from asr.safe_io import named_path
 from asr.subprocesses import is_first_process
 from asr.text.tokenizer import KeptTokenizer
 from asr.training.unreadable import check_share
 
-LAYOUT = 5  # of the files of prepared data, and of how their numbers are computed
+LAYOUT = 6  # of the files of prepared data, and of how their numbers are computed
 # options of prepare functions that change how fast, not what
 SPEED_ONLY = ("num_jobs",)
 
@@ -74,7 +74,7 @@ def data_for_run(
 
     prepared = prepare_data(config, parts, may_prepare, recorded).for_encoder(output_frames)
     if not quiet and is_first_process():
-        print_table(prepared, PlainConsole())
+        prepared.print_table(PlainConsole())
         if mixing := mixing_of(config["data"].get("sources"), prepared):
             line = describe_mixing(mixing, prepared.cuts("train").durations)
             PlainConsole().print_line(line)
@@ -129,9 +129,14 @@ def prepare_data(
         | {"features": {name: value for name, value in config["features"].items() if name != "on_device"}}
         | {"layout": LAYOUT}
         | {"tokenizer": trainer.tokenizer.state() if isinstance(trainer, KeptTokenizer) else config["tokenizer"]}
-        | ({} if shards is None else {"shards": [str(shards.folder), shards.field.options]})
+        | (
+            {}
+            if shards is None
+            else {"shards": [portable_folder(str(shards.folder), folder, folder), shards.field.options]}
+        )
     )
-    corpus_name, make_corpus = _mixture(data, recorded) if data.get("sources") else _corpus(data, recorded)
+    make = _mixture if data.get("sources") else _corpus
+    corpus_name, make_corpus = make(data, recorded, folder)
     return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_jobs)
 
 
@@ -141,11 +146,12 @@ def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
     Raises:
         ValueError: the corpus cannot be used.
     """
-    corpus_name, make_corpus = _corpus(config["data"], None)
-    return load_or_make_corpus(data_folder(config), corpus_name, make_corpus)
+    folder = data_folder(config)
+    corpus_name, make_corpus = _corpus(config["data"], None, folder)
+    return load_or_make_corpus(folder, corpus_name, make_corpus)
 
 
-def _corpus(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callable[[Path], Corpus]]:
+def _corpus(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a corpus and its prepare function."""
     source = data.get("source")
     make_corpus = part({"data": data}, "data.prepare", source=source)
@@ -155,7 +161,8 @@ def _corpus(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callabl
     options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
     described: dict[str, Any] = {"prepare": options, "source": describe_source(source, source_files)}
     if places := _places(source, source_files is not visible_files):
-        described["places"] = places
+        # a source that moves together with the data keeps its name
+        described["places"] = [portable_folder(place, folder, folder) for place in places]
     return fingerprint(described), make_corpus
 
 
@@ -187,12 +194,12 @@ def _naming_entry(number: int) -> Iterator[None]:
         raise ConfigError(named if count else f"{key}: {error}") from error
 
 
-def _mixture(data: Mapping[str, Any], recorded: str | None) -> tuple[str, Callable[[Path], Corpus]]:
+def _mixture(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a mixture and its prepare function; weights change neither."""
     made: dict[str, tuple[str, Callable[[Path], Corpus]]] = {}
     for number, entry in enumerate(data["sources"]):
         with _naming_entry(number):
-            corpus_name, make_corpus = _corpus(entry, recorded)
+            corpus_name, make_corpus = _corpus(entry, recorded, folder)
         if recorded is None and (same := [name for name, (known, _) in made.items() if known == corpus_name]):
             raise ConfigError(f"data.sources: {same[0]} and {entry['name']} are the same corpus; leave one out")
         made[entry["name"]] = corpus_name, _naming_entry(number)(make_corpus)

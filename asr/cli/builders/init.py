@@ -15,7 +15,7 @@ from asr.cli.builders.parts import outline_recognizer, part, plain
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.features import Features
-from asr.data.preparation.file_digests import describe_file, refuse_changed
+from asr.data.preparation.fingerprint import describe_file, refuse_changed
 from asr.nested import at, is_within
 from asr.plain_data import read_json
 from asr.run_folder import INIT_RECORD

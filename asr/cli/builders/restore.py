@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+from asr.cli.builders.data import data_folder
 from asr.cli.builders.model_size import no_more_parameters_than, refuse_huge_numbers
 from asr.cli.builders.parts import build_decoder, build_recognizer, check_decoder, num_threads, part
 from asr.cli.builders.scoring import scoring_unit, transcripts_lm_order
@@ -58,9 +60,9 @@ class Restored:
         """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
 
         Raises:
-            ConfigError: they are no longer there, damaged, or one of their test cuts would do more than read files.
+            ConfigError: they are no longer there, or damaged.
         """
-        prepared = prepared_data(self.checkpoint, "test", "say what to decode: manifest=PATH")
+        prepared = prepared_data(self.checkpoint, "say what to decode: manifest=PATH")
         if not prepared.names("test"):
             raise ConfigError(
                 f"the data of this run in {prepared.folder} has no test set; say what to decode: manifest=PATH"
@@ -68,29 +70,25 @@ class Restored:
         return prepared
 
 
-def prepared_data(checkpoint: LoadedCheckpoint, kind: str, instead: str) -> PreparedData:
-    """Return the data that a checkpoint's run was trained on, after checks of the cuts of one kind.
+def prepared_data(checkpoint: LoadedCheckpoint, instead: str) -> PreparedData:
+    """Return the data that a checkpoint's run was trained on.
 
     Args:
         checkpoint: of the run.
-        kind: ``train``, ``dev`` or ``test``.
         instead: what to do without the data.
 
     Raises:
-        ConfigError: they are no longer there, damaged, or one of the cuts would do more than read files.
+        ConfigError: they are no longer there, or damaged.
     """
-    folder = Path(str(checkpoint.data.get("folder")))
-    try:
-        found = (folder / INDEX).is_file()
-    except OSError:  # the name is too long, or its folder may not be read
-        found = False
-    if not found:
-        raise ConfigError(f"the data of this run is no longer at {shortened(folder)}; {instead}")
+    known = checkpoint.data
+    # those of the folder that the run was moved or copied to, before those that it has read
+    places = data_folder(checkpoint.config) / str(known.get("fingerprint")), Path(str(known.get("folder")))
+    folder = next((place for place in places if os.path.isfile(place / INDEX)), None)
+    if folder is None:
+        raise ConfigError(f"the data of this run is no longer at {shortened(places[1])}; {instead}")
     try:
         prepared = PreparedData.load(folder)
         prepared.check_shards()
-        for name in prepared.names(kind):
-            prepared.cuts(name).check()
     except ValueError as error:
         raise ConfigError(f"{error}; {instead}") from error
     return prepared

@@ -7,9 +7,8 @@ from typing import Any
 
 from asr.cli.errors import ConfigError
 from asr.data.features import Features
-from asr.data.preparation.shards.audio import FORMATS, AudioField
-from asr.data.preparation.shards.features import FeatureField
-from asr.data.preparation.shards.writing import ShardStorage
+from asr.data.preparation.shard_fields import FORMATS, AudioField, FeatureField
+from asr.data.preparation.shards import ShardStorage
 from asr.run_folder import usable_folder
 
 OF_FILES = {"kind": "files", "dir": None, "audio": "flac"}

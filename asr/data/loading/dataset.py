@@ -18,8 +18,6 @@ from torch.utils.data import Dataset, get_worker_info
 from asr.data.features import Features, LogMel, cause, read_audio, read_features
 from asr.data.loading.audio_batch import AudioBatch
 from asr.data.loading.batch import Batch
-from asr.data.manifests.audio_checks import refuse_changed_cut
-from asr.data.manifests.decoding_limits import too_long
 from asr.data.seeding import seed_for
 from asr.data.threads import one_thread
 from asr.error_text import caused_by_memory
@@ -76,15 +74,10 @@ class SpeechDataset(Dataset):
         return AudioBatch(**vars(batch), audio=_padded(audio), options=options)
 
     def _read(self, cut: Cut, seed: int) -> Tensor:
-        reads_audio = cut.has_recording and not self.features.precomputed
-        rate_hz = self.features.sampling_rate_hz
-        if reads_audio:
-            if problem := too_long(cut, rate_hz):
-                raise ValueError(problem)
-            refuse_changed_cut(cut)
         if self.perturb is not None:
+            rate_hz = self.features.sampling_rate_hz
             # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
-            cut = cut.resample(rate_hz) if reads_audio and rate_hz else cut
+            cut = cut.resample(rate_hz) if rate_hz and not self.features.precomputed else cut
             cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
         if self.features.on_device:
             assert isinstance(self.features, LogMel)

@@ -6,7 +6,7 @@ import os
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from lhotse.cut import Cut
+from numpy.typing import NDArray
 
 from asr.console import PlainConsole, track
 from asr.data.features import Features, LogMel, cause, read_features
@@ -21,20 +22,17 @@ from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, write_dropped
 from asr.data.manifests.shar.feature_members import IN_SHARD
 from asr.data.manifests.shar.members import ShardMember
-from asr.data.preparation.cuts import Limits
-from asr.data.preparation.feature_checks import refuse_unfit
-from asr.data.preparation.indexed_cut_set import IndexedCutSet
+from asr.data.preparation.checked_chunks import FEATURES, CheckedSplit, check_corpus, ctc_lengths, store_features
+from asr.data.preparation.cuts import Limits, refuse_unfit
+from asr.data.preparation.indexed_cut_set import IndexedCutSet, parse_cut
 from asr.data.preparation.mixture import corpus_of
-from asr.data.preparation.moments import moments
-from asr.data.preparation.parts import SplitParts, cut_of
+from asr.data.preparation.portable_paths import absolute_path
 from asr.data.preparation.prepared import DROPPED, PreparedData
-from asr.data.preparation.saved_corpus import SavedCorpus, first_source
-from asr.data.preparation.shards.writing import ShardStorage, write_shards
-from asr.data.preparation.stages import CheckChunk, check_corpus, ctc_lengths, store_features
+from asr.data.preparation.saved_corpus import SavedCorpus
+from asr.data.preparation.shards import ShardStorage, write_shards
 from asr.errors import RunFailed
 from asr.text.normalize import TextNormalizer
 
-FEATURES = "features"  # folder of stored ones
 NUM_STATISTICS_CUTS = 500
 CUTS_PER_JOB = 50  # a process more for fewer would take longer to start
 
@@ -67,56 +65,40 @@ def build_prepared(folder: Path, corpus: SavedCorpus, spec: PrepareSpec, num_job
     the next call continues.
     """
     for split in corpus.splits:
-        refuse_unfit(first_source(corpus, split), spec.features)
-    work, parts = (folder.with_name(f"{folder.name}.{kind}") for kind in ("partial", "parts"))
-    _remove(work)
-    _ensure_folder(parts)
+        refuse_unfit(corpus.first_source(split), spec.features)
+    work, chunks = (folder.with_name(f"{folder.name}.{kind}") for kind in ("partial", "chunks"))
+    shutil.rmtree(work, ignore_errors=True)
+    chunks.mkdir(exist_ok=True)
     work.mkdir()
     try:
-        _fill(work, folder, parts, corpus, spec, num_jobs)
-        if (parts / FEATURES).is_dir():
+        _fill(work, chunks, corpus, spec, num_jobs)
+        if (chunks / FEATURES).is_dir():
             # first, because they say of these features that they are there
-            for part in parts.glob("*.jsonl"):
-                part.unlink()
-            os.rename(parts / FEATURES, work / FEATURES)
-        _remove(folder)
+            for chunk in chunks.glob("*.jsonl"):
+                chunk.unlink()
+            os.rename(chunks / FEATURES, work / FEATURES)
+        if folder.exists():
+            shutil.rmtree(folder)
         os.rename(work, folder)
     except BaseException as error:
         # after a full disk the next attempt needs the room
         shutil.rmtree(work, ignore_errors=True)
         if not isinstance(error, KeyboardInterrupt | SystemExit | RunFailed):
-            _remove(parts)
+            shutil.rmtree(chunks, ignore_errors=True)
         raise
-    _remove(parts)
+    shutil.rmtree(chunks)
 
 
-def _ensure_folder(path: Path) -> None:
-    """Make a folder, or keep that of an interrupted call; what else has its name is removed."""
-    if path.is_symlink() or not path.is_dir():
-        _remove(path)
-    path.mkdir(exist_ok=True)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder, or whatever else has its name, without following a link."""
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(folder)
-
-
-def _fill(work: Path, folder: Path, parts: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int) -> None:
-    splits = check_corpus(corpus, CheckChunk(parts, spec.text, spec.limits, spec.features), num_jobs)
+def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int) -> None:
+    splits = check_corpus(corpus, chunks, spec.text, spec.limits, spec.features, num_jobs)
     _refuse_emptied(corpus, splits)
     tokenizer = spec.tokenizer_trainer.train(splits["train"].texts())
     mean, std = _statistics(splits["train"], spec.features, num_jobs)
-    if spec.shards is None and spec.features.precomputed and isinstance(spec.features, LogMel):
-        places = parts / FEATURES, folder / FEATURES
-        splits = {name: store_features(split, spec.features, *places, num_jobs) for name, split in splits.items()}
-        _refuse_emptied(corpus, splits)
     if spec.shards is not None:
         splits = write_shards(splits, spec.shards, num_jobs)
-        _refuse_emptied(corpus, splits)
+    elif spec.features.precomputed and isinstance(spec.features, LogMel):
+        splits = {name: store_features(split, spec.features, num_jobs) for name, split in splits.items()}
+    _refuse_emptied(corpus, splits)
     dropped = _all_dropped(corpus, splits)
     write_dropped(work / DROPPED, dropped)
     counts: dict[str, dict[str, float]] = {}
@@ -127,11 +109,11 @@ def _fill(work: Path, folder: Path, parts: Path, corpus: SavedCorpus, spec: Prep
         lengths = ctc_lengths(split, tokenizer, spec.features.frame_shift_s, num_jobs)
         lengths.save(work / f"ctc_lengths_{name}.npz")
     sizes = _sizes(corpus, splits["train"])
-    shards = {tar: os.stat(tar).st_size for tar in sorted(tars)}
+    shards = {tar: os.stat(absolute_path(tar, work)).st_size for tar in sorted(tars)}
     PreparedData(work, tokenizer, mean, std, counts, corpus.notes, sizes, shards).save()
 
 
-def _sizes(corpus: SavedCorpus, train: SplitParts) -> dict[str, int]:
+def _sizes(corpus: SavedCorpus, train: CheckedSplit) -> dict[str, int]:
     """Return the number of training cuts of each corpus of a mixture; none for a single corpus."""
     found = Counter(corpus_of(data["id"]) for _, data in train.lines()) if corpus.sources else {}
     for name in corpus.sources:
@@ -140,7 +122,7 @@ def _sizes(corpus: SavedCorpus, train: SplitParts) -> dict[str, int]:
     return {name: found[name] for name in corpus.sources}
 
 
-def _refuse_emptied(corpus: SavedCorpus, splits: dict[str, SplitParts]) -> None:
+def _refuse_emptied(corpus: SavedCorpus, splits: dict[str, CheckedSplit]) -> None:
     for name, split in splits.items():
         if not len(split):
             first = [f"{item.item}: {item.reason}" for item in _all_dropped(corpus, splits) if item.split == name][:5]
@@ -150,14 +132,15 @@ def _refuse_emptied(corpus: SavedCorpus, splits: dict[str, SplitParts]) -> None:
             )
 
 
-def _all_dropped(corpus: SavedCorpus, splits: dict[str, SplitParts]) -> list[Dropped]:
+def _all_dropped(corpus: SavedCorpus, splits: dict[str, CheckedSplit]) -> list[Dropped]:
     return [*corpus.dropped, *(item for split in splits.values() for item in split.dropped)]
 
 
-def _statistics(split: SplitParts, features: Features, num_jobs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(split: CheckedSplit, features: Features, num_jobs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and deviation of each feature over evenly spread training cuts; drop those that cannot be read."""
     step = max(1, len(split) // NUM_STATISTICS_CUTS)
-    chosen = (cut_of(line, "a checked cut") for line, _ in islice(split.lines(), 0, None, step))
+    folder = split.chunks[0].path.parent
+    chosen = (parse_cut(line, folder) for line, _ in islice(split.lines(), 0, None, step))
 
     def read(cut: Cut) -> tuple[str, np.ndarray | None, str]:
         try:
@@ -177,12 +160,29 @@ def _statistics(split: SplitParts, features: Features, num_jobs: int) -> tuple[t
         raise ValueError(
             f"no features of split 'train' could be read; the first reasons: {list(split.left_out.items())[:5]}"
         )
-    mean, std = moments(matrices)
+    mean, std = mean_and_deviation(matrices)
     std = np.maximum(std, 1e-3)  # a constant feature would be divided by 0
     return tuple(np.round(mean, 6).tolist()), tuple(np.round(std, 6).tolist())
 
 
-def _write_cuts(path: Path, split: SplitParts, tars: set[str]) -> dict[str, float]:
+def mean_and_deviation(matrices: Sequence[NDArray[np.floating]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and standard deviation (F,) over the frames of matrices (T, F), in float64, without joining them."""
+    num_frames = sum(map(len, matrices))
+    mean = _sum(matrix.astype(np.float64) for matrix in matrices) / num_frames
+    squares = _sum(np.square(matrix.astype(np.float64) - mean) for matrix in matrices)
+    return mean, np.sqrt(squares / num_frames)
+
+
+def _sum(matrices: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Add all frames one after the other, as numpy does in one long matrix."""
+    total: NDArray[np.float64] | None = None
+    for matrix in matrices:
+        total = matrix.sum(axis=0) if total is None else np.vstack([total, matrix]).sum(axis=0)
+    assert total is not None
+    return total
+
+
+def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, float]:
     """Write the cuts of a split, return its counts, and add the shards that hold its audio or features."""
     seconds, speakers = array("d"), set()
 
@@ -193,7 +193,7 @@ def _write_cuts(path: Path, split: SplitParts, tars: set[str]) -> dict[str, floa
             tars.update(_tars_of(data))
             yield line, data["duration"]
 
-    IndexedCutSet.write_lines(path, lines())
+    IndexedCutSet.write(path, lines())
     return {
         "num_utterances": len(seconds),
         "hours": round(sum(seconds) / 3600, 4),

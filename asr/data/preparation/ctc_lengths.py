@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.data.manifests.numpy_files import load_npz
 from asr.text.tokenizer import Tokenizer
 
 Lengths = NDArray[np.int64]
@@ -55,16 +54,10 @@ class CtcLengths:
         np.savez(path, num_frames=self.num_frames, num_ctc_frames=self.num_ctc_frames)
 
     @classmethod
-    def load(cls, path: Path, num_cuts: int) -> CtcLengths:
-        """Read the lengths of ``num_cuts`` cuts.
-
-        Raises:
-            ValueError: the file is missing, damaged, or of another number of cuts.
-        """
-        found = load_npz(path, {"num_frames": np.integer, "num_ctc_frames": np.integer})
-        if any(lengths.shape != (num_cuts,) or (lengths < 0).any() for lengths in found.values()):
-            raise ValueError(f"{path} does not hold two lengths of at least 0 for each of {num_cuts} cuts")
-        return cls(**{name: lengths.astype(np.int64) for name, lengths in found.items()})
+    def load(cls, path: Path) -> CtcLengths:
+        """Read the lengths of all cuts."""
+        with np.load(path) as found:
+            return cls(**found)
 
     def without(self, numbers: Sequence[int]) -> CtcLengths:
         """Return the lengths of the other cuts."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from lhotse import CutSet, Recording, SupervisionSegment
+from lhotse import Features as StoredFeatures
 from lhotse.cut import Cut, MonoCut
 from lhotse.utils import add_durations, fastcopy
 
 from asr.console import track
-from asr.data.features import Features
-from asr.data.manifests.audio_checks import audio_problem, remember_content
+from asr.data.features import Features, read_features
+from asr.data.manifests.audio_checks import audio_problem
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.decoding_limits import RATES_HZ, too_long
+from asr.data.manifests.feature_storage import place_of
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.manifests.shar.feature_members import with_checksum
-from asr.data.manifests.source_files import refuse_unspeakable
-from asr.data.preparation.feature_checks import refuse_unfit, stored_problem
+from asr.data.manifests.shar.feature_members import IN_SHARD, with_checksum
+from asr.data.manifests.shar.members import ShardMember
 from asr.text.normalize import TextNormalizer
 
 LEAST_PLAIN_S = 0.01  # of segments that are cut out without lhotse
@@ -107,19 +110,25 @@ def check_cuts(
             text = normalize(supervision.text or "")
         except ValueError as error:
             raise ValueError(f"{split}: {cut.id}: {error}") from error
-        refuse_unspeakable(f"{split}: {cut.id}", text)  # as reading the cut will: capitals can be longer
         problem = source(cut)
         checked.bad_sources |= problem is not None
         if reason := problem or _unusable(split, cut, text, limits):
             checked.dropped.append(Dropped(split, cut.id, reason))
         else:
             cut.supervisions = [fastcopy(supervision, text=text)]
-            if cut.has_recording:
-                remember_content(cut)
-            else:
-                cut.features = with_checksum(cut.features)
+            _remember_checksums(cut)
             checked.cuts.append(cut)
     return checked
+
+
+def _remember_checksums(cut: Cut) -> None:
+    """Store in a cut the checksum of what it is in a shard that others may write again."""
+    if cut.has_recording:
+        for source in cut.recording.sources:
+            if member := ShardMember.find(source.source):
+                source.source = str(member.checked())
+    else:
+        cut.features = with_checksum(cut.features)
 
 
 class SourceCheck:
@@ -136,11 +145,50 @@ class SourceCheck:
     def __call__(self, cut: Cut) -> str | None:
         """Return why the audio or the features of a cut cannot be used, or None."""
         if not cut.has_recording:
-            return stored_problem(self.features, cut) if cut.has_features else "no audio and no features"
+            return self._features_problem(cut) if cut.has_features else "no audio and no features"
         recording = cut.recording
         if recording.id not in self.problems:
             self.problems[recording.id] = audio_problem(recording)
         return self.problems[recording.id] or too_long(cut, self.features.sampling_rate_hz)
+
+    def _features_problem(self, cut: Cut) -> str | None:
+        place = place_of(cut.features)
+        if cut.features.storage_type != IN_SHARD and not os.path.isfile(place):
+            return f"missing features: {place}"
+        try:
+            read_features(self.features, cut)
+        except ValueError as error:
+            return f"unreadable features: {error}"
+        return None
+
+
+def refuse_unfit(source: Recording | StoredFeatures, features: Features, of_run: bool = False) -> None:
+    """Refuse features that a corpus cannot have, before any of its cuts is checked.
+
+    Args:
+        source: the first recording, or the first features, of the corpus.
+        features: that are read.
+        of_run: whether these are those of a trained run, which no option changes.
+
+    Raises:
+        ValueError: the features need audio and the corpus has none, or the reverse; or those of the corpus have another
+            width or frame shift.
+    """
+    if isinstance(source, Recording):
+        found, choose = "audio", "features=log_mel, or features=log_mel_precomputed to compute them once"
+        fits = features.from_audio
+    else:
+        found = f"features without audio, {source.num_features} per frame every {1000 * source.frame_shift:g} ms"
+        choose = f"features=precomputed data.num_features={source.num_features}"
+        fits = not features.from_audio and source.num_features == features.num_features
+        fits = fits and abs(source.frame_shift - features.frame_shift_s) <= 1e-6
+    if fits:
+        return
+    needed = f"{features.num_features} features per frame every {1000 * features.frame_shift_s:g} ms"
+    needed += ", computed from audio" if features.from_audio else " without audio"
+    if of_run:
+        raise ValueError(f"the run was trained on {needed}, and this is {found}; name data like those of the run")
+    raise ValueError(f"the corpus has {found}, but features and data.num_features say {needed}; choose {choose}")
 
 
 def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:
@@ -172,13 +220,14 @@ def evaluation_cuts(
     """
     imported = import_manifests(path, option)
     for manifests in imported.splits.values():
-        refuse_unfit(manifests, features, of_run=True)
+        for source in islice(manifests.sources().values(), 1):
+            refuse_unfit(source, features, of_run=True)
     cuts, dropped = [], list(imported.dropped)
     for split, manifests in imported.splits.items():
         # per split, because the same id may name another recording in another split
-        source = SourceCheck(features)
+        check = SourceCheck(features)
         for cut in track(list(supervised_cuts(manifests)), "checking data", transient=True):
-            if problem := source(cut):
+            if problem := check(cut):
                 dropped.append(Dropped(split, cut.id, problem))
             else:
                 supervision = cut.supervisions[0]

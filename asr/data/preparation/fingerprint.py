@@ -1,14 +1,15 @@
-"""Short names of options and sources, so that changed ones never find stale data."""
+"""Short names of options and sources, and digests of files, so that changed ones never find stale data."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from asr.data.manifests.shar.folders import TARS
-from asr.data.manifests.source_files import SourceFiles, refuse_special, visible_files
+from asr.data.manifests.source_files import SourceFiles, visible_files
 from asr.safe_io import named_path
 
 MAX_HASHED_BYTES = 2**28
@@ -29,12 +30,13 @@ def describe_source(source: str | None, source_files: SourceFiles = visible_file
         source_files: folder → its files that are read.
 
     Raises:
-        ValueError: the path does not exist, or is no regular file or folder.
+        ValueError: the path does not exist.
     """
     if source is None:
         return None
     path = named_path(source)
-    refuse_special(path, "data.source")
+    if not path.exists():
+        raise ValueError(f"data.source: there is no file or folder {str(path)!r}; give an existing path")
     if not path.is_dir():
         return {"name": path.name, **_content(path)}
     files = sorted({file for file in source_files(path) if file.is_file()})
@@ -46,9 +48,33 @@ def _content(path: Path) -> dict[str, Any]:
     # hashing large archives, or thousands of shards, would delay every start of a run
     if status.st_size > MAX_HASHED_BYTES or any(tar.fullmatch(path.name) for tar in TARS.values()):
         return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
-    digest = hashlib.sha256()
+    return {"sha256": _sha256(path)}
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        # no more than its size: some files of /proc are read forever, and have none
-        while (left := status.st_size - file.tell()) > 0 and (data := file.read(min(left, 2**20))):
-            digest.update(data)
-    return {"sha256": digest.hexdigest()}
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return size and SHA-256 of a file."""
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def refuse_changed(path: Path, written: Mapping[str, Any], index: str) -> None:
+    """Refuse a file that is not as it was described.
+
+    Args:
+        path: of the file.
+        written: what `describe_file` returned then.
+        index: the file that says so, for messages.
+
+    Raises:
+        ValueError: it is missing or has changed.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path.name} is missing")
+    size = path.stat().st_size
+    # the size first, because the digest takes reading the whole file
+    if size != written["bytes"] or _sha256(path) != written["sha256"]:
+        raise ValueError(f"{path.name} is not as {index} says that it was written")

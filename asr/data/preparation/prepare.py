@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.manifest_checks import contradiction
-from asr.data.preparation.audio_sample import refuse_changed_audio
 from asr.data.preparation.build import PrepareSpec, build_prepared
-from asr.data.preparation.prepared import INDEX, DamagedData, PreparedData
+from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.data.preparation.saved_corpus import CORPUS_INDEX, SavedCorpus
-from asr.safe_io import check_inside, lock, naming, open_inside, refuse_links_outside
+from asr.safe_io import lock, naming
 
 console = PlainConsole()
 
@@ -45,30 +43,26 @@ def prepare(
         num_jobs: processes that check audio and compute features; changes nothing in the data.
 
     Raises:
-        ValueError: the corpus cannot be used; data are missing and may not be prepared; a link leads out of ``root``;
-            a shard of audio is missing, or has another size.
+        ValueError: the corpus cannot be used; data are missing and may not be prepared; a shard of audio is missing, or
+            has another size.
     """
     corpus_folder = root.resolve() / corpus_name
     folder = corpus_folder / spec_name
-    for path in (corpus_folder, folder):
-        check_inside(path, root)
-    if spec.shards is not None or (spec.features.precomputed and spec.features.from_audio):
-        refuse_changed_audio(corpus_folder)
-    found = _existing(folder, spec, quiet=True)
-    if found is None and not may_prepare:
+    prepared = _existing(folder, quiet=True)
+    if prepared is None and not may_prepare:
         of_shards = "" if spec.shards is None else ", and data.storage.dir=PATH of their shards"
         raise ValueError(
             f"resume: the data of the run are not in {root}, are damaged, or were prepared from another state of their "
-            f"source; type data.dir=PATH too, to have them prepared there{of_shards}"
+            f"source; give data.dir=PATH too, to have them prepared there{of_shards}"
         )
-    if found is None:
-        with _lock(root.resolve() / f".{corpus_name}.lock"):
+    if prepared is None:
+        with _lock(corpus_folder):
             # another process may have prepared them in the meantime
-            found = _existing(folder, spec)
-            if found is None:
-                with _open_corpus(corpus_folder, make_corpus) as corpus:
-                    build_prepared(folder, corpus, spec, num_jobs)
-    prepared = found or PreparedData.load(folder)
+            prepared = _existing(folder)
+            if prepared is None:
+                with naming(corpus_folder):
+                    build_prepared(folder, _corpus(corpus_folder, make_corpus), spec, num_jobs)
+                prepared = PreparedData.load(folder)
     prepared.check_shards()
     return prepared
 
@@ -77,90 +71,57 @@ def load_or_make_corpus(root: Path, corpus_name: str, make_corpus: Callable[[Pat
     """Return the manifests of a corpus, made now or before, where `prepare` has them too; for mixtures.
 
     Raises:
-        ValueError: the corpus cannot be used, or a link leads out of ``root``.
+        ValueError: the corpus cannot be used.
     """
     corpus_folder = root.resolve() / corpus_name
-    check_inside(corpus_folder, root)
-    with _lock(root.resolve() / f".{corpus_name}.lock"), _open_corpus(corpus_folder, make_corpus) as corpus:
-        return corpus
+    with _lock(corpus_folder), naming(corpus_folder):
+        return _corpus(corpus_folder, make_corpus)
 
 
-@contextlib.contextmanager
-def _open_corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> Iterator[SavedCorpus]:
-    """Give the corpus in a folder, which is locked, and name the folder in errors about files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    refuse_links_outside(folder)
-    with naming(folder):
-        yield _corpus(folder, make_corpus)
-
-
-def _existing(folder: Path, spec: PrepareSpec, quiet: bool = False) -> PreparedData | None:
+def _existing(folder: Path, quiet: bool = False) -> PreparedData | None:
     """Return the data of an earlier call; None if they do not exist, or are damaged, which is printed."""
-    if not os.path.lexists(folder / INDEX):
+    if not (folder / INDEX).exists():
         return None
     try:
-        prepared = PreparedData.load(folder)
-        _refuse_other(prepared, spec)
+        return PreparedData.load(folder)
     except ValueError as error:
         if not quiet:
-            console.print_line(f"{error}; preparing again")
+            console.print_line(f"the prepared data in {folder} are damaged: {error}; preparing again")
         return None
-    return prepared
-
-
-def _refuse_other(prepared: PreparedData, spec: PrepareSpec) -> None:
-    """Refuse data that this spec cannot have made, and files of cuts that do not fit the index."""
-    if len(prepared.mean) != spec.features.num_features:
-        raise DamagedData(
-            f"the prepared data in {prepared.folder} cannot be used: a frame has {len(prepared.mean)} features there, "
-            f"not {spec.features.num_features}"
-        )
-    if "train" not in prepared.splits or not prepared.names("dev"):
-        raise DamagedData(f"the prepared data in {prepared.folder} cannot be used: they lack train or dev")
-    for name in prepared.splits:
-        prepared.cuts(name)
-        prepared.ctc_lengths(name)
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     """Let one process at a time prepare; others wait and say so. The lock ends with its process."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open_inside(path, "a") as file:
+    folder.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("a") as file:
         try:
             lock(file)
         except BlockingIOError:
-            console.print(f"another process is preparing {path.parent}; waiting for it")
+            console.print(f"another process is preparing {folder.parent}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
     """Return the corpus of an earlier call, or make and save it."""
-    if os.path.lexists(folder / CORPUS_INDEX):
+    if (folder / CORPUS_INDEX).exists():
         try:
-            saved = SavedCorpus.load(folder)
-            _refuse_lack_of_splits(saved.splits)
-            return saved
-        # whatever is wrong with a damaged index
-        except Exception as error:
+            return SavedCorpus.load(folder)
+        except ValueError as error:
             console.print_line(f"the manifests in {folder} cannot be used: {error}; making them again")
     corpus = make_corpus(folder)
     _refuse_unusable(corpus)
     return SavedCorpus.save(folder, corpus)
 
 
-def _refuse_lack_of_splits(names: Collection[str]) -> None:
-    if "train" not in names or not any(name.startswith("dev") for name in names):
-        raise ValueError(
-            f"the corpus has the splits {', '.join(names) or '(none)'}; needed are 'train', and one whose name "
-            "starts with 'dev' to choose checkpoints by. Let the prepare function of the recipe make them."
-        )
-
-
 def _refuse_unusable(corpus: Corpus) -> None:
     """Refuse a corpus that cannot be trained on, or whose manifests contradict each other, before it is saved."""
-    _refuse_lack_of_splits(corpus.splits)
+    if "train" not in corpus.splits or not any(name.startswith("dev") for name in corpus.splits):
+        raise ValueError(
+            f"the corpus has the splits {', '.join(corpus.splits) or '(none)'}; needed are 'train', and one whose name "
+            "starts with 'dev' to choose checkpoints by. Let the prepare function of the recipe make them."
+        )
     for name, manifests in corpus.splits.items():
         if not manifests.sources() or next(iter(manifests.supervisions), None) is None:
             reasons = [item.reason for item in corpus.dropped if item.split == name][:3]

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
+import csv
 import json
-import math
-import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
-from asr.data.features import MOST_FEATURE
-from asr.data.manifests.corpus import SPLIT, Dropped, write_dropped
+from asr.console import PlainConsole
+from asr.data.manifests.corpus import Dropped, write_dropped
 from asr.data.preparation.ctc_lengths import CtcLengths, OutputFrames
-from asr.data.preparation.file_digests import describe_file, refuse_changed
+from asr.data.preparation.fingerprint import describe_file, refuse_changed
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
-from asr.plain_data import check_plain, read_json
+from asr.data.preparation.portable_paths import absolute_path
 from asr.run_folder import DATA_RECORD
 from asr.safe_io import write_whole
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 INDEX = "prepared.json"
 DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
-MAX_INDEX_BYTES = 2**26  # includes a sentencepiece model
-COUNTS = ("num_utterances", "hours", "num_speakers", "num_dropped")
-
-
-class DamagedData(ValueError):
-    """Prepared data whose files have changed, are missing or are malformed."""
+NUM_NAMED = 5  # utterances that are too short
+MISSING = "missing audio: "  # before the name of a file
+MOST_LOOKED_FOR = 1000  # such files
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class PreparedData:
         splits: by name: num_utterances, hours, num_speakers, num_dropped.
         notes: sentences to show with all results.
         corpora: number of training cuts of each corpus of a mixture, in the order of the cuts; empty for one corpus.
-        shards: size in bytes of each tar that holds audio.
+        shards: size in bytes of each tar that holds audio or features, by its path from the folder.
         masked: numbers of the cuts that are not used, by split.
         too_short: the same cuts, with reasons.
     """
@@ -74,26 +71,15 @@ class PreparedData:
         """Return the cuts of a split, which are read on access.
 
         Raises:
-            ValueError: the split does not exist, or its files are damaged.
+            ValueError: the split does not exist.
         """
         if split not in self.splits:
             raise ValueError(f"there is no split {split!r} in {self.folder}; there are {', '.join(self.splits)}")
-        cuts = IndexedCutSet(self.folder / f"cuts_{split}")
-        masked = self.masked.get(split, [])
-        expected = self.splits[split]["num_utterances"] + len(masked)
-        if len(cuts) != expected:
-            raise DamagedData(f"{cuts.path}.npz holds {len(cuts)} cuts, {INDEX} says {expected}")
-        return cuts.without(masked) if masked else cuts
+        return IndexedCutSet(self.folder / f"cuts_{split}").without(self.masked.get(split, []))
 
     def ctc_lengths(self, split: str) -> CtcLengths:
-        """Return the lengths of the cuts of a split.
-
-        Raises:
-            ValueError: their file is damaged.
-        """
-        masked = self.masked.get(split, [])
-        num_cuts = int(self.splits[split]["num_utterances"]) + len(masked)
-        return CtcLengths.load(self.folder / f"ctc_lengths_{split}.npz", num_cuts).without(masked)
+        """Return the lengths of the cuts of a split."""
+        return CtcLengths.load(self.folder / f"ctc_lengths_{split}.npz").without(self.masked.get(split, []))
 
     def for_encoder(self, output_frames: OutputFrames) -> PreparedData:
         """Return the data without the training and dev cuts that have no CTC alignment; test sets stay whole.
@@ -131,15 +117,12 @@ class PreparedData:
         Raises:
             ValueError: one is missing, or has another size.
         """
-        for path, num_bytes in self.shards.items():
-            try:
-                there = f"has {size} bytes" if (size := os.stat(path).st_size) != num_bytes else ""
-            except OSError as error:
-                there = f"cannot be read ({error.strerror})"
-            if there:
+        for name, num_bytes in self.shards.items():
+            path = Path(absolute_path(name, self.folder))
+            if not path.is_file() or path.stat().st_size != num_bytes:
                 raise ValueError(
-                    f"the shard {path} {there}; it had {num_bytes} bytes when the data were prepared. Restore it; or "
-                    f"remove {self.folder}, and the shard if it is there, and prepare the data again"
+                    f"the shard {path} is missing or has changed; it had {num_bytes} bytes when the data were "
+                    f"prepared. Restore it; or remove {self.folder}, and the shard, and prepare the data again"
                 )
 
     def record(self, run_dir: Path) -> None:
@@ -163,7 +146,6 @@ class PreparedData:
             "shards": self.shards,
             "files": {path.name: describe_file(path) for path in _files(self.folder, self.splits)},
         }
-        index["sha256"] = _digest(index)
         write_whole(self.folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1))
 
     @classmethod
@@ -171,18 +153,48 @@ class PreparedData:
         """Read a complete folder, and compare its files with their digests.
 
         Raises:
-            DamagedData: something is missing, changed or malformed.
+            ValueError: one is missing or has changed.
         """
-        try:
-            index = read_json(folder / INDEX, MAX_INDEX_BYTES)
-            prepared = cls(folder, **_checked(index))
-            for path in _files(folder, prepared.splits):
-                refuse_changed(path, index["files"].get(path.name), INDEX)
-            if index.get("sha256") != _digest(index):
-                raise ValueError(f"{INDEX} is not as it was written: its SHA-256 differs")
-        except ValueError as error:
-            raise DamagedData(f"the prepared data in {folder} cannot be used: {error}") from error
-        return prepared
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        files, tokenizer = index.pop("files"), tokenizer_from_state(index.pop("tokenizer"))
+        for name, written in files.items():
+            refuse_changed(folder / name, written, INDEX)
+        mean, std, notes = (tuple(index.pop(key)) for key in ("mean", "std", "notes"))
+        return cls(folder, tokenizer, mean, std, notes=notes, **index)
+
+    def print_table(self, console: PlainConsole) -> None:
+        """Print the contents of each split, the vocabulary size, what was dropped and why, and the folder."""
+        table = Table(title=None, show_edge=False, pad_edge=False)
+        table.add_column("split")
+        for column in ("utterances", "hours", "speakers", "dropped"):
+            table.add_column(column, justify="right")
+        for name, split in self.splits.items():
+            counts = (f"{split[key]:.0f}" for key in ("num_utterances", "num_speakers", "num_dropped"))
+            utterances, speakers, dropped = counts
+            table.add_row(name, utterances, f"{split['hours']:.2f}", speakers if speakers != "0" else "?", dropped)
+        console.print(table)
+        console.print(f"vocabulary: {self.tokenizer.vocab_size} tokens, blank included")
+        with (self.folder / DROPPED).open(newline="", encoding="utf-8") as file:
+            dropped_before = [(row["split"], row["reason"]) for row in csv.DictReader(file, delimiter="\t")]
+        reasons = [*dropped_before, *((item.split, item.reason) for item in self.too_short)]
+        # after the colon of a reason come the numbers of one item
+        for (name, kind), count in sorted(Counter((name, why.partition(":")[0]) for name, why in reasons).items()):
+            console.print(f"dropped from {name}: {count} × {kind}")
+        if dropped_before:
+            console.print_line(f"each of them: {self.folder / DROPPED}")
+        missing = [reason.removeprefix(MISSING) for _, reason in dropped_before if reason.startswith(MISSING)]
+        if back := sum(Path(name).is_file() for name in missing[:MOST_LOOKED_FOR]):
+            console.print_line(
+                f"note: {back} recordings that were missing when the data were prepared exist now; remove "
+                f"{self.folder.parent} to have the data prepared again"
+            )
+        if self.too_short:
+            named = ", ".join(item.item for item in self.too_short[:NUM_NAMED])
+            more = f" and {len(self.too_short) - NUM_NAMED} more" if len(self.too_short) > NUM_NAMED else ""
+            console.print_line(f"too short with this encoder: {named}{more}; a run lists each in {TOO_SHORT}")
+        for note in self.notes:
+            console.print(f"note: {note}")
+        console.print_line(f"prepared data: {self.folder}")
 
 
 def _files(folder: Path, splits: Mapping[str, Any]) -> list[Path]:
@@ -200,66 +212,3 @@ def _without(corpora: Mapping[str, int], numbers: Sequence[int]) -> dict[str, in
             "choose an encoder that leaves more frames"
         )
     return {name: corpora[name] - int(gone) for name, gone in zip(corpora, left_out, strict=True)}
-
-
-def _digest(index: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of everything else in an index."""
-    written = {key: value for key, value in index.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
-
-
-def _checked(index: Any) -> dict[str, Any]:
-    """Return the fields of an index, each of the form that `PreparedData` expects."""
-    check_plain(index, INDEX)
-    if not isinstance(index, Mapping):
-        raise ValueError(f"{INDEX} is no mapping")
-    for name in ("tokenizer", "splits", "files"):
-        if not isinstance(index.get(name), Mapping):
-            raise ValueError(f"{name!r} of {INDEX} is {str(index.get(name))[:60]!r}, not a mapping")
-    for name in ("mean", "std"):
-        values = index.get(name)
-        if not isinstance(values, list) or not values or not all(map(_is_finite, values)):
-            raise ValueError(f"{name!r} of {INDEX} is {str(values)[:60]!r}, not a list of finite numbers")
-    mean, std = tuple(index["mean"]), tuple(index["std"])
-    if len(mean) != len(std) or min(std) < 1 / MOST_FEATURE or max(map(abs, mean + std)) > MOST_FEATURE:
-        raise ValueError(f"'mean' and 'std' of {INDEX} differ in length, or hold values that no features have")
-    notes = index.get("notes")
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        raise ValueError(f"'notes' of {INDEX} is {str(notes)[:60]!r}, not a list of sentences")
-    try:
-        tokenizer = tokenizer_from_state(index["tokenizer"])
-    # a foreign state may make it raise anything
-    except Exception as error:
-        raise ValueError(f"'tokenizer' of {INDEX}: {error or type(error).__name__}") from error
-    splits = {name: _counts(name, split) for name, split in index["splits"].items()}
-    found = {"tokenizer": tokenizer, "mean": mean, "std": std, "splits": splits, "notes": tuple(notes)}
-    return found | {"corpora": _corpora(index.get("corpora", {}), splits), "shards": _shards(index.get("shards", {}))}
-
-
-def _shards(sizes: Any) -> dict[str, int]:
-    if not isinstance(sizes, Mapping) or not all(
-        isinstance(path, str) and os.path.isabs(path) and "\0" not in path and type(size) is int
-        for path, size in sizes.items()
-    ):
-        raise ValueError(f"'shards' of {INDEX} is {str(sizes)[:60]!r}, not a size for each absolute path")
-    return dict(sizes)
-
-
-def _corpora(sizes: Any, splits: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
-    if not isinstance(sizes, Mapping) or not all(type(size) is int and size > 0 for size in sizes.values()):
-        raise ValueError(f"'corpora' of {INDEX} is {str(sizes)[:60]!r}, not a size for each corpus")
-    if sizes and sum(sizes.values()) != splits.get("train", {}).get("num_utterances"):
-        raise ValueError(f"'corpora' of {INDEX} do not have as many utterances as split 'train'")
-    return dict(sizes)
-
-
-def _counts(name: str, split: Any) -> dict[str, float]:
-    if not SPLIT.fullmatch(name):
-        raise ValueError(f"{INDEX} has a split {name[:100]!r}; names begin with train, dev or test and have no slash")
-    if not isinstance(split, Mapping) or not all(_is_finite(split.get(key)) and split[key] >= 0 for key in COUNTS):
-        raise ValueError(f"split {name!r} of {INDEX} is {str(split)[:60]!r}, not the counts {', '.join(COUNTS)}")
-    return dict(split)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf

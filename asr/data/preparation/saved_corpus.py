@@ -5,28 +5,23 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from lhotse import SupervisionSegment
+from lhotse import Features, Recording, SupervisionSegment
 
-from asr.data.manifests.corpus import SPLIT, Corpus, Dropped, Manifests
-from asr.data.manifests.lhotse_jsonl import parse_manifests
-from asr.data.manifests.plain_items import to_line
-from asr.data.manifests.source_files import read_lines
-from asr.data.preparation.audio_sample import write_sample
-from asr.data.preparation.file_digests import describe_file, refuse_changed
-from asr.plain_data import read_json
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests
+from asr.data.manifests.plain_items import Item, to_plain
+from asr.data.preparation.fingerprint import describe_file, refuse_changed
+from asr.data.preparation.portable_paths import with_absolute_paths, with_portable_paths
 from asr.safe_io import write_whole
 
 CORPUS_INDEX = "corpus.json"
-MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES = 2**29, 4_000_000  # it lists every dropped item
-KINDS = ("recordings", "features")
+KINDS = {"recordings": Recording, "features": Features}
 CHUNK_UTTERANCES = 500  # a second of checking, or some seconds of computing features
 CHUNK_SOURCES = 2000  # recordings without utterances
 GZIP_LEVEL = 3  # 9, the default, takes ten times as long for a tenth less
@@ -37,6 +32,7 @@ class Chunk:
     """Some recordings of a split with all their utterances, as lines of manifests.
 
     Attributes:
+        folder: of the manifests, from which their paths start.
         split: its name.
         number: of the chunk in its split, from 0.
         kind: of the sources: recordings or features.
@@ -44,6 +40,7 @@ class Chunk:
         segments: a line for each utterance, those of a recording together.
     """
 
+    folder: Path
     split: str
     number: int
     kind: str
@@ -63,8 +60,9 @@ class Chunk:
         return content.hexdigest()
 
     def manifests(self) -> Manifests:
-        """Return the manifests of the lines, with the checks for any manifest."""
-        return parse_manifests(self.kind, self.sources, self.segments, f"chunk {self.name}")
+        """Return the manifests of the lines."""
+        sources = [KINDS[self.kind].from_dict(with_absolute_paths(json.loads(s), self.folder)) for s in self.sources]
+        return Manifests.of(sources, [SupervisionSegment(**json.loads(segment)) for segment in self.segments])
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,7 @@ class SavedCorpus:
             "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
             "files": {path.name: describe_file(path) for name in splits for path in _files(folder, name, splits[name])},
         }
-        write_sample(folder, corpus)
-        write_whole(folder / CORPUS_INDEX, json.dumps(index, indent=None))
+        write_whole(folder / CORPUS_INDEX, json.dumps(index))
         # read back, so that an interrupted and an uninterrupted call use the same
         return cls.load(folder)
 
@@ -121,20 +118,15 @@ class SavedCorpus:
         """Read the index, and compare the files with their digests.
 
         Raises:
-            ValueError: something is missing, changed, malformed, or of an earlier version of this program.
+            ValueError: something is missing or changed.
         """
-        index = read_json(folder / CORPUS_INDEX, MAX_CORPUS_INDEX_BYTES, MAX_CORPUS_INDEX_VALUES)
-        if not isinstance(index, Mapping) or not all(
-            isinstance(index.get(key), Mapping) for key in ("splits", "files")
-        ):
-            raise ValueError(f"{CORPUS_INDEX} is of an earlier version, or damaged")
-        splits = {name: _checked(name, split) for name, split in index["splits"].items()}
+        index = json.loads((folder / CORPUS_INDEX).read_bytes())
+        splits = {name: SavedSplit(**split) for name, split in index["splits"].items()}
         for name, split in splits.items():
             for path in _files(folder, name, split):
-                refuse_changed(path, index["files"].get(path.name), CORPUS_INDEX)
-        dropped = [Dropped(*map(str, item)) for item in index["dropped"]]
-        notes, sources = (tuple(map(str, index.get(key, ()))) for key in ("notes", "sources"))
-        return cls(folder, splits, dropped, notes, sources)
+                refuse_changed(path, index["files"][path.name], CORPUS_INDEX)
+        dropped = [Dropped(*item) for item in index["dropped"]]
+        return cls(folder, splits, dropped, tuple(index["notes"]), tuple(index["sources"]))
 
     @property
     def duration_s(self) -> float:
@@ -142,26 +134,27 @@ class SavedCorpus:
         return sum(split.duration_s for split in self.splits.values())
 
     def chunks(self, split: str) -> Iterator[Chunk]:
-        """Yield the chunks of a split in order.
-
-        Raises:
-            ValueError: a file has fewer lines than the index says.
-        """
+        """Yield the chunks of a split in order."""
         saved = self.splits[split]
-        sources, segments = (read_lines(path) for path in _files(self.folder, split, saved))
+        sources, segments = map(_lines, _files(self.folder, split, saved))
         for number, (num_sources, num_segments) in enumerate(saved.sizes):
-            chunk = Chunk(
-                split, number, saved.kind, tuple(islice(sources, num_sources)), tuple(islice(segments, num_segments))
-            )
-            if (len(chunk.sources), len(chunk.segments)) != (num_sources, num_segments):
-                raise ValueError(
-                    f"the manifests of split {split!r} in {self.folder} have fewer lines than were written"
-                )
-            yield chunk
+            lines = tuple(islice(sources, num_sources)), tuple(islice(segments, num_segments))
+            yield Chunk(self.folder, split, number, saved.kind, *lines)
+
+    def first_source(self, split: str) -> Recording | Features:
+        """Return the first recording, or the first features, of a split."""
+        chunk = next(self.chunks(split))
+        (source,) = replace(chunk, sources=chunk.sources[:1], segments=()).manifests().sources().values()
+        return source
 
 
 def _files(folder: Path, name: str, split: SavedSplit) -> list[Path]:
     return [folder / f"{kind}_{name}.jsonl.gz" for kind in (split.kind, "supervisions")]
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        yield from file
 
 
 def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
@@ -170,7 +163,7 @@ def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
     for segment in manifests.supervisions:
         of_source[segment.recording_id].append(segment)
         duration_s += segment.duration
-    split = SavedSplit(KINDS[0] if manifests.features is None else KINDS[1], round(duration_s, 3), [])
+    split = SavedSplit("recordings" if manifests.features is None else "features", round(duration_s, 3), [])
     source_file, segment_file = _files(folder, name, split)
     num_sources = num_segments = 0
     with (
@@ -181,8 +174,8 @@ def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
     ):
         for source_id, source in manifests.sources().items():
             own = of_source.get(source_id, ())
-            sources.write(to_line(source).encode())
-            segments.write("".join(map(to_line, own)).encode())
+            sources.write(portable_line(source, folder, folder.parent))
+            segments.writelines(portable_line(segment, folder, folder.parent) for segment in own)
             num_sources, num_segments = num_sources + 1, num_segments + len(own)
             if num_segments >= CHUNK_UTTERANCES or num_sources >= CHUNK_SOURCES:
                 split.sizes.append((num_sources, num_segments))
@@ -192,31 +185,11 @@ def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
     return split
 
 
+def portable_line(item: Item, folder: Path, data_dir: Path) -> bytes:
+    """Return an item as a line of a manifest in ``folder``, with its end, in the format of lhotse's JSONL writer."""
+    return f"{json.dumps(with_portable_paths(to_plain(item), folder, data_dir), ensure_ascii=False)}\n".encode()
+
+
 def gzipped(file: IO[bytes]) -> gzip.GzipFile:
     """Return what compresses into a file, without name and time: the same content is the same bytes."""
     return gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
-
-
-def _checked(name: str, split: Any) -> SavedSplit:
-    if not SPLIT.fullmatch(name) or not isinstance(split, Mapping) or split.get("kind") not in KINDS:
-        raise ValueError(f"{CORPUS_INDEX} has a split {name[:100]!r} that this program did not write")
-    duration_s, sizes = split.get("duration_s"), split.get("sizes")
-    if not isinstance(duration_s, int | float) or not 0 <= duration_s < math.inf or not isinstance(sizes, list):
-        raise ValueError(f"split {name!r} of {CORPUS_INDEX} has no duration, or no sizes")
-    if not all(_are_counts(size) for size in sizes):
-        raise ValueError(f"split {name!r} of {CORPUS_INDEX} has chunks that are no two counts")
-    return SavedSplit(split["kind"], float(duration_s), [(first, second) for first, second in sizes])
-
-
-def _are_counts(size: Any) -> bool:
-    return isinstance(size, list) and len(size) == 2 and all(type(count) is int and count >= 0 for count in size)
-
-
-def first_source(corpus: SavedCorpus, split: str) -> Manifests:
-    """Return the manifests of the first recording, or the first features, of a split."""
-    return _first(corpus.chunks(split)).manifests()
-
-
-def _first(chunks: Iterable[Chunk]) -> Chunk:
-    chunk = next(iter(chunks))
-    return Chunk(chunk.split, chunk.number, chunk.kind, chunk.sources[:1], ())

@@ -13,6 +13,7 @@ from asr.data.loading.acoustics import Acoustics, AddBabble, AddNoise, Reverbera
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.data.loading.perturb import SpeedPerturb
+from asr.data.manifests.plain_items import to_line
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 from asr.errors import UnusableFile
 from asr.text.character import CharacterTokenizer
@@ -166,7 +167,7 @@ def test_features_depend_on_the_seed_alone_and_not_on_workers(noise, cuts, num_w
 
 def test_workers_that_share_a_file_of_cuts_hear_the_same_babble(cuts, tmp_path):
     """Workers are forked anew for each epoch, from a process that has the file open by then."""
-    IndexedCutSet.write(tmp_path / "cuts", cuts * 50)
+    IndexedCutSet.write(tmp_path / "cuts", ((to_line(cut).encode(), cut.duration) for cut in cuts * 50))
     indexed = IndexedCutSet(tmp_path / "cuts")
 
     def features(workers):

@@ -6,6 +6,7 @@ import pytest
 from lhotse import CutSet, MonoCut, SupervisionSegment
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, duration_bins
+from asr.data.manifests.plain_items import to_line
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 
 
@@ -162,7 +163,7 @@ def test_an_order_that_was_drawn_once_stays():
 
 
 def test_cuts_on_disk_are_drawn_like_cuts_in_memory(tmp_path):
-    IndexedCutSet.write(tmp_path / "cuts_train", cuts_of(60))
+    IndexedCutSet.write(tmp_path / "cuts_train", ((to_line(cut).encode(), cut.duration) for cut in cuts_of(60)))
     table = IndexedCutSet(tmp_path / "cuts_train")
     assert (len(table), [cut.id for cut in table[3:5]]) == (60, ["cut3", "cut4"])
     assert list(table) == list(cuts_of(60))

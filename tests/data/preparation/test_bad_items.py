@@ -1,6 +1,5 @@
 """What `prepare` keeps, what it drops, and that it says so."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from lhotse import SupervisionSegment
 
 from asr.data.manifests.corpus import Dropped
 from tests.data.corpora import (
-    NUM_MELS,
     PRECOMPUTED,
     RATE_HZ,
     SPEC,
@@ -28,10 +26,6 @@ from tests.data.corpora import (
 
 def unlink(path: Path) -> None:
     path.unlink()
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
 
 
 def not_audio(path: Path) -> None:
@@ -61,7 +55,6 @@ def half(path: Path) -> None:
 
 BAD_AUDIO = {
     "missing audio": unlink,
-    "empty audio": empty,
     "unreadable audio": not_audio,
     "empty audio: ": no_samples,
     "truncated audio": half,
@@ -76,7 +69,7 @@ BAD_CUTS = {
 NOT_IN_TESTS = ("longer than 3.0 s", "too short for its transcript")
 
 
-@pytest.mark.parametrize("split", ["train", "dev", "test-x"])
+@pytest.mark.parametrize("split", ["train", "test-x"])
 @pytest.mark.parametrize("reason", BAD_AUDIO)
 def test_bad_audio_is_dropped_and_said(tmp_path, split, reason):
     def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
@@ -91,7 +84,7 @@ def test_bad_audio_is_dropped_and_said(tmp_path, split, reason):
     assert prepared.splits[split]["num_dropped"] == 1
 
 
-@pytest.mark.parametrize("split", ["train", "dev", "test-x"])
+@pytest.mark.parametrize("split", ["train", "test-x"])
 @pytest.mark.parametrize("reason", BAD_CUTS)
 def test_unusable_cuts_are_dropped_and_said(tmp_path, split, reason):
     def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
@@ -156,38 +149,7 @@ def test_a_recording_with_several_utterances_gives_a_cut_for_each(tmp_path):
     np.testing.assert_allclose(cuts[3].load_audio()[0], audio[12_800:], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["a b", "ünlü你好", "q'\"", "[red]", "%s{}", "-", "x" * 200])
-def test_odd_ids_and_file_names_survive(tmp_path, name):
-    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        splits["train"].append(utterance(folder, name))
-
-    prepared = run(tmp_path, Recipe(add), PRECOMPUTED)
-    assert ids(prepared, "train")[3] == name
-    assert PRECOMPUTED.features(list(prepared.cuts("train"))[3]).shape == (100, NUM_MELS)
-
-
-def test_a_name_that_is_no_utf_8_is_listed_with_escapes(tmp_path):
-    name = os.fsdecode(b"caf\xe9")
-    prepared = run(tmp_path, Recipe(dropped=[Dropped("train", name, f"missing audio: {name}")]))
-    assert dropped(prepared) == {("train", r"caf\udce9"): r"missing audio: caf\udce9"}
-
-
-@pytest.mark.parametrize("name", ["[/red]", "[bold]", "[not a tag]"])
-def test_square_brackets_are_printed_as_they_are(tmp_path, name):
-    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        splits[f"test{name.replace('/', '')}"] = splits.pop("test-x")
-
-    given = Dropped(f"train{name}", "x", f"{name} is no reason: 1")
-    prepared = run(tmp_path / name, Recipe(add, dropped=[given], notes=(f"{name} is noted",)))
-    said = printed(prepared)
-    assert f"test{name.replace('/', '')}" in said
-    assert f"dropped from train{name}: 1 × {name} is no reason\n" in said
-    assert f"note: {name} is noted" in said
-    assert f"each of them: {prepared.folder}" in said
-    assert f"prepared data: {prepared.folder}" in said
-
-
-@pytest.mark.parametrize("name", ["a/b", "../../up", "nul\0", "a" * 300, " "])
+@pytest.mark.parametrize("name", ["../../up", "a" * 300, "ünlü 你好"])
 def test_an_utterance_may_have_an_id_that_no_file_could_have(tmp_path, name):
     def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
         recording, segment = utterance(folder, "file")
@@ -207,10 +169,6 @@ def without(name: str) -> Callable[[Path, dict[str, list[Pair]]], None]:
     return change
 
 
-def rename_train(folder: Path, splits: dict[str, list[Pair]]) -> None:
-    splits["train-clean"] = splits.pop("train")
-
-
 def empty_split(folder: Path, splits: dict[str, list[Pair]]) -> None:
     splits["test-x"] = []
 
@@ -223,10 +181,6 @@ def beyond_the_end(folder: Path, splits: dict[str, list[Pair]]) -> None:
     splits["dev"][0][1].duration = 1.5
 
 
-def no_length(folder: Path, splits: dict[str, list[Pair]]) -> None:
-    splits["dev"][0][1].duration = 0.0
-
-
 def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
     splits["dev"].append(splits["dev"][0])
 
@@ -235,13 +189,10 @@ def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
     ("change", "message"),
     [
         (without("train"), "has the splits dev, test-x; needed are 'train'"),
-        (without("dev"), "has the splits train, test-x; needed .* starts with 'dev'"),
-        (rename_train, "has the splits dev, test-x, train-clean"),
-        (lambda folder, splits: splits.clear(), r"has the splits \(none\)"),
+        (without("dev"), "has the splits train, test-x"),
         (empty_split, r"split 'test-x' of the corpus is empty; the first reasons: \['missing audio: x'\]"),
         (no_recording, "split 'dev' .* dev-0 references non-existent recording elsewhere"),
         (beyond_the_end, "split 'dev' .* dev-0: exceeded the bounds"),
-        (no_length, "split 'dev' .* dev-0: duration"),
         (twice, "split 'dev' .* duplicated"),
     ],
 )
@@ -254,11 +205,7 @@ def test_a_corpus_that_cannot_be_used_is_refused_before_it_is_kept(tmp_path, cha
 
 
 @pytest.mark.parametrize(
-    ("split", "reason"),
-    [
-        *((split, reason) for split in ("train", "dev") for reason in BAD_CUTS),
-        *(("test-x", reason) for reason in BAD_CUTS if reason not in NOT_IN_TESTS),
-    ],
+    ("split", "reason"), [("train", "empty text"), ("dev", "too short for its transcript"), ("test-x", "empty text")]
 )
 def test_a_split_of_which_nothing_is_left_is_refused_with_the_reasons(tmp_path, split, reason):
     def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:

@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
-import pytest
-
 from asr.data.preparation.ctc_lengths import CtcLengths
 from asr.text.character import CharacterTokenizerTrainer
 from tests.data.corpora import PRECOMPUTED, Pair, Recipe, contents, ids, printed, run, utterance
@@ -56,12 +53,3 @@ def test_a_blank_between_equal_neighbors_is_needed_too(tmp_path):
     texts = (cut.supervisions[0].text for cut in cuts)
     lengths = CtcLengths.of(cuts.durations, texts, tokenizer, frame_shift_s=0.01)
     assert (lengths.num_frames.tolist(), lengths.num_ctc_frames.tolist()) == ([100, 100], [8, 8])
-
-
-@pytest.mark.parametrize(
-    "lengths", [{"num_frames": [3]}, {"num_frames": [3, -1]}, {"num_frames": [[3, 3]]}, {"num_ctc_frames": [0.5, 1.0]}]
-)
-def test_lengths_that_cannot_be_are_refused(tmp_path, lengths):
-    np.savez(tmp_path / "lengths.npz", **{"num_frames": [3, 3], "num_ctc_frames": [1, 1]} | lengths)
-    with pytest.raises(ValueError, match=r"lengths\.npz"):
-        CtcLengths.load(tmp_path / "lengths.npz", 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +15,11 @@ from lhotse.utils import fastcopy
 
 from asr.data.features import LogMel, PrecomputedFeatures, read_features
 from asr.data.manifests.corpus import Corpus, Manifests
-from asr.data.manifests.import_manifests import import_manifests, manifest_files
-from asr.data.manifests.shar.members import forget
+from asr.data.manifests.import_manifests import import_manifests
 from asr.data.preparation.build import PrepareSpec
-from asr.data.preparation.fingerprint import describe_source
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.shards.features import FeatureField
-from asr.data.preparation.shards.writing import ShardStorage
-from asr.errors import RunFailed
+from asr.data.preparation.shard_fields import FeatureField
+from asr.data.preparation.shards import ShardStorage
 from tests.data.corpora import PRECOMPUTED, Recipe, contents, dropped, ids, run, utterance
 from tests.data.feature_corpora import FEATURES_SPEC, FeatureRecipe, file_of, matrix, store, stored_utterance
 
@@ -154,25 +150,6 @@ def test_an_interrupted_call_is_continued_and_writes_the_same_bytes(tmp_path, mo
         assert written[0] == written[1]
 
 
-@kinds
-def test_prepared_data_say_which_shard_is_not_as_it_was(tmp_path, kind):
-    spec = in_shards(kind.spec, tmp_path / "shards")
-    prepared = run(tmp_path / "a", recipe := kind.recipe(), spec)
-    tar = tmp_path / "shards" / "dev" / "features.000000.tar"
-    whole = tar.read_bytes()
-    for harm, message in (
-        (lambda: tar.write_bytes(whole[:-512]), f"{tar} has {len(whole) - 512} bytes; it had {len(whole)} bytes when"),
-        (tar.unlink, f"{tar} cannot be read .*; it had {len(whole)} bytes when"),
-    ):
-        harm()
-        with pytest.raises(ValueError, match=message):
-            run(tmp_path / "a", recipe, spec)
-    tar.write_bytes(bytes(len(whole)))
-    forget(str(tar))
-    with pytest.raises(RunFailed, match=r"dev/features\.000000\.tar has changed since .*; a run can be resumed$"):
-        features(prepared, spec, "dev")
-
-
 def test_shards_of_other_features_are_not_overwritten(tmp_path):
     run(tmp_path / "a", recipe := Recipe(), in_shards(PRECOMPUTED, tmp_path / "shards"))
     written = contents(tmp_path / "shards")
@@ -180,15 +157,6 @@ def test_shards_of_other_features_are_not_overwritten(tmp_path):
     with pytest.raises(ValueError, match=r"features\.000000\.tar is of other data"):
         run(tmp_path / "a", recipe, in_shards(other, tmp_path / "shards"), spec_name="other")
     assert contents(tmp_path / "shards") == written
-
-
-def test_shards_of_features_that_have_changed_since_are_refused(tmp_path):
-    recipe = FeatureRecipe()
-    run(tmp_path / "a", recipe, spec := in_shards(FEATURES_SPEC, tmp_path / "shards"))
-    file = next((tmp_path / "a").rglob("*.npy"))
-    np.save(file, matrix(100, seed=99))
-    with pytest.raises(ValueError, match=f"{file.name} has changed since the data in"):
-        run(tmp_path / "a", recipe, spec)
 
 
 def test_features_that_vanish_before_they_are_stored_are_dropped_and_named(tmp_path, monkeypatch):
@@ -227,24 +195,6 @@ def test_the_folder_is_a_corpus_of_its_own_with_the_same_numbers(tmp_path, kind)
     assert set(found.shards) == set(prepared.shards)
 
 
-def test_a_changed_tar_changes_the_name_of_what_is_prepared_and_the_same_one_does_not(tmp_path):
-    run(tmp_path / "a", FeatureRecipe(), in_shards(FEATURES_SPEC, tmp_path / "shards"))
-    before = describe_source(str(tmp_path / "shards"), manifest_files)
-    assert describe_source(str(tmp_path / "shards"), manifest_files) == before
-    os.utime(tmp_path / "shards" / "train" / "features.000001.tar", (1, 1))
-    assert describe_source(str(tmp_path / "shards"), manifest_files) != before
-
-
-@pytest.mark.parametrize("kept", [0, 1])
-def test_a_shard_that_is_missing_from_the_folder_is_named(tmp_path, kept):
-    run(tmp_path / "a", FeatureRecipe(), in_shards(FEATURES_SPEC, tmp_path / "shards"))
-    gone = sorted((tmp_path / "shards" / "train").glob("*"))[1 - kept :: 2]
-    for path in gone:
-        path.unlink()
-    with pytest.raises(ValueError, match=rf"the shard train/….00000{1 - kept}\.tar is missing: restore it"):
-        import_manifests(tmp_path / "shards")
-
-
 def of_lhotse(folder: Path, compression: str = "numpy", shard_size: int | None = 2) -> list[MonoCut]:
     """Write a Shar folder with lhotse: whole features, and parts of longer ones; return the cuts."""
     cuts = []
@@ -276,31 +226,3 @@ def test_shards_of_lhotse_are_read_as_they_are(tmp_path, shard_size):
 def elsewhere(folder: Path) -> dict[str, Manifests]:
     corpus = FeatureRecipe()(folder)
     return {name: manifests for name, manifests in corpus.splits.items() if name != "train"}
-
-
-def test_cuts_of_lhotse_without_features_or_supervisions_are_dropped_and_named(tmp_path):
-    with SharWriter(tmp_path, {"features": "numpy"}) as writer:
-        stored = store(tmp_path / "held", "r", matrix(100))
-        segment = SupervisionSegment("s", "r", 0.0, 1.0, text="ab")
-        writer.write(MonoCut("full", 0.0, 1.0, 0, [segment], features=stored))
-        writer.write(MonoCut("silent", 0.0, 1.0, 0, features=stored))
-        writer.write(MonoCut("empty", 0.0, 1.0, 0, [segment]))
-    imported = import_manifests(tmp_path)
-    assert [segment.recording_id for segment in imported.splits["all"].supervisions] == ["full"]
-    assert {item.item: item.reason for item in imported.dropped} == {
-        "silent": "no supervision: the cut has none",
-        "empty": "no features: the cut has none",
-    }
-
-
-@pytest.mark.filterwarnings("ignore:Found cut with 'recording' field")
-def test_audio_that_cuts_of_lhotse_name_beside_their_features_is_not_read(tmp_path):
-    recording, segment = utterance(tmp_path, "r")
-    with SharWriter(tmp_path / "shar", {"features": "numpy"}) as writer:
-        cut = MonoCut("a", 0.0, 1.0, 0, [segment], features=store(tmp_path, "r", matrix(100)), recording=recording)
-        (tmp_path / "shar").mkdir()
-        writer.write(cut)
-    imported = import_manifests(tmp_path / "shar")
-    assert [features.recording_id for features in imported.splits["all"].features] == ["a"]
-    assert not imported.splits["all"].recordings
-    assert imported.notes == ["fields of Shar folders that were ignored: recording"]

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lhotse import RecordingSet, SupervisionSegment
+from lhotse import SupervisionSegment
 
 from asr.data.features import PrecomputedFeatures
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.manifests.corpus import Manifests
-from asr.data.manifests.manifest_checks import segment_problem
 from asr.text.normalize import TextNormalizer
-from tests.data.corpora import SPEC, Killed, Recipe, contents, dropped, ids, run, utterance
+from tests.data.corpora import SPEC, Recipe, contents, dropped, ids, run
 from tests.data.feature_corpora import (
     FEATURES_SPEC,
     WIDTH,
@@ -52,14 +51,6 @@ def test_a_second_call_does_no_work_and_another_spec_uses_the_manifests_again(tm
     assert recipe.calls == 1
 
 
-def test_a_preparation_that_was_killed_goes_on(tmp_path):
-    recipe = FeatureRecipe()
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, recipe, replace(FEATURES_SPEC, tokenizer_trainer=Killed()))
-    assert ids(run(tmp_path, recipe, FEATURES_SPEC), "dev") == ["dev-0", "dev-1"]
-    assert recipe.calls == 1
-
-
 def missing(pair: Pair) -> None:
     file_of(pair[0]).unlink()
 
@@ -68,26 +59,10 @@ def truncated(pair: Pair) -> None:
     np.save(file_of(pair[0]), matrix(90))
 
 
-def too_wide(pair: Pair) -> None:
-    np.save(file_of(pair[0]), np.zeros((100, WIDTH + 1)))
-
-
-def flat(pair: Pair) -> None:
-    np.save(file_of(pair[0]), np.zeros(100))
-
-
-def half_a_file(pair: Pair) -> None:
-    file_of(pair[0]).write_bytes(file_of(pair[0]).read_bytes()[:300])
-
-
 def not_a_number(pair: Pair) -> None:
     frames = matrix(100)
     frames[70, 2] = np.nan
     np.save(file_of(pair[0]), frames)
-
-
-def beyond_float32(pair: Pair) -> None:
-    np.save(file_of(pair[0]), np.full((100, WIDTH), 1e300))
 
 
 def huge(pair: Pair) -> None:
@@ -97,10 +72,6 @@ def huge(pair: Pair) -> None:
 def other_shift(pair: Pair) -> None:
     np.save(file_of(pair[0]), matrix(50))
     pair[0].num_frames, pair[0].frame_shift = 50, 0.02
-
-
-def words(pair: Pair) -> None:
-    np.save(file_of(pair[0]), np.full((100, WIDTH), "1.0"))
 
 
 def objects(pair: Pair) -> None:
@@ -121,15 +92,10 @@ def other_width(pair: Pair) -> None:
     [
         (missing, "missing features: "),
         (truncated, "unreadable features: .*shape \\(90, 5\\), expected 100 frames of 5"),
-        (too_wide, "unreadable features: .*shape \\(100, 6\\)"),
         (other_width, "unreadable features: .*shape \\(100, 2\\)"),
-        (flat, "unreadable features: .*shape \\(100,\\)"),
-        (half_a_file, "unreadable features: "),
         (not_a_number, "unreadable features: .*not finite"),
-        (beyond_float32, "unreadable features: .*not finite"),
-        (huge, "unreadable features: .*reach 1e\\+30; at most 1e\\+15 is trained on, so scale them down"),
+        (huge, "unreadable features: .*reach 1e\\+30"),
         (other_shift, "unreadable features: .*has frames every 20 ms, expected 10 ms"),
-        (words, "unreadable features: .*same_kind"),
         (objects, "unreadable features: .*allow_pickle=False"),
         (too_short, "too short for its transcript: 25 frames, 40 needed"),
     ],
@@ -177,14 +143,14 @@ def test_segments_of_one_matrix_get_their_own_frames(tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "features", "message"),
     [
-        (FeatureRecipe(), SPEC.features, "log_mel is computed from audio.*features=precomputed data.num_features=5"),
-        (Recipe(), PrecomputedFeatures(WIDTH), "there is audio; choose features=log_mel"),
-        (FeatureRecipe(), PrecomputedFeatures(80), "are 5 per frame every 10 ms, but data.num_features=80"),
-        (FeatureRecipe(), PrecomputedFeatures(WIDTH, 20.0), "every 10 ms, but .*features.frame_shift_ms=20"),
+        (FeatureRecipe(), SPEC.features, "features=precomputed data.num_features=5"),
+        (Recipe(), PrecomputedFeatures(WIDTH), "choose features=log_mel"),
+        (FeatureRecipe(), PrecomputedFeatures(80), "data.num_features=5"),
+        (FeatureRecipe(), PrecomputedFeatures(WIDTH, 20.0), "every 20 ms"),
     ],
 )
 def test_features_that_cannot_be_had_are_refused_before_any_is_read(tmp_path, monkeypatch, recipe, features, message):
-    monkeypatch.setattr("asr.data.preparation.stages.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
+    monkeypatch.setattr("asr.data.preparation.checked_chunks.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
     with pytest.raises(ValueError, match=message):
         run(tmp_path, recipe, replace(SPEC, features=features))
 
@@ -197,14 +163,6 @@ def beyond_the_end(folder: Path, splits: dict[str, list[Pair]]) -> None:
     splits["dev"][0][1].duration = 1.5
 
 
-def of_nothing(folder: Path, splits: dict[str, list[Pair]]) -> None:
-    splits["dev"][0][1].recording_id = "elsewhere"
-
-
-def of_one_recording(folder: Path, splits: dict[str, list[Pair]]) -> None:
-    splits["dev"][0][0].recording_id = "dev-1"
-
-
 def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
     splits["dev"].append((store(folder, "more", matrix(100)), splits["dev"][0][1]))
 
@@ -215,43 +173,9 @@ def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
         (twice, "split 'dev' .* duplicated"),
         (longer_than_told, "split 'dev' .* dev-0: contradictory features: .*num_frames is 120"),
         (beyond_the_end, "split 'dev' .* dev-0: outside its recording"),
-        (of_nothing, "split 'dev' .* dev-0: missing recording: elsewhere"),
-        (of_one_recording, "split 'dev' .* two features are of the same recording"),
     ],
 )
 def test_manifests_of_features_that_contradict_are_refused_before_they_are_kept(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         run(tmp_path, FeatureRecipe(change), FEATURES_SPEC)
     assert list(tmp_path.rglob("*.json*")) == []
-
-
-def test_a_split_has_recordings_or_features(tmp_path):
-    pairs = utterance(tmp_path, "a"), stored_utterance(tmp_path, "b")
-    with pytest.raises(ValueError, match="recordings or features, not both"):
-        Manifests.of(*zip(*pairs, strict=True))
-    empty = Manifests.of([], [])
-    assert isinstance(empty.recordings, RecordingSet)
-    assert empty.features is None
-
-
-@pytest.mark.parametrize(
-    ("told", "segment", "kind"),
-    [
-        ({}, {}, None),
-        ({"channels": None}, {}, None),
-        ({"channels": 1}, {}, "missing channel"),
-        ({"channels": 1}, {"channel": 1}, None),
-        ({"start": 2.0}, {}, "outside its recording"),
-        ({"start": 2.0}, {"start": 2.5, "duration": 0.5}, None),
-        ({"duration": float("inf")}, {}, "contradictory features"),
-        ({"duration": float("nan")}, {}, "contradictory features"),
-        ({"num_frames": 0}, {}, "contradictory features"),
-        ({"frame_shift": 0}, {}, "contradictory features"),
-        ({"sampling_rate": 0}, {}, "contradictory features"),
-    ],
-)
-def test_a_segment_lies_within_its_features(tmp_path, told, segment, kind):
-    features = store(tmp_path, "a", matrix(100), **told)
-    fields = {"id": "s", "recording_id": "a", "start": 0.0, "duration": 1.0} | segment
-    problem = segment_problem(SupervisionSegment(**fields), features)
-    assert (problem and problem.split(":")[0]) == kind

@@ -11,8 +11,7 @@ import soundfile
 
 import asr.data.preparation.build
 import asr.data.preparation.prepare
-from asr.data.manifests.corpus import Corpus, Dropped
-from asr.text.normalize import TextNormalizer
+from asr.data.manifests.corpus import Corpus
 from tests.data.corpora import (
     NUM_MELS,
     PRECOMPUTED,
@@ -56,16 +55,6 @@ def test_a_second_call_does_no_work(tmp_path):
     assert again.tokenizer.state() == first.tokenizer.state()
 
 
-def test_another_spec_uses_the_corpus_again(tmp_path):
-    recipe = Recipe(notes=("kept",), dropped=[Dropped("train", "x", "missing audio: x")])
-    first = run(tmp_path, recipe)
-    second = run(tmp_path, recipe, replace(SPEC, text=TextNormalizer(case="upper")), "other")
-    assert len(recipe.folders) == 1
-    assert second.tokenizer.pieces[2:] == ["A", "B"]
-    assert ids(second, "train") == ids(first, "train")
-    assert (second.notes, dropped(second)) == (first.notes, dropped(first))
-
-
 def test_a_call_killed_while_building_continues_behind_the_corpus(tmp_path):
     recipe = Recipe()
     with pytest.raises(KeyboardInterrupt):
@@ -92,12 +81,6 @@ def test_a_corpus_killed_before_its_end_is_made_again(tmp_path):
     assert ids(run(tmp_path, Recipe()), "train") == ["train-0", "train-1", "train-2"]
 
 
-def test_a_folder_without_an_index_is_not_taken_for_prepared(tmp_path):
-    (tmp_path / "corpus" / "spec").mkdir(parents=True)
-    (tmp_path / "corpus" / "spec" / "cuts_train.jsonl.gz").write_bytes(b"half")
-    assert ids(run(tmp_path, Recipe()), "train") == ["train-0", "train-1", "train-2"]
-
-
 def test_a_call_that_waited_for_another_does_its_work_no_second_time(tmp_path, monkeypatch):
     recipe, waiting, builds = Recipe(), threading.Event(), []
     monkeypatch.setattr(asr.data.preparation.prepare.console, "print", lambda *args, **kwargs: waiting.set())
@@ -118,16 +101,6 @@ def test_a_call_that_waited_for_another_does_its_work_no_second_time(tmp_path, m
         assert others[0].result(timeout=600).splits == prepared.splits
     assert len(recipe.folders) == 1
     assert len(builds) == 1
-
-
-def test_prepared_data_are_found_from_another_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    prepared = run(Path("data"), Recipe(), PRECOMPUTED)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert prepared.folder == tmp_path / "data" / "corpus" / "spec"
-    assert all(PRECOMPUTED.features(cut).any() for cut in prepared.cuts("train"))
-    assert all(cut.load_audio().any() for cut in prepared.cuts("train"))
 
 
 def test_the_table_counts_utterances_hours_and_speakers(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-import asr.data.preparation.stages
+import asr.data.preparation.checked_chunks
 from asr.data.manifests.corpus import Corpus
 from asr.data.preparation.prepare import prepare
 from tests.data.corpora import (
@@ -21,7 +21,6 @@ from tests.data.corpora import (
     dropped,
     ids,
     noise,
-    printed,
     run,
     utterance,
 )
@@ -48,12 +47,11 @@ def test_the_number_of_processes_changes_nothing(tmp_path, spec):
     corpus = Recipe(many)(tmp_path)
     found = []
     for num_jobs in (1, 2, 5):
-        # moved, because cuts hold absolute paths
         prepared = prepare(tmp_path / "data", "corpus", lambda _: corpus, spec, "spec", num_jobs=num_jobs)
         found.append(
             {path.relative_to(tmp_path): content for path, (_, content) in contents(tmp_path / "data").items()}
         )
-        assert not list(tmp_path.rglob("*.parts"))
+        assert not list(tmp_path.rglob("*.chunks"))
         (tmp_path / "data").rename(tmp_path / f"data-{num_jobs}")
     assert found[0] == found[1] == found[2]
     assert prepared.splits["train"]["num_utterances"] == 10
@@ -74,8 +72,8 @@ def test_small_chunks_change_nothing(tmp_path, monkeypatch):
 
 
 def killed_in(monkeypatch, name: str, calls: int) -> list[str]:
-    """Let the n-th call of a function of the stages raise KeyboardInterrupt; return what the calls were about."""
-    real, seen = getattr(asr.data.preparation.stages, name), []
+    """Let the n-th call of a function that handles chunks raise KeyboardInterrupt; return what the calls were about."""
+    real, seen = getattr(asr.data.preparation.checked_chunks, name), []
 
     def call(*args):
         seen.append(str(args[0] if name == "check_cuts" else args[1].id))
@@ -83,7 +81,7 @@ def killed_in(monkeypatch, name: str, calls: int) -> list[str]:
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(asr.data.preparation.stages, name, call)
+    monkeypatch.setattr(asr.data.preparation.checked_chunks, name, call)
     return seen
 
 
@@ -103,7 +101,7 @@ def test_audio_that_was_checked_before_a_kill_is_not_checked_again(tmp_path, mon
     whole = run(tmp_path / "whole", Recipe(recipe.change))
     assert ids(prepared, "train") == ids(whole, "train")
     assert (prepared.mean, prepared.splits) == (whole.mean, whole.splits)
-    assert not list(tmp_path.rglob("*.parts"))
+    assert not list(tmp_path.rglob("*.chunks"))
 
 
 def test_features_that_were_stored_before_a_kill_are_not_computed_again(tmp_path, monkeypatch):
@@ -121,17 +119,17 @@ def test_features_that_were_stored_before_a_kill_are_not_computed_again(tmp_path
 def test_what_was_made_of_other_manifests_or_was_cut_short_is_made_again(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, Recipe(), replace(SPEC, tokenizer_trainer=Killed()))
-    parts = sorted((tmp_path / "corpus" / "spec.parts").iterdir())
-    assert len(parts) == 4
-    content = parts[0].read_bytes()
-    for damaged in (content[:-1], content.replace(b'"ab"', b'"xy"'), b"", b"{}\n", b"[" * 10**6):
-        parts[0].write_bytes(damaged)
+    chunks = sorted((tmp_path / "corpus" / "spec.chunks").iterdir())
+    assert len(chunks) == 4
+    content = chunks[0].read_bytes()
+    for damaged in (content[:-1], content.replace(b'"ab"', b'"xy"'), b""):
+        chunks[0].write_bytes(damaged)
         with monkeypatch.context() as patched:
             looked_at = killed_in(patched, "check_cuts", 2)
             with pytest.raises(KeyboardInterrupt):
                 run(tmp_path, Recipe(), replace(SPEC, tokenizer_trainer=Killed()))
         assert len(looked_at) == 1
-        assert parts[0].read_bytes() == content
+        assert chunks[0].read_bytes() == content
 
 
 def test_audio_that_was_repaired_after_a_kill_is_used(tmp_path):
@@ -170,18 +168,3 @@ def test_recordings_out_of_order_and_without_utterances_are_kept_in_chunks(tmp_p
 
     prepared = run(tmp_path, make)
     assert ids(prepared, "train") == ["u3", "u4", "u5", "u6"]
-
-
-def test_progress_says_hours(tmp_path, capsys):
-    prepared = run(tmp_path, Recipe())
-    assert "of 0.00 h" in capsys.readouterr().out
-    assert "prepared data" in printed(prepared)
-
-
-def test_manifests_of_an_earlier_version_are_made_again(tmp_path, capsys):
-    first = run(tmp_path, Recipe())
-    (tmp_path / "corpus" / "corpus.json").write_text('{"splits": ["train", "dev"], "notes": [], "dropped": []}')
-    recipe = Recipe()
-    assert ids(run(tmp_path, recipe, spec_name="other"), "train") == ids(first, "train")
-    assert len(recipe.folders) == 1
-    assert "corpus.json is of an earlier version, or damaged; making them again" in capsys.readouterr().out

@@ -1,0 +1,269 @@
+"""What is done with every chunk of a corpus, each in a file of its own, so that it is not done again after a kill."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lhotse.cut import Cut
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from asr.console import PlainConsole, bar_title
+from asr.data.features import Features, LogMel, cause, read_features
+from asr.data.jobs import run_jobs
+from asr.data.manifests.corpus import Dropped
+from asr.data.manifests.feature_storage import FeatureFiles
+from asr.data.preparation.ctc_lengths import CtcLengths
+from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
+from asr.data.preparation.indexed_cut_set import parse_cut
+from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, portable_line
+from asr.errors import raise_if_out_of_resources
+from asr.safe_io import TEMPORARY, naming
+from asr.text.normalize import TextNormalizer
+from asr.text.tokenizer import Tokenizer
+
+FEATURES = "features"  # folder of stored ones
+
+
+@dataclass(frozen=True)
+class CheckedChunk:
+    """The cuts of a chunk that can be used, and what was dropped of it.
+
+    Attributes:
+        path: a line of JSON with what follows, and a line for each cut.
+        split: that the cuts are of.
+        made_of: digest of all that it depends on.
+        num_cuts: number of cuts.
+        duration_s: of the whole chunk.
+        dropped: items of the chunk that are not used.
+    """
+
+    path: Path
+    split: str
+    made_of: str
+    num_cuts: int
+    duration_s: float
+    dropped: tuple[Dropped, ...]
+
+    @classmethod
+    def write(
+        cls,
+        path: Path,
+        split: str,
+        made_of: str,
+        cuts: Iterable[Cut],
+        dropped: Iterable[Dropped],
+        duration_s: float,
+        final: bool = True,
+    ) -> CheckedChunk:
+        """Write the file, which appears complete or not at all.
+
+        Args:
+            path: of the file, in a folder of ``<data.dir>/<corpus>``.
+            split: that the cuts are of.
+            made_of: digest of all that the chunk depends on.
+            cuts: that can be used.
+            dropped: items that cannot.
+            duration_s: of the whole chunk.
+            final: False: a repaired file would change it, so that a later call makes it again.
+        """
+        lines = [portable_line(cut, path.parent, path.parents[2]) for cut in cuts]
+        listed = tuple(dropped)
+        header = {
+            "made_of": made_of,
+            "num_cuts": len(lines),
+            "duration_s": duration_s,
+            "dropped": [(item.item, item.reason) for item in listed],
+            "final": final,
+            "sha256": _digest(lines),
+        }
+        temporary = path.with_name(path.name + TEMPORARY)
+        with naming(path), temporary.open("wb") as file:
+            file.write(json.dumps(header).encode() + b"\n")
+            file.writelines(lines)
+        # no fsync: what a power cut leaves does not fit its digest
+        os.replace(temporary, path)
+        return cls(path, split, made_of, len(lines), duration_s, listed)
+
+    @classmethod
+    def found(cls, path: Path, split: str, made_of: str) -> CheckedChunk | None:
+        """Return the chunk of an earlier call, if it is whole, and made of the same."""
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            try:
+                header = json.loads(file.readline())
+            except ValueError:
+                return None
+            if header["made_of"] != made_of or not header["final"] or _digest(file) != header["sha256"]:
+                return None
+        dropped = tuple(Dropped(split, *item) for item in header["dropped"])
+        return cls(path, split, made_of, header["num_cuts"], header["duration_s"], dropped)
+
+    def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yield the line of each cut, with its end, and its content."""
+        with self.path.open("rb") as file:
+            file.readline()
+            for line in file:
+                yield line, json.loads(line)
+
+    def sibling(self, kind: str) -> Path:
+        """Return the path of what is made of this chunk: of another kind, such as ``checked``, with the same number."""
+        return self.path.with_name(f"{kind}-{self.path.name.partition('-')[2]}")
+
+
+@dataclass
+class CheckedSplit:
+    """The chunks of a split.
+
+    Attributes:
+        name: of the split.
+        chunks: in order.
+        earlier: items that were dropped before the chunks were made.
+        left_out: ids of cuts of the chunks that were found to be unreadable since, and why.
+    """
+
+    name: str
+    chunks: list[CheckedChunk]
+    earlier: list[Dropped] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(chunk.num_cuts for chunk in self.chunks) - len(self.left_out)
+
+    @property
+    def dropped(self) -> list[Dropped]:
+        """Items that are not used, in the order in which that was found."""
+        later = [unreadable(self.name, name, why) for name, why in self.left_out.items()]
+        return [*self.earlier, *(item for chunk in self.chunks for item in chunk.dropped), *later]
+
+    def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yield line and content of each cut that is used."""
+        for chunk in self.chunks:
+            yield from self.lines_of(chunk)
+
+    def lines_of(self, chunk: CheckedChunk) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yield line and content of each cut of a chunk that is used."""
+        return (found for found in chunk.lines() if found[1]["id"] not in self.left_out)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the transcripts."""
+        return (_text(data) for _, data in self.lines())
+
+
+def _digest(lines: Iterable[bytes]) -> str:
+    content = hashlib.sha256()
+    for line in lines:
+        content.update(line)
+    return content.hexdigest()
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    return str(data["supervisions"][0]["text"])
+
+
+def unreadable(split: str, cut_id: str, why: str, what: str = "audio") -> Dropped:
+    """Return the entry of a cut whose audio, or features, seemed good when they were checked, but cannot be read."""
+    return Dropped(split, cut_id, f"unreadable {what}: {why}")
+
+
+def check_corpus(
+    corpus: SavedCorpus, folder: Path, text: TextNormalizer, limits: Limits, features: Features, num_jobs: int
+) -> dict[str, CheckedSplit]:
+    """Check audio and text of all chunks of a corpus, or find which an earlier call has checked.
+
+    Args:
+        corpus: to check.
+        folder: of the checked chunks.
+        text: normalizer of transcripts.
+        limits: which cuts are used.
+        features: cut → features.
+        num_jobs: processes.
+    """
+
+    def check(chunk: Chunk) -> CheckedChunk:
+        path, made_of = folder / f"checked-{chunk.name}.jsonl", chunk.digest()
+        if found := CheckedChunk.found(path, chunk.split, made_of):
+            return found
+        manifests = chunk.manifests()
+        checked = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features)
+        duration_s = sum(segment.duration for segment in manifests.supervisions)
+        final = not checked.bad_sources
+        return CheckedChunk.write(path, chunk.split, made_of, checked.cuts, checked.dropped, duration_s, final)
+
+    chunks = (chunk for split in corpus.splits for chunk in corpus.chunks(split))
+    splits = {split: CheckedSplit(split, []) for split in corpus.splits}
+    done = run_jobs(check, chunks, min(num_jobs, sum(len(split.sizes) for split in corpus.splits.values())))
+    for chunk in track_hours(done, corpus.duration_s, "checking data and text"):
+        splits[chunk.split].chunks.append(chunk)
+    return splits
+
+
+def store_features(split: CheckedSplit, features: LogMel, num_jobs: int) -> CheckedSplit:
+    """Compute and store the features of a split beside its chunks, or find which an earlier call has stored."""
+
+    def store(chunk: CheckedChunk) -> CheckedChunk:
+        path, left_out = chunk.sibling("stored"), sorted(split.left_out)
+        made_of = f"{chunk.made_of} without {left_out}" if left_out else chunk.made_of
+        if found := CheckedChunk.found(path, chunk.split, made_of):
+            return found
+        done, dropped = [], []
+        with FeatureFiles(path.with_name(FEATURES)) as storage:
+            for line, _ in split.lines_of(chunk):
+                cut = parse_cut(line, path.parent)
+                # the same name in every preparation, which may be interrupted
+                storage.key = hashlib.sha256(f"{chunk.split}/{cut.id}".encode()).hexdigest()[:32]
+                try:
+                    cut = features.store(cut, storage)
+                    read_features(features, cut)
+                except Exception as error:  # a decoder may raise anything on a broken file
+                    if storage.failure is not None:
+                        raise storage.failure from error
+                    raise_if_out_of_resources(error, cut.id)
+                    dropped.append(unreadable(chunk.split, cut.id, cause(error)))
+                else:
+                    done.append(cut)
+        return CheckedChunk.write(path, chunk.split, made_of, done, dropped, chunk.duration_s, final=not dropped)
+
+    done = run_jobs(store, split.chunks, min(num_jobs, len(split.chunks)))
+    total_s = sum(chunk.duration_s for chunk in split.chunks)
+    return CheckedSplit(
+        split.name, list(track_hours(done, total_s, f"storing features of {split.name}")), split.dropped
+    )
+
+
+def ctc_lengths(split: CheckedSplit, tokenizer: Tokenizer, frame_shift_s: float, num_jobs: int) -> CtcLengths:
+    """Return the lengths of the cuts of a split."""
+
+    def of_chunk(chunk: CheckedChunk) -> CtcLengths:
+        cuts = [data for _, data in split.lines_of(chunk)]
+        return CtcLengths.of((data["duration"] for data in cuts), map(_text, cuts), tokenizer, frame_shift_s)
+
+    return CtcLengths.joined(list(run_jobs(of_chunk, split.chunks, min(num_jobs, len(split.chunks)))))
+
+
+def track_hours(done: Iterable[CheckedChunk], total_s: float, description: str) -> Iterator[CheckedChunk]:
+    """Yield what is done, and show how many hours of audio that is, how fast, and the time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+    )
+    begin, done_s = time.monotonic(), 0.0
+    with Progress(*columns, console=PlainConsole()) as progress:
+        line = progress.add_task(bar_title(description), total=total_s, status="")
+        for chunk in done:
+            done_s += chunk.duration_s
+            rate = done_s / max(time.monotonic() - begin, 1e-3)
+            status = f"{done_s / 3600:.2f} of {total_s / 3600:.2f} h, {rate:,.0f} × real time"
+            progress.update(line, completed=done_s, status=status)
+            yield chunk
+        # sums of rounded seconds need not be equal
+        progress.update(line, completed=total_s)

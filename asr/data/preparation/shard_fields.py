@@ -1,0 +1,209 @@
+"""What shards hold of a cut, one of the fields of lhotse's Shar: audio that is encoded for them, or features.
+
+N samples, T frames, F features.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import soundfile
+from lhotse import AudioSource, Recording
+from lhotse import Features as StoredFeatures
+from lhotse.cut import Cut, MonoCut
+from lhotse.utils import fastcopy
+
+from asr.data.features import Features, LogMel, read_features, refuse_infinite
+from asr.data.manifests.feature_storage import InMemory, npy_bytes
+from asr.data.manifests.shar.feature_members import storage_of
+from asr.data.manifests.shar.members import ShardMember
+
+FORMATS = ("flac", "opus", "original")
+OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)  # RFC 6716, section 2; libsndfile writes no others
+BLOCK_SAMPLES = 48_000  # libsndfile 1.2.2 crashes where minutes of Ogg are written at once
+
+
+class Encoded(NamedTuple):
+    """A member of a shard.
+
+    Attributes:
+        content: of the file.
+        ending: of its name.
+        size: rate in Hz and number of samples of audio; number of frames, and of features in each.
+    """
+
+    content: bytes
+    ending: str
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class AudioField:
+    """The audio of cuts.
+
+    Attributes:
+        format: ``flac`` keeps 16 and 24 bits as they are, and rounds what has no such samples to 16 bits; ``opus`` is
+            lossy; ``original`` copies files that hold nothing but the cut, and is ``flac`` for others.
+    """
+
+    format: str = "flac"
+    name = "recording"
+    source = "audio"  # what is read of a cut
+
+    @property
+    def options(self) -> str:
+        """All that decides which bytes are stored, apart from the cuts."""
+        return self.format
+
+    def refuse_unfit(self, cut: Cut) -> None:
+        """Refuse a rate that the format does not have.
+
+        Raises:
+            ValueError: names the cut and the rates.
+        """
+        if self.format == "opus" and cut.sampling_rate not in OPUS_HZ:
+            raise ValueError(
+                f"data.storage.audio=opus stores {', '.join(map(str, OPUS_HZ))} Hz, and {cut.id} has "
+                f"{cut.sampling_rate} Hz; choose data.storage.audio=flac"
+            )
+
+    def encode(self, cut: Cut) -> Encoded:
+        """Return encoded audio of the cut's first channel; may raise anything if that cannot be read."""
+        samples = cut.load_audio()[0]
+        return Encoded(*_encoded(cut, samples, self.format), (cut.sampling_rate, len(samples)))
+
+    def stored(self, cut: Cut, name: str, size: tuple[int, int], member: ShardMember | None = None) -> MonoCut:
+        """Return a cut of audio in a shard.
+
+        Args:
+            cut: whose audio was stored.
+            name: id of the cut and of its recording.
+            size: of what was encoded.
+            member: where it is in the shard; None: as lhotse's Shar says that it is in a tar beside the cuts.
+        """
+        source = AudioSource("shar", [0], "") if member is None else AudioSource("file", [0], str(member))
+        return _of_own_source(cut, name, recording=Recording(name, [source], *size, cut.duration, channel_ids=[0]))
+
+
+@dataclass(frozen=True)
+class FeatureField:
+    """The features of cuts, which training reads in place of audio.
+
+    Attributes:
+        features: computed once (`LogMel`), or read where the corpus has them.
+    """
+
+    features: Features
+    name = "features"
+
+    @property
+    def options(self) -> str:
+        """All that decides which bytes are stored, apart from the cuts."""
+        one = self.features
+        rate = f" at {one.sampling_rate_hz} Hz" if one.from_audio else ""
+        return f"features {one.num_features} every {one.frame_shift_s:g} s{rate}"
+
+    @property
+    def source(self) -> str:
+        """What is read of a cut."""
+        return "audio" if self.features.from_audio else "features"
+
+    def refuse_unfit(self, cut: Cut) -> None:
+        """Refuse nothing: features of any cut can be stored."""
+
+    def encode(self, cut: Cut) -> Encoded:
+        """Return the features (T, F) that training would read from files, of the same type."""
+        if isinstance(self.features, LogMel):
+            cut = self.features.store(cut, InMemory())
+        else:
+            read_features(self.features, cut)  # with all its checks
+        matrix: np.ndarray = cut.load_features()
+        refuse_infinite(matrix)
+        num_frames, num_features = matrix.shape
+        if num_frames != cut.num_frames:
+            raise ValueError(f"{num_frames} frames of features do not fit {cut.duration} s")
+        return Encoded(npy_bytes(matrix), ".npy", (num_frames, num_features))
+
+    def stored(self, cut: Cut, name: str, size: tuple[int, int], member: ShardMember | None = None) -> MonoCut:
+        """Return a cut of features in a shard, see `AudioField.stored`; it needs no audio."""
+        log_mel, (num_frames, num_features) = self.features, size
+        if isinstance(log_mel, LogMel):
+            kind, frame_shift_s, rate_hz = log_mel.extractor.name, log_mel.frame_shift_s, log_mel.sampling_rate_hz
+        else:
+            kind, frame_shift_s = cut.features.type, cut.features.frame_shift
+            rate_hz = cut.features.sampling_rate
+        placeholder = {"storage_type": "shar", "storage_path": "", "storage_key": ""}
+        features = StoredFeatures(
+            type=kind,
+            num_frames=num_frames,
+            num_features=num_features,
+            frame_shift=frame_shift_s,
+            sampling_rate=rate_hz,
+            start=0.0,
+            duration=cut.duration,
+            recording_id=name,
+            channels=0,
+            **(placeholder if member is None else storage_of(member)),
+        )
+        return _of_own_source(cut, name, features=features)
+
+
+ShardField: TypeAlias = AudioField | FeatureField
+
+
+def member_name(cut_id: str) -> str:
+    """Return the name of a cut in a tar, which lhotse compares with its id: the id, unless that is no plain name."""
+    path = PurePosixPath(f"{cut_id}.x")
+    is_inside = not path.is_absolute() and ".." not in path.parts and "\0" not in cut_id
+    is_plain = is_inside and str(path.parent / path.stem) == cut_id
+    return cut_id if is_plain and len(cut_id) < 200 else hashlib.sha256(cut_id.encode()).hexdigest()[:32]
+
+
+def _of_own_source(cut: Cut, name: str, **field: Any) -> MonoCut:
+    """Return a cut of all of a recording, or of all of its features, with the supervisions of another."""
+    own = [fastcopy(segment, recording_id=name, channel=0) for segment in cut.supervisions]
+    return MonoCut(name, 0.0, cut.duration, 0, own, custom=cut.custom or None, **field)
+
+
+def _encoded(cut: Cut, samples: np.ndarray, audio: str) -> tuple[bytes, str]:
+    """Return samples (N,) float32 of a cut as a file, and its ending."""
+    rate_hz = cut.sampling_rate
+    if audio == "original" and (file := _own_file(cut)) is not None:
+        return file.read_bytes(), file.suffix.lower() or ".audio"
+    if audio == "opus":
+        return _written(samples, rate_hz, "OGG", "OPUS"), ".opus"
+    # a power of two changes no digit
+    if _is_whole(of_16 := samples * np.float32(2**15), 2**15):
+        return _written(of_16.astype(np.int16), rate_hz, "FLAC", "PCM_16"), ".flac"
+    if _is_whole(of_24 := samples * np.float32(2**23), 2**23):
+        return _written(of_24.astype(np.int32) << 8, rate_hz, "FLAC", "PCM_24"), ".flac"
+    # libsndfile would scale by 2^15 - 1 and not by 2^15, as it does when it reads
+    rounded = np.clip(np.rint(of_16), -(2**15), 2**15 - 1).astype(np.int16)
+    return _written(rounded, rate_hz, "FLAC", "PCM_16"), ".flac"
+
+
+def _own_file(cut: Cut) -> Path | None:
+    """Return the file that holds the cut, its one channel, and nothing else; None if there is none."""
+    recording = cut.recording
+    is_whole = isinstance(cut, MonoCut) and cut.start == 0 and cut.duration == recording.duration
+    is_plain = len(recording.sources) == 1 and recording.num_channels == 1 and not recording.transforms
+    path = Path(recording.sources[0].source)
+    return path if is_whole and is_plain and path.is_file() else None
+
+
+def _is_whole(scaled: np.ndarray, bound: int) -> bool:
+    inside = len(scaled) == 0 or (scaled.min() >= -bound and scaled.max() < bound)
+    return bool(inside and np.array_equal(scaled, np.rint(scaled)))
+
+
+def _written(samples: np.ndarray, rate_hz: int, container: str, subtype: str) -> bytes:
+    content = io.BytesIO()
+    with soundfile.SoundFile(content, "w", rate_hz, 1, subtype, format=container) as file:
+        for start in range(0, len(samples), BLOCK_SAMPLES):
+            file.write(samples[start : start + BLOCK_SAMPLES])
+    return content.getvalue()

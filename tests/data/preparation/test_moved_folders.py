@@ -1,0 +1,95 @@
+"""Prepared data that are moved or copied are found again, read what went with them, and nothing of the old place."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.data.features import read_features
+from asr.data.preparation.build import PrepareSpec
+from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.shard_fields import AudioField
+from asr.data.preparation.shards import ShardStorage
+from tests.data.corpora import PRECOMPUTED, SPEC, Recipe, contents, run
+
+TABLE = "audio\ttext\tsplit\n" + "".join(f"audio/{split}.wav\tone\t{split}\n" for split in ("train", "dev", "test"))
+
+
+def features_of(prepared: PreparedData, spec: PrepareSpec) -> list[np.ndarray]:
+    return [read_features(spec.features, cut) for split in prepared.splits for cut in prepared.cuts(split)]
+
+
+@pytest.mark.parametrize("kind", ["audio", "stored features", "shards"])
+def test_a_copied_folder_of_data_holds_all_that_was_made_below_it(tmp_path, monkeypatch, kind):
+    project, other = tmp_path / "project", tmp_path / "other"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    shards = ShardStorage(project / "data" / "shards", AudioField())
+    spec = {"audio": SPEC, "stored features": PRECOMPUTED, "shards": replace(SPEC, shards=shards)}[kind]
+    before = features_of(run(project / "data", Recipe(), spec), spec)
+    shutil.copytree(project / "data", other / "data")
+    shutil.rmtree(project / "data")
+    copied = contents(other)
+    found = run(other / "data", lambda folder: pytest.fail("the corpus was made again"), spec)
+    for first, second in zip(before, features_of(found, spec), strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert contents(other) == copied
+
+
+def project_of(folder: Path, seed: int = 0) -> Path:
+    """Write a table of relative names, and its audio."""
+    (folder / "audio").mkdir(parents=True)
+    (folder / "my.tsv").write_text(TABLE)
+    for number, split in enumerate(("train", "dev", "test")):
+        samples = np.random.default_rng([seed, number]).normal(size=16_000) * 0.1
+        soundfile.write(folder / "audio" / f"{split}.wav", samples, 16_000)
+    return folder
+
+
+def prepare(programs, folder: Path, *words: str) -> PreparedData:
+    ended = programs.run("prepare", "recipe=custom/transformer_ctc", *words, cwd=folder)
+    assert ended.code == 0, ended.printed
+    (place,) = [line.split(": ", 1)[1] for line in ended.printed.splitlines() if line.startswith("prepared data: ")]
+    return PreparedData.load(Path(place))
+
+
+def audio_of(prepared: PreparedData) -> str:
+    return str(prepared.cuts("train")[0].recording.sources[0].source)
+
+
+@pytest.mark.parametrize("words", [(), ("data.storage=shar", "data.storage.dir=shards")], ids=["files", "shards"])
+def test_a_moved_project_finds_its_data_and_audio(programs, tmp_path, words):
+    project = project_of(tmp_path / "project")
+    first = prepare(programs, project, "data.source=my.tsv", *words)
+    moved = project.rename(tmp_path / "moved")
+    written = contents(moved)
+    second = prepare(programs, moved, "data.source=my.tsv", *words)
+    assert second.fingerprint == first.fingerprint
+    assert second.folder.is_relative_to(moved)
+    assert contents(moved) == written, "nothing is prepared again"
+    assert audio_of(second).startswith(str(moved))
+    assert second.cuts("train")[0].load_audio().any()
+
+
+def test_two_tables_of_one_text_have_audio_of_their_own(programs, tmp_path):
+    twins = [project_of(tmp_path / name, seed) for seed, name in enumerate(("clean", "noisy"))]
+    found = [prepare(programs, tmp_path, f"data.source={folder}/my.tsv") for folder in twins]
+    assert [audio_of(prepared) for prepared in found] == [f"{folder}/audio/train.wav" for folder in twins]
+    entries = [f"{{recipe: custom/transformer_ctc, name: {one.name}, source: {one}/my.tsv}}" for one in twins]
+    mixture = prepare(programs, tmp_path, f"data.sources=[{','.join(entries)}]")
+    sources = [cut.recording.sources[0].source for cut in mixture.cuts("train")]
+    assert sources == [f"{folder}/audio/train.wav" for folder in twins]
+
+
+def test_audio_outside_of_the_project_stays_where_it_is(programs, tmp_path):
+    outside = project_of(tmp_path / "corpora")
+    (project := tmp_path / "project").mkdir()
+    first = prepare(programs, project, f"data.source={outside}/my.tsv")
+    second = prepare(programs, project.rename(tmp_path / "moved"), f"data.source={outside}/my.tsv")
+    assert second.fingerprint == first.fingerprint
+    assert audio_of(second) == f"{outside}/audio/train.wav"
