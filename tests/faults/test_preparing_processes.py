@@ -57,7 +57,7 @@ ENDS = {
     "a kill": (to_the_parent(signal.SIGKILL), -signal.SIGKILL, ""),
     "Ctrl-C": (to_all(signal.SIGINT), 130, "asr-prepare: interrupted"),
     "a signal": (to_all(signal.SIGTERM), 143, "asr-prepare: ended by SIGTERM"),
-    "a killed child": (to_a_child, 1, "a process that prepares data was lost: killed by SIGKILL. The kernel does this"),
+    "a killed child": (to_a_child, 1, "a process that prepares data was lost"),
 }
 
 
