@@ -63,7 +63,7 @@ def run_jobs(work: Callable[[Task], Result], tasks: Iterable[Task], num_jobs: in
 
 
 def _run_parallel(work: Callable[[Task], Result], tasks: Iterable[Task], num_jobs: int) -> Iterator[Result]:
-    # fork, as the loader's workers: a spawned process would import torch and lhotse again, and need a picklable function
+    # fork: a spawned process would import torch and lhotse again, and could not be given a function of a function
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(num_jobs, context, initializer=_begin, initargs=(os.getpid(), work))
     waiting: deque[Future[Result]] = deque()

@@ -10,7 +10,7 @@ from lhotse import Recording
 from lhotse.cut import Cut, MonoCut
 
 from asr.data.features import cause
-from asr.data.manifests.audio_checks import archive_problem, audio_problem, file_content
+from asr.data.manifests.audio_checks import audio_problem, file_content
 from asr.data.manifests.audio_files import find_audio
 from asr.data.manifests.decoding_limits import too_long
 from asr.data.resampling import at_rate
@@ -93,8 +93,6 @@ class AudioFolder:
         cut: Cut = _cut(recording, recording.duration)
         if size is not None and (part_s := size / rate_hz + SPARE_S) < recording.duration:
             cut = cut.truncate(offset=round(rng.uniform(0, recording.duration - part_s), 3), duration=part_s)
-        if problem := too_long(cut, rate_hz):
-            raise ValueError(problem)
         samples: np.ndarray = at_rate(cut, rate_hz).load_audio()[0]
         if not np.isfinite(samples).all():
             raise ValueError("it holds samples that are not finite")
@@ -109,8 +107,6 @@ def _recording(file: Path, rate_hz: int | None) -> Recording:
     Raises:
         ValueError: it cannot be.
     """
-    if problem := archive_problem(file):
-        raise ValueError(problem)
     try:
         recording = Recording.from_file(file, recording_id=str(file))
     except Exception as error:  # a decoder may raise anything on a file that is no audio

@@ -1,16 +1,19 @@
-"""The batch that the data side gives to training and decoding.
+"""The batches that the data side gives to training and decoding, of features or of audio.
 
-B utterances, T frames, F mel bins, U tokens.
+B utterances, N samples, T frames, F mel bins, U tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from asr.features.log_mel import LogMelFilterbank, LogMelOptions
 
 
 @dataclass(frozen=True)
@@ -55,3 +58,29 @@ class Batch:
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         changed: dict[str, Any] = {name: change(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, **changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioBatch(Batch):
+    """One micro-batch of utterances, as audio; to move it, also to the CPU, is to compute its features.
+
+    Attributes:
+        features: (B, T, 0) before it is moved.
+        audio: (B, N) float32, each utterance mirrored at its ends, then zeros.
+        options: of the features.
+    """
+
+    audio: Tensor
+    options: LogMelOptions
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch with its tensors, and with features, on ``device``."""
+        moved = super().to(device)
+        assert isinstance(moved, AudioBatch)
+        features = _filterbank(self.options, torch.device(device))(moved.audio, moved.num_frames)
+        return Batch(**{field.name: getattr(moved, field.name) for field in fields(Batch)} | {"features": features})
+
+
+@lru_cache(maxsize=8)
+def _filterbank(options: LogMelOptions, device: torch.device) -> LogMelFilterbank:
+    return LogMelFilterbank(options).to(device)

@@ -16,8 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, get_worker_info
 
 from asr.data.features import Features, LogMel, cause, read_audio, read_features
-from asr.data.loading.audio_batch import AudioBatch
-from asr.data.loading.batch import Batch
+from asr.data.loading.batch import AudioBatch, Batch
 from asr.data.seeding import seed_for
 from asr.data.threads import one_thread
 from asr.error_text import caused_by_memory

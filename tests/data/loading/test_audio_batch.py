@@ -10,9 +10,8 @@ import torch
 from lhotse import CutSet, Recording, SupervisionSegment
 
 from asr.data.features import LogMel
-from asr.data.loading.acoustics import Acoustics, AddBabble, Reverberate
-from asr.data.loading.audio_batch import AudioBatch
-from asr.data.loading.batch import Batch
+from asr.data.loading.acoustics import Acoustics, Reverberate
+from asr.data.loading.batch import AudioBatch, Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.data.loading.perturb import SpeedPerturb
@@ -106,12 +105,6 @@ def test_audio_that_is_too_short_is_refused_as_by_the_workers(cuts, tmp_path):
     reasons = [SpeechDataset(f, TOKENIZER)[(0, CutSet.from_cuts([short]))].skipped for f in (IN_WORKERS, ON_DEVICE)]
     assert reasons[0] == reasons[1]
     assert "too short: 50 samples" in reasons[0][0][1]
-
-
-def test_babble_hears_the_corpus(cuts):
-    babble = Acoustics(babble=AddBabble(probability=1.0)).of_corpus(list(cuts))
-    expected = SpeechDataset(IN_WORKERS, TOKENIZER, babble)[(3, cuts)]
-    assert_same(SpeechDataset(ON_DEVICE, TOKENIZER, babble)[(3, cuts)].to("cpu"), expected)
 
 
 def test_features_on_disk_cannot_be_computed_on_the_device():
