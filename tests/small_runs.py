@@ -31,7 +31,7 @@ LONG = (
 )
 # its corpus has shards enough for an interruption, each of which is soon complete
 MANY_SHARDS = (*LONG, "data.prepare.num_train=300")
-SMALL_SHARDS = {"asr.data.synthesis.shards.SHARD_UTTERANCES": 20}
+SMALL_SHARDS = {"asr.data.synthesis.speak_corpus.SHARD_UTTERANCES": 20}
 
 
 @dataclass(frozen=True)

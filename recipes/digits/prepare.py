@@ -8,7 +8,7 @@ import numpy as np
 
 from asr.data.manifests.corpus import Corpus
 from asr.data.seeding import seed_for
-from asr.data.synthesis.shards import Item, check_request, place, quiet, speak_corpus
+from asr.data.synthesis.speak_corpus import Item, check_request, place, quiet, speak_corpus
 from asr.data.synthesis.voices import draw_speaker
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "oh")

@@ -10,7 +10,7 @@ import soundfile
 
 from asr.data.manifests.corpus import Corpus
 from asr.data.seeding import seed_for
-from asr.data.synthesis.shards import Item, Plan, check_request, place, quiet, speak, speak_corpus
+from asr.data.synthesis.speak_corpus import Item, Plan, check_request, place, quiet, speak, speak_corpus
 from asr.data.synthesis.voices import draw_speaker
 
 from .noise import Audio, draw_noise, mix

@@ -93,15 +93,6 @@ def test_signals_to_all_processes_end_none_of_those_that_work():
     assert list(run_jobs(work, range(4), 2)) == list(range(4))
 
 
-def test_results_that_nobody_wants_end_the_processes():
-    before = children()
-    found = run_jobs(lambda task: task, range(1000), 2)
-    next(found)
-    assert len(children()) > len(before)
-    found.close()
-    assert children() == before
-
-
 def test_the_number_of_processes_is_that_of_the_cores_unless_it_is_given():
     assert num_processes(None) == len(os.sched_getaffinity(0))
     assert num_processes(7) == 7

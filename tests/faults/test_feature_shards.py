@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from lhotse import SupervisionSegment
 from lhotse.cut import MonoCut
@@ -25,7 +21,6 @@ COMMON = (*OF_NONE, "augment=specaugment", "augment.features.max_feature_bins=1"
 KINDS = {"log-mel of audio": (COMPUTED, 80), "features without audio": (BROUGHT, 5)}
 kinds = pytest.mark.parametrize(("words", "width"), KINDS.values(), ids=KINDS.keys())
 ARPA = "\\data\\\nngram 1=4\n\n\\1-grams:\n-99 <s>\n-1 </s>\n-0.5 a\n-0.5 b\n\n\\end\\\n"
-ONE_EACH = {"asr.data.preparation.saved_corpus.CHUNK_UTTERANCES": 1}
 
 
 @pytest.fixture(scope="module")
@@ -76,55 +71,6 @@ def test_a_run_from_shards_is_a_run_from_files_to_the_last_digit(programs, folde
     assert "tune=True: 2 of its utterances are among those" in run(programs, folder, *tuned, command="evaluate", code=2)
 
 
-@kinds
-def test_a_run_that_is_cut_off_is_resumed_exactly_once_its_shard_is_back(programs, folder, words, width):
-    words = (*COMMON, *words, *SHARDS, "schedule.max_steps=6")
-    run(programs, folder, *words, "run_dir=whole")
-    run(programs, folder, *words, "run_dir=cut", "trainer.max_steps=3", "decode_test=false")
-    tar = folder / "shards" / "train" / "features.000000.tar"
-    kept, resumed = tar.read_bytes(), ("resume=cut", "trainer.max_steps=6", "allow_changes=true", "decode_test=true")
-    for content, code, said in (
-        (kept[:-512], 2, "bytes; it had"),
-        (
-            kept[:512] + bytes(len(kept) - 512),
-            1,
-            "has changed since the data were prepared: the checksum of the member",
-        ),
-    ):
-        tar.write_bytes(content)
-        assert said in run(programs, folder, *resumed, code=code)
-    tar.write_bytes(kept)
-    run(programs, folder, *resumed, "data.workers.num_workers=2")
-    assert same_run(folder / "whole", folder / "cut")
-
-
-@kinds
-def test_a_preparation_that_was_killed_is_continued_and_writes_the_same_bytes(programs, folder, words, width):
-    for name in ("whole", "killed"):
-        shutil.copytree(folder, folder.parent / name, symlinks=True)
-    words = (*COMMON, *words, *SHARDS, "data.num_jobs=2")
-    run_whole = programs.run("prepare", *words, cwd=folder.parent / "whole", constants=ONE_EACH)
-    assert run_whole.code == 0, run_whole.printed
-    killed = folder.parent / "killed"
-    process = programs.start("prepare", *words, cwd=killed, constants=ONE_EACH)
-    while len(list((killed / "shards").rglob("features.*.tar"))) < 3:
-        assert process.poll() is None, (killed / "log.txt").read_text()
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=60)
-    kept = {path: path.stat().st_mtime_ns for path in (killed / "shards").rglob("features.*.tar")}
-    ended = programs.run("prepare", *words, cwd=killed, constants=ONE_EACH)
-    assert ended.code == 0, ended.printed
-    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in kept.items())
-    written = [
-        {path.relative_to(place): path.read_bytes() for path in (place / "shards").rglob("*.*z")}
-        | {path.relative_to(place): path.read_bytes() for path in (place / "shards").rglob("*.tar")}
-        for place in (folder.parent / "whole", killed)
-    ]
-    assert len(written[0]) == 2 * sum(SIZES.values())
-    assert written[0] == written[1]
-
-
 @pytest.fixture
 def of_lhotse(tmp_path) -> Path:
     """Return a folder of Shar that lhotse has written, of 12 utterances."""
@@ -152,51 +98,3 @@ def test_a_run_of_features_names_what_it_can_be_evaluated_on(programs, of_lhotse
     assert "best.ckpt was trained on stored features, and this run reads audio; choose another model" in last
     last = run(programs, of_lhotse, "run=run", "manifest=my.tsv", command="evaluate", code=2)
     assert "the run was trained on stored features, and there is audio; name features like those" in last
-
-
-@pytest.mark.parametrize("key", ["data.dir", "data.storage.dir"])
-def test_data_are_not_prepared_in_the_folder_of_a_new_run(programs, of_lhotse, key):
-    places = {"data.dir": "data", "data.storage.dir": "shards", key: "run/data"}
-    words = ("data.source=shar", "features=precomputed", "data.num_features=5", "data.storage=shar", "run_dir=run")
-    last = run(programs, of_lhotse, *COMMON, *words, *map("=".join, places.items()), code=2)
-    assert f"{key}=run/data is in the folder of the run, which begins empty; name one beside it" in last
-    assert not (of_lhotse / "run").exists()
-
-
-WRONG = {
-    "features of audio": (
-        ("features=log_mel",),
-        "log_mel is computed from audio, but there are features alone, 5 per frame every 10 ms; choose features=precom",
-    ),
-    "another width": (("features=precomputed", "data.num_features=80"), "are 5 per frame every 10 ms, but data.num_f"),
-    "changed audio": (
-        ("features=precomputed", "data.num_features=5", "augment=speed_specaugment"),
-        "augment.audio changes the audio, but features are stored; choose augment.audio=null",
-    ),
-}
-
-
-@pytest.mark.parametrize(("words", "said"), WRONG.values(), ids=WRONG.keys())
-def test_options_that_a_shar_of_features_cannot_have_are_refused(programs, of_lhotse, words, said):
-    last = run(programs, of_lhotse, *COMMON, "data.source=shar", *words, command="prepare", code=2)
-    assert said in last
-
-
-def test_a_shar_that_lilcom_has_compressed_is_refused_with_what_to_do(programs, of_lhotse):
-    for tar in (of_lhotse / "shar").glob("*.tar"):
-        tar.write_bytes(tar.read_bytes().replace(b".npy", b".llc"))
-        _mend(tar)
-    words = ("data.source=shar", "features=precomputed", "data.num_features=5")
-    last = run(programs, of_lhotse, *COMMON, *words, command="prepare", code=2)
-    assert 'features compressed by lilcom, and is not read; write them with numpy: SharWriter(…, fields={"f' in last
-
-
-def _mend(tar: Path) -> None:
-    """Write the checksums of headers anew."""
-    content = bytearray(tar.read_bytes())
-    for start in range(0, len(content), 512):
-        block = content[start : start + 512]
-        if block[257:262] == b"ustar":
-            block[148:156] = b" " * 8
-            content[start + 148 : start + 156] = b"%06o\0 " % int(np.sum(block))
-    tar.write_bytes(content)

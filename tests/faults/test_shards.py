@@ -120,9 +120,7 @@ def test_a_shard_that_changes_between_kill_and_resume_is_a_line_and_loses_nothin
 
 WRONG = {
     "another kind": (("data.storage=tar",), "data.storage must be one of files, shar, given 'tar'"),
-    "a list": (("data.storage=[shar]",), "data.storage must be one of files, shar, given ['shar']"),
     "no folder": (("data.storage=shar",), "data.storage=shar needs a folder for the shards: data.storage.dir=PATH"),
-    "a folder of nothing": (("data.storage.dir=x",), "data.storage.dir=x: it does nothing without data.storage=shar"),
     "a format of nothing": (("data.storage.audio=opus",), "it does nothing without data.storage=shar"),
     "another format": (
         (*SHARDS, "data.storage.audio=mp3"),
@@ -136,10 +134,7 @@ WRONG = {
         (*SHARDS, "features=log_mel_precomputed"),
         "augment.audio changes the audio, but features are stored; choose augment.audio=null",
     ),
-    "a folder below a file": ((SHARDS[0], "data.storage.dir=my.tsv/x"), "data.storage.dir: "),
-    "a folder that is a file": ((SHARDS[0], "data.storage.dir=my.tsv"), "data.storage.dir: "),
     "a folder of somebody's": ((SHARDS[0], "data.storage.dir=."), "which these data do not; give a new or an empty"),
-    "an unknown option": (("data.storage.size=3",), "there is no key 'size' in data.storage"),
 }
 
 

@@ -109,7 +109,7 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     if begun is None:  # of a stranger's run they may be anybody's folders
         shard_storage(config["data"].get("storage"), data.features)
         if isinstance(data.perturb, Acoustics):
-            data.perturb.check_files(data.features.sampling_rate_hz)
+            data.perturb.check_files()
     scoring_unit(config)
     transcripts_lm_order(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)

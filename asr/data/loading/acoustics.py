@@ -88,17 +88,14 @@ class Acoustics:
         found = [folder.contents for folder in self.folders()]
         return hashlib.blake2b(repr(found).encode(), digest_size=5).hexdigest() if any(found) else ""
 
-    def check_files(self, rate_hz: int | None = None) -> None:
+    def check_files(self) -> None:
         """Check the files of noise and impulse responses.
-
-        Args:
-            rate_hz: that they will be heard at, if it is known.
 
         Raises:
             ValueError: a file cannot be used.
         """
         for folder in self.folders():
-            folder.check(rate_hz)
+            folder.check()
 
     def of_corpus(self, cuts: Sequence[Cut]) -> Self:
         """Return itself with its files checked, and with the cuts of training that babble.

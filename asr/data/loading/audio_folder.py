@@ -12,11 +12,9 @@ from lhotse.cut import Cut, MonoCut
 from asr.data.features import cause
 from asr.data.manifests.audio_checks import audio_problem, file_content
 from asr.data.manifests.audio_files import find_audio
-from asr.data.manifests.decoding_limits import too_long
 from asr.data.resampling import at_rate
 from asr.errors import UnusableFile, raise_if_out_of_resources
 
-SHORTEST_S = 0.001
 SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
 
 
@@ -49,24 +47,25 @@ class AudioFolder:
         except OSError as error:
             raise ValueError(f"{self.key}: {error.filename}: {error.strerror}; mend or remove it") from error
 
-    def check(self, rate_hz: int | None = None) -> None:
+    def check(self) -> None:
         """Read what every recording says of itself, once.
-
-        Args:
-            rate_hz: that they will be heard at, if it is known.
 
         Raises:
             ValueError: one of them cannot be used.
         """
-        if self.recordings:
-            return
-        found = []
-        for file, _ in self._files:
-            try:
-                found.append(_recording(file, rate_hz))
-            except ValueError as error:
-                raise ValueError(f"{self.key}: {file}: {error}; mend or remove it") from None
-        self.recordings = found
+        if not self.recordings:
+            self.recordings = [self._recording(file) for file, _ in self._files]
+
+    def _recording(self, file: Path) -> Recording:
+        try:
+            recording = Recording.from_file(file, recording_id=str(file))
+            problem = audio_problem(recording)
+        except Exception as error:  # a decoder may raise anything on a file that is no audio
+            raise_if_out_of_resources(error, str(file))
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            raise ValueError(f"{self.key}: {file}: {problem}; mend or remove it")
+        return recording
 
     @cached_property
     def _files(self) -> list[tuple[Path, Path]]:
@@ -90,7 +89,7 @@ class AudioFolder:
             raise UnusableFile(f"{self.key}: {recording.id}: {cause(error)}; mend or remove it") from error
 
     def _samples(self, recording: Recording, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
-        cut: Cut = _cut(recording, recording.duration)
+        cut: Cut = MonoCut("noise", 0.0, recording.duration, recording.channel_ids[0], recording=recording)
         if size is not None and (part_s := size / rate_hz + SPARE_S) < recording.duration:
             cut = cut.truncate(offset=round(rng.uniform(0, recording.duration - part_s), 3), duration=part_s)
         samples: np.ndarray = at_rate(cut, rate_hz).load_audio()[0]
@@ -99,30 +98,6 @@ class AudioFolder:
         if size is None and not samples.any():
             raise ValueError("it holds nothing but silence, which would make all speech silent")
         return samples if size is None else part_of(samples, size, rng)
-
-
-def _recording(file: Path, rate_hz: int | None) -> Recording:
-    """Return a recording that can be used, also at a rate if it is known.
-
-    Raises:
-        ValueError: it cannot be.
-    """
-    try:
-        recording = Recording.from_file(file, recording_id=str(file))
-    except Exception as error:  # a decoder may raise anything on a file that is no audio
-        raise_if_out_of_resources(error, str(file))
-        raise ValueError(f"{type(error).__name__}: {error}") from None
-    if recording.duration < SHORTEST_S:
-        raise ValueError("shorter than a millisecond")
-    start = _cut(recording, min(recording.duration, 1.0))
-    if problem := audio_problem(recording) or (None if rate_hz is None else too_long(start, rate_hz)):
-        raise ValueError(problem)
-    return recording
-
-
-def _cut(recording: Recording, duration_s: float) -> MonoCut:
-    """Return the first channel of a recording from its start on."""
-    return MonoCut("noise", 0.0, duration_s, recording.channel_ids[0], recording=recording)
 
 
 def part_of(samples: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:

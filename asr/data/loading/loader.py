@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
-from asr.data.loading.worker_signals import ignore_signals_except_parents
+from asr.data.loading.worker_signals import WorkerContext, ignore_signals_except_parents
 from asr.errors import UnusableFile, WorkerLost
 
 MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket
@@ -59,8 +59,7 @@ def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> It
         num_workers=workers.num_workers,
         prefetch_factor=workers.prefetch if workers.num_workers else None,
         worker_init_fn=partial(ignore_signals_except_parents, os.getpid()),
-        # fork: a spawned worker would import torch and lhotse again, in every epoch
-        multiprocessing_context="fork" if workers.num_workers else None,
+        multiprocessing_context=WorkerContext() if workers.num_workers else None,
         pin_memory=torch.cuda.is_available(),
     )
     return _received(_started(loader)) if workers.num_workers else iter(loader)

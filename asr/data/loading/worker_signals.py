@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.context
 import multiprocessing.queues
 import os
 import signal
@@ -32,13 +33,27 @@ def ignore_signals_except_parents(parent: int, worker: int) -> None:
     # Ctrl-C signals the whole process group; the parent ends its workers after its own clean-up
     for number in {signal.SIGINT, *ENDING} - {signal.SIGTERM}:
         signal.signal(number, signal.SIG_IGN)
-    # torch sends batches from a thread; its errors are only printed, and the parent would wait forever
-    multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end)  # type: ignore[attr-defined]
     threading.excepthook = lambda failed: _end_unless_connection_lost(failed.exc_type, failed.exc_value, None)
     sys.excepthook = _end_unless_connection_lost  # called by multiprocessing's thread that shares tensors
     if sys.platform == "linux":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_wait_for_parent, args=(parent,), daemon=True).start()
+
+
+class WorkerContext(multiprocessing.context.ForkContext):
+    """Makes worker processes by fork: a spawned one would import torch and lhotse again, in every epoch."""
+
+    def Queue(self, maxsize: int = 0) -> multiprocessing.queues.Queue:
+        """Return a queue through which a worker sends its batches, or ends."""
+        return _EndingQueue(maxsize, ctx=self.get_context())
+
+
+class _EndingQueue(multiprocessing.queues.Queue):
+    """Ends the process whose thread cannot send: its error would only be printed, and the parent would wait forever."""
+
+    @staticmethod
+    def _on_queue_feeder_error(error: BaseException, batch: object) -> None:
+        _end(error)
 
 
 def _end_unless_connection_lost(
@@ -49,7 +64,7 @@ def _end_unless_connection_lost(
         _end(error or kind())
 
 
-def _end(error: BaseException, batch: object = None) -> None:
+def _end(error: BaseException) -> None:
     """End this process; the parent notices."""
     os.write(2, f"a worker that reads data cannot send a batch: {printable(first_line(error))}\n".encode())
     os._exit(CANNOT_SEND)

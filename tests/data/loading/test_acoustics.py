@@ -170,13 +170,6 @@ def test_workers_that_share_a_file_of_cuts_hear_the_same_babble(cuts, tmp_path):
         assert all(torch.equal(a, b) for a, b in zip(alone, features(2), strict=True))
 
 
-def test_a_cut_with_effects_is_no_part_of_a_manifest(cuts):
-    changed = Acoustics(volume=Volume(1.0))(cuts[0], random.Random(0))
-    (transform,) = changed.recording.transforms
-    with pytest.raises(AssertionError, match="Unknown transform"):
-        Recording.from_dict({**cuts[0].recording.to_dict(), "transforms": [transform.to_dict()]}).load_audio()
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -220,13 +213,6 @@ def test_impulse_responses_that_would_silence_speech_are_named(tmp_path):
     files.check()
     with pytest.raises(UnusableFile, match=r"room\.folder: .*silent\.wav: .*nothing but silence"):
         files.read(8000, np.random.default_rng(0), None)
-
-
-def test_noise_of_a_rate_that_cannot_be_resampled_is_refused_at_once(tmp_path):
-    soundfile.write(tmp_path / "odd.wav", np.ones(44_101), 44_101)
-    acoustics = Acoustics(noise=AddNoise(1.0, str(tmp_path)))
-    with pytest.raises(ValueError, match=r"noise\.folder: .*odd\.wav: impossible rate"):
-        acoustics.check_files(RATE_HZ)
 
 
 def test_a_talker_whose_audio_is_gone_is_no_fault_of_those_beside_him(cuts, tmp_path):

@@ -103,14 +103,6 @@ def test_a_cut_whose_features_are_not_finite_is_left_out_and_named(cuts, tokeniz
     assert batch.features.isfinite().all()
 
 
-def test_a_batch_of_which_nothing_can_be_read_is_empty_and_names_all(cuts, tokenizer, features, tmp_path):
-    for file in tmp_path.glob("*.wav"):
-        file.unlink()
-    batch = SpeechDataset(features, tokenizer)[(0, cuts)]
-    assert len(batch) == 0
-    assert len(batch.skipped) == 6
-
-
 def test_features_that_a_corpus_brings_are_float32_and_as_wide_as_told(cuts, features, tmp_path):
     cut = next(iter(cuts)).compute_and_store_features(features.extractor, NumpyFilesWriter(tmp_path / "features"))
     file = next((tmp_path / "features").rglob("*.npy"))
@@ -121,14 +113,6 @@ def test_features_that_a_corpus_brings_are_float32_and_as_wide_as_told(cuts, fea
         PrecomputedFeatures(40)(cut)
     with pytest.raises(ValueError, match="num_features"):
         PrecomputedFeatures(0)
-
-
-def test_stored_features_are_used_only_where_they_are_asked_for(cuts, features, tmp_path):
-    cut = next(iter(cuts)).compute_and_store_features(features.extractor, NumpyFilesWriter(tmp_path / "features"))
-    for file in (tmp_path / "features").rglob("*.npy"):
-        np.save(file, np.zeros((50, 20), dtype=np.float32))
-    assert features(cut).any()
-    assert not LogMel(20, RATE_HZ, precomputed=True)(cut).any()
 
 
 def test_the_first_channel_is_heard(features, tmp_path):

@@ -55,13 +55,6 @@ def test_a_resumed_epoch_continues_behind_what_was_processed(order):
     assert ids(order.updates(1, 3, 1, world_size=2, accumulate=2)) == whole[3:]
 
 
-def test_one_bucket_and_equal_durations_work():
-    same = CutSet.from_cuts(MonoCut(f"c{i}", 0, 2.0, 0) for i in range(9))
-    assert duration_bins(np.full(9, 2.0), 10) == []
-    for num_buckets in (1, 10):
-        assert sum(map(len, ids(DurationBucketSampler(same, BucketingConfig(4.0, num_buckets)).epoch(0)))) == 9
-
-
 @pytest.mark.parametrize("num_buckets", [1, 4])
 def test_every_cut_is_kept_where_nothing_fills_a_batch_and_where_one_overfills_it(num_buckets):
     long = CutSet.from_cuts(MonoCut(f"c{i}", 0, duration, 0) for i, duration in enumerate((1.0, 1.5, 40.0, 2.0, 3.0)))
@@ -78,14 +71,6 @@ def test_long_cuts_count_more_where_that_is_asked_for(num_buckets):
     # 10 s count as 10 + 10² / 10 = 20 s
     quadratic = ids(DurationBucketSampler(same, BucketingConfig(40.0, num_buckets, quadratic_duration_s=10.0)).epoch(0))
     assert [max(map(len, plain)), max(map(len, quadratic))] == [4, 2]
-
-
-def test_the_order_without_shuffling_never_changes():
-    cuts = cuts_of(60)
-    first, second = (
-        ids(DurationBucketSampler(cuts, BucketingConfig(10.0), shuffle=False).epoch(epoch)) for epoch in (0, 0)
-    )
-    assert first == second
 
 
 def test_the_cuts_of_a_micro_batch_come_from_one_bucket(order):

@@ -115,18 +115,6 @@ def test_what_is_just_within_the_limits_is_kept(tmp_path):
     assert dropped(prepared) == {("train", "more"): "too short for its transcript: 25 frames, 27 needed"}
 
 
-def test_what_a_recipe_dropped_stands_first_in_the_list(tmp_path):
-    given = [Dropped("train", 'odd\t"id"\n', "missing audio: a\tb"), Dropped("dev", "ü", "impossible")]
-    prepared = run(tmp_path, Recipe(dropped=given))
-    assert list(dropped(prepared).items()) == [((d.split, d.item), d.reason) for d in given]
-    assert {name: split["num_dropped"] for name, split in prepared.splits.items()} == {
-        "train": 1,
-        "dev": 1,
-        "test-x": 0,
-    }
-    assert str(prepared.folder / "dropped.tsv") in printed(prepared)
-
-
 def test_a_recording_with_several_utterances_gives_a_cut_for_each(tmp_path):
     def segments(folder: Path, splits: dict[str, list[Pair]]) -> None:
         recording, _ = utterance(folder, "talk", 2.0)
@@ -240,13 +228,3 @@ def test_audio_that_only_decoding_finds_bad_spoils_neither_statistics_nor_stored
     for split in clean.splits:
         assert ids(prepared, split) == ids(clean, split)
         assert prepared.splits[split]["num_utterances"] == clean.splits[split]["num_utterances"]
-
-
-@pytest.mark.parametrize("spec", [SPEC, PRECOMPUTED])
-def test_training_cuts_that_all_fail_to_decode_are_an_error(tmp_path, spec):
-    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        for recording, _ in splits["train"]:
-            not_a_number(Path(recording.sources[0].source))
-
-    with pytest.raises(ValueError, match=r"no features of split .train. could be read.*train-0.*not finite"):
-        run(tmp_path, Recipe(add), spec)

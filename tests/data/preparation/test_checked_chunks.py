@@ -145,12 +145,6 @@ def test_audio_that_was_repaired_after_a_kill_is_used(tmp_path):
     assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
 
 
-def test_a_failure_keeps_nothing(tmp_path):
-    with pytest.raises(ValueError, match="nothing is left"):
-        run(tmp_path, Recipe(), replace(SPEC, limits=replace(SPEC.limits, min_duration_s=2.0)))
-    assert not [path for path in (tmp_path / "corpus").iterdir() if path.name.startswith("spec")]
-
-
 def test_recordings_out_of_order_and_without_utterances_are_kept_in_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_SOURCES", 3)
 

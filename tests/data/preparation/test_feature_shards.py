@@ -8,19 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lhotse import CutSet, Features, MonoCut, SupervisionSegment
-from lhotse.qa import validate
+from lhotse import Features, MonoCut, SupervisionSegment
 from lhotse.shar import SharWriter
 from lhotse.utils import fastcopy
 
-from asr.data.features import LogMel, PrecomputedFeatures, read_features
+from asr.data.features import PrecomputedFeatures, read_features
 from asr.data.manifests.corpus import Corpus, Manifests
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.preparation.build import PrepareSpec
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.shard_fields import FeatureField
 from asr.data.preparation.shards import ShardStorage
-from tests.data.corpora import PRECOMPUTED, Recipe, contents, dropped, ids, run, utterance
+from tests.data.corpora import PRECOMPUTED, Recipe, dropped, ids, run, utterance
 from tests.data.feature_corpora import FEATURES_SPEC, FeatureRecipe, file_of, matrix, store, stored_utterance
 
 
@@ -97,20 +96,6 @@ def test_features_from_shards_are_those_from_files_to_the_last_digit(tmp_path, k
 
 
 @kinds
-def test_lhotse_reads_the_folder(tmp_path, kind):
-    prepared = run(tmp_path / "a", kind.recipe(), in_shards(kind.spec, tmp_path / "shards"))
-    for split in ("train", "dev", "test-x"):
-        found = CutSet.from_shar(in_dir=tmp_path / "shards" / split).to_eager()
-        validate(found)
-        for first, second in zip(prepared.cuts(split), found, strict=True):
-            assert (first.id, first.duration) == (second.id, second.duration)
-            assert [s.text for s in first.supervisions] == [s.text for s in second.supervisions]
-            assert first.load_features().dtype == second.load_features().dtype
-            assert np.array_equal(first.load_features(), second.load_features())
-            assert not second.has_recording
-
-
-@kinds
 def test_prepared_cuts_need_nothing_but_the_shards(tmp_path, kind):
     spec = in_shards(kind.spec, tmp_path / "shards")
     prepared = run(tmp_path / "a", kind.recipe(), spec)
@@ -119,44 +104,6 @@ def test_prepared_cuts_need_nothing_but_the_shards(tmp_path, kind):
         file.unlink()
     assert all(np.array_equal(*pair) for pair in zip(kept, features(prepared, spec), strict=True))
     assert set(prepared.shards) == {str(path) for path in (tmp_path / "shards").rglob("features.*.tar")}
-
-
-@kinds
-def test_an_interrupted_call_is_continued_and_writes_the_same_bytes(tmp_path, monkeypatch, kind):
-    whole, parted = (in_shards(kind.spec, tmp_path / name) for name in ("whole", "parted"))
-    run(tmp_path / "a", kind.recipe(), whole)
-    recipe, left, encode = kind.recipe(), iter(range(3)), FeatureField.encode
-
-    def interrupted(*arguments):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return encode(*arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(FeatureField, "encode", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "b", recipe, parted)
-    assert not list(tmp_path.rglob("*.tmp"))
-    kept = contents(tmp_path / "parted")
-    assert {path.name for path in kept} >= {"features.000000.tar"}
-    run(tmp_path / "b", recipe, parted)
-    now = contents(tmp_path / "parted")
-    assert all(now[path] == content for path, content in kept.items())
-    for name in ("features.*.tar", "cuts.*.jsonl.gz"):
-        written = [
-            {path.relative_to(tmp_path / folder): path.read_bytes() for path in (tmp_path / folder).rglob(name)}
-            for folder in ("whole", "parted")
-        ]
-        assert written[0] == written[1]
-
-
-def test_shards_of_other_features_are_not_overwritten(tmp_path):
-    run(tmp_path / "a", recipe := Recipe(), in_shards(PRECOMPUTED, tmp_path / "shards"))
-    written = contents(tmp_path / "shards")
-    other = replace(PRECOMPUTED, features=LogMel(30, 8000, precomputed=True))
-    with pytest.raises(ValueError, match=r"features\.000000\.tar is of other data"):
-        run(tmp_path / "a", recipe, in_shards(other, tmp_path / "shards"), spec_name="other")
-    assert contents(tmp_path / "shards") == written
 
 
 def test_features_that_vanish_before_they_are_stored_are_dropped_and_named(tmp_path, monkeypatch):

@@ -79,9 +79,3 @@ def test_a_folder_may_hold_names_that_are_no_utf_8(tmp_path):
     except OSError:
         pytest.skip("this file system allows UTF-8 names only")
     assert describe_source(str(tmp_path)) != describe_source(None)
-
-
-def test_a_source_that_is_not_there_is_refused(tmp_path):
-    assert describe_source(None) is None
-    with pytest.raises(ValueError, match=r"data\.source: there is no file or folder .*nowhere"):
-        describe_source(str(tmp_path / "nowhere"))

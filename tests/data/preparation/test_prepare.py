@@ -133,18 +133,6 @@ def test_statistics_are_those_of_the_training_features(tmp_path):
     np.testing.assert_allclose(prepared.std, frames.std(axis=0), atol=1e-6)
 
 
-def test_statistics_are_measured_on_evenly_spread_cuts(tmp_path, monkeypatch):
-    monkeypatch.setattr(asr.data.preparation.build, "NUM_STATISTICS_CUTS", 2)
-
-    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        splits["train"].append(utterance(folder, "more", 0.5))
-
-    prepared = run(tmp_path, Recipe(add))
-    first, _, third, _ = prepared.cuts("train")
-    frames = np.concatenate([SPEC.features(first), SPEC.features(third)])
-    np.testing.assert_allclose(prepared.mean, frames.mean(axis=0), atol=1e-5)
-
-
 def test_features_that_never_change_have_a_deviation_to_divide_by(tmp_path):
     def silence(folder: Path, splits: dict[str, list[Pair]]) -> None:
         for recording, _ in splits["train"]:
