@@ -97,4 +97,4 @@ def test_a_run_of_features_names_what_it_can_be_evaluated_on(programs, of_lhotse
     last = run(programs, of_lhotse, *COMMON, "data.source=my.tsv", "init=run", "run_dir=new", code=2)
     assert "best.ckpt was trained on stored features, and this run reads audio; choose another model" in last
     last = run(programs, of_lhotse, "run=run", "manifest=my.tsv", command="evaluate", code=2)
-    assert "the run was trained on stored features, and there is audio; name features like those" in last
+    assert "the run was trained on 5 features per frame every 10 ms without audio" in last
