@@ -141,7 +141,7 @@ def test_an_interrupt_while_preparing_leaves_nothing_half_made(tmp_path, monkeyp
 
     places = {
         "features": "asr.data.preparation.build.read_features",
-        "check": "asr.data.preparation.stages.check_cuts",
+        "check": "asr.data.preparation.checked_chunks.check_cuts",
     }
     with monkeypatch.context() as patched:
         patched.setattr(places.get(where, "asr.text.character.CharacterTokenizerTrainer.train"), interrupted)

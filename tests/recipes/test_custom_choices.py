@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import soundfile
-from asr.data.preparation.choices import Advice, Budget, Choice, CorpusFacts
 from hydra import compose, initialize_config_dir
 from lhotse import FeatureSet, SupervisionSet
 from omegaconf import OmegaConf
 
 from asr.cli.builders.choices import choose_by_corpus
+from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
 from asr.nested import flatten
 from asr.recipes.custom.choose import choose_custom
 from tests.cli.conftest import Workplace

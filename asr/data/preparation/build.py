@@ -26,7 +26,7 @@ from asr.data.preparation.checked_chunks import FEATURES, CheckedSplit, check_co
 from asr.data.preparation.cuts import Limits, refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet, parse_cut
 from asr.data.preparation.mixture import corpus_of
-from asr.data.preparation.portable_paths import absolute_path
+from asr.data.preparation.portable_paths import portable_path, with_absolute_paths
 from asr.data.preparation.prepared import DROPPED, PreparedData
 from asr.data.preparation.saved_corpus import SavedCorpus
 from asr.data.preparation.shards import ShardStorage, write_shards
@@ -109,7 +109,7 @@ def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_
         lengths = ctc_lengths(split, tokenizer, spec.features.frame_shift_s, num_jobs)
         lengths.save(work / f"ctc_lengths_{name}.npz")
     sizes = _sizes(corpus, splits["train"])
-    shards = {tar: os.stat(absolute_path(tar, work)).st_size for tar in sorted(tars)}
+    shards = {portable_path(tar, work, work.parents[1]): os.stat(tar).st_size for tar in sorted(tars)}
     PreparedData(work, tokenizer, mean, std, counts, corpus.notes, sizes, shards).save()
 
 
@@ -190,7 +190,7 @@ def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, fl
         for line, data in split.lines():
             seconds.append(data["duration"])
             speakers.add(data["supervisions"][0].get("speaker"))
-            tars.update(_tars_of(data))
+            tars.update(_tars_of(with_absolute_paths(data, path.parent)))
             yield line, data["duration"]
 
     IndexedCutSet.write(path, lines())

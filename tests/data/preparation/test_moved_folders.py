@@ -16,6 +16,7 @@ from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.shard_fields import AudioField
 from asr.data.preparation.shards import ShardStorage
 from tests.data.corpora import PRECOMPUTED, SPEC, Recipe, contents, run
+from tests.faults.spoken_corpus import TINY, write_corpus
 
 TABLE = "audio\ttext\tsplit\n" + "".join(f"audio/{split}.wav\tone\t{split}\n" for split in ("train", "dev", "test"))
 
@@ -36,6 +37,7 @@ def test_a_copied_folder_of_data_holds_all_that_was_made_below_it(tmp_path, monk
     shutil.rmtree(project / "data")
     copied = contents(other)
     found = run(other / "data", lambda folder: pytest.fail("the corpus was made again"), spec)
+    assert bool(found.shards) == (kind == "shards")
     for first, second in zip(before, features_of(found, spec), strict=True):
         np.testing.assert_array_equal(first, second)
     assert contents(other) == copied
@@ -93,3 +95,13 @@ def test_audio_outside_of_the_project_stays_where_it_is(programs, tmp_path):
     second = prepare(programs, project.rename(tmp_path / "moved"), f"data.source={outside}/my.tsv")
     assert second.fingerprint == first.fingerprint
     assert audio_of(second) == f"{outside}/audio/train.wav"
+
+
+def test_a_run_of_a_moved_project_is_resumed_and_evaluated(programs, tmp_path):
+    project = write_corpus(tmp_path / "project")
+    assert programs.run("train", *TINY, "run_dir=run", cwd=project).code == 0
+    moved = project.rename(tmp_path / "moved")
+    longer = ("resume=run", "trainer.max_steps=9", "allow_changes=true")
+    for command, words in (("train", longer), ("evaluate", ("run=run", "num_workers=0"))):
+        ended = programs.run(command, *words, cwd=moved)
+        assert (ended.code, "left out" in ended.printed) == (0, False), ended.printed
