@@ -97,7 +97,8 @@ class TunedSweeper(Sweeper):
                 untuned: list[Settings] = [{}] if self.search.with_defaults and one.is_usual else []
                 for settings in (*extreme_settings(one), *untuned):
                     try:
-                        try_parts(composed_job(self, self._with_common(one.words(settings), last)))
+                        words = self._with_common(one.words(settings), last)
+                        try_parts(composed_job(self, words), words)
                     except ValueError as error:
                         shown = f"{one.name} with {_shown(settings)}" if settings else f"{UNTUNED}{one.optimizer}"
                         raise ConfigError(f"the sweep would try {shown}, which is refused: {error}") from error

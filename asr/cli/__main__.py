@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from asr.error_text import first_line, is_out_of_memory
+from asr.error_text import MORE_MEMORY, first_line, is_out_of_memory
 from asr.quoting import resume_command
 from asr.signals import TRY_AGAIN, listen
 
@@ -25,7 +25,6 @@ READ_BY_LIBRARIES = (
     *("MPL", "TORCH", "PYTORCH", "KMP_", "OMP_", "CUDA_"),
     *("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "JSM_"),
 )
-MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
 
 
 def start(command: str) -> None:

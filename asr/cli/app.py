@@ -21,10 +21,11 @@ import hydra
 from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 import asr.recipes
 from asr.cli.__main__ import INTERRUPTED, RUN_DIR_VARIABLE, advice_at_start, ended_code, importing
+from asr.cli.builders.own_code import name_origin, trust
 from asr.cli.config.effects import check_effects, check_no_sweep, check_scorers
 from asr.cli.config.flags import check_shown, typed_overrides
 from asr.cli.config.help import command_help, config_folder
@@ -109,10 +110,12 @@ class _GuardedTask:
             os.environ.pop(FULL_ERROR, None)  # which children would inherit
         try:
             _check(self.config_name, config)
+            trust(config.get("trust", ()))
             return (self.task or own_task(self.config_name))(config)
         except Exception as error:
             end_if_asked(error)
             if self.full or not is_explained(error):
+                name_origin(error, OmegaConf.to_container(config))
                 raise
             if isinstance(error, PeerLost) and RUN_DIR_VARIABLE in os.environ:
                 raise SystemExit(LOST_PEER) from None  # the launcher says which process was the first to end

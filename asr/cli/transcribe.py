@@ -12,8 +12,7 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig
 
 from asr.cli.app import run_app
-from asr.cli.builders.restore import restore
-from asr.cli.builders.transcriber import transcriber_of
+from asr.cli.builders.restore import restore, transcriber_of
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.output_file import lock_output_dir, new_file, write_output
 from asr.cli.transcript_record import TranscriptRecord, maker_of

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli import train as train_module
-from asr.cli.builders.parts import plain
+from asr.cli.builders.build import plain
 from asr.cli.config.help import CONFIGS
 from asr.cli.config.known_keys import check_known
 from asr.cli.errors import ConfigError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.cli.builders.resume_advice import saying_how_to_resume
+from asr.cli.builders.resume import saying_how_to_resume
 from asr.errors import PeerLost, explaining_lost_peers
 from asr.signals import TRY_AGAIN
 from tests.cli.test_resume import wait_for_update

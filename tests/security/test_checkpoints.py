@@ -14,10 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
-from asr.cli.config.help import CONFIGS
 from asr.training.checkpoints.files import point_link, update_file
 from asr.training.checkpoints.loading import load_checkpoint
 from asr.training.resuming.resume_checks import check_schedule
@@ -137,21 +134,15 @@ PARTS = {
     "encoder null": (put(f"{CONFIG}/encoder", None), "encoder must not be null"),
     "encoder a list": (put(f"{CONFIG}/encoder", [1]), "encoder must hold _target_"),
     "encoder without a target": (put(f"{CONFIG}/encoder", {}), "encoder._target_ must be the name of a class"),
-    "encoder of another module": (put(f"{CONFIG}/encoder/_target_", "os.system"), "is not allowed here"),
+    "encoder of another module": (put(f"{CONFIG}/encoder/_target_", "os.system"), "trust=[os]"),
     "encoder with a list for a number": (put(f"{CONFIG}/encoder/d_model", [1, 2]), "encoder.d_model"),
     "layers missing": (put(f"{CONFIG}/encoder/num_layers", 0), "num_layers"),
     "more layers": (put(f"{CONFIG}/encoder/num_layers", 2), "its weights do not fit its config"),
     "no head": (drop(f"{CONFIG}/head"), "head is missing"),
     "seed as text": (put(f"{CONFIG}/seed", "one"), "seed must be a number of at least 0, and is 'one'"),
     "no seed": (drop(f"{CONFIG}/seed"), "seed must be a number of at least 0, and is None"),
-    "a width of 300 digits": (put(f"{CONFIG}/encoder/d_model", 1 << 1000), "d_model=a number of more than 300 digits"),
-    "a width of 600 digits": (put(f"{CONFIG}/encoder/d_model", 1 << 2000), "d_model=a number of more than 300 digits"),
     "a width of 6000 digits": (put(f"{CONFIG}/encoder/d_model", 1 << 20000), "a number of more than 255 bytes"),
-    "a width that was never given": (put(f"{CONFIG}/encoder/d_model", "???"), "encoder.d_model must be a whole number"),
-    "an encoder that waits": (put(f"{CONFIG}/encoder/_partial_", True), "encoder._partial_ is not allowed here"),
-    "features that wait": (put(f"{CONFIG}/features/_partial_", True), "features._partial_ is not allowed here"),
-    "a head that waits": (put(f"{CONFIG}/head/_partial_", True), "head._partial_ is not allowed here"),
-    "a decoder that waits": (put(f"{CONFIG}/decoder/_partial_", True), "decoder._partial_ is not allowed here"),
+    "a width that was never given": (put(f"{CONFIG}/encoder/d_model", "???"), "encoder.d_model"),
     "a decoder that does not leave a frame": (
         put(f"{CONFIG}/decoder", {"_target_": GREEDY_TRANSDUCER, "max_symbols": 10**6}),
         "decoder: max_symbols must be at least 1 and at most 100, given 1000000",
@@ -286,26 +277,6 @@ def endless(state: State) -> None:
     state["loops"] = shared(60)
 
 
-def encoder(**options: Any) -> Callable[[State], None]:
-    def change(state: State) -> None:
-        state["werdict"]["config"]["encoder"] |= options
-
-    return change
-
-
-def features(**options: Any) -> Callable[[State], None]:
-    def change(state: State) -> None:
-        state["werdict"]["config"]["features"] |= options
-
-    return change
-
-
-def as_zipformer(**options: Any) -> Callable[[State], None]:
-    with initialize_config_dir(str(CONFIGS / "encoder"), version_base="1.3"):
-        config = OmegaConf.to_container(compose("zipformer_xs"))
-    return put(f"{CONFIG}/encoder", {**config, **options})
-
-
 BOMBS = {
     "a tensor that is expanded": (expanded, "of which the file has"),
     "a tensor with a stride of 0": (strided, "of which the file has"),
@@ -315,62 +286,6 @@ BOMBS = {
     "many names of one tensor": (many_views, "its weights do not fit its config"),
     "nested parts": (deep, "nests them deeper than 50"),
     "shared parts": (endless, "it holds more than"),
-    "ten million layers": (encoder(num_layers=10_000_000), "num_layers=1e+07 is more than 1000000"),
-    "a million layers": (encoder(num_layers=1_000_000), "its config, which describes more than"),
-    "a thousand layers": (encoder(num_layers=1000), "its config, which describes more than"),
-    "a huge width": (encoder(d_model=10**9), "d_model=1e+09 is more than 1000000"),
-    "a large width": (encoder(d_model=100_000, num_heads=2), "its config, which describes more than"),
-    "a large inner width": (encoder(d_feedforward=1_000_000), "d_feedforward must be at most"),
-    "an inner width beyond the parameters": (
-        encoder(d_feedforward=1000, num_layers=200),
-        "its config, which describes more than",
-    ),
-    "many channels": (encoder(subsampling_channels=5000), "subsampling_channels must be at most 1024, given 5000"),
-    "many heads": (encoder(num_heads=1024, d_model=2048), "num_heads must be at most 64, given 1024"),
-    "a conformer that looks far": (
-        encoder(_target_="asr.models.encoders.conformer.ConformerEncoder", kernel_width=999_999),
-        "kernel_width must be odd, at least 1 and at most 1023, given 999999",
-    ),
-    "a zipformer with long positions": (
-        as_zipformer(pos_dim=1_000_000),
-        "pos_dim must be at least 1 and",
-    ),
-    "a zipformer with wide queries": (
-        as_zipformer(query_head_dim=2000),
-        "query_head_dim must be at least 1 and at most 1024",
-    ),
-    "a zipformer that leaves out frames": (
-        as_zipformer(downsampling_factor=[1, 10**6, 1]),
-        "downsampling_factor must be at most 64",
-    ),
-    "a zipformer of many heads": (as_zipformer(num_heads=[4, 64, 4]), "num_heads must be at most 32 in every stack"),
-    "a zipformer that looks far": (
-        as_zipformer(cnn_module_kernel=[3, 3, 9999]),
-        "cnn_module_kernel must be at most 1023",
-    ),
-    "a zipformer of wide layers": (
-        as_zipformer(feedforward_dim=[10**6] * 3),
-        "feedforward_dim must be at most 64 * encoder_dim",
-    ),
-    "a zipformer of many channels": (
-        as_zipformer(subsampling_channels=[4, 16, 9999]),
-        "three numbers of at least 1 and at most 1024",
-    ),
-    "many frames of many samples": (
-        features(sampling_rate_hz=192_000, frame_shift_ms=2.5),
-        "frame_shift_ms must be in [5, 25] at 192000 Hz, given 2.5",
-    ),
-    "many frames": (features(frame_shift_ms=1.0), "frame_shift_ms must be in [2.5, 25] at 16000 Hz, given 1"),
-    "an endless number": (encoder(dropout=float("inf")), "dropout must be a finite number, given inf"),
-    "a number of 300 digits": (encoder(num_layers=10**300), "is more than 1000000"),
-    "many masks": (
-        put(f"{CONFIG}/augment/features/num_time_masks", 900_000),
-        "num_time_masks must be at least 0 and at most 1000, given 900000",
-    ),
-    "a zipformer of many layers": (
-        as_zipformer(num_encoder_layers=[100_000] * 3),
-        "its config, which describes more than",
-    ),
 }
 
 

@@ -46,9 +46,6 @@ LINES = {
     ),
     "a sweep elsewhere": ("-m seed=1,2 hydra.sweep.dir=hacked", "hydra.sweep.dir must be runs/${sweep.name}"),
     "a job elsewhere": ("-m seed=1,2 hydra.sweep.subdir=../hacked", "hydra.sweep.subdir must be ."),
-    "target": ("encoder._target_=os.mkdir", "is not allowed here"),
-    "nested target": ("+encoder.d_model={_target_:os.mkdir,path:hacked}", "is not allowed here"),
-    "target in a list": ("+parameter_rules.rules.0.x=[{_target_:os.mkdir,path:hacked}]", "parameter_rules"),
 }
 
 
@@ -83,11 +80,6 @@ YAMLS = {
         "hydra:\n  job_logging:\n    handlers: {x: {class: logging.FileHandler, filename: hacked}}",
         "hydra.job_logging cannot be changed",
     ),
-    "a function of the system": ("encoder: {_target_: os.mkdir, path: hacked}", "is not allowed here"),
-    "a prepare function that is none": (
-        "data:\n  prepare: {_target_: os.mkdir, path: hacked}",
-        "is not allowed here",
-    ),
     "a tag": ("seed: !!python/object/apply:os.mkdir [hacked]", "python/object/apply"),
 }
 
@@ -116,8 +108,6 @@ def test_a_yaml_that_is_swept_runs_nothing_either(programs, recipes, tmp_path, c
     more, expected = YAMLS[case]
     for name in "xy":
         (recipes / f"{name}.yaml").write_text(RECIPE.format(name=case, more=more))
-    if expected == "is not allowed here":
-        pytest.skip("a job of the sweep refuses it, which the case of a single recipe shows")
     ended = programs.run("train", "-m", "recipes_dir=theirs", swept, cwd=tmp_path, timeout_s=20)
     assert ended.code == 2, ended.printed
     assert expected in ended.printed, ended.printed
@@ -234,13 +224,6 @@ def test_a_yaml_without_end_is_refused(programs, tmp_path, case, group):
     assert ended.code == 2, ended.printed
     assert "Traceback" not in ended.printed
     assert expected in ended.last_line, ended.printed
-
-
-def test_a_pattern_that_never_ends_is_refused(programs, tmp_path):
-    rules = "parameter_rules.rules=[{pattern:'(\\w+\\.?)+!',weight_decay:0.0},{pattern:'.*'}]"
-    ended = programs.run("train", rules, "logger=none", cwd=tmp_path, timeout_s=60)
-    assert ended.code == 2, ended.printed
-    assert "parameter_rules, init.freeze: a pattern takes longer than" in ended.last_line, ended.printed
 
 
 SWEEPS = {

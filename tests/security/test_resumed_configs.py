@@ -101,73 +101,37 @@ def deep(config: dict[str, Any]) -> dict[str, Any]:
 BOMB = "a: &a [1,1]\n" + "".join(
     f"{b}: &{b} [*{a},*{a},*{a},*{a}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
 )
-NOT_ALLOWED = "is not allowed here"
-SLOW = "[!-\U00010000]" * 190  # to compile, if case does not count
 WANDB = {"_target_": "asr.tracking.wandb_logger.WandbTracking"}
+CSV = {"_target_": "lightning.pytorch.loggers.CSVLogger", "save_dir": "/tmp"}
 CONFIGS = {
-    "callback: copies files": (
-        changed(
-            callbacks__x={"_target_": "asr.training.checkpoints.files.duplicate", "source": "run", "path": "hacked"}
-        ),
-        NOT_ALLOWED,
+    "a function of ours as a callback": (changed(callbacks__x={"_target_": "asr.training.fit.fit"}), "callbacks.x"),
+    "a logger as a callback": (changed(callbacks__x=WANDB), "callbacks.x"),
+    "a callback that writes anywhere": (
+        changed(callbacks__x={"_target_": "lightning.pytorch.callbacks.ModelCheckpoint", "dirpath": "/tmp"}),
+        "callbacks.x",
     ),
-    "callback: function of ours": (changed(callbacks__x={"_target_": "asr.training.fit.fit"}), NOT_ALLOWED),
-    "callback: writes anywhere": (
-        changed(callbacks__x={"_target_": "lightning.pytorch.callbacks.ModelCheckpoint", "dirpath": "hacked"}),
-        NOT_ALLOWED,
-    ),
-    "callback: way through an import": (
-        changed(callbacks__x={"_target_": "asr.training.callbacks.averaging.pl.callbacks.ModelCheckpoint"}),
-        "there is no",
-    ),
-    "callback: another class": (changed(callbacks__x={"_target_": "asr.training.module.TrainingModule"}), NOT_ALLOWED),
-    "callback: private": (changed(callbacks__x={"_target_": "asr.training.batch_size_search._Probe"}), NOT_ALLOWED),
-    "callback: folder of its own": (changed(callbacks__checkpoints__run_dir="/tmp"), "run_dir cannot be given"),
-    "plugin: writes a file": (
-        changed(trainer__plugins={"_target_": "lightning.pytorch.core.saving.save_hparams_to_yaml"}),
-        NOT_ALLOWED,
-    ),
-    "plugin: unpickles": (
+    "a folder of its own for checkpoints": (changed(callbacks__checkpoints__run_dir="/tmp"), "run_dir"),
+    "a plugin that unpickles": (
         changed(trainer__plugins=[{"_target_": "lightning.pytorch.core.saving._load_from_checkpoint"}]),
-        NOT_ALLOWED,
+        "trainer.plugins.0",
     ),
-    "strategy: another class": (
-        changed(trainer__strategy={"_target_": "lightning.pytorch.strategies.DeepSpeedStrategy"}),
-        NOT_ALLOWED,
-    ),
-    "trainer: profiler": (changed(trainer__profiler="pytorch"), "trainer.profiler cannot be given"),
-    "trainer: folder": (changed(trainer__default_root_dir="/tmp"), "trainer.default_root_dir cannot be given"),
-    "trainer: another class": (changed(trainer___target_="lightning.Fabric"), NOT_ALLOWED),
-    "encoder: torch.hub": (
+    "another trainer": (changed(trainer___target_="lightning.Fabric"), "trainer._target_"),
+    "a function found through an import": (
         changed(encoder___target_="asr.models.encoders.transformer.torch.hub.load"),
-        NOT_ALLOWED,
+        "encoder",
     ),
-    "head: subprocess": (changed(head={"_target_": "subprocess.run", "args": ["touch", "hacked"]}), NOT_ALLOWED),
-    "optimizer: loads": (changed(optimizer___target_="torch.optim.adamw.torch.load"), "there is no"),
-    "optimizer: base class": (changed(optimizer___target_="torch.optim.Optimizer"), NOT_ALLOWED),
-    "optimizer: function": (changed(optimizer___target_="optim.chain"), NOT_ALLOWED),
-    "rules: another function": (changed(parameter_rules___target_="optim.parameter_groups.re.compile"), NOT_ALLOWED),
-    "rules: optimizer of a rule": (
+    "code of another package": (changed(encoder___target_="tests.own_code.raising.MyEncoder"), "trust=[tests]"),
+    "a function of the system": (changed(head={"_target_": "subprocess.run", "args": ["touch", "hacked"]}), "head"),
+    "a function of an optimizer's module": (changed(optimizer___target_="torch.optim.adamw.torch.load"), "optimizer"),
+    "a function in a rule": (
         changed(parameter_rules__rules=[{"pattern": ".*", "optimizer": {"_target_": "os.system", "_partial_": True}}]),
-        NOT_ALLOWED,
+        "parameter_rules.rules.0.optimizer",
     ),
-    "schedule: function": (changed(schedule___target_="torch.optim.lr_scheduler.cast"), NOT_ALLOWED),
-    "decoder: module": (changed(decoder___target_="asr.decoding.ctc_greedy"), NOT_ALLOWED),
-    "features: numpy": (changed(features___target_="asr.data.features.np.load"), NOT_ALLOWED),
-    "tokenizer: sentencepiece": (
-        changed(tokenizer___target_="asr.text.subword.sentencepiece.SentencePieceTrainer"),
-        NOT_ALLOWED,
-    ),
-    "prepare: imported": (changed(data__prepare___target_="asr.recipes.digits.prepare.Path"), NOT_ALLOWED),
-    "prepare: another module": (changed(data__prepare___target_="asr.recipes.fsdd.sources.prepare_x"), NOT_ALLOWED),
-    "prepare: no such recipe": (
-        changed(data__prepare___target_="asr.recipes.x.prepare.prepare_x"),
-        "add recipes_dir=PATH",
-    ),
-    "logger: another class": (changed(logger__x={"_target_": "lightning.pytorch.loggers.CSVLogger"}), NOT_ALLOWED),
-    "logger: entity": (changed(logger__wandb={**WANDB, "entity": "stranger"}), "logger.wandb.entity=stranger"),
-    "logger: project": (changed(logger__other={**WANDB, "project": "theirs"}), "logger.other.project=theirs"),
-    "logger: online": (changed(logger__wandb={**WANDB, "mode": "online"}), "logger.wandb.mode=online"),
+    "a class in a prepare module": (changed(data__prepare___target_="asr.recipes.digits.prepare.Path"), "data.prepare"),
+    "a logger that writes anywhere": (changed(logger__x=CSV), "logger.x"),
+    "a logger's entity": (changed(logger__wandb={**WANDB, "entity": "stranger"}), "logger.wandb.entity=stranger"),
+    "a logger's project": (changed(logger__other={**WANDB, "project": "theirs"}), "logger.other.project=theirs"),
+    "a logger's mode": (changed(logger__wandb={**WANDB, "mode": "online"}), "logger.wandb.mode=online"),
     "hydra's own": (changed(hydra={"callbacks": {"x": {"_target_": "os.mkdir", "path": "hacked"}}}), "keys of Hydra's"),
     "defaults": (changed(defaults=[{"/hydra/job_logging": "default"}]), "keys of Hydra's"),
     "environment": (changed(logger__wandb={**WANDB, "tags": ["${oc.env:HOME}"]}), "has no interpolations"),
@@ -188,9 +152,6 @@ CONFIGS = {
     "many": (changed(extra=[0] * 120_000), "holds more than"),
     "nothing else": (text("seed: 1"), "trainer must hold options, given None"),
     "no encoder": (changed(encoder=None), "encoder must not be null"),
-    "hundreds of processes": (changed(data__workers__num_workers=10_000), "num_workers must be at least 0 and at most"),
-    "batches without end": (changed(data__workers__prefetch=10**9), "prefetch must be at least 1 and at most 1024"),
-    "both": (changed(data__workers__num_workers=60, data__workers__prefetch=1000), "must be at most 1024, the micro-"),
     "text for a group": (changed(trainer="cpu"), "trainer must hold options, given 'cpu'"),
     "text for the logger": (changed(logger="wandb"), "logger must hold options, given 'wandb'"),
     "a list for the logger": (changed(logger=[1]), "logger must hold options, given [1]"),
@@ -200,17 +161,6 @@ CONFIGS = {
     "a source that is read forever": (changed(data__source="/proc/kmsg"), "the data of the run are not in"),
     "a source of many files": (changed(data__source="/usr"), "the data of the run are not in"),
     "a source that cannot be read": (changed(data__source="/"), "the data of the run are not in"),
-    "a pattern without end": (
-        changed(parameter_rules__rules=[{"pattern": "(?i)" + "[\x01-\U0010ffff]*" * 10_000}]),
-        "characters; at most 1000 are allowed",
-    ),
-    "many slow patterns": (
-        changed(parameter_rules__rules=[{"pattern": f"{n}(?i:{SLOW})"} for n in range(100)]),
-        "parameter_rules, init.freeze: a pattern takes longer than",
-    ),
-    "layers without end": (changed(encoder__num_layers=100_000), "more than 10000 tensors of weights"),
-    "layers a kilometer wide": (changed(encoder__d_model=10**6), "a quarter of this machine's memory"),
-    "a width without end": (changed(encoder__d_feedforward=10**9), "encoder.d_feedforward=1e+09 is more than"),
     "text for callbacks": (changed(callbacks="none"), "callbacks must hold options, given 'none'"),
 }
 
@@ -219,13 +169,10 @@ CONFIGS = {
 def test_a_strangers_config_builds_nothing_but_what_its_places_may_hold(programs, config, tmp_path, case):
     change, expected = CONFIGS[case]
     run_folder(tmp_path, change(config))
-    constants = {"asr.cli.config.bounds.MAX_CPU_S": 0.5}  # test_command_lines waits for a pattern as long as users do
-    ended = programs.run("train", "resume=run", cwd=tmp_path, timeout_s=20, constants=constants)
+    ended = programs.run("train", "resume=run", cwd=tmp_path, timeout_s=60)
     assert ended.code == 2, ended.printed
     assert expected in ended.last_line, ended.printed
     assert "Traceback" not in ended.printed
-    assert ended.seconds < 10
-    assert ended.peak_mb < 1000
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "overrides.yaml"]
 
@@ -340,24 +287,6 @@ def test_a_disk_without_room_for_a_config_leaves_the_one_that_was(small_run, tmp
     )
     assert (ended.code, "File too large" in ended.last_line) == (1, True), ended.printed
     assert (folder / "config.yaml").read_text() == before
-
-
-def test_a_config_is_bounded_by_the_weights_of_its_checkpoints(small_run, tmp_path):
-    folder = small_run.copy(tmp_path / "run")
-    large = changed(encoder__d_model=48, encoder__num_layers=500, encoder__d_feedforward=3000)
-    made = large(read_yaml(folder / "config.yaml"))
-    (folder / "config.yaml").write_text(yaml.safe_dump(made))
-    ended = small_run.programs.run(
-        "train",
-        *("resume=run", "allow_changes=true", "logger=csv", f"data.dir={small_run.data_dir}"),
-        cwd=tmp_path,
-        timeout_s=20,
-    )
-    assert ended.code == 2, ended.printed
-    assert "its weights do not fit its config" in ended.last_line, ended.printed
-    assert ended.last_line.startswith(f"asr-train: resume: {folder}/checkpoints/")
-    assert ended.seconds < 10
-    assert ended.peak_mb < 1000
 
 
 def test_a_resumed_run_keeps_its_recipe(programs, config, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from asr.cli.builders.parts import part
+from asr.cli.builders.build import part
 from asr.errors import RunFailed
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder

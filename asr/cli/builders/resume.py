@@ -9,15 +9,20 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from asr.cli.builders.parts import DataParts, build_module, build_update_parts
+from asr.cli.builders.build import DataParts, build_module, build_update_parts
+from asr.cli.builders.own_code import check_restored
 from asr.cli.config.changes import ABSENT, changes, refuse_changes, unaccepted
 from asr.cli.config.resuming import saved_config
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
-from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.prepared import INDEX, PreparedData
+from asr.errors import PeerLost, RunFailed
 from asr.nested import flatten, is_within, leaves
+from asr.quoting import resume_command
+from asr.signals import Terminated
 from asr.subprocesses import is_first_process
+from asr.training.checkpoints.files import how_to_resume
 from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.module import TrainingModule
 from asr.training.resuming.changed_updates import ChangedUpdates
@@ -31,6 +36,7 @@ DECIDING = {
     "schedule": ("schedule", "optimizer", "parameter_rules"),
 }
 MOST_NAMED = 4  # changes
+LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 # keys that act when all updates are done
 LATE = ("decoder", "data.transcripts_lm", "trainer.max_steps", "trainer.max_epochs", "schedule.max_steps")
 
@@ -43,9 +49,9 @@ def build_resumed_module(
     """Build what Lightning trains, to continue from a checkpoint with the options of now.
 
     Raises:
-        ConfigError: the optimizer of the checkpoint is another one, or the recognizer is much larger.
+        ConfigError: the optimizer of the checkpoint is another one.
     """
-    module = build_module(config, parts, prepared, checkpoint)
+    module = build_module(config, parts, prepared)
     if checkpoint is not None:
         module.changed_updates = _changed_updates(checkpoint, config)
     return module
@@ -56,15 +62,12 @@ def _changed_updates(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) ->
     former, now = ({key: one.get(key) for key in UPDATES} for one in (checkpoint.config, config))
     if flatten(former) == flatten(now):
         return None
+    check_restored(former, checkpoint.path)
     for key in ("optimizer", "parameter_rules"):
         _refuse_other_targets(former[key], now[key], key)
     # steps in the backward pass would hook the parameters of this trial
     base = {**config, "trainer": {**config["trainer"], "step_in_backward": False}}
-    after = build_update_parts(base)
-    try:
-        before = build_update_parts({**base, **former})
-    except ValueError as error:
-        raise ConfigError(f"resume: {checkpoint.path}: its config cannot be built: {error}") from error
+    before, after = build_update_parts({**base, **former}), build_update_parts(base)
     return ChangedUpdates(before.optimizer_factory, after.optimizer_factory, after.schedule_factory)
 
 
@@ -250,3 +253,28 @@ def _misfit_alone(
         return _misfit(tried, parts, prepared, checkpoint) is not None
     except (ValueError, KeyError):  # some options are possible, or exist, only with others
         return False
+
+
+@contextlib.contextmanager
+def saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[None]:
+    """Add the command that resumes the run to a Ctrl-C, a signal, a lost peer, and an error of data that are gone."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise
+        raise KeyboardInterrupt(f"to resume from its last checkpoint: {resume_command(run_dir)}") from None
+    except PeerLost as error:
+        raise PeerLost(f"{error}; {how_to_resume(run_dir)}") from error
+    except (OSError, ValueError, RunFailed) as error:
+        if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
+            raise
+        again = f"{resume_command(run_dir)} data.dir={prepared.folder.parent.parent}"
+        raise RunFailed(
+            f"the prepared data in {prepared.folder} were removed while the run read them; {again} prepares them "
+            "again and continues after the last checkpoint"
+        ) from error
+    except Terminated as ended:
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise  # nothing to resume yet
+        raise Terminated(ended.signal, lambda: f"; to resume: {resume_command(run_dir)}") from None

@@ -18,6 +18,7 @@ from asr.safe_io import write_whole
 FREE = (
     "init",  # refused when typed: a resumed run has weights of its own
     "resume",
+    "trust",
     "allow_changes",
     "resume_logger",
     "run_dir",

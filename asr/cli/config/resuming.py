@@ -24,7 +24,7 @@ from asr.run_folder import DATA_RECORD, check_run_folder
 from asr.safe_io import check_regular_file, named_path
 
 # the user's decisions at this start, which a folder cannot make
-TYPED_ONLY = ("resume", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
+TYPED_ONLY = ("resume", "trust", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
 # of files without which nothing is resumed
 REMEDIES = {
     "config.yaml": "restore it, maybe from a config.backup file beside it",
