@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MAX_CHARACTERS = 300
+MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
 
 # messages if memory cannot be allocated: from torch, oneDNN, C++, Python's threads, and the loader of libraries
 OUT_OF_MEMORY = (

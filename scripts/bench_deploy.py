@@ -44,7 +44,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.app import quieten
-from asr.cli.builders.parts import build_decoder, part
+from asr.cli.builders.build import build_decoder, part
 from asr.cli.builders.restore import TextSide, prepared_data, recognizer_of, restore_text
 from asr.cli.config.help import CONFIGS
 from asr.cli.export import run as export_run

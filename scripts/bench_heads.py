@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from hydra import compose, initialize_config_dir
 
-from asr.cli.builders.parts import part, plain
+from asr.cli.builders.build import part, plain
 from asr.cli.config.help import CONFIGS
 from asr.data.features import LogMel
 from asr.data.loading.batch import Batch

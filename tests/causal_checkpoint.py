@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from asr.cli.builders.parts import build_recognizer
+from asr.cli.builders.build import build_recognizer
 from asr.cli.builders.restore import recognizer_of
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
 from tests.models.zipformer.sizes import WAVE

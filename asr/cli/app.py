@@ -20,6 +20,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 import asr.recipes
+from asr.cli.builders.own_code import name_origin, trust
 from asr.cli.config.command_line import MULTIRUN, expand_short_forms, name_sweep, override_value, quote_non_ascii
 from asr.cli.config.help import command_help, config_folder
 from asr.cli.errors import ConfigError
@@ -84,10 +85,12 @@ class _GuardedTask:
             os.environ.pop(FULL_ERROR, None)  # which children would inherit
         try:
             check_options(self.command, config, config_folder(self.command))
+            trust(config.get("trust", ()))
             return (self.task or own_task(self.command))(config)
         except Exception as error:
             end_if_asked(error)
             if self.full or not is_explained(error):
+                name_origin(error, OmegaConf.to_container(config))
                 raise
             if isinstance(error, PeerLost) and RUN_DIR_VARIABLE in os.environ:
                 raise SystemExit(LOST_PEER) from None  # the launcher says which process was the first to end

@@ -11,8 +11,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from asr.cli.builders.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
-from asr.cli.builders.parts import build_decoder, build_recognizer, check_decoder, part, plain
+from asr.cli.builders.build import build_decoder, build_recognizer, check_decoder, part, plain
 from asr.cli.errors import ConfigError
 from asr.cli.output_file import new_file
 from asr.console import PlainConsole
@@ -35,12 +34,10 @@ def run(options: DictConfig) -> None:
         raise ConfigError(f"output must be a name that ends with {ENDING}, given {str(options.output)!r}")
     model, bpe_model = named_path(options.model), named_path(options.bpe_model)
     config = {key: value for key, value in plain(options).items() if key not in OWN_KEYS}
-    refuse_huge_numbers(config)
     tokenizer, order = _tokenizer(bpe_model)
     _check_case(tokenizer, config)
     num_features = part(config, "features").num_features
-    with no_more_than_this_machine_holds(on_cpu=True):
-        recognizer = build_recognizer(config, tokenizer.vocab_size, [0.0] * num_features, [1.0] * num_features)
+    recognizer = build_recognizer(config, tokenizer.vocab_size, [0.0] * num_features, [1.0] * num_features)
     check_decoder(build_decoder(config), recognizer.head)
     weights, left = _weights(model, recognizer.state_dict(), order)
     state = {

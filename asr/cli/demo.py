@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from asr.cli.builders.restore import Restored, restore
-from asr.cli.builders.transcriber import transcriber_of
+from asr.cli.builders.restore import Restored, restore, transcriber_of
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.evaluation.word_files import word_row

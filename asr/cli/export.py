@@ -13,7 +13,7 @@ import soundfile
 import torch
 from omegaconf import DictConfig
 
-from asr.cli.builders.parts import build_decoder, part
+from asr.cli.builders.build import build_decoder, part
 from asr.cli.builders.restore import TextSide, prepared_data, recognizer_of, restore_text
 from asr.cli.errors import ConfigError
 from asr.cli.output_file import new_file

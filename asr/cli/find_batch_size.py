@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import torch
 from rich.table import Table
 
-from asr.cli.builders.parts import num_threads
+from asr.cli.builders.build import num_threads
 from asr.cli.builders.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule

@@ -13,23 +13,25 @@ import yaml
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from asr.cli.builders.own_code import is_of_foreign_code, is_raised_by_us
 from asr.cli.config.explanations import explain, explain_os_error
-from asr.cli.startup import MORE_MEMORY
+from asr.cli.errors import ConfigError
 from asr.console import one_line
-from asr.error_text import caused_by_memory, first_line, is_out_of_memory
+from asr.error_text import MORE_MEMORY, caused_by_memory, first_line, is_out_of_memory
 from asr.errors import DIVERGED, Diverged, RunFailed
 
-EXPLAINED = (
-    *(ValueError, RunFailed, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError),
-    ModuleNotFoundError,  # of a callback of Lightning's that needs a package more
-)
 MAX_MESSAGE = 5000  # characters; a file may hold names without end
 LONGEST = 400  # characters without a space that are shown whole
 
 
 def is_explained(error: Exception) -> bool:
-    """Return whether a message says what a user can mend; other errors are shown as they are."""
-    return isinstance(error, EXPLAINED) or is_out_of_memory(error)
+    """Return whether a message says what a user can mend; errors of other people's code are shown as they are."""
+    if isinstance(error, ConfigError | RunFailed | HydraException | OmegaConfBaseException | yaml.YAMLError):
+        return True
+    if is_of_foreign_code(error):
+        return False
+    is_ours = isinstance(error, ValueError) and is_raised_by_us(error)
+    return is_ours or isinstance(error, OSError) or is_out_of_memory(error)
 
 
 def explain_error(error: Exception, config_name: str) -> tuple[tuple[str, ...], int]:
@@ -55,7 +57,7 @@ def _message(error: Exception, config_name: str) -> tuple[str, int]:
         return f"{shown!r} cannot be written by this process, whose locale or encoding is not UTF-8; {how}", 2
     if isinstance(error, Diverged):
         return str(error), DIVERGED
-    return str(error), 1 if isinstance(error, RunFailed | ModuleNotFoundError) else 2
+    return str(error), 1 if isinstance(error, RunFailed) else 2
 
 
 def leave(config_name: str, message: str | Sequence[str], code: int = 2) -> NoReturn:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from asr.cli.builders.choices import choose_by_corpus
+from asr.cli.builders.build import plain, transcripts_lm_order
+from asr.cli.builders.by_corpus import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.init import take_rates
-from asr.cli.builders.parts import plain
-from asr.cli.builders.scoring import transcripts_lm_order
-from asr.cli.builders.sources import complete_sources
+from asr.cli.builders.mixtures import complete_sources
+from asr.cli.builders.replaced_defaults import drop_replaced_defaults
 from asr.cli.config.command_line import override_key
 
 
 def run(config: DictConfig) -> None:
     """Prepare what is missing and print the table."""
+    drop_replaced_defaults(config, HydraConfig.get().overrides.task, HydraConfig.get().runtime.choices)
     complete_sources(config)
     if config.init.path is not None:
         take_rates(config, _typed())

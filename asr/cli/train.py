@@ -17,11 +17,14 @@ from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from asr.cli.app import run_app
-from asr.cli.builders.choices import choose_by_corpus
+from asr.cli.builders.build import DataParts, build_all, build_module, num_threads, plain, transcripts_lm_order
+from asr.cli.builders.by_corpus import choose_by_corpus
 from asr.cli.builders.data import data_for_run
 from asr.cli.builders.dry_run import dry_run
 from asr.cli.builders.init import Source, record_source, start_from, take_rates
-from asr.cli.builders.parts import DataParts, build_all, build_module, num_threads, plain
+from asr.cli.builders.mixtures import complete_sources, mixing_of
+from asr.cli.builders.own_code import check_restored, trust_own
+from asr.cli.builders.replaced_defaults import drop_replaced_defaults
 from asr.cli.builders.resume import (
     LAST_RECORDED,
     accepted_changes,
@@ -29,8 +32,6 @@ from asr.cli.builders.resume import (
     changes_explain_errors,
     saying_how_to_resume,
 )
-from asr.cli.builders.scoring import transcripts_lm_order
-from asr.cli.builders.sources import complete_sources, mixing_of
 from asr.cli.builders.trainer import build_trainer, set_budget
 from asr.cli.config.command_line import added_config_folders, override_key
 from asr.cli.config.resuming import (
@@ -117,6 +118,9 @@ def main() -> None:
 def run(config: DictConfig) -> float | None:
     """Prepare missing data, train, decode the test sets; in a sweep, run one job and return its WER on dev."""
     job = HydraConfig.get()
+    if config.resume is None:
+        drop_replaced_defaults(config, job.overrides.task, job.runtime.choices)
+        trust_own(cast(dict[str, Any], OmegaConf.to_container(config)))
     if job.mode == RunMode.MULTIRUN:
         return _run_job(config, job)
     complete_sources(config)
@@ -150,6 +154,8 @@ def _plan(config: DictConfig, job: Any) -> Plan:
         raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is only for this program itself; unset it")
     resumed = None if config.resume is None else run_folder(config.resume)
     run_dir = None if launched is None else Path(launched)
+    if resumed is not None:
+        check_restored(plain(config), f"resume: {resumed}", saved_config(resumed))
     typed = {override_key(word) for word in job.overrides.task}
     if resumed is None:
         take_rates(config, typed)
@@ -241,7 +247,8 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         console.print_line(line)
     loggers = build_all(config, "logger", run_dir) if is_first_process() else []
     with open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
-        trainer = build_trainer(config, loggers, build_all(config, "callbacks", run_dir))
+        callbacks = build_all(config, "callbacks", run_dir)
+        trainer = build_trainer(config, loggers, callbacks, default_root_dir=str(run_dir))
         num_workers = plan.data_module.workers.num_workers
         torch.set_num_threads(num_threads(config.get("torch_threads"), num_workers, trainer.num_devices))
         with explaining_failed_writes(run_dir):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
 
-from asr.cli.builders.restore import restore
-from asr.cli.builders.transcriber import transcriber_of
+from asr.cli.builders.restore import restore, transcriber_of
 from asr.cli.errors import ConfigError, shortened
 from asr.cli.output_file import lock_output_dir, new_file
 from asr.cli.transcript_record import TranscriptRecord, maker_of

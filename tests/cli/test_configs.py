@@ -9,8 +9,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from asr.cli import train as train_module
+from asr.cli.builders.build import plain
 from asr.cli.builders.instantiate import check_values
-from asr.cli.builders.parts import plain
 from asr.cli.config.help import CONFIGS, choices
 from tests.configs import choice
 
@@ -132,7 +132,7 @@ def test_the_schedule_follows_the_budget():
 
 
 def test_configured_weights_depend_on_the_seed_alone():
-    from asr.cli.builders.parts import build_recognizer
+    from asr.cli.builders.build import build_recognizer
 
     def weights(*overrides: str) -> list[torch.Tensor]:
         torch.rand(3)

@@ -4,8 +4,8 @@ import numpy as np
 import soundfile
 
 from asr.cli import prepare
+from asr.cli.builders.build import plain
 from asr.cli.builders.data import data_for_run
-from asr.cli.builders.parts import plain
 from tests.cli.conftest import TINY
 from tests.cli.test_configs import composed
 from tests.data.corpora import contents, ids

@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
+from asr.cli.builders.build import build_data_parts, build_recognizer, plain
 from asr.cli.builders.data import data_for_run
-from asr.cli.builders.parts import build_data_parts, build_recognizer, plain
 from asr.cli.config.help import CONFIGS, choices
 from asr.data.loading.data_module import DataModule
 from tests.cli.conftest import TINY

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr.cli.builders.build import plain
 from asr.cli.builders.dry_run import dry_run
-from asr.cli.builders.parts import plain
 from asr.training.checkpoints.loading import load_checkpoint
 from tests.cli.conftest import Workplace
 from tests.cli.test_configs import composed

@@ -7,8 +7,8 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
 
+from asr.cli.builders.build import plain
 from asr.cli.builders.dry_run import dry_run
-from asr.cli.builders.parts import plain
 from asr.cli.builders.trainer import check_in_backward
 from asr.cli.errors import ConfigError
 from tests.cli.conftest import TINY, Workplace

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from asr.cli.builders.parts import part
+from asr.cli.builders.build import part
 from asr.cli.builders.restore import recognizer_of
 from asr.cli.demo import finish, listen
 from asr.inference.streaming import StreamingRecognizer

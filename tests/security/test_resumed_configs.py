@@ -70,89 +70,48 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return change
 
 
-NOT_ALLOWED = "is not allowed here"
 WANDB = {"_target_": "asr.tracking.wandb_logger.WandbTracking"}
+CSV = {"_target_": "lightning.pytorch.loggers.CSVLogger", "save_dir": "/tmp"}
 CONFIGS = {
-    "callback: copies files": (
-        changed(
-            callbacks__x={"_target_": "asr.training.checkpoints.files.duplicate", "source": "run", "path": "hacked"}
-        ),
-        NOT_ALLOWED,
+    "a function of ours as a callback": (changed(callbacks__x={"_target_": "asr.training.fit.fit"}), "callbacks.x"),
+    "a logger as a callback": (changed(callbacks__x=WANDB), "callbacks.x"),
+    "a callback that writes anywhere": (
+        changed(callbacks__x={"_target_": "lightning.pytorch.callbacks.ModelCheckpoint", "dirpath": "/tmp"}),
+        "callbacks.x",
     ),
-    "callback: function of ours": (changed(callbacks__x={"_target_": "asr.training.fit.fit"}), NOT_ALLOWED),
-    "callback: writes anywhere": (
-        changed(callbacks__x={"_target_": "lightning.pytorch.callbacks.ModelCheckpoint", "dirpath": "hacked"}),
-        NOT_ALLOWED,
-    ),
-    "callback: way through an import": (
-        changed(callbacks__x={"_target_": "asr.training.callbacks.averaging.pl.callbacks.ModelCheckpoint"}),
-        "there is no",
-    ),
-    "callback: another class": (changed(callbacks__x={"_target_": "asr.training.module.TrainingModule"}), NOT_ALLOWED),
-    "callback: private": (changed(callbacks__x={"_target_": "asr.training.batch_size_search._Probe"}), NOT_ALLOWED),
-    "callback: folder of its own": (changed(callbacks__checkpoints__run_dir="/tmp"), "run_dir cannot be given"),
-    "plugin: writes a file": (
-        changed(trainer__plugins={"_target_": "lightning.pytorch.core.saving.save_hparams_to_yaml"}),
-        NOT_ALLOWED,
-    ),
-    "plugin: unpickles": (
+    "a folder of its own for checkpoints": (changed(callbacks__checkpoints__run_dir="/tmp"), "run_dir"),
+    "a plugin that unpickles": (
         changed(trainer__plugins=[{"_target_": "lightning.pytorch.core.saving._load_from_checkpoint"}]),
-        NOT_ALLOWED,
+        "trainer.plugins.0",
     ),
-    "strategy: another class": (
-        changed(trainer__strategy={"_target_": "lightning.pytorch.strategies.DeepSpeedStrategy"}),
-        NOT_ALLOWED,
-    ),
-    "trainer: profiler": (changed(trainer__profiler="pytorch"), "trainer.profiler cannot be given"),
-    "trainer: folder": (changed(trainer__default_root_dir="/tmp"), "trainer.default_root_dir cannot be given"),
-    "trainer: another class": (changed(trainer___target_="lightning.Fabric"), NOT_ALLOWED),
-    "encoder: torch.hub": (
+    "another trainer": (changed(trainer___target_="lightning.Fabric"), "trainer._target_"),
+    "a function found through an import": (
         changed(encoder___target_="asr.models.encoders.transformer.torch.hub.load"),
-        NOT_ALLOWED,
+        "encoder",
     ),
-    "head: subprocess": (changed(head={"_target_": "subprocess.run", "args": ["touch", "hacked"]}), NOT_ALLOWED),
-    "optimizer: loads": (changed(optimizer___target_="torch.optim.adamw.torch.load"), "there is no"),
-    "optimizer: base class": (changed(optimizer___target_="torch.optim.Optimizer"), NOT_ALLOWED),
-    "optimizer: function": (changed(optimizer___target_="optim.chain"), NOT_ALLOWED),
-    "rules: another function": (changed(parameter_rules___target_="optim.parameter_groups.re.compile"), NOT_ALLOWED),
-    "rules: optimizer of a rule": (
+    "code of another package": (changed(encoder___target_="tests.own_code.raising.MyEncoder"), "trust=[tests]"),
+    "a function of the system": (changed(head={"_target_": "subprocess.run", "args": ["touch", "hacked"]}), "head"),
+    "a function of an optimizer's module": (changed(optimizer___target_="torch.optim.adamw.torch.load"), "optimizer"),
+    "a function in a rule": (
         changed(parameter_rules__rules=[{"pattern": ".*", "optimizer": {"_target_": "os.system", "_partial_": True}}]),
-        NOT_ALLOWED,
+        "parameter_rules.rules.0.optimizer",
     ),
-    "schedule: function": (changed(schedule___target_="torch.optim.lr_scheduler.cast"), NOT_ALLOWED),
-    "decoder: module": (changed(decoder___target_="asr.decoding.ctc_greedy"), NOT_ALLOWED),
-    "features: numpy": (changed(features___target_="asr.data.features.np.load"), NOT_ALLOWED),
-    "tokenizer: sentencepiece": (
-        changed(tokenizer___target_="asr.text.subword.sentencepiece.SentencePieceTrainer"),
-        NOT_ALLOWED,
-    ),
-    "prepare: imported": (changed(data__prepare___target_="asr.recipes.digits.prepare.Path"), NOT_ALLOWED),
-    "prepare: another module": (changed(data__prepare___target_="asr.recipes.fsdd.sources.prepare_x"), NOT_ALLOWED),
-    "prepare: no such recipe": (
-        changed(data__prepare___target_="asr.recipes.x.prepare.prepare_x"),
-        "add recipes_dir=PATH",
-    ),
-    "logger: another class": (changed(logger__x={"_target_": "lightning.pytorch.loggers.CSVLogger"}), NOT_ALLOWED),
-    "logger: entity": (changed(logger__wandb={**WANDB, "entity": "stranger"}), "logger.wandb.entity=stranger"),
-    "logger: project": (changed(logger__other={**WANDB, "project": "theirs"}), "logger.other.project=theirs"),
-    "logger: online": (changed(logger__wandb={**WANDB, "mode": "online"}), "logger.wandb.mode=online"),
+    "a class in a prepare module": (changed(data__prepare___target_="asr.recipes.digits.prepare.Path"), "data.prepare"),
+    "a logger that writes anywhere": (changed(logger__x=CSV), "logger.x"),
+    "a logger's entity": (changed(logger__wandb={**WANDB, "entity": "stranger"}), "logger.wandb.entity=stranger"),
+    "a logger's project": (changed(logger__other={**WANDB, "project": "theirs"}), "logger.other.project=theirs"),
+    "a logger's mode": (changed(logger__wandb={**WANDB, "mode": "online"}), "logger.wandb.mode=online"),
     "hydra's own": (changed(hydra={"callbacks": {"x": {"_target_": "os.mkdir", "path": "hacked"}}}), "keys of Hydra's"),
     "defaults": (changed(defaults=[{"/hydra/job_logging": "default"}]), "keys of Hydra's"),
     "environment": (changed(logger__wandb={**WANDB, "tags": ["${oc.env:HOME}"]}), "has no interpolations"),
     "interpolated key": (changed(seed="${trainer.max_steps}"), "has no interpolations"),
     "no encoder": (changed(encoder=None), "encoder must not be null"),
-    "hundreds of processes": (changed(data__workers__num_workers=10_000), "num_workers must be at least 0 and at most"),
-    "batches without end": (changed(data__workers__prefetch=10**9), "prefetch must be at least 1 and at most 1024"),
-    "both": (changed(data__workers__num_workers=60, data__workers__prefetch=1000), "must be at most 1024, the micro-"),
     "an unknown key": (changed(foo={"_target_": "os.system"}), "there is no key 'foo' at the top level"),
     "data elsewhere": (changed(data__dir="theirs"), "the data of the run are not in"),
     "data without end": (changed(data__prepare__num_train=10**9), "the data of the run are not in"),
     "a source that is read forever": (changed(data__source="/proc/kmsg"), "the data of the run are not in"),
     "a source of many files": (changed(data__source="/usr"), "the data of the run are not in"),
     "a source that cannot be read": (changed(data__source="/"), "the data of the run are not in"),
-    "layers without end": (changed(encoder__num_layers=100_000), "more than 10000 tensors of weights"),
-    "layers a kilometer wide": (changed(encoder__d_model=10**6), "a quarter of this machine's memory"),
-    "a width without end": (changed(encoder__d_feedforward=10**9), "encoder.d_feedforward=1e+09 is more than"),
 }
 
 
@@ -160,7 +119,7 @@ CONFIGS = {
 def test_a_strangers_config_builds_nothing_but_what_its_places_may_hold(programs, config, tmp_path, case):
     change, expected = CONFIGS[case]
     run_folder(tmp_path, change(config))
-    ended = programs.run("train", "resume=run", cwd=tmp_path, timeout_s=20)
+    ended = programs.run("train", "resume=run", cwd=tmp_path, timeout_s=60)
     assert ended.code == 2, ended.printed
     assert expected in ended.last_line, ended.printed
     assert "Traceback" not in ended.printed

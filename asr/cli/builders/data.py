@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from asr.cli.builders.build import DataParts, build_data_parts, build_encoder, is_own_model, part
 from asr.cli.builders.init import kept_tokenizer
-from asr.cli.builders.parts import DataParts, build_data_parts, build_encoder, part
-from asr.cli.builders.sources import describe_mixing, mixing_of
-from asr.cli.builders.storage import shard_storage
+from asr.cli.builders.mixtures import describe_mixing, mixing_of
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
+from asr.data.features import Features
 from asr.data.jobs import num_processes
 from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.source_files import visible_files
@@ -29,6 +29,8 @@ from asr.data.preparation.portable_paths import portable_folder
 from asr.data.preparation.prepare import load_or_make_corpus, prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.saved_corpus import SavedCorpus
+from asr.data.preparation.shard_fields import FORMATS, AudioField, FeatureField
+from asr.data.preparation.shards import ShardStorage
 from asr.run_folder import usable_folder
 from asr.safe_io import named_path
 from asr.subprocesses import is_first_process
@@ -38,6 +40,8 @@ from asr.training.unreadable import check_share
 LAYOUT = 6  # of the files of prepared data, and of how their numbers are computed
 # options of prepare functions that change how fast, not what
 SPEED_ONLY = ("num_jobs",)
+OF_FILES = {"kind": "files", "dir": None, "audio": "flac"}
+KINDS = ("files", "shar")
 
 
 def data_for_run(
@@ -65,7 +69,7 @@ def data_for_run(
     parts = parts or build_data_parts(config, kept_tokenizer(config))
     if encoder is None:
         # subsampled lengths need no weights; before preparing, because a wrong option must not cost hours
-        with torch.device("meta"):
+        with contextlib.nullcontext() if is_own_model(config) else torch.device("meta"):
             encoder = build_encoder(config, parts.features.num_features)
 
     def output_frames(num_frames: Lengths) -> Lengths:
@@ -154,7 +158,7 @@ def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
 def _corpus(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a corpus and its prepare function."""
     source = data.get("source")
-    make_corpus = part({"data": data}, "data.prepare", source=source)
+    make_corpus = part({"data": data}, "data.prepare", **({} if source is None else {"source": source}))
     if recorded is not None and source is not None:
         return recorded.partition("/")[0], make_corpus
     source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
@@ -209,3 +213,43 @@ def _mixture(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tup
     }
     whole = fingerprint({"mixture": [(name, corpus_name) for name, (corpus_name, _) in made.items()]})
     return recorded.partition("/")[0] if recorded is not None else whole, Mixture(corpora)
+
+
+def shard_storage(given: Any, features: Features) -> ShardStorage | None:
+    """Return how audio, or features, are stored in shards; None if they are read where the corpus has them.
+
+    Args:
+        given: ``data.storage``.
+        features: of the run.
+
+    Raises:
+        ConfigError: an option is unknown, lacking, or would do nothing.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"data.storage must be one of {', '.join(KINDS)}, given {given!r}")
+    if unknown := [key for key in given if key not in OF_FILES]:
+        raise ConfigError(f"data.storage has no option {unknown[0]}; allowed are {', '.join(OF_FILES)}")
+    storage = {**OF_FILES, **given}
+    for key, allowed in (("kind", KINDS), ("audio", FORMATS)):
+        if storage[key] not in allowed:
+            name = "data.storage" if key == "kind" else f"data.storage.{key}"
+            raise ConfigError(f"{name} must be one of {', '.join(allowed)}, given {storage[key]!r}")
+    if storage["kind"] == "files":
+        for key in ("dir", "audio"):
+            if storage[key] != OF_FILES[key]:
+                raise ConfigError(
+                    f"data.storage.{key}={storage[key]}: it does nothing without data.storage=shar; add that, or leave "
+                    "this out"
+                )
+        return None
+    if storage["dir"] is None:
+        raise ConfigError("data.storage=shar needs a folder for the shards: data.storage.dir=PATH")
+    folder = usable_folder(storage["dir"], "data.storage.dir")
+    if not features.precomputed:
+        return ShardStorage(folder, AudioField(storage["audio"]))
+    if storage["audio"] != OF_FILES["audio"]:
+        raise ConfigError(
+            f"data.storage.audio={storage['audio']}: it does nothing where features are stored, not audio; choose "
+            "features=log_mel, or leave this out"
+        )
+    return ShardStorage(folder, FeatureField(features))

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-from asr.cli.builders.data import data_folder
-from asr.cli.builders.init import Source, check_init, kept_tokenizer, read_source
-from asr.cli.builders.model_size import no_more_than_this_machine_holds, refuse_huge_numbers
-from asr.cli.builders.parts import (
+from asr.cli.builders.build import (
     DataParts,
     build_all,
     build_data_parts,
     build_update_parts,
     check_decoder,
     check_loggers,
+    is_own_model,
     num_threads,
     outline_recognizer,
     part,
+    scoring_unit,
+    transcripts_lm_order,
 )
-from asr.cli.builders.scoring import scoring_unit, transcripts_lm_order
-from asr.cli.builders.storage import shard_storage
+from asr.cli.builders.data import data_folder, shard_storage
+from asr.cli.builders.init import Source, check_init, kept_tokenizer, read_source
+from asr.cli.builders.instantiate import Configured, check_values, instantiate, parameters_of
+from asr.cli.builders.own_code import at_work
 from asr.cli.builders.trainer import build_trainer
-from asr.cli.builders.trial_updates import try_optimizers, try_schedule
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
@@ -49,6 +53,8 @@ from asr.training.weights import check_kind
 
 NEEDING_LOGGER = (LearningRateMonitor, DeviceStatsMonitor)
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
+VOCAB_SIZE = 8  # before a tokenizer is trained
+RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are options of the optimizer
 
 console = PlainConsole(quiet=not is_first_process())
 
@@ -110,7 +116,7 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     scoring_unit(config)
     transcripts_lm_order(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
-    recognizer = outline(config, data, on_cpu)
+    recognizer = outline_recognizer(config, VOCAB_SIZE, data.features.num_features)
     if config["trainer"].get("compile", False):
         _check_compilable(recognizer.encoder)
     source = read_source(config, data.features, recognizer.state_dict(), begun)
@@ -118,24 +124,8 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     return Outline(trainer, callbacks, data, recognizer.encoder, source)
 
 
-def outline(config: Mapping[str, Any], data: DataParts, on_cpu: bool) -> Recognizer:
-    """Build the recognizer with a small vocabulary, on the meta device.
-
-    Args:
-        config: of a run.
-        data: its parts of the data side.
-        on_cpu: whether it is trained in the memory of this machine.
-
-    Raises:
-        ConfigError: a part is refused.
-    """
-    refuse_huge_numbers(config)
-    with no_more_than_this_machine_holds(on_cpu):
-        return outline_recognizer(config, 8, data.features.num_features)
-
-
 def try_updates(config: Mapping[str, Any], recognizer: Recognizer, on_cpu: bool) -> Optimizer:
-    """Build what updates the weights, and try it on small parameters.
+    """Build what updates the weights, and try it: before any work, not after hours of preparation.
 
     Args:
         config: of a run.
@@ -146,15 +136,85 @@ def try_updates(config: Mapping[str, Any], recognizer: Recognizer, on_cpu: bool)
         ConfigError: a part is refused.
     """
     updates = build_update_parts(config)
-    _freeze(recognizer, config["init"]["freeze"])
+    with at_work("init.freeze", freeze):
+        freeze(recognizer, config["init"]["freeze"])
     check_decoder(updates.decoder, recognizer.head)
+    if is_own_model(config):
+        _try_model(recognizer)
     optimizer = updates.optimizer_factory(recognizer.named_parameters())
-    try_optimizers(config, on_cpu=on_cpu)
+    _try_optimizers(config, on_cpu)
     max_steps = config["trainer"].get("max_steps")
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
     tried = updates.schedule_factory(updates.optimizer_factory(small_parameters(recognizer.named_parameters())))
-    try_schedule(tried, max_steps if isinstance(max_steps, int) else None)
+    _try_schedule(tried, max_steps if isinstance(max_steps, int) else 1)
     return optimizer
+
+
+def _try_model(recognizer: Recognizer) -> None:
+    """Run a forward and a backward pass of an encoder or head of the user's own on two utterances of noise.
+
+    Raises:
+        ConfigError: the encodings have another shape than the encoder says.
+    """
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(2, 400, len(recognizer.normalize.mean), generator=generator)
+    num_frames = torch.tensor([400, 300])
+    with at_work("encoder", type(recognizer.encoder)):
+        encodings, lengths = recognizer(features, num_frames)
+        encoder: Any = recognizer.encoder
+        expected = encoder.output_frames(num_frames)
+    shape = 2, int(expected.max()), encoder.d_model
+    if tuple(encodings.shape) != shape or lengths.tolist() != expected.tolist():
+        raise ConfigError(
+            f"encoder: {type(recognizer.encoder).__name__} made encodings {tuple(encodings.shape)} of lengths "
+            f"{lengths.tolist()}; by output_frames and d_model they are {shape} of {expected.tolist()}"
+        )
+    tokens = torch.randint(1, VOCAB_SIZE, (2, 4), generator=generator)
+    with at_work("head", type(recognizer.head)):
+        recognizer.losses(features, num_frames, tokens, torch.tensor([4, 3]), generator).total.sum().backward()
+    recognizer.zero_grad()
+
+
+def _try_optimizers(config: Mapping[str, Any], on_cpu: bool) -> None:
+    """Update a small parameter: only optimizers of ours check the options of all groups when they are built.
+
+    Raises:
+        ConfigError: names the option that is refused, or the optimizer of torch's that cannot make an update.
+    """
+    optimizer = part(config, "optimizer")
+    _try_optimizer(optimizer, {}, "optimizer", on_cpu)
+    for place, rule in enumerate(config["parameter_rules"].get("rules") or ()):
+        key, factory = f"parameter_rules.rules.{place}", optimizer
+        if "optimizer" in rule:
+            factory = instantiate(rule["optimizer"], f"{key}.optimizer")
+        _try_optimizer(factory, {name: value for name, value in rule.items() if name not in RULE_KEYS}, key, on_cpu)
+
+
+def _try_optimizer(factory: Configured, options: Mapping[str, Any], key: str, on_cpu: bool) -> None:
+    target = factory.func
+    if target.__module__.startswith("optim."):
+        return
+    known = {name: value for name, value in options.items() if name in parameters_of(target)}
+    options = {**factory.keywords, **check_values(target, known, key)}
+    if "capturable" in options and not on_cpu:
+        options["capturable"] = False  # only a GPU can do it, and this parameter is on none
+    parameter = nn.Parameter(torch.ones(2, 2))
+    parameter.grad = torch.ones(2, 2)
+    with at_work(key, target):
+        target([parameter], **options).step(lambda: 0.0)  # LBFGS needs a closure
+
+
+def _try_schedule(schedule: LRScheduler, num_updates: int) -> None:
+    """Step to the first updates, and to the last, where some schedules fail; the schedule cannot be used again.
+
+    Raises:
+        ConfigError: a schedule of ours or torch's cannot make the step.
+    """
+    with warnings.catch_warnings(), at_work("schedule", type(schedule)):
+        warnings.simplefilter("ignore")  # torch misses updates of the optimizer
+        for last in (0, 1, num_updates - 1):
+            schedule.last_epoch = last
+            schedule.step()
 
 
 def _refuse_data_inside(run_dir: Path, config: Mapping[str, Any]) -> None:
@@ -179,13 +239,6 @@ def _refuse_unknown_peers(trainer: Trainer) -> None:
             f"trainer.num_nodes={trainer.num_nodes}: on several machines start one process per device with torchrun or "
             "srun, as the README shows"
         )
-
-
-def _freeze(recognizer: nn.Module, patterns: Sequence[str]) -> None:
-    try:
-        freeze(recognizer, patterns)
-    except ValueError as error:
-        raise ConfigError(f"init.freeze: {error}") from error
 
 
 def _check_compilable(encoder: nn.Module) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from asr.cli.builders.parts import outline_recognizer, part, plain
+from asr.cli.builders.build import outline_recognizer, part, plain
+from asr.cli.builders.own_code import check_restored
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
 from asr.data.features import Features
@@ -158,6 +159,7 @@ def read_source(
         _refuse_changed(named_path(path), begun)
         return Source(path, named_path(path).resolve(), weights, None)
     checkpoint = load_checkpoint(checkpoint_file(str(path), "init"))
+    check_restored({"features": checkpoint.config.get("features")}, checkpoint.path)  # nothing else of it is built
     try:
         checkpoint = choose_weights(checkpoint, config["init"]["weights"])
         theirs = part(checkpoint.config, "features")

@@ -1,28 +1,47 @@
-"""Config nodes → objects, checked before anything is built.
-
-A node names a class or function in ``_target_``, which must be one that its place in the config may build; keys and
-values are checked against the target's signature.
-"""
+"""Config nodes → objects, whose keys and values are checked against signatures before anything is built."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-import math
+import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from asr.cli.builders.targets import locate, may_be_partial
+from asr.cli.builders.own_code import at_work
 from asr.cli.errors import ConfigError, did_you_mean
-from asr.error_text import is_out_of_memory
-from asr.errors import RunFailed
+from asr.nested import is_within
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
-MAX_INT = 2**53  # more is not exact in a float, and more than 2^63 overflows in libraries
-NUMBER_LISTS = {int: Sequence[int], float: Sequence[float]}
+PASSED = ("self", "params", "named_parameters")  # arguments that no config gives
+
+
+def locate(name: object, key: str) -> Any:
+    """Return the class or function that ``_target_`` names; an error in its module keeps its traceback.
+
+    Raises:
+        ConfigError: no such class or function is found.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"{key}._target_ must be the name of a class, given {name!r}")
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = importlib.import_module(module)
+        if hasattr(found, attribute):
+            return getattr(found, attribute)
+        problem = f"the module {module} has no such name.{did_you_mean(attribute, vars(found))}"
+    except (ModuleNotFoundError, ValueError) as error:
+        if isinstance(error, ModuleNotFoundError) and not is_within(module, [str(error.name)]):
+            raise  # of an import in that module
+        problem = f"{error}."
+    raise ConfigError(
+        f"{key}._target_: {name!r} is not found: {problem} A package of your own must be on PYTHONPATH, or installed, "
+        "as by pip install -e"
+    )
 
 
 def instantiate(node: Mapping[str, Any], key: str, **arguments: Any) -> Any:
@@ -30,24 +49,22 @@ def instantiate(node: Mapping[str, Any], key: str, **arguments: Any) -> Any:
 
     Args:
         node: resolved plain config with ``_target_``; nested nodes are built first.
-        key: where the node stands in the config; decides what it may build.
+        key: where the node stands in the config.
         arguments: what the program itself passes on, beside the configured values.
 
+    Returns:
+        The object, or a `Configured` that waits for more arguments if the node has ``_partial_: true``.
+
     Raises:
-        ConfigError: a target that is not allowed there, an unknown or missing key, or a value that is refused.
+        ConfigError: an unknown or missing key, or a value that is refused.
     """
-    target = locate(node.get("_target_"), key)
-    if node.get("_partial_") and not may_be_partial(key):
-        raise ConfigError(f"{key}._partial_ is not allowed here, where an object is needed; remove it")
-    values: dict[str, Any] = {}
-    for name, value in node.items():
-        if name not in SPECIAL_KEYS:
-            values[name] = _built(value, f"{key}.{name}")
-    check_keys(target, values | arguments, key, partial=bool(node.get("_partial_")))
+    target, partial = locate(node.get("_target_"), key), bool(node.get("_partial_"))
+    values = {name: _built(value, f"{key}.{name}") for name, value in node.items() if name not in SPECIAL_KEYS}
+    check_keys(target, values | arguments, key, partial)
     for name in values.keys() & arguments.keys():
         raise ConfigError(f"{key}.{name} cannot be given: it follows from other parts of the config")
     built = Configured(target, check_values(target, values, key) | arguments, key)
-    return built if node.get("_partial_") else built()
+    return built if partial else built()
 
 
 def _built(value: Any, key: str) -> Any:
@@ -67,27 +84,89 @@ class Configured:
     def __init__(self, target: Any, values: Mapping[str, Any], key: str) -> None:
         self.func, self.keywords, self.key = target, dict(values), key
 
-    def with_known(self, arguments: Mapping[str, Any]) -> Any:
-        """Call the target with those of ``arguments`` that it has."""
-        parameters = parameters_of(self.func)
-        return self(**{name: value for name, value in arguments.items() if name in parameters})
+    def with_known(self, **arguments: Any) -> Any:
+        """Call the target with those of the arguments that it has, unless they are configured."""
+        known = parameters_of(self.func)
+        return self(**{k: value for k, value in arguments.items() if k in known and k not in self.keywords})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the target with the configured and the given arguments."""
-        try:
+        with at_work(self.key, self.func):
             return self.func(*args, **{**self.keywords, **kwargs})
-        except (ConfigError, RunFailed, OSError):
-            raise
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{self.key}: {error}") from error
-        # constructors of torch and Lightning may raise anything for arguments that they cannot use
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            plain = [item for item in self.keywords.items() if isinstance(item[1], bool | int | float | str | None)]
-            given = ", ".join(f"{name}={value}" for name, value in plain)
-            name = getattr(self.func, "__name__", self.key)
-            raise ConfigError(f"{self.key}: {name}({given}): {type(error).__name__}: {error}") from error
+
+
+def parameters_of(target: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a class or function; ``**options: Unpack[SomeTypedDict]`` counts as the dict's keys."""
+    try:
+        parameters = dict(inspect.signature(target).parameters)
+    except ValueError:  # of a builtin, which takes what it takes
+        return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
+    for name, options in _unpacked(target).items():
+        del parameters[name]
+        parameters |= {key: inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in options}
+    return parameters
+
+
+def takes(target: Any, name: str) -> bool:
+    """Return whether a class or function has an option of this name, or takes any."""
+    parameters = parameters_of(target)
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _unpacked(target: Any) -> dict[str, dict[str, Any]]:
+    """Return the annotations that each ``**options: Unpack[SomeTypedDict]`` stands for."""
+    dicts = {name: get_args(hint)[0] for name, hint in _hints(target).items() if get_origin(hint) is Unpack}
+    return {name: get_type_hints(options, include_extras=True) for name, options in dicts.items()}
+
+
+def _hints(target: Any) -> dict[str, Any]:
+    """Return the annotations of a constructor or function; nothing if they name what cannot be found."""
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def check_keys(target: Any, values: Mapping[str, Any], key: str, partial: bool) -> None:
+    """Refuse keys that the target does not have, and miss those that it needs."""
+    parameters = parameters_of(target)
+    for name in values:
+        if not takes(target, name):
+            known = [p for p in parameters if p not in PASSED]
+            raise ConfigError(
+                f"{key}.{name}: {target.__qualname__} has no such option.{did_you_mean(name, known)} "
+                f"Allowed: {', '.join(known) or 'none, it has no options'}."
+            )
+    named = [(name, p) for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    missing = [name for name, p in named if p.default is p.empty and name not in values]
+    if missing and not partial:
+        raise ConfigError(f"{key}: {', '.join(missing)} must be given")
+
+
+def check_values(target: Any, values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the values converted to the annotated types; refuse those that do not fit."""
+    hints = _hints(target)
+    for options in _unpacked(target).values():
+        hints |= options
+    return {name: _checked(value, hints.get(name), f"{key}.{name}") for name, value in values.items()}
+
+
+def _checked(value: Any, hint: Any, key: str) -> Any:
+    """Check plain values; objects, and types that no plain value has, are their owner's to check."""
+    hint = _plain_hint(hint)
+    try:
+        text = json.dumps(value)
+    except TypeError:
+        return value
+    if hint in (None, Any):
+        return value
+    try:
+        # of JSON strict checks take a list for a tuple, but neither a text nor true for a number
+        return TypeAdapter(hint).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f".{item}" for item in first["loc"] if isinstance(item, int))
+        raise ConfigError(f"{key}{place}: {first['msg']}, given {value!r}") from error
 
 
 def _plain_hint(hint: Any) -> Any:
@@ -103,98 +182,3 @@ def _plain_hint(hint: Any) -> Any:
     except PydanticUserError:
         return None
     return hint
-
-
-def parameters_of(target: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a class or function; ``**options: Unpack[SomeTypedDict]`` counts as the dict's keys."""
-    parameters = dict(inspect.signature(target).parameters)
-    for name, options in _unpacked(target).items():
-        del parameters[name]
-        parameters |= {key: inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in options}
-    return parameters
-
-
-def _unpacked(target: Any) -> dict[str, dict[str, Any]]:
-    """Return the annotations that each ``**options: Unpack[SomeTypedDict]`` stands for."""
-    dicts = {name: get_args(hint)[0] for name, hint in _hints(target).items() if get_origin(hint) is Unpack}
-    return {name: get_type_hints(options, include_extras=True) for name, options in dicts.items()}
-
-
-def _hints(target: Any) -> dict[str, Any]:
-    """Return the annotations of a constructor or function; nothing if they name what cannot be found."""
-    try:
-        return get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
-    except (NameError, TypeError):
-        return {}
-
-
-def check_keys(target: Any, values: Mapping[str, Any], key: str, partial: bool) -> None:
-    """Refuse keys that the target does not have, and miss those that it needs."""
-    parameters = parameters_of(target)
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for name in values:
-        if name not in parameters:
-            known = [p for p in parameters if p not in ("self", "params", "named_parameters")]
-            raise ConfigError(
-                f"{key}.{name}: {target.__qualname__} has no such option.{did_you_mean(name, known)} "
-                f"Allowed: {', '.join(known) or 'none, it has no options'}."
-            )
-    if not partial:
-        needed = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-        missing = [name for name in needed if name not in values]
-        if missing:
-            raise ConfigError(f"{key}: {', '.join(missing)} must be given")
-
-
-def check_values(target: Any, values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the values converted to the annotated types; refuse those that do not fit."""
-    for name, value in values.items():
-        _refuse_infinite(value, f"{key}.{name}")
-    hints = _hints(target)
-    for options in _unpacked(target).values():
-        hints |= options
-    return {name: _checked(value, hints.get(name, Any), f"{key}.{name}") for name, value in values.items()}
-
-
-def _checked(value: Any, hint: Any, key: str) -> Any:
-    """Check plain values; objects, and types that no plain value has, are their owner's to check."""
-    hint = _plain_hint(hint)
-    if hint is None or not isinstance(value, bool | int | float | str | list | dict | None):
-        return value
-    _refuse_no_number(value, hint, key)
-    if get_origin(hint) is tuple and Ellipsis not in get_args(hint):
-        size = len(get_args(hint))
-        if not isinstance(value, list) or len(value) != size:
-            raise ConfigError(f"{key} must be a list of {size} values, given {value!r}")
-    if hint is type(None) and value is not None:
-        raise ConfigError(f"{key} must be null, or hold _target_ and options, given {value!r}")
-    try:
-        return TypeAdapter(hint).validate_python(value)
-    except ValidationError as error:
-        raise ConfigError(f"{key}: {error.errors()[0]['msg']}, given {value!r}") from error
-
-
-def _refuse_infinite(value: Any, key: str) -> None:
-    """Refuse NaN and infinity, which no option has a use for, but which comparisons in constructors may let pass."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{key} must be a finite number, given {value}")
-    if isinstance(value, int) and abs(value) > MAX_INT:
-        raise ConfigError(f"{key} must be at most {MAX_INT}, given {str(value)[:60]}")
-    if isinstance(value, list):
-        for i, item in enumerate(value):
-            _refuse_infinite(item, f"{key}.{i}")
-
-
-def _refuse_no_number(value: Any, hint: Any, key: str) -> None:
-    """Refuse what is no number, or no list of numbers, but would be made into one."""
-    allowed = set(get_args(hint)) if get_origin(hint) is Union else {hint}
-    if allowed & {int, float} and not allowed & {bool, str} and isinstance(value, bool | str):
-        raise ConfigError(f"{key} must be {'a' if float in allowed else 'a whole'} number, given {value!r}")
-    for item, numbers in NUMBER_LISTS.items():
-        if value is None or allowed - {type(None)} != {numbers}:
-            continue
-        if not isinstance(value, list):
-            raise ConfigError(f"{key} must be a list of numbers, such as [2,4], given {value!r}")
-        for i, number in enumerate(value):
-            _refuse_no_number(number, item, f"{key}.{i}")

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from omegaconf import DictConfig
 
+from asr.cli.builders.build import (
+    build_decoder,
+    build_recognizer,
+    check_decoder,
+    num_threads,
+    part,
+    scoring_unit,
+    transcripts_lm_order,
+)
 from asr.cli.builders.data import data_folder
-from asr.cli.builders.model_size import no_more_parameters_than, refuse_huge_numbers
-from asr.cli.builders.parts import build_decoder, build_recognizer, check_decoder, num_threads, part
-from asr.cli.builders.scoring import scoring_unit, transcripts_lm_order
+from asr.cli.builders.own_code import check_restored
 from asr.cli.errors import ConfigError, shortened
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
@@ -23,9 +29,9 @@ from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
-from asr.error_text import first_line, is_out_of_memory
 from asr.evaluation.wer import Unit
 from asr.inference.batches import default_device
+from asr.inference.transcribe import Transcriber
 from asr.inference.transcripts_lm import saved_search
 from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
@@ -33,6 +39,8 @@ from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.weights import check_kind, choose_weights, load_weights
 
+DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were
+SHORTEST_SEGMENT_S = 1.0
 LACKING = "decoded without the model of the run's transcripts, which is in the folder of a finished run (lm/)"
 OTHER_DECODER = "decoder= replaces the run's search with the model of its transcripts; decoder.lm=FILE names a model"
 
@@ -111,6 +119,7 @@ class TextSide:
 def restore_text(run: object) -> TextSide:
     """Rebuild the text side of what ``run=`` names."""
     checkpoint = load_checkpoint(checkpoint_file(str(run)))
+    check_restored(checkpoint.config, checkpoint.path)
     with _naming(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         return TextSide(checkpoint, part(checkpoint.config, "data.text"), tokenizer)
@@ -122,6 +131,7 @@ def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
     Raises:
         ConfigError: its parts do not fit each other.
     """
+    check_restored(checkpoint.config, checkpoint.path)
     weights = checkpoint.weights
     with _naming(checkpoint.path):
         vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
@@ -129,9 +139,7 @@ def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
         if mean is None or mean.dim() != 1:
             shape = "" if mean is None else f" of one dimension, but of the shape {tuple(mean.shape)}"
             raise ConfigError(f"it has no statistics of features, normalize.mean{shape}")
-        refuse_huge_numbers(checkpoint.config)
-        with no_more_parameters_than(weights):
-            recognizer = build_recognizer(checkpoint.config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
+        recognizer = build_recognizer(checkpoint.config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
         load_weights(recognizer, weights)
     return recognizer.eval()
 
@@ -143,11 +151,6 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
-    # a stranger's config may make the parts raise anything
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        raise ConfigError(f"{path}: its config cannot be built: {type(error).__name__}: {first_line(error)}") from error
 
 
 def restore(options: DictConfig, with_lm: bool = True) -> Restored:
@@ -164,8 +167,7 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
     decoder = None if given is None else part({"decoder": dict(given)}, "decoder")
     checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
     checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
-    config: Mapping[str, Any] = checkpoint.config
-    recognizer = recognizer_of(checkpoint).to(default_device())
+    config, recognizer = checkpoint.config, recognizer_of(checkpoint).to(default_device())
     with _naming(checkpoint.path):
         features, text, unit = part(config, "features"), part(config, "data.text"), scoring_unit(config)
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
@@ -190,3 +192,25 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         except ValueError as error:
             raise ConfigError(f"decoder: {error}") from error
     return Restored(checkpoint, recognizer, chosen, text, data_module, lacking, unit)
+
+
+def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel: bool = False) -> Transcriber:
+    """Return a transcriber.
+
+    Args:
+        restored: what decodes.
+        max_segment_s: longer recordings are cut; None: the longest utterances of training, but for 5 %.
+        each_channel: decode all channels; False: the first.
+
+    Raises:
+        ConfigError: the recognizer was trained on features without audio.
+    """
+    features = restored.data_module.features
+    if not features.from_audio:
+        raise ConfigError(
+            f"run: it was trained on features without audio, {features.num_features} per frame, and cannot read audio; "
+            "give features of the same kind to asr-evaluate manifest=PATH"
+        )
+    longest_s = max_segment_s or restored.checkpoint.data.get("utterance_s", DEFAULT_SEGMENT_S)
+    parts = restored.recognizer, restored.decoder, restored.data_module
+    return Transcriber(*parts, max(SHORTEST_SEGMENT_S, longest_s), each_channel)

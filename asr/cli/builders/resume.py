@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from asr.cli.builders.parts import DataParts, build_module, build_update_parts
+from asr.cli.builders.build import DataParts, build_module, build_update_parts
+from asr.cli.builders.own_code import check_restored
 from asr.cli.config.resuming import changes, refuse_changes, saved_config, unaccepted
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
@@ -55,15 +56,12 @@ def _changed_updates(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) ->
     former, now = ({key: one.get(key) for key in UPDATES} for one in (checkpoint.config, config))
     if flatten(former) == flatten(now):
         return None
+    check_restored(former, checkpoint.path)
     for key in ("optimizer", "parameter_rules"):
         _refuse_other_targets(former[key], now[key], key)
     # steps in the backward pass would hook the parameters of this trial
     base = {**config, "trainer": {**config["trainer"], "step_in_backward": False}}
-    after = build_update_parts(base)
-    try:
-        before = build_update_parts({**base, **former})
-    except ValueError as error:
-        raise ConfigError(f"resume: {checkpoint.path}: its config cannot be built: {error}") from error
+    before, after = build_update_parts({**base, **former}), build_update_parts(base)
     return ChangedUpdates(before.optimizer_factory, after.optimizer_factory, after.schedule_factory)
 
 

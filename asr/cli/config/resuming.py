@@ -22,7 +22,7 @@ from asr.safe_io import named_path, write_whole
 from asr.systems import WITHOUT_EFFECT
 
 # the user's decisions at this start, which a folder cannot make
-OF_THIS_START = ("resume", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
+OF_THIS_START = ("resume", "trust", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
 FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 DESTINATION = ("project", "entity", "mode")  # where a logger sends numbers to

@@ -11,8 +11,8 @@ import soundfile
 import torch
 from torch import Tensor
 
+from asr.cli.builders.build import outline_recognizer, plain
 from asr.cli.builders.init import read_source
-from asr.cli.builders.parts import outline_recognizer, plain
 from asr.cli.builders.restore import recognizer_of
 from asr.data.features import LogMel
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder

@@ -7,9 +7,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from asr.cli.builders.build import part, plain
 from asr.cli.builders.data import source_corpus
 from asr.cli.builders.init import RATES
-from asr.cli.builders.parts import part, plain
 from asr.cli.config.help import CONFIGS
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from asr.cli.builders.instantiate import Configured, instantiate
-from asr.cli.builders.scoring import scoring_unit
-from asr.cli.builders.targets import locate
+from asr.cli.builders.instantiate import Configured, instantiate, locate
+from asr.cli.builders.own_code import at_work, is_foreign
 from asr.cli.config.help import CONFIGS
 from asr.cli.errors import ConfigError
 from asr.data.features import Features
@@ -26,9 +25,11 @@ from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import FILE_OPTIONS
+from asr.evaluation.wer import Unit
 from asr.features.normalize import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize
+from asr.nested import at
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import KeptTokenizer, Tokenizer
 from asr.training.checkpoints.loading import FORMAT
@@ -36,11 +37,11 @@ from asr.training.initial_weights import freeze
 from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
 from asr.training.unreadable import max_unreadable
 
-IN_BACKWARD = "trainer.step_in_backward"
 OPTIONAL = ("augment.audio", "augment.features")
 GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
+WAITING = ("data.prepare", "optimizer", "schedule")  # for arguments that the program passes on later
+ENCODER = ("d_model", "subsampling_factor", "output_frames")  # what a recognizer asks for, see `Encoder`
 LONG_UTTERANCE = 0.95  # quantile of training utterances; longer parts of recordings would be decoded badly
-MAX_THREADS = 1024  # torch starts them all
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def part(config: Mapping[str, Any], key: str, **arguments: Any) -> Any:
         raise ConfigError(f"{key} must not be null")
     if not isinstance(node, Mapping):
         raise ConfigError(f"{key} must hold _target_ and options, given {node!r}")
-    return instantiate(node, key, **arguments)
+    return instantiate({**node, "_partial_": key in WAITING}, key, **arguments)
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,12 @@ def build_data_parts(config: Mapping[str, Any], kept: Tokenizer | None = None) -
 
 def build_encoder(config: Mapping[str, Any], num_features: int) -> Any:
     """Build the encoder for features of a given width."""
-    return part(config, "encoder", num_features=num_features)
+    encoder = part(config, "encoder", num_features=num_features)
+    if lacking := [name for name in ENCODER if not hasattr(encoder, name)]:
+        raise ConfigError(
+            f"encoder: {type(encoder).__name__} has no {', '.join(lacking)}; docs/your_own_code.md says what is needed"
+        )
+    return encoder
 
 
 def build_recognizer(
@@ -116,9 +122,15 @@ def build_recognizer(
 
 
 def outline_recognizer(config: Mapping[str, Any], vocab_size: int, num_features: int) -> Recognizer:
-    """Build the recognizer on the meta device: its weights have shapes, and take neither memory nor time."""
+    """Build the recognizer without memory for weights: on the meta device, which classes of others may not know."""
     normalize = GlobalNorm([0.0] * num_features, [1.0] * num_features)
-    return _uninitialized(config, vocab_size, normalize, torch.device("meta"))
+    place = contextlib.nullcontext() if is_own_model(config) else torch.device("meta")
+    return _uninitialized(config, vocab_size, normalize, place)
+
+
+def is_own_model(config: Mapping[str, Any]) -> bool:
+    """Return whether encoder or head of a config are classes of the user's own."""
+    return any(is_foreign(str(at(config, key, "_target_"))) for key in ("encoder", "head"))
 
 
 def _uninitialized(
@@ -132,10 +144,8 @@ def _uninitialized(
         encoder = build_encoder(config, len(normalize.mean))
         head = part(config, "head", d_model=encoder.d_model, vocab_size=vocab_size)
     augment = part(config, "augment.features")
-    try:
+    with at_work("head", type(head)):
         return Recognizer(encoder, head, normalize, augment)
-    except ValueError as error:
-        raise ConfigError(f"head: {error}") from error
 
 
 def build_decoder(config: Mapping[str, Any]) -> Decoder:
@@ -168,7 +178,7 @@ def build_update_parts(config: Mapping[str, Any]) -> UpdateParts:
     rules = part(config, "parameter_rules", optimizer=part(config, "optimizer"))
     factory = Configured(rules, {}, "parameter_rules")
     if config["trainer"].get("step_in_backward", False):
-        factory = Configured(locate("optim.step_in_backward", IN_BACKWARD), {"factory": factory}, IN_BACKWARD)
+        factory = instantiate({"_target_": "optim.step_in_backward"}, "trainer.step_in_backward", factory=factory)
     return UpdateParts(factory, part(config, "schedule"), build_decoder(config))
 
 
@@ -232,8 +242,9 @@ def check_loggers(config: Mapping[str, Any]) -> None:
 
 
 def build_all(config: Mapping[str, Any], group: Literal["logger", "callbacks"], run_dir: Path) -> list[Any]:
-    """Build the parts of a group; those that have ``run_dir`` or ``config`` as arguments get them."""
-    return [factory.with_known({"run_dir": run_dir, "config": config}) for factory in _factories(config, group)]
+    """Build the parts of a group; those that take ``run_dir``, ``save_dir`` (Lightning's), or ``config`` get them."""
+    known = {"run_dir": run_dir, "save_dir": str(run_dir), "config": config}
+    return [factory.with_known(**known) for factory in _factories(config, group)]
 
 
 def _factories(config: Mapping[str, Any], group: str) -> list[Configured]:
@@ -261,13 +272,37 @@ def num_threads(asked: int | None, num_workers: int, num_processes: int = 1) -> 
         num_processes: that share the machine.
 
     Raises:
-        ValueError: ``asked`` is not a number of threads.
+        ConfigError: ``asked`` is not a number of threads.
     """
-    if asked is not None:
-        if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_THREADS:
-            raise ValueError(
-                f"torch_threads must be a whole number of at least 1 and at most {MAX_THREADS}, or null for the cores "
-                f"left, given {asked!r}"
-            )
-        return asked
-    return max(1, len(os.sched_getaffinity(0)) // num_processes - num_workers)
+    if asked is None:
+        return max(1, len(os.sched_getaffinity(0)) // num_processes - num_workers)
+    if type(asked) is not int or asked < 1:
+        raise ConfigError(f"torch_threads must be a whole number of at least 1, or null, given {asked!r}")
+    return asked
+
+
+def scoring_unit(config: Mapping[str, Any]) -> Unit:
+    """Return what the error rates of a run count.
+
+    Raises:
+        ConfigError: it is neither words nor characters.
+    """
+    match at(config, "data", "scoring_unit"):
+        case "word":
+            return "word"
+        case "character":
+            return "character"
+        case other:
+            raise ConfigError(f"data.scoring_unit must be word or character, given {other!r}")
+
+
+def transcripts_lm_order(config: Mapping[str, Any]) -> int:
+    """Return the order of the language model of the transcripts; 0: the run has none.
+
+    Raises:
+        ConfigError: it is impossible.
+    """
+    order = at(config, "data", "transcripts_lm")
+    if type(order) is not int or order < 0:
+        raise ConfigError(f"data.transcripts_lm must be a whole number, at least 0, given {order!r}")
+    return order

@@ -1,0 +1,107 @@
+"""The examples of docs/your_own_code.md: a package of one's own trains, is resumed, decoded, and trusted by name."""
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Workplace
+
+PAGE = Path(__file__).parents[1] / "docs" / "your_own_code.md"
+SMALL = (
+    *("data.prepare.num_train=24", "data.prepare.num_dev=4", "data.prepare.num_test=4", "data.workers.num_workers=0"),
+    *("tokenizer=char", "torch_threads=1", "trainer.max_steps=4", "trainer.val_check_interval=2"),
+)
+OWN = (
+    "encoder._target_=mypkg.encoder.MyEncoder",
+    "encoder.d_model=32",
+    "+callbacks.count._target_=mypkg.callback.Count",
+)
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    found = [importlib.util.find_spec(name) is not None for name in packages]
+    return pytest.mark.skipif(not any(found), reason=f"{' or '.join(packages)} is not installed")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Workplace:
+    folder = tmp_path_factory.mktemp("own")
+    for name, content in re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    (folder / "mypkg" / "__init__.py").write_text("import os\nopen(os.environ['IMPORTED'], 'w').close()\n")
+    (folder / "mypkg" / "ends.py").write_text(ENDS)
+    (folder / "mypkg" / "wrong.py").write_text(WRONG)
+    return Workplace(folder)
+
+
+ENDS = """
+import os, signal
+from mypkg.callback import Count
+
+class Killed(Count):
+    def on_train_batch_end(self, *args):
+        super().on_train_batch_end(*args)
+        if self.updates == 3 and "KILL" in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+WRONG = """
+from mypkg.encoder import MyEncoder
+
+class Wrong(MyEncoder):
+    def forward(self, features, num_frames):
+        raise ValueError("my mistake")
+"""
+
+
+def run(place: Workplace, command: str, *words: str, **options) -> str:
+    path = os.pathsep.join([str(place.folder), os.environ.get("PYTHONPATH", "")])
+    return place.run(command, *words, **{"PYTHONPATH": path, "IMPORTED": str(place.folder / "imported"), **options})
+
+
+@needs("pytorch_optimizer")
+def test_a_run_of_own_classes_is_killed_resumed_and_decoded_by_those_who_trust_them(place):
+    words = (*SMALL, *OWN[:2], "+callbacks.count._target_=mypkg.ends.Killed", "logger=csv", "run_dir=run")
+    printed = run(place, "train", *words, "--config-dir=configs", "optimizer=adabelief", code=-9, KILL="1")
+    assert re.search(r"does not take .*num_heads", printed)
+    (place.folder / "imported").unlink()
+    said = re.search(r"add (trust=\[(.*)\])", run(place, "train", "resume=run", code=2))
+    assert said is not None
+    assert {*said[2].split(",")} == {"mypkg", "pytorch_optimizer"}
+    assert said[1] in run(place, "evaluate", "run=run", code=2)
+    assert not (place.folder / "imported").exists()
+    assert "has seen 4 updates" in run(place, "train", "resume=run", said[1])
+    assert "WER" in run(place, "evaluate", "run=run", WERDICT_TRUST=said[2])
+
+
+def test_an_error_of_an_own_encoder_keeps_its_traceback_and_names_the_key(place):
+    printed = run(place, "train", "encoder._target_=mypkg.wrong.Wrong", "logger=none", code=1)
+    assert "Traceback" in printed
+    assert "ValueError: my mistake" in printed
+    assert printed.strip().splitlines()[-1].startswith("encoder ")
+
+
+@needs("transformers")
+def test_an_encoder_of_hugging_face_trains_on_raw_audio(place):
+    words = (*SMALL, "encoder._target_=mypkg.wav2vec2.Wav2Vec2", "logger=none", "run_dir=hugging")
+    assert "WER" in run(place, "train", *words, "features=waveform", "augment=none")
+
+
+@needs("tensorboard", "tensorboardX")
+def test_tensorboard_records_a_run_in_its_folder(place):
+    run(place, "train", *SMALL, *OWN, "logger=tensorboard", "run_dir=board")
+    assert list((place.folder / "board" / "tensorboard").glob("events.*"))
+
+
+def test_a_corpus_of_an_own_function_is_trained_on(place):
+    run(place, "prepare", *SMALL)
+    for number, file in enumerate(sorted(place.folder.glob("data/digits/*/audio/train-*/*.flac"))[:16]):
+        target = place.folder / "mine" / ("train", "train", "dev", "test")[number % 4] / f"u{number}.flac"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+        target.with_suffix(".txt").write_text("one two three")
+    words = ("data.prepare._target_=mypkg.corpus.prepare_mine", "data.corpus=mine", "data.source=mine")
+    assert "WER" in run(place, "train", *SMALL[3:], *OWN, *words, "logger=none", "run_dir=corpus")
