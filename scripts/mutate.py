@@ -46,7 +46,7 @@ TESTS = {
 }
 # tests that start other processes: those would import the unchanged file
 BLIND = "_rank_", "all_ranks", "two_processes", "new_process"
-PYTEST = ["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-k", f"not ({' or '.join(BLIND)})"]
+PYTEST = ["-x", "-q", "-m", "", "-p", "no:randomly", "-p", "no:cacheprovider", "-k", f"not ({' or '.join(BLIND)})"]
 SWAPS: dict[type[ast.AST], Any] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -23,8 +24,40 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # shells start background jobs so; commands that are tested would ignore a Ctrl-C too, as they should
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# paths below tests/ of what pytest -m "" alone runs: hostile files, faults, schedulers, sweeps, simulations, and all
+# but a few of the commands, each of which trains or decodes a whole run
+SLOW = (
+    *("cli/", "demo/", "export/", "faults/", "security/", "slurm/"),
+    *("compare/statistics/test_check_statistics.py", "models/zipformer/test_equality.py"),
+    *("recipes/test_an4_commands.py", "recipes/test_custom_choices.py", "recipes/test_large_corpora.py"),
+    *("recipes/test_miniatures.py", "test_check_noise.py", "test_soak.py"),
+    *("training/test_compiled_encoder.py", "training/test_heads.py"),
+    *("test_gpu_report.py", "test_readme.py::test_what_comes_next", "test_wheel.py"),
+)
+QUICK = tuple(
+    f"cli/test_{name}.py"
+    for name in ("configs", "errors", "export", "preemption", "quoting", "resume", "stream", "train", "transcribe")
+)
+# rows of tables of which others are enough while one changes something else
+SLOW_ROWS = re.compile(
+    r"cli/test_configs.py::test_every_recipe_composes_with_every_optimizer"
+    r"|optim/test_golden.py::\w+\[(alone|stacked|as on a GPU|.*-long-)"
+    r"|optim/test_oracles.py::test_every_common_option.*\[.*(stacked|as on a GPU)"
+    r"|optim/test_skip_nonfinite.py::.*\[.*(-inf|in a vector|torch.float64|torch.float16)"
+    r"|optim/test_matmul.py::.*(every second|a part of)"
+    r"|optim/test_.*torch\.float16"
+)
+
 SET_BY_COMMANDS = ("PYTHONSAFEPATH", "HYDRA_FULL_ERROR")  # for their children
 DATA = Path(os.environ.get("WERDICT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        if (name.startswith(SLOW) and not name.startswith(QUICK)) or SLOW_ROWS.match(name):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
