@@ -1,0 +1,43 @@
+"""Speech recognition from Python: `train`, `load`, and the parts of a run for a Lightning trainer of one's own.
+
+Names are imported when they are first used, so that a command that needs none of them starts at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asr.cli.api import Run as Run
+    from asr.cli.api import SpeechRecognizer as SpeechRecognizer
+    from asr.cli.api import load as load
+    from asr.cli.api import train as train
+    from asr.cli.api import training_parts as training_parts
+    from asr.cli.errors import ConfigError as ConfigError
+    from asr.errors import RunFailed as RunFailed
+    from asr.inference.streaming import Partial as Partial
+    from asr.inference.transcript import Transcript as Transcript
+    from asr.training.module import TrainingModule as TrainingModule
+    from asr.training.speech_data_module import SpeechDataModule as SpeechDataModule
+
+_HOMES = {
+    **dict.fromkeys(("Run", "SpeechRecognizer", "load", "train", "training_parts"), "asr.cli.api"),
+    "ConfigError": "asr.cli.errors",
+    "RunFailed": "asr.errors",
+    "Partial": "asr.inference.streaming",
+    "Transcript": "asr.inference.transcript",
+    "TrainingModule": "asr.training.module",
+    "SpeechDataModule": "asr.training.speech_data_module",
+}
+__all__ = tuple(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'asr' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

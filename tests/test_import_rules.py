@@ -162,6 +162,7 @@ def test_no_files_import_each_other_in_a_circle():
         ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
         for room in ("asr", "optim")
         for file in files_of(room)
+        if file != ROOT / "asr" / "__init__.py"  # names from all rooms, imported when they are used
     }
     imports = {
         # what is imported from a package may be a module or a name in it
@@ -169,5 +170,4 @@ def test_no_files_import_each_other_in_a_circle():
         for module, file in files.items()
     }
     assert circles({"a": {"b"}, "b": {"a"}, "c": {"a"}}) == [["a", "b"]]
-    # to be cut where comparisons are made
     assert not circles(imports)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -136,29 +136,42 @@ def own_task(command: str) -> Callable[[DictConfig], object]:
 def _compose_and_run(guarded: _GuardedTask) -> None:
     # a child that is started as a module would look for packages in the current folder first, unlike this process
     os.environ["PYTHONSAFEPATH"] = "1"
-    command, words = guarded.command, [quote_non_ascii(expand_short_forms(word)) for word in sys.argv[1:]]
-    folder, primary = config_folder(command), command
-    if (recipes_dir := override_value(words, "recipes_dir")) is not None:
-        add_recipes(recipes_dir)
+    command, folder = guarded.command, config_folder(guarded.command)
+    primary, words = composed_from(command, sys.argv[1:], folder)
     if {"--help", "-h"} & {*words}:
         print(command_help(command, folder))
         return
     if "--version" in words:
         print(f"werdict {version('werdict')}")
         return
-    if command == "train":
-        words = name_sweep(words)
-        if (resumed := override_value(words, "resume")) is not None:
-            # here, because the others need none of it
-            from asr.cli.config.resuming import CONFIG_NAME, run_folder, store_resumed
-
-            store_resumed(run_folder(resumed), folder / f"{command}.yaml", words)
-            primary = CONFIG_NAME
-    elif {*MULTIRUN} & {*words}:
+    if command != "train" and {*MULTIRUN} & {*words}:
         raise ConfigError("-m is for sweeps of asr-train; this command runs once")
     sys.argv[1:] = words
     with _raw_errors():
         hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(guarded.run)()
+
+
+def composed_from(command: str, words: Sequence[str], folder: Path) -> tuple[str, list[str]]:
+    """Return the primary config and the overrides that Hydra composes for a command.
+
+    Args:
+        command: its name.
+        words: of the command line.
+        folder: of the command's config.
+    """
+    words = [quote_non_ascii(expand_short_forms(word)) for word in words]
+    if (recipes_dir := override_value(words, "recipes_dir")) is not None:
+        add_recipes(recipes_dir)
+    if command != "train":
+        return command, words
+    words = name_sweep(words)
+    if (resumed := override_value(words, "resume")) is None:
+        return command, words
+    # here, because the others need none of it
+    from asr.cli.config.resuming import CONFIG_NAME, run_folder, store_resumed
+
+    store_resumed(run_folder(resumed), folder / f"{command}.yaml", words)
+    return CONFIG_NAME, words
 
 
 def add_recipes(recipes_dir: object) -> None:

@@ -118,24 +118,35 @@ def main() -> None:
 def run(config: DictConfig) -> float | None:
     """Prepare missing data, train, decode the test sets; in a sweep, run one job and return its WER on dev."""
     job = HydraConfig.get()
-    if config.resume is None:
-        drop_replaced_defaults(config, job.overrides.task, job.runtime.choices)
-        trust_own(cast(dict[str, Any], OmegaConf.to_container(config)))
     if job.mode == RunMode.MULTIRUN:
+        _settle(config, job)
         return _run_job(config, job)
-    complete_sources(config)
-    plan = _plan(config, job)
+    run_once(plan_of(config))
+    return None
+
+
+def run_once(plan: Plan) -> Path | None:
+    """Train, decode the test sets and return the run's folder; None if only the batch size was measured."""
     if plan.config["find_batch_size"]:
         module = build_module(plan.config, plan.data, plan.prepared)
         find_batch_size(plan.config, plan.prepared, plan.data_module, plan.data.perturb, module, plan.trainer)
-    else:
-        with _open_run_folder(plan) as run_dir:
-            if plan.needs_launcher:
-                environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
-                words = [*added_config_folders(job.runtime.config_sources), *job.overrides.task]
-                sys.exit(launch("train", words, plan.trainer.num_devices, run_dir, environment))
+        return None
+    with _open_run_folder(plan) as run_dir:
+        if plan.needs_launcher:
+            environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
+            words = [*added_config_folders(plan.job.runtime.config_sources), *plan.job.overrides.task]
+            if code := launch("train", words, plan.trainer.num_devices, run_dir, environment):
+                sys.exit(code)
+        else:
             _fit_and_report(plan, run_dir)
-    return None
+        return run_dir
+
+
+def _settle(config: DictConfig, job: Any) -> None:
+    """Leave out what the user's own classes do not take, and trust the packages that the user has named."""
+    if config.resume is None:
+        drop_replaced_defaults(config, job.overrides.task, job.runtime.choices)
+        trust_own(cast(dict[str, Any], OmegaConf.to_container(config)))
 
 
 def _run_job(config: DictConfig, job: Any) -> float:
@@ -146,8 +157,11 @@ def _run_job(config: DictConfig, job: Any) -> float:
     return run_job("train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel, places=places)
 
 
-def _plan(config: DictConfig, job: Any) -> Plan:
+def plan_of(config: DictConfig) -> Plan:
     """Check everything, then prepare the data."""
+    job = HydraConfig.get()
+    _settle(config, job)
+    complete_sources(config)
     # set if our launcher has started this process as one of several
     launched = os.environ.get(RUN_DIR_VARIABLE)
     if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
