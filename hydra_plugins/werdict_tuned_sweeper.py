@@ -199,10 +199,10 @@ def try_parts(composed: DictConfig, words: Sequence[str]) -> None:
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:
-    """Return what was typed beside the sweep itself.
+    """Return the overrides beside the sweep itself.
 
     Args:
-        arguments: what was typed.
+        arguments: overrides of the command line.
         chosen: keys that the sweep sets itself.
 
     Raises:

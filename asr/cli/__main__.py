@@ -26,7 +26,7 @@ def start(command: str) -> None:
     with importing(command):
         app = importlib.import_module("asr.cli.app")
     try:
-        # listens for signals itself; until then those of the import are heard
+        # listens for signals itself; until then those of the import are handled
         app.run_app(command)
     except KeyboardInterrupt:
         print(f"asr-{command}: interrupted", file=sys.stderr)

@@ -35,7 +35,7 @@ console = PlainConsole(stderr=True)
 
 
 def run(options: DictConfig) -> None:
-    """Print a line for each final text; on a terminal, what was heard so far, too. Ends with the times that it took."""
+    """Print a line for each final text; on a terminal, the text so far, too. Ends with the times that it took."""
     if sys.stdout is None:
         raise ConfigError("the text could not be printed: standard output is closed; open it, or redirect it to a file")
     live = str(options.audio) == STANDARD_INPUT
@@ -54,7 +54,7 @@ def run(options: DictConfig) -> None:
     except ValueError as error:
         raise ConfigError(f"run: {error}") from error
     if file is not None and file.channels > 1:
-        console.print_line(f"{file.name} has {file.channels} channels; the first one is heard")
+        console.print_line(f"{file.name} has {file.channels} channels; the first one is used")
     packets = _from_standard_input(size) if file is None else _from_file(file, size, options.at_own_pace)
     _Listener(stream, rate_hz).listen(packets)
 
@@ -93,7 +93,7 @@ def _from_standard_input(size: int) -> Iterator[NDArray[np.float32]]:
     kept = data = os.read(sys.stdin.fileno(), size * BYTES)
     if kind := next((kind for begin, kind in FILES.items() if data.startswith(begin)), None):
         raise ConfigError(
-            f"audio=-: standard input is a file of the kind {kind}, whose bytes would be heard as noise; give samples "
+            f"audio=-: standard input is a file of the kind {kind}, whose bytes would be taken for noise; give samples "
             "alone (arecord -t raw, ffmpeg -f s16le), or audio=FILE"
         )
     while data:
@@ -107,7 +107,7 @@ class _Listener:
     """Shows texts, and measures how long they take.
 
     Args:
-        stream: hears.
+        stream: the recognizer.
         rate_hz: of the samples.
     """
 
@@ -119,7 +119,7 @@ class _Listener:
         self.first_word_s: float | None = None
 
     def listen(self, packets: Iterator[NDArray[np.float32]]) -> None:
-        """Hear all packets, and end with the text of the last and the times."""
+        """Recognize all packets, and end with the text of the last and the times."""
         try:
             for samples in packets:
                 self._hear(samples)

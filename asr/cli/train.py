@@ -170,29 +170,31 @@ def plan_of(config: DictConfig) -> Plan:
     run_dir = None if launched is None else Path(launched)
     if resumed is not None:
         check_restored(plain(config), f"resume: {resumed}", saved_config(resumed))
-    typed = {override_key(word) for word in job.overrides.task}
+    overridden = {override_key(word) for word in job.overrides.task}
     if resumed is None:
-        take_rates(config, typed)
+        take_rates(config, overridden)
     outline = dry_run(plain(config), resumed or run_dir)
-    if typed >= {"trainer.max_steps", "trainer.max_epochs"} and config.trainer.max_epochs not in (None, -1):
+    if overridden >= {"trainer.max_steps", "trainer.max_epochs"} and config.trainer.max_epochs not in (None, -1):
         raise ConfigError(
             f"trainer.max_steps={config.trainer.max_steps} and trainer.max_epochs={config.trainer.max_epochs}: a run "
             "has one length; give one of them"
         )
-    if resumed is None and config.data.by_corpus and choose_by_corpus(config, typed):
+    if resumed is None and config.data.by_corpus and choose_by_corpus(config, overridden):
         outline = dry_run(plain(config), run_dir)
     places = {"data.dir"} | ({"data.storage.dir"} if at(plain(config), "data", "storage", "dir") else set())
     # the folder of a stranger's run could say where data are written, and how much of them
-    may_prepare = resumed is None or typed >= places or (config.allow_changes and typed >= places - {"data.dir"})
+    may_prepare = (
+        resumed is None or overridden >= places or (config.allow_changes and overridden >= places - {"data.dir"})
+    )
     # it could name any place as its source too, which could take hours to read
-    recorded = None if resumed is None or may_prepare or "data.source" in typed else recorded_data(resumed)
-    with changes_explain_errors(resumed, plain(config), config.allow_changes or "data.dir" in typed):
+    recorded = None if resumed is None or may_prepare or "data.source" in overridden else recorded_data(resumed)
+    with changes_explain_errors(resumed, plain(config), config.allow_changes or "data.dir" in overridden):
         prepared = data_for_run(
             plain(config), outline.data, outline.encoder, launched is not None, may_prepare, recorded
         )
     reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
     data_module = DataModule(*reading, mixing_of(config.data.sources, prepared))
-    if "trainer.max_steps" in typed and "trainer.max_epochs" not in typed:
+    if "trainer.max_steps" in overridden and "trainer.max_epochs" not in overridden:
         config.trainer.max_epochs = None  # of the recipe
     set_budget(config, prepared, data_module, outline.trainer.world_size)
     return Plan(

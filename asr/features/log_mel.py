@@ -101,10 +101,10 @@ class LogMelFilterbank(nn.Module):
 
 
 def _filters(options: LogMelOptions, fft_length: int) -> Tensor:
-    """Return (S, F) triangles of equal width in mel; no filter hears the last bin of the spectrum."""
+    """Return (S, F) triangles of equal width in mel; no filter covers the last bin of the spectrum."""
     lowest, highest = _mel(LOWEST_HZ), _mel(options.sampling_rate_hz / 2 - BELOW_NYQUIST_HZ)
     width = (highest - lowest) / (options.num_mels + 1)
-    # rounded to 32 bits by numpy, as lhotse (1.33) does: some filters hear a single bin, with little of their height
+    # rounded to 32 bits by numpy, as lhotse (1.33) does: some filters cover a single bin, with little of their height
     mel = _mel(options.sampling_rate_hz / fft_length * np.arange(fft_length // 2, dtype=np.float32))[:, None]
     number = np.arange(options.num_mels, dtype=np.float32)
     left, center, right = (np.float32(lowest) + (number + i) * np.float32(width) for i in (0, 1, 2))

@@ -68,7 +68,7 @@ def _align_group(place: int, saved: Mapping[str, Any], group: Group, options: It
 def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
     """Refuse state with other statistics or options, of parameters with other shapes, and counts that are none.
 
-    Optimizers with the same statistics and options, as AdamW and LaProp, are not told apart, as torch's own are not.
+    Optimizers with the same statistics and options, as AdamW and LaProp, are not distinguished, as torch's own are not.
 
     Raises:
         ValueError: it does not fit.

@@ -19,7 +19,7 @@ def probes(seed: int, batch: ParamBatch, dtype: torch.dtype) -> Tensor:
     draw = Draw(seed, batch.step, "probe", labels, device)
     if not isinstance(batch, ForeachBatch):
         return draw.normal(batch.numel).to(dtype).reshape(batch.param.shape)
-    # A draw is of one length. So it is one of chunks, which are told apart by the bits above those that count within.
+    # A draw is of one length. So it is one of chunks, which differ in the bits above those that count within.
     owners, starts, nums = _chunks(tuple(entry.param.numel() for entry in batch.entries), device)
     first, second = draw.keys[owners].unbind(-1)
     draw.keys = torch.stack((first ^ starts, second), -1)

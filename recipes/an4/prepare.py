@@ -64,7 +64,7 @@ def choose_dev(speakers: set[str], num_dev_speakers: int, seed: int) -> set[str]
 
 
 def _notes(utterances: Sequence[Utterance], dev: set[str]) -> Iterator[str]:
-    yield "real human speech as 13 cepstra per frame, without audio; official test set, of speakers heard nowhere else"
+    yield "real human speech as 13 cepstra per frame, without audio; official test set, of speakers found nowhere else"
     yield f"dev is the training speakers {', '.join(sorted(dev))}, who are not trained on"
     for split, expected in NUM_UTTERANCES.items():
         found = sum(utterance.split == split for utterance in utterances)

@@ -35,7 +35,7 @@ def choose_custom(facts: CorpusFacts, own: Budget) -> Iterator[Choice | Advice]:
     yield from _budget(facts.hours, own)
     if facts.hours < FEW_HOURS:
         yield Advice(
-            f"{60 * facts.hours:.2g} minutes of training audio are few: most words are heard rarely or never. More "
+            f"{60 * facts.hours:.2g} minutes of training audio are few: most words occur rarely or never. More "
             "recordings help most; then init=RUN, a run on other speech"
         )
     if 0 < facts.num_speakers < FEW_SPEAKERS:

@@ -19,7 +19,7 @@ from seeds import seed_rows
 from tuning import halving_rows, tuning_rows
 from worlds import NOISY, UNEQUAL, WORLDS
 
-# the most that are equal, and two equal ones among others that are told apart first
+# the most that are equal, and two equal ones among others that are found different first
 EXTREMES = ("none", "all but two, far")
 
 

@@ -41,12 +41,12 @@ class PairTables:
 
     @cached_property
     def apart(self) -> Bools:
-        """Pairs (tables, M) that are told apart."""
+        """Pairs (tables, M) that are found different."""
         return self.found.adjusted <= ALPHA
 
     @cached_property
     def false(self) -> Bools:
-        """Pairs (tables, M) that are told apart although equal, or in the wrong direction."""
+        """Pairs (tables, M) that are found different although equal, or in the wrong direction."""
         return self.apart & (np.sign(self.mean) != np.sign(self.true))
 
     @property

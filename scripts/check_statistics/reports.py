@@ -63,7 +63,7 @@ def made_runs(errors: NDArray[np.int64], words: NDArray[np.int64], speakers: tup
 
 
 def any_verdict(runs: list[Run]) -> bool:
-    """Whether any two systems are told apart by the runs that learned."""
+    """Whether any two systems are found different by the runs that learned."""
     by_system = {run.system: [one for one in runs if one.system == run.system] for run in runs}
     learned = learned_runs(by_system, SET)
     counts = count_errors([run for name, own in by_system.items() for run in learned[name] or own], SET)
@@ -74,7 +74,7 @@ def any_verdict(runs: list[Run]) -> bool:
 def failure_rows(
     num: int, seeds: Sequence[int] = (3, 5, 10, 20), systems: Sequence[int] = (2, 3, 8)
 ) -> Iterator[Mapping[str, object]]:
-    """Yield how often equal systems are told apart if one run of ten fails."""
+    """Yield how often equal systems are found different if one run of ten fails."""
     for num_seeds, num_systems in itertools.product(seeds, systems):
         world, rng = World(0.01, 0.03, 0.0, num_seeds, 20), np.random.default_rng(0)
         speakers = tuple(f"s{place}" for place in range(world.num_speakers))
@@ -82,7 +82,7 @@ def failure_rows(
         failed = rng.random(errors.shape[:3]) < FAILURES
         errors[failed] = world.words
         found = [any_verdict(made_runs(one, world.words, speakers)) for one in errors]
-        yield {"seeds": num_seeds, "systems": num_systems, "told apart": wrong(found)}
+        yield {"seeds": num_seeds, "systems": num_systems, "found different": wrong(found)}
 
 
 def reliability_rows(
@@ -94,11 +94,16 @@ def reliability_rows(
         counts = ({str(place): (some, num_seeds) for place, some in enumerate(row)} for row in learned.tolist())
         found = (reliabilities(one).values() for one in counts)
         told = [any(one.p_adjusted is not None and one.p_adjusted <= ALPHA for one in row) for row in found]
-        yield {"seeds": num_seeds, "systems": num_systems, "runs that fail %": 100 * failing, "told apart": wrong(told)}
+        yield {
+            "seeds": num_seeds,
+            "systems": num_systems,
+            "runs that fail %": 100 * failing,
+            "found different": wrong(told),
+        }
 
 
 def unknown_rows(num: int) -> Iterator[Mapping[str, object]]:
-    """Yield how often equal systems are told apart by utterances whose speakers are not named, and without a warning.
+    """Yield how often equal systems are found different by utterances whose speakers are not named, and without a warning.
 
     A system may suit some speakers, and utterances are not independent then: such verdicts are too sure.
     """
@@ -113,6 +118,6 @@ def unknown_rows(num: int) -> Iterator[Mapping[str, object]]:
         silent = UNKNOWN_SPEAKERS not in headline(shown, 1 - ALPHA)
         yield {
             "speakers": num_speakers,
-            "told apart": Cell(float(np.mean(told)), num),
-            "told apart without a warning": Cell(float(np.mean(told)) * silent, num, at_most=0.0),
+            "found different": Cell(float(np.mean(told)), num),
+            "found different without a warning": Cell(float(np.mean(told)) * silent, num, at_most=0.0),
         }

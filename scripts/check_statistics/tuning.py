@@ -30,7 +30,7 @@ def chosen_wers(
 
 
 def told_apart(world: World, num: int, num_systems: int, studies: int, seed: int = 0) -> NDArray[np.bool_]:
-    """Return whether any two systems that are tuned alike are told apart: one study, or one for each seed."""
+    """Return whether any two systems that are tuned alike are found different: one study, or one for each seed."""
     rng = np.random.default_rng(seed)
     wers = chosen_wers(world, rng, num, num_systems, studies)
     pairs = [*itertools.combinations(range(num_systems), 2)]
@@ -39,7 +39,7 @@ def told_apart(world: World, num: int, num_systems: int, studies: int, seed: int
 
 
 def tuning_rows(num: int) -> Iterator[Mapping[str, object]]:
-    """Yield how often systems that are tuned alike are told apart; with one study, only its settings are compared."""
+    """Yield how often systems that are tuned alike are found different; with one study, only its settings are compared."""
     for num_seeds, num_systems in itertools.product((2, 3, 5, 10, 20), (2, 4, 8)):
         world = replace(TUNED, num_seeds=num_seeds)
         yield {
@@ -71,7 +71,7 @@ def dropped(world: World, num: int, wers: list[float], seed: int = 0) -> tuple[N
 def _verdicts(
     errors: NDArray[np.int64], words: NDArray[np.int64], true: NDArray[np.float64]
 ) -> dict[tuple[int, int], bool]:
-    """Return the pairs that are told apart, and whether that is right."""
+    """Return the pairs that are found different, and whether that is right."""
     pairs = [*itertools.combinations(range(len(true)), 2)]
     if not pairs:
         return {}

@@ -13,7 +13,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import optim
 from asr.cli.builders.instantiate import instantiate
-from asr.cli.errors import ConfigError
 from optim.aliases import ALIASES
 from optim.combined import Combined
 from optim.engine.chain import Chain

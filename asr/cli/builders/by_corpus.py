@@ -21,12 +21,12 @@ ABSENT = object()
 BUDGET = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s")
 
 
-def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
+def choose_by_corpus(config: DictConfig, overridden: Collection[str]) -> bool:
     """Replace options by those that a recipe's prepare function chooses for the corpus; say each, and why.
 
     Args:
         config: of a new run with ``data.by_corpus``, composed.
-        typed: keys that the command line names, which keep their values.
+        overridden: keys that the command line names, which keep their values.
 
     Returns:
         Whether an option has changed.
@@ -37,19 +37,19 @@ def choose_by_corpus(config: DictConfig, typed: Collection[str]) -> bool:
     if not isinstance(config.data.by_corpus, bool):
         raise ConfigError(f"data.by_corpus must be true or false, given {config.data.by_corpus!r}")
     if config.data.sources is not None:
-        if "data.by_corpus" in typed:
+        if "data.by_corpus" in overridden:
             raise ConfigError("data.by_corpus: nothing is chosen for a mixture of corpora; leave it out")
         return False
     choose: Any = getattr(getattr(part(plain(config), "data.prepare"), "func", None), "choose", None)
     if choose is None:
         raise ConfigError("data.by_corpus: this recipe chooses nothing by its corpus; leave it out")
     own = Budget(config.trainer.max_steps, config.data.batch.max_duration_s)
-    options = [key for key in typed if key != "encoder"]  # encoder=conformer_xs says nothing of the corpus
-    # one of them alone would hear the corpus too rarely, or too often
+    options = [key for key in overridden if key != "encoder"]  # encoder=conformer_xs says nothing of the corpus
+    # one of them alone would make too few, or too many, passes over the corpus
     kept = [*options, *(BUDGET if any(is_within(key, options) for key in BUDGET) else ())]
     if config.init.path is not None:
         kept += RATES  # those of its weights are taken
-    if "tokenizer" in typed:
+    if "tokenizer" in overridden:
         kept.append("encoder.subsampling_factor")  # it follows from characters as tokens
     console, changed = PlainConsole(quiet=not is_first_process()), False
     for choice in choose(CorpusFacts.of(source_corpus(plain(config))), own):

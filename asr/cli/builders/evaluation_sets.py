@@ -41,7 +41,7 @@ def evaluation_sets(
     """Return cuts by the name of their set, and notes on them.
 
     Args:
-        manifest: as typed, one or a list; None: the run's own test sets.
+        manifest: as given, one or a list; None: the run's own test sets.
         name: of its set; None: from its file.
         restored: that is to read them.
         option: that names the manifest, for messages.

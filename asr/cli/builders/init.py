@@ -88,12 +88,12 @@ def check_init(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"init.freeze must be a list of regular expressions, given {options['freeze']!r}")
 
 
-def take_rates(config: DictConfig, typed: Collection[str]) -> None:
+def take_rates(config: DictConfig, overridden: Collection[str]) -> None:
     """Take over the rates of features and encodings that the weights of ``init`` know; say each.
 
     Args:
         config: of a new run.
-        typed: keys that the command line names, which keep their values.
+        overridden: keys that the command line names, which keep their values.
 
     Raises:
         ConfigError: the source cannot be read.
@@ -106,8 +106,10 @@ def take_rates(config: DictConfig, typed: Collection[str]) -> None:
     theirs = load_checkpoint(checkpoint_file(str(path), "init")).config
     for key, place in RATES.items():
         rate = at(theirs, *place)
-        is_typed = is_within(key, [one for one in typed if one != "encoder"])  # encoder=conformer_xs says no rate
-        if not is_typed and type(rate) is int and type(at(ours, *place)) is int and rate != at(ours, *place):
+        is_overridden = is_within(
+            key, [one for one in overridden if one != "encoder"]
+        )  # encoder=conformer_xs says no rate
+        if not is_overridden and type(rate) is int and type(at(ours, *place)) is int and rate != at(ours, *place):
             OmegaConf.update(config, key, rate)
             PlainConsole(quiet=not is_first_process()).print_line(f"as in {path}: {key}={rate}")
 

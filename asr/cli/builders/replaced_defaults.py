@@ -42,10 +42,10 @@ def drop_replaced_defaults(config: DictConfig, words: Sequence[str], choices: Ma
     if not theirs and not any("_target_" in word for word in words):
         return
     ours: Any = OmegaConf.to_container(compose("train", overrides=chosen))
-    typed = {override_key(word) for word in words}
+    overridden = {override_key(word) for word in words}
     with open_dict(config):
         for key in _replaced(raw, ours):
-            _drop_keys(config, key, ours, typed)
+            _drop_keys(config, key, ours, overridden)
         if raw["parameter_rules"] == ours["parameter_rules"] and raw["optimizer"] != ours["optimizer"]:
             _drop_rules(config)
 
@@ -71,7 +71,7 @@ def _replaced(given: Any, ours: Any, key: str = "") -> Iterator[str]:
         yield from _replaced(given[name], ours[name], f"{key}.{name}" if key else str(name))
 
 
-def _drop_keys(config: DictConfig, key: str, ours: Any, typed: Collection[str]) -> None:
+def _drop_keys(config: DictConfig, key: str, ours: Any, overridden: Collection[str]) -> None:
     node, default = OmegaConf.select(config, key), at(ours, *key.split("."))
     target = locate(node["_target_"], key)
     given: Any = OmegaConf.to_container(node)
@@ -81,7 +81,7 @@ def _drop_keys(config: DictConfig, key: str, ours: Any, typed: Collection[str]) 
         if name not in SPECIAL_KEYS
         and name in default
         and given[name] == default[name]
-        and not any(is_within(word, [f"{key}.{name}"]) for word in typed)
+        and not any(is_within(word, [f"{key}.{name}"]) for word in overridden)
         and not takes(target, name)
     ]
     for name in left_out:

@@ -64,7 +64,7 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
         overrides: of the job.
         config: composed, unresolved.
     """
-    # lr-0.01 of optimizer.lr=0.01, without special characters of Hydra's grammar: folders are typed as resume=…
+    # lr-0.01 of optimizer.lr=0.01, without special characters of Hydra's grammar: folders are given as resume=…
     swept = at(config, "sweep", "swept") or ()
     words = [word for word in overrides if override_key(word) in swept or _tells(override_key(word))]
     parts = (word.partition("=") for word in words)
@@ -179,9 +179,9 @@ def _run_to_end(
     print(f"{name}: {'resuming' if begun(folder) else 'starting'}", flush=True)
     JobRecord(name, list(overrides), "running").save(sweep_dir)
     # what a run's folder may not say: where numbers go, and whose code is run
-    typed = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
+    kept = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
     # the place as it was named, from the current folder, whose own name may hold what no override can
-    words = [f"resume={place}", *typed] if begun(folder) else [*places, *overrides, f"run_dir={place}"]
+    words = [f"resume={place}", *kept] if begun(folder) else [*places, *overrides, f"run_dir={place}"]
     start = time.monotonic()
     code = None
     try:

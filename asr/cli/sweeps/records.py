@@ -67,7 +67,7 @@ class JobRecord:
 
 
 def records(sweep_dir: Path) -> list[JobRecord]:
-    """Return what is known of all jobs of a sweep, in the order of what was typed for them."""
+    """Return what is known of all jobs of a sweep, in the order of their overrides."""
     found = []
     for path in sorted((sweep_dir / RECORDS).glob("*.json")):
         try:

@@ -24,7 +24,7 @@ class Range:
     width: float
 
     def at(self, place: float) -> float:
-        """Return the value at a place from 0 to 1, with two significant digits, so that it is typed shortly."""
+        """Return the value at a place from 0 to 1, with two significant digits, so that it is short."""
         return rounded(self.around * self.width ** (2 * place - 1))
 
 

@@ -117,7 +117,7 @@ class _Applied(AudioTransform):
     seed: int
 
     def __call__(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
-        """Return changed samples (channels, N) float32; effects hear the first channel."""
+        """Return changed samples (channels, N) float32; effects read the first channel."""
         rng = np.random.default_rng(self.seed)
         changed = samples[0].astype(np.float32)
         for effect in self.effects:

@@ -1,4 +1,4 @@
-"""Which cuts of several corpora an epoch hears, if it does not hear each of them once."""
+"""Which cuts of several corpora an epoch uses, if it does not use each of them once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asr.data.seeding import random_order
 class Mixing:
     """How often an epoch passes over each corpus, whose cuts stand together in the training set.
 
-    An epoch lasts about as long as all cuts together. Over the epochs, every cut of a corpus is heard equally often, up
+    An epoch lasts about as long as all cuts together. Over the epochs, every cut of a corpus is used equally often, up
     to one time: each epoch takes the next cuts of an endless row of random orders of the corpus.
 
     Attributes:
@@ -40,20 +40,20 @@ class Mixing:
         return cls(sizes, {name: weights[name] * unit / seconds[name] for name in sizes})
 
     def numbers(self, seed: int, epoch: int) -> np.ndarray:
-        """Return the numbers of the cuts that an epoch hears, corpus after corpus."""
-        heard, first = [], 0
+        """Return the numbers of the cuts of an epoch, corpus after corpus."""
+        used, first = [], 0
         for name, size in self.sizes.items():
             start, end = (round(count * self.passes[name] * size) for count in (epoch, epoch + 1))
             while start < end:
                 turn, skipped = divmod(start, size)
                 taken = min(size - skipped, end - start)
-                heard.append(first + random_order(size, "corpus", name, seed, turn)[skipped : skipped + taken])
+                used.append(first + random_order(size, "corpus", name, seed, turn)[skipped : skipped + taken])
                 start += taken
             first += size
-        return np.concatenate(heard)
+        return np.concatenate(used)
 
     def shares(self, numbers: np.ndarray, durations: np.ndarray) -> dict[str, float]:
-        """Return the share of each corpus in the seconds of cuts that were heard.
+        """Return the share of each corpus in the seconds of cuts that were used.
 
         Args:
             numbers: (M,) of these cuts.

@@ -90,7 +90,7 @@ class DurationBucketSampler:
         size: of micro-batches.
         seed: of the order.
         shuffle: False: the same order in all epochs, shortest first, for evaluation.
-        mixing: which cuts an epoch hears; None: each once.
+        mixing: which cuts an epoch uses; None: each once.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class DurationBucketSampler:
     def plan(self, epoch: int) -> Plan:
         """Return the numbers of the cuts of every micro-batch of an epoch, counted from 0."""
         if self.shuffle:
-            heard = np.arange(len(self.durations)) if self.mixing is None else self.mixing.numbers(self.seed, epoch)
-            order = heard[random_order(len(heard), "order", "cuts", self.seed, epoch)]
+            used = np.arange(len(self.durations)) if self.mixing is None else self.mixing.numbers(self.seed, epoch)
+            order = used[random_order(len(used), "order", "cuts", self.seed, epoch)]
         else:
             order = np.argsort(self.durations, kind="stable")
         buckets = np.searchsorted(self.duration_bins, self.durations[order], side="right")
@@ -129,11 +129,11 @@ class DurationBucketSampler:
         return Plan(order, np.array(batch_ends, dtype=order.dtype), shuffled.astype(order.dtype))
 
     def shares(self, epoch: int, num_micro_batches: int) -> dict[str, float]:
-        """Return the share of each corpus of a mixture in the seconds heard since an epoch began, over all ranks."""
+        """Return the share of each corpus of a mixture in the seconds used since an epoch began, over all ranks."""
         if self.mixing is None or not num_micro_batches:
             return {}
-        heard = np.concatenate(self.plan(epoch)[:num_micro_batches])
-        return self.mixing.shares(heard, self.durations)
+        used = np.concatenate(self.plan(epoch)[:num_micro_batches])
+        return self.mixing.shares(used, self.durations)
 
     def epoch(self, epoch: int) -> Iterator[tuple[int, CutSet]]:
         """Yield (seed of the micro-batch, cuts) in the global order of an epoch."""

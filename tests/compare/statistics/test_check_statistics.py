@@ -158,20 +158,20 @@ def test_one_test_of_all_systems_raises_no_false_alarm_with_few_seeds_or_ties(ch
 def test_runs_that_fail_do_not_raise_false_alarms(check):
     rows = list(check.reports.failure_rows(60, [3, 5], [2, 3]))
     assert len(rows) == 4
-    assert all(row["told apart"].holds for row in rows)
+    assert all(row["found different"].holds for row in rows)
 
 
 def test_systems_that_fail_equally_often_are_not_said_to_differ(check):
     """Against the most reliable one alone, chosen after the runs, they were in 6 to 7 of 100 comparisons."""
     rows = list(check.reports.reliability_rows(1000, [10, 20], [2, 8]))
-    assert all(row["told apart"].holds for row in rows)
-    assert max(row["told apart"].share for row in rows) > 0.005
+    assert all(row["found different"].holds for row in rows)
+    assert max(row["found different"].share for row in rows) > 0.005
 
 
 def test_where_speakers_are_unknown_no_verdict_is_without_a_warning(check):
     rows = list(check.reports.unknown_rows(40))
-    assert rows[0]["told apart"].share > 0.2  # too sure
-    assert all(row["told apart without a warning"].share == 0 for row in rows)
+    assert rows[0]["found different"].share > 0.2  # too sure
+    assert all(row["found different without a warning"].share == 0 for row in rows)
 
 
 def test_one_better_system_of_eight_is_found_with_three_seeds(check):
@@ -231,12 +231,12 @@ def test_cells_of_few_comparisons_are_not_marked_for_what_chance_often_does(chec
 
 @pytest.mark.parametrize(("share", "code", "end"), [(0.0, 0, "Everything holds."), (1.0, 1, "| 100.0 ! |")])
 def test_the_script_prints_all_tables_and_ends_with_the_answer(check, monkeypatch, capsys, share, code, end):
-    row = {"told apart": check.cells.Cell(share, 100, at_most=0.05)}
+    row = {"found different": check.cells.Cell(share, 100, at_most=0.05)}
     for module in (check.means, check.pairs, check.reports, check.seeds, check.tuning):
         for name in (name for name in vars(module) if name.endswith("_rows")):
             monkeypatch.setattr(module, name, lambda *_, **__: [row])
     main = runpy.run_path(str(FOLDER / "__main__.py"))["main"]
     assert main(10) == code
     out = capsys.readouterr().out
-    assert out.count("| told apart |\n") == 14
+    assert out.count("| found different |\n") == 14
     assert out.splitlines()[-1].endswith(end)

@@ -58,7 +58,7 @@ def test_a_system_of_which_none_learned_keeps_its_error_rates():
 
 
 def test_the_most_reliable_is_compared_with_each_other_one_and_corrected_for_all_pairs():
-    """It is chosen after the runs: eight equal systems were told apart in 6 of 100 comparisons otherwise."""
+    """It is chosen after the runs: eight equal systems were found different in 6 of 100 comparisons otherwise."""
     found = reliabilities({"a": (20, 20), "b": (10, 20), "c": (19, 20)})
     exact = stats.fisher_exact([(20, 0), (10, 10)]).pvalue
     assert found["a"].p_adjusted is None
