@@ -103,7 +103,7 @@ def reliability_rows(
 
 
 def unknown_rows(num: int) -> Iterator[Mapping[str, object]]:
-    """Yield how often equal systems are found different by utterances whose speakers are not named, and without a warning.
+    """Yield how often equal systems are found different where speakers are not named, and without a warning.
 
     A system may suit some speakers, and utterances are not independent then: such verdicts are too sure.
     """

@@ -39,7 +39,7 @@ def told_apart(world: World, num: int, num_systems: int, studies: int, seed: int
 
 
 def tuning_rows(num: int) -> Iterator[Mapping[str, object]]:
-    """Yield how often systems that are tuned alike are found different; with one study, only its settings are compared."""
+    """Yield how often systems that are tuned alike are found different; one study compares its settings alone."""
     for num_seeds, num_systems in itertools.product((2, 3, 5, 10, 20), (2, 4, 8)):
         world = replace(TUNED, num_seeds=num_seeds)
         yield {
