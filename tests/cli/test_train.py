@@ -161,13 +161,9 @@ def test_bad_audio_found_in_training_is_left_out_and_counted(trained):
         "run_dir=run",
         "logger=none",
     ]
-    for audio in sorted((trained.folder / "data").rglob("*train-00001.flac")):
-        original = audio.read_bytes()
+    for audio in (workplace.folder / "data").rglob("*train-00001.flac"):
         audio.write_bytes(b"broken")
-    try:
-        printed = workplace.run("train", *options)
-    finally:
-        audio.write_bytes(original)
+    printed = workplace.run("train", *options)
     assert "left out digits-train-00001" in printed
     assert "1 utterances could not be read" in printed
 

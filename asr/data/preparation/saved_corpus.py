@@ -62,7 +62,7 @@ class Chunk:
     def manifests(self) -> Manifests:
         """Return the manifests of the lines."""
         sources = [KINDS[self.kind].from_dict(with_absolute_paths(json.loads(s), self.folder)) for s in self.sources]
-        return Manifests.of(sources, [SupervisionSegment(**json.loads(segment)) for segment in self.segments])
+        return Manifests.of(sources, [SupervisionSegment.from_dict(json.loads(line)) for line in self.segments])
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import soundfile
 from lhotse import Recording, SupervisionSegment
+from lhotse.supervision import AlignmentItem
 
 from asr.data.manifests.corpus import Corpus, Manifests
 from asr.data.preparation.mixture import Mixture
 from asr.data.preparation.saved_corpus import SavedCorpus
+
+WORD = AlignmentItem("x", 0.0, 0.5)
 
 
 def audio(folder, name):
@@ -27,7 +30,7 @@ def mixture(folder, *corpora):
                 Recording.from_file(file, recording_id=item.partition(" ")[0]) for item, file in items.items()
             ]
             segments = [
-                SupervisionSegment(each.id, each.id, 0.0, each.duration, text=item)
+                SupervisionSegment(each.id, each.id, 0.0, each.duration, text=item, alignment={"word": [WORD]})
                 for each, item in zip(recordings, items, strict=True)
             ]
             manifests[split] = Manifests.of(recordings, segments)
@@ -43,6 +46,10 @@ def test_what_two_dev_sets_share_is_taken_once(tmp_path):
     )
     assert sorted(mixed.splits["dev"].sources()) == ["a:y", "a:z"]
     assert [segment.id for segment in mixed.splits["dev"].supervisions] == ["a:y", "a:z"]
+    (tmp_path / "m").mkdir()
+    saved = SavedCorpus.save(tmp_path / "m", mixed)
+    (chunk,) = saved.chunks("dev")
+    assert [segment.alignment for segment in chunk.manifests().supervisions] == [{"word": [WORD]}] * 2
 
 
 @pytest.mark.parametrize("item", ["y otherwise", "y"], ids=["another text", "another file"])
