@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,27 +43,3 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
-
-
-def check_plain(node: Any, where: str) -> None:
-    """Refuse nested data that is more than mappings with text keys, lists and plain values.
-
-    Args:
-        node: the data.
-        where: it is from, for messages.
-
-    Raises:
-        ValueError: a key or a value is of another type.
-    """
-    todo = [("", node)]
-    while todo:
-        key, value = todo.pop()
-        if isinstance(value, Mapping):
-            for name, item in value.items():
-                if not isinstance(name, str):
-                    raise ValueError(f"{where}: {key or 'the top level'} has the key {name!r}; only text is allowed")
-                todo.append((f"{key}.{name}" if key else name, item))
-        elif isinstance(value, list | tuple):
-            todo += [(f"{key}.{number}", item) for number, item in enumerate(value)]
-        elif not isinstance(value, bool | int | float | str | None):
-            raise ValueError(f"{where}: {key} is a {type(value).__name__}; only plain values are allowed")

@@ -1,4 +1,4 @@
-"""Files in folders that others may have made: no special files, no links that lead out, written whole or not at all."""
+"""Files that are written whole or not at all, and locks."""
 
 from __future__ import annotations
 
@@ -45,57 +45,6 @@ def check_regular_file(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> None:
         raise ValueError(f"{path} is not a regular file")
     if status.st_size > max_bytes:
         raise ValueError(f"{path} has {status.st_size} bytes, more than the {max_bytes} that are read")
-
-
-def open_inside(path: Path, mode: str) -> IO[str]:
-    """Open a text file of a run's folder for reading or writing, unless the name is a symbolic link.
-
-    Args:
-        path: of the file.
-        mode: ``r``, ``w`` or ``a``.
-
-    Raises:
-        ValueError: the name is a link, which could lead to any file of the user.
-        OSError: it cannot be opened.
-    """
-
-    def without_following(name: str, flags: int) -> int:
-        # a pipe without a reader would be waited for; files do not know the flag
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
-
-    if path.is_symlink():
-        raise ValueError(f"{path} is a symbolic link, which is not followed here; remove it")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a regular file; remove it")
-    return open(path, mode, encoding="utf-8", newline="", opener=without_following)
-
-
-def refuse_links_outside(folder: Path, except_for: str = "") -> None:
-    """Refuse a folder in which a symbolic link leads out of it: writing there would change files elsewhere.
-
-    Args:
-        folder: with all that is below it.
-        except_for: pattern of links, relative to the folder, that nothing is written through.
-
-    Raises:
-        ValueError: names the link and where it leads.
-    """
-    root = folder.resolve()
-    for parent, folders, files in os.walk(root):
-        for path in (Path(parent, name) for name in (*folders, *files)):
-            if path.is_symlink() and not (except_for and path.relative_to(root).match(except_for)):
-                check_inside(path, root)
-
-
-def check_inside(path: Path, folder: Path) -> None:
-    """Refuse a path that leads out of its folder through links.
-
-    Raises:
-        ValueError: it does, or the links form a loop.
-    """
-    target = Path(os.path.realpath(path))
-    if not target.is_relative_to(folder.resolve()):
-        raise ValueError(f"{path} is a symbolic link that leads out of its folder, to {target}; remove it")
 
 
 def replace_by(path: Path, make: Callable[[Path], object]) -> None:

@@ -9,7 +9,7 @@ from asr.nested import at, flatten, is_within
 
 # where and how fast a run is trained, and what is logged; a resumed run may change these without another result
 WITHOUT_EFFECT = (
-    *("resume", "allow_changes", "resume_logger", "run_dir", "recipes_dir", "sweep", "decode_test"),
+    *("resume", "trust", "allow_changes", "resume_logger", "run_dir", "recipes_dir", "sweep", "decode_test"),
     *("torch_threads", "find_batch_size", "logger"),
     *("data.dir", "data.workers", "data.num_jobs", "data.max_unreadable"),
     *("trainer.strategy", "trainer.peer_timeout_s", "trainer.step_in_backward"),
