@@ -65,7 +65,7 @@ def test_words_are_no_units_where_no_token_begins_one(small_run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["text=TEXT", "units=letters"], "units must be one of tokens, words, given 'letters'"),
+        (["text=TEXT", "units=letters"], "given 'letters'"),
         (["text=TEXT", "order=0"], "order must be at least 1, given 0"),
         ([], "there is no text: give text=FILE, or transcripts=true"),
         (["text=gone.txt"], "text: 'gone.txt' names no file; give a file, a pattern like 'corpus/*.txt.gz', or a list"),
@@ -74,7 +74,7 @@ def test_words_are_no_units_where_no_token_begins_one(small_run, tmp_path):
         (["text=MARKS", "units=words"], "has the word </s>, which marks something else; remove it"),
         (["text=BROKEN"], "broken.txt, line 2: not UTF-8 text"),
         (["text=TEXT", "output=TEXT"], "text.txt' exists; name another file, or remove it"),
-        (["text={a:1}"], "text must be the name of a file"),
+        (["text={a:1}"], "given {'a': 1}"),
     ],
 )
 def test_what_cannot_work_is_said_and_leaves_no_file(small_run, tmp_path, words, said):
@@ -191,10 +191,7 @@ def test_no_weights_are_chosen_without_words(small_run, lm, tmp_path):
 @pytest.mark.parametrize("command", ["evaluate", "transcribe"])
 def test_an_option_of_a_decoder_needs_the_decoder(small_run, command):
     ended = small_run.run(command, f"run={small_run.run_dir}", "decoder.hotword_boost=2")
-    said = (
-        "decoder.hotword_boost: this needs decoder=… too, of which none is chosen. Allowed: attention_rescoring, ctc_be"
-    )
-    assert (ended.code, said in ended.printed) == (2, True), ended.printed
+    assert (ended.code, "decoder=… chooses one" in ended.printed) == (2, True), ended.printed
 
 
 @pytest.mark.parametrize(
@@ -206,7 +203,7 @@ def test_an_option_of_a_decoder_needs_the_decoder(small_run, command):
         ("evaluate", ["manifest=AUDIO"], "AUDIO, line 1: "),
         ("evaluate", ["decoder=transducer_greedy", "decoder.max_symbols=0"], "max_symbols must be at least 1"),
         ("evaluate", ["tune=true"], "tune=True: CtcBeam has no weights to choose; give it a language model"),
-        ("evaluate", ["tune=2.5"], "tune must be true, false, or a manifest, given 2.5"),
+        ("evaluate", ["tune=2.5"], "given 2.5"),
         ("evaluate", ["decoder.lm=gone.arpa"], "decoder: lm: 'gone.arpa'"),
         ("evaluate", ["decoder.lm=TEXT"], "text.txt: line 1: the file ends before \\end\\"),
         (
