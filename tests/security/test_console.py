@@ -13,6 +13,7 @@ from yaml import YAMLError
 
 from asr.cli import transcribe
 from asr.cli.app import run_app
+from asr.cli.errors import ConfigError
 from asr.console import PlainConsole, one_line, printable
 from asr.errors import RunFailed
 from asr.evaluation import formatting
@@ -75,7 +76,7 @@ def test_a_strangers_end_of_line_begins_no_line(capsys):
     assert capsys.readouterr().out == "note: evil\\nproblem: fake \\x1b[31m\n"
 
 
-@pytest.mark.parametrize("error", [ValueError, RunFailed, OSError, HydraException, YAMLError])
+@pytest.mark.parametrize("error", [ConfigError, RunFailed, OSError, HydraException, YAMLError])
 def test_a_strangers_end_of_line_begins_no_line_of_an_error(monkeypatch, capsys, error):
     def fails(config):
         failed = error("evil\nasr-train: fake")
