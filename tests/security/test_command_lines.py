@@ -91,7 +91,7 @@ def test_what_is_wrong_is_named_in_one_line(small_run, tmp_path, command, line, 
 
 def test_every_key_of_a_command_for_decoding_or_comparing_has_a_kind():
     # these say themselves what they allow
-    own = {"weights", "average_since", "torch_threads"}
+    own = {"weights", "average_since", "torch_threads", "trust"}
     for command in ("evaluate", "transcribe", "lm", "compare"):
         config = yaml.safe_load((config_folder(command) / f"{command}.yaml").read_text(encoding="utf-8"))
         groups = {key for item in config["defaults"] if isinstance(item, dict) for key in item if " " not in key}
