@@ -178,7 +178,8 @@ def build_update_parts(config: Mapping[str, Any]) -> UpdateParts:
     rules = part(config, "parameter_rules", optimizer=part(config, "optimizer"))
     factory = Configured(rules, {}, "parameter_rules")
     if config["trainer"].get("step_in_backward", False):
-        factory = instantiate({"_target_": "optim.step_in_backward"}, "trainer.step_in_backward", factory=factory)
+        key = "trainer.step_in_backward"
+        factory = Configured(locate("optim.step_in_backward", key), {"factory": factory}, key)
     return UpdateParts(factory, part(config, "schedule"), build_decoder(config))
 
 
