@@ -19,13 +19,13 @@ Plain = dict[str, Any]
 
 
 def portable_path(path: str, folder: Path, data_dir: Path) -> str:
-    """Return how a file in ``folder`` names an absolute path."""
+    """Return how a file in ``folder`` names a path, which starts from the current folder if it is relative."""
     parent, name = os.path.split(path)
     return os.path.join(portable_folder(parent, folder, data_dir), name)
 
 
 def portable_folder(path: str, folder: Path, data_dir: Path) -> str:
-    """Return how a file in ``folder`` names the absolute path of another folder."""
+    """Return how a file in ``folder`` names the path of another folder."""
     return _portable_folder(path, folder, data_dir, os.getcwd())
 
 
@@ -53,6 +53,7 @@ def with_absolute_paths(item: Plain, folder: Path) -> Plain:
 # audio lies in few folders, and a corpus has millions of files
 @lru_cache(maxsize=1000)
 def _portable_folder(path: str, folder: Path, data_dir: Path, current: str) -> str:
+    path = os.path.join(current, path)  # Shar folders may be given by a relative path
     moved = Path(current) if current != os.sep and data_dir.is_relative_to(current) else data_dir
     return os.path.relpath(path, folder) if Path(path).is_relative_to(moved) else path
 
