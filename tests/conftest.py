@@ -35,8 +35,7 @@ SLOW = (
     *("test_gpu_report.py", "test_readme.py::test_what_comes_next", "test_wheel.py"),
 )
 QUICK = tuple(
-    f"cli/test_{name}.py"
-    for name in ("configs", "errors", "export", "preemption", "quoting", "resume", "stream", "train", "transcribe")
+    f"cli/test_{name}.py" for name in ("configs", "data", "errors", "export", "matrix_rules", "quoting", "train")
 )
 # rows of tables of which others are enough while one changes something else
 SLOW_ROWS = re.compile(
@@ -44,6 +43,7 @@ SLOW_ROWS = re.compile(
     r"|optim/test_golden.py::\w+\[(alone|stacked|as on a GPU|.*-long-)"
     r"|optim/test_oracles.py::test_every_common_option.*\[.*(stacked|as on a GPU)"
     r"|optim/test_skip_nonfinite.py::.*\[.*(-inf|in a vector|torch.float64|torch.float16)"
+    r"|optim/test_common_options.py::test_no_common_option_waits_for_the_device"
     r"|optim/test_matmul.py::.*(every second|a part of)"
     r"|optim/test_.*torch\.float16"
 )
