@@ -40,7 +40,7 @@ from asr.training.unreadable import max_unreadable
 OPTIONAL = ("augment.audio", "augment.features")
 GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
 WAITING = ("data.prepare", "optimizer", "schedule")  # for arguments that the program passes on later
-ENCODER = ("d_model", "subsampling_factor", "output_frames")  # what a recognizer asks for, see `Encoder`
+ENCODER = ("d_model", "subsampling_factor", "output_frames")  # what a recognizer asks of an encoder of the user's own
 LONG_UTTERANCE = 0.95  # quantile of training utterances; longer parts of recordings would be decoded badly
 
 

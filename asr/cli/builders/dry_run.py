@@ -35,6 +35,7 @@ from asr.cli.builders.data import data_folder, shard_storage
 from asr.cli.builders.init import Source, check_init, kept_tokenizer, read_source
 from asr.cli.builders.instantiate import Configured, check_values, instantiate, parameters_of
 from asr.cli.builders.own_code import at_work
+from asr.cli.builders.replaced_defaults import RULE_KEYS
 from asr.cli.builders.trainer import build_trainer
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole
@@ -54,7 +55,6 @@ from asr.training.weights import check_kind
 NEEDING_LOGGER = (LearningRateMonitor, DeviceStatsMonitor)
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 VOCAB_SIZE = 8  # before a tokenizer is trained
-RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are options of the optimizer
 
 console = PlainConsole(quiet=not is_first_process())
 
@@ -118,7 +118,10 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline_recognizer(config, VOCAB_SIZE, data.features.num_features)
     if config["trainer"].get("compile", False):
-        _check_compilable(recognizer.encoder)
+        try:
+            check_compilable(recognizer.encoder)
+        except ValueError as error:
+            raise ConfigError(f"trainer.{error}") from error
     source = read_source(config, data.features, recognizer.state_dict(), begun)
     _warn_of_decay(try_updates(config, recognizer, on_cpu), config)
     return Outline(trainer, callbacks, data, recognizer.encoder, source)
@@ -239,13 +242,6 @@ def _refuse_unknown_peers(trainer: Trainer) -> None:
             f"trainer.num_nodes={trainer.num_nodes}: on several machines start one process per device with torchrun or "
             "srun, as the README shows"
         )
-
-
-def _check_compilable(encoder: nn.Module) -> None:
-    try:
-        check_compilable(encoder)
-    except ValueError as error:
-        raise ConfigError(f"trainer.{error}") from error
 
 
 def _check_health(config: Mapping[str, Any]) -> None:
