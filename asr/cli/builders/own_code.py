@@ -163,8 +163,12 @@ def at_work(key: str, target: Any) -> Iterator[None]:
     except (ConfigError, RunFailed, OSError):
         raise
     except Exception as error:
-        refuses = isinstance(error, ValueError | TypeError | ImportError)
-        if not is_foreign(target) and (refuses or type(error).__name__ == "MisconfigurationException"):  # Lightning's
+        # torch asserts, divides by zero, and raises RuntimeError where options do not fit
+        refuses = isinstance(
+            error, ValueError | TypeError | ImportError | ArithmeticError | AssertionError | RuntimeError
+        )
+        is_refusal = refuses or type(error).__name__ == "MisconfigurationException"  # Lightning's
+        if is_refusal and not is_foreign(target) and not is_out_of_memory(error):
             raise ConfigError(f"{key}: {error}") from error
         if not is_out_of_memory(error):
             error.add_note(f"{key} was at work: {getattr(target, '__qualname__', target)}")

@@ -122,7 +122,7 @@ def _check_options(node: Mapping[str, Any]) -> None:
 def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]) -> Trainer:
     try:
         trainer: Trainer = instantiate(node, "trainer", logger=loggers, callbacks=callbacks)
-    except (ConfigError, RuntimeError) as error:
+    except ConfigError as error:
         slurm = [f"{name}={os.environ[name]}" for name in SLURM_VARIABLES if name in os.environ]
         if "No supported gpu backend" in str(error):
             raise ConfigError(
