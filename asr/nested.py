@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,17 +11,6 @@ def at(node: Any, *keys: str) -> Any:
     for key in keys:
         node = node.get(key) if isinstance(node, Mapping) else None
     return node
-
-
-def number_at(node: Any, *keys: str) -> float | None:
-    """Return the finite number under nested keys, or None."""
-    found = at(node, *keys)
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        return None
-    try:
-        return float(found) if math.isfinite(found) else None
-    except OverflowError:  # an int beyond the range of floats
-        return None
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:

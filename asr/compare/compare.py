@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from asr.compare.inputs.matching import comparable_runs, different_budgets, drop_duplicates
 from asr.compare.inputs.runs import Inputs, Run
@@ -60,7 +60,7 @@ def compare(
     if len({run.unit for run in inputs.runs}) > 1:
         raise ValueError("some runs are scored by word, others by character; compare those of each unit on their own")
     kept, duplicates = drop_duplicates(inputs.runs)
-    target, disagreement = find_target(kept, target_wer)
+    target, disagreement = _find_target(kept, target_wer)
     base = find_baseline(sorted({run.system for run in kept}), baseline)
     if comparisons == "baseline" and base is None:
         raise ValueError("comparisons=baseline needs a baseline: give baseline=NAME")
@@ -71,56 +71,42 @@ def compare(
     for name in sorted({name for run in kept for name in run.sets}):
         comparable, left_out = comparable_runs(kept, name)
         problems += left_out
-        if sum(map(bool, comparable[0].sets[name].words)) > 1:
+        if comparable:
             sets.append(_SetComparer(comparable, kept, name, base, only_with, level, lost).compare())
-        else:
-            problems.append(
-                f"{name} is left out: it has a single utterance with {kept[0].unit}s, which says nothing about others"
-            )
     if not sets:
         why = problems or inputs.notes or ["no runs were given"]
         raise ValueError(f"there is no test set to compare: {'; '.join(why)}")
-    times = []
-    if target is not None:
-        axes: tuple[Axis, ...] = ("updates", "seconds")
-        found = (times_to_target(kept, target.wer, axis, level, base, lost, only_with) for axis in axes)
-        times = [one for one in found if one is not None]
-        if not times:
-            rate_name = RATE_NAMES[kept[0].unit]
-            problems.append(f"no times to a target: no run has logged its {rate_name} on the development sets")
-    after = equal_time(kept, level, None if minutes is None else 60 * minutes, base, only_with)
-    problems += [] if after is not None else _why_not_after(kept, minutes)
+    axes: tuple[Axis, ...] = ("updates", "seconds") if target else ()
+    found = (times_to_target(kept, target.wer, axis, level, base, lost, only_with) for axis in axes if target)
+    times = [one for one in found if one is not None]
+    after = equal_time(kept, level, minutes and 60 * minutes, base, only_with)
+    problems += _missing_curves(kept, bool(axes) and not times, after is None, minutes)
     return Comparison(title, sets, kept, target, times, after, level, problems, list(inputs.notes), tunings)
 
 
-def _why_not_after(runs: Sequence[Run], minutes: float | None) -> list[str]:
-    """Return messages on why runs could not be compared after the same time, if that was asked for or is surprising."""
-    asked = [f"no comparison after minutes={minutes}: not every run has logged times of its validations"]
+def _missing_curves(runs: Sequence[Run], no_target: bool, no_equal_time: bool, minutes: float | None) -> Iterator[str]:
+    """Yield why runs could not be compared on the development sets, if that was asked for or is surprising."""
+    if no_target:
+        rate_name = RATE_NAMES[runs[0].unit]
+        yield f"no times to a target: no run has logged its {rate_name} on the development sets"
     untimed = [run.folder for run in runs if DEV_WER in run.curves and not run.curves[DEV_WER].seconds]
-    some = [f"no comparison after the same time: no times of the validations of {shortlist(untimed)}"]
-    return (asked if minutes is not None else []) + (some if 0 < len(untimed) < len(runs) else [])
+    if no_equal_time and minutes is not None:
+        yield f"no comparison after minutes={minutes}: not every run has logged times of its validations"
+    elif no_equal_time and 0 < len(untimed) < len(runs):
+        yield f"no comparison after the same time: no times of the validations of {shortlist(untimed)}"
 
 
-def find_target(runs: Sequence[Run], given: float | None) -> tuple[Target | None, list[str]]:
-    """Return the WER to reach, and a message if the runs name different ones.
-
-    Args:
-        runs: that may name a target.
-        given: the target that the user wants; None: the one that all runs name.
-
-    Raises:
-        ValueError: it is no fraction between 0 and 1.
-    """
+def _find_target(runs: Sequence[Run], given: float | None) -> tuple[Target | None, list[str]]:
+    """Return the WER to reach, given or named by all runs, and a message if they name different ones."""
     named = {run.target_wer for run in runs}
     if given is not None:
         return Target(given, is_fixed=named == {given}), []
-    if named <= {None}:
-        return None, []
-    (first, *others) = named
-    if first is not None and not others:
-        return Target(first, is_fixed=True), []
-    texts = ", ".join(sorted(map(str, named)))
-    return None, [f"no times to a target: the sweeps of the runs name sweep.target_wer={texts}; choose target_wer=…"]
+    if len(named) > 1:
+        texts = ", ".join(sorted(map(str, named)))
+        return None, [
+            f"no times to a target: the sweeps of the runs name sweep.target_wer={texts}; choose target_wer=…"
+        ]
+    return next((Target(wer, is_fixed=True) for wer in named if wer is not None), None), []
 
 
 def find_baseline(systems: Sequence[str], asked: str | None) -> str | None:
@@ -138,8 +124,9 @@ def find_baseline(systems: Sequence[str], asked: str | None) -> str | None:
         with contextlib.suppress(ValueError):
             return find_baseline(systems, USUAL)
         return None
-    same = [name for name in systems if name.casefold() == asked.casefold()]
-    near = same or [name for name in systems if name.casefold().split()[:1] == [asked.casefold()]]
+    words = asked.casefold()
+    near = [name for name in systems if name.casefold() == words]
+    near = near or [name for name in systems if name.casefold().split()[0] == words]
     if len(near) == 1:
         return near[0]
     what = f"several systems are called {asked!r}" if near else f"no system is called {asked!r}"

@@ -198,8 +198,7 @@ class Target:
     is_fixed: bool
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.wer, int | float) and not isinstance(self.wer, bool)
-        if not is_number or not 0 < self.wer < 1:
+        if not isinstance(self.wer, int | float) or not 0 < self.wer < 1:
             raise ValueError(f"target_wer must be a fraction above 0 and below 1 (0.2 is 20 %), given {self.wer!r}")
 
 

@@ -39,7 +39,7 @@ def different_budgets(runs: Sequence[Run]) -> list[str]:
 def comparable_runs(runs: Sequence[Run], name: str) -> tuple[list[Run], list[str]]:
     """Return the runs that were tested on the same utterances and references of a set, and why others are left out.
 
-    Those of most runs decide; in a tie, those of the first run.
+    Those of most runs decide; in a tie, those of the first run. There are none if a single utterance has words.
     """
     problems = []
     if missing := [run.folder for run in runs if name not in run.sets]:
@@ -54,7 +54,13 @@ def comparable_runs(runs: Sequence[Run], name: str) -> tuple[list[Run], list[str
         if group is not kept:
             why = _difference(group[0].sets[name], kept[0].sets[name], kept[0].unit)
             problems.append(f"{name}: {shortlist(run.folder for run in group)} left out: {why}")
-    return kept, problems
+    if sum(map(bool, kept[0].sets[name].words)) > 1:
+        return kept, problems
+    unit = kept[0].unit
+    return [], [
+        *problems,
+        f"{name} is left out: it has a single utterance with {unit}s, which says nothing about others",
+    ]
 
 
 def _difference(left_out: SetErrors, kept: SetErrors, unit: Unit) -> str:
@@ -62,9 +68,10 @@ def _difference(left_out: SetErrors, kept: SetErrors, unit: Unit) -> str:
     if extra or missing:
         parts = (("also has", extra), ("lacks", missing))
         return f"it has different utterances ({'; '.join(f'{verb} {shortlist(ids)}' for verb, ids in parts if ids)})"
-    if (left_out.words, left_out.speakers) == (kept.words, kept.speakers):
-        return "it was scored against other reference texts, as those of another data.text are"
-    what = f"number of {unit}s" if left_out.words != kept.words else "speaker"
-    ours, theirs = (zip(errors.words, errors.speakers, strict=True) for errors in (left_out, kept))
-    ids = (id for id, one, other in zip(kept.ids, ours, theirs, strict=True) if one != other)
-    return f"the {what} differs for {shortlist(ids)}"
+    for what, ours, theirs in (
+        (f"number of {unit}s", left_out.words, kept.words),
+        ("speaker", left_out.speakers, kept.speakers),
+    ):
+        if ids := [name for name, one, other in zip(kept.ids, ours, theirs, strict=True) if one != other]:
+            return f"the {what} differs for {shortlist(ids)}"
+    return "it was scored against other reference texts, as those of another data.text are"

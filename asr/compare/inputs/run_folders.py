@@ -11,8 +11,15 @@ from asr.compare.inputs.run_warnings import warnings
 from asr.compare.inputs.runs import Cost, Inputs, Run, SetErrors
 from asr.compare.inputs.system_names import name_systems
 from asr.evaluation.formatting import count, shortlist
-from asr.evaluation.wer import RATE_NAMES
-from asr.nested import at, number_at
+from asr.nested import at
+
+MEASURED = (
+    "seconds_per_update",
+    "optimizer_step_seconds",
+    "optimizer_step_sd",
+    "optimizer_share",
+    "optimizer_state_bytes",
+)
 
 
 def read_runs(folders: Sequence[Path], failed_folders: Collection[Path] = ()) -> Inputs:
@@ -69,14 +76,23 @@ def _run(run: RunFiles, system: str, problems: list[str]) -> Run:
         wers_by_weights[decoded[0]] = {name: errors.wer for name, errors in sets.items()}
         for which, other in run.summary.get("other_weights", {}).items():
             wers_by_weights[which] = {name: other["test"][name]["wer"] for name in sets if name in other["test"]}
+    cost, training = run.summary["cost"], run.summary["training"]
     return Run(
         folder=run.folder,
         system=system,
         seed=run.settings["seed"],
         sets=sets,
-        lr=number_at(run.config, "optimizer", "lr"),
+        lr=at(run.config, "optimizer", "lr"),
         curves=curves,
-        cost=_cost(run),
+        cost=Cost(
+            num_updates=run.settings["budget"],
+            num_parameters=run.summary["num_parameters"],
+            seconds=cost.get("training_seconds", training["seconds"]),
+            # a killed process did not record its CPU time
+            cpu_seconds=None if "resumed_after" in training else training["cpu_seconds"],
+            **{name: cost.get(name) for name in MEASURED},
+            peak_memory_mb=run.summary.get("peak_gpu_memory_mb", run.summary["peak_memory_mb"]),
+        ),
         study=at(run.config, "sweep", "tuned", "study"),
         target_wer=at(run.config, "sweep", "target_wer"),
         wers_by_weights=wers_by_weights,
@@ -84,36 +100,14 @@ def _run(run: RunFiles, system: str, problems: list[str]) -> Run:
     )
 
 
-def _cost(run: RunFiles) -> Cost:
-    cost, training = run.summary["cost"], run.summary["training"]
-    return Cost(
-        num_updates=run.settings["budget"],
-        num_parameters=run.summary["num_parameters"],
-        seconds=cost.get("training_seconds", training["seconds"]),
-        # a killed process did not record its CPU time
-        cpu_seconds=None if "resumed_after" in training else training["cpu_seconds"],
-        seconds_per_update=cost.get("seconds_per_update"),
-        optimizer_step_seconds=cost.get("optimizer_step_seconds"),
-        optimizer_step_sd=cost.get("optimizer_step_sd"),
-        optimizer_share=cost.get("optimizer_share"),
-        optimizer_state_bytes=cost.get("optimizer_state_bytes"),
-        peak_memory_mb=run.summary.get("peak_gpu_memory_mb", run.summary["peak_memory_mb"]),
-    )
-
-
 def _of_one_unit(finished: list[RunFiles], failed: list[RunFiles]) -> tuple[list[RunFiles], list[RunFiles], list[str]]:
     """Return the runs that are scored in the unit of most finished ones, and a message if others are left out."""
-    if not finished:
-        return finished, failed, []
     # units that are as common come in the order of their first runs
-    ((unit, _),) = Counter(run.unit for run in finished).most_common(1)
-    others = [run for run in (*finished, *failed) if run.unit != unit]
-    if not others:
-        return finished, failed, []
-    other = others[0].unit
+    (unit, _), *_ = [*Counter(run.unit for run in finished).most_common(1), ("word", 0)]
+    others = [run.folder for run in (*finished, *failed) if run.unit != unit]
     message = (
-        f"{shortlist(run.folder for run in others)} left out: scored by {other} ({RATE_NAMES[other]}), the runs "
-        f"that are compared by {unit} ({RATE_NAMES[unit]}); compare runs of each unit on their own "
+        f"{shortlist(others)} left out: not scored by {unit} as most runs; compare runs of each unit on their own "
         "(runs=[FOLDER,FOLDER]), or train all with the same data.scoring_unit"
     )
-    return [run for run in finished if run.unit == unit], [run for run in failed if run.unit == unit], [message]
+    finished, failed = ([run for run in runs if run.unit == unit] for runs in (finished, failed))
+    return finished, failed, [message] if others else []

@@ -77,6 +77,13 @@ class Cost:
     optimizer_state_bytes: int | None = None
     peak_memory_mb: float | None = None
 
+    @property
+    def state_bytes_per_parameter(self) -> float | None:
+        """Memory of the optimizer."""
+        if self.optimizer_state_bytes is None or not self.num_parameters:
+            return None
+        return self.optimizer_state_bytes / self.num_parameters
+
 
 @dataclass(frozen=True)
 class Run:

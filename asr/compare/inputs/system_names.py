@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asr.compare.inputs.run_files import RunFiles
-from asr.evaluation.formatting import shortened
+from asr.evaluation.formatting import shortened, shortlist
 from asr.nested import at, flatten, is_within
 from asr.systems import WITHOUT_EFFECT
 
-NUM_KEYS = 5  # differing keys that a message names
 MAX_VALUE = 40  # characters
 MAX_NAME = 200
 
@@ -34,9 +33,18 @@ def name_systems(runs: Sequence[RunFiles]) -> tuple[list[str], list[str]]:
             for place in group:
                 names[place] = name if len(alike) == 1 else f"{name} #{number}"
         if len(alike) > 1:
-            differing = _differing([runs[group[0]].settings["system"] for group in alike])
+            systems = [runs[group[0]].settings["system"] for group in alike]
+            rows = {
+                key: [str(system.get(key, "absent")) for system in systems] for key in sorted(set().union(*systems))
+            }
+            differing = (
+                f"{key}: {' / '.join(shortened(value, MAX_VALUE) for value in values)}"
+                for key, values in rows.items()
+                if len(set(values)) > 1
+            )
             problems.append(
-                f"runs called {name} have different configs and are numbered #1 to #{len(alike)}: {differing}"
+                f"runs called {name} have different configs and are numbered #1 to #{len(alike)} "
+                f"({shortlist(differing)})"
             )
     return names, problems
 
@@ -48,16 +56,6 @@ def concerns_system(key: str, run: RunFiles) -> bool:
     configured = [one for one in flatten(run.config) if is_within(one, (key,))]
     # the config does not hold the choice of a group by itself, such as recipe=digits/transformer_ctc
     return not configured or any(is_within(one, (key,)) for one in run.settings["system"])
-
-
-def _differing(systems: Sequence[Mapping[str, Any]]) -> str:
-    rows = {key: [system.get(key, "absent") for system in systems] for key in sorted(set().union(*systems))}
-    texts = [
-        f"{key}: {' / '.join(shortened(str(value), MAX_VALUE) for value in values)}"
-        for key, values in rows.items()
-        if any(value != values[0] for value in values)
-    ]
-    return "; ".join(texts[:NUM_KEYS]) + (f"; and {len(texts) - NUM_KEYS} more" if len(texts) > NUM_KEYS else "")
 
 
 def _overrides(run: RunFiles) -> dict[str, str]:
