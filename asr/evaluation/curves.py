@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib
 import matplotlib.style
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from asr.evaluation.metrics_csv import read_metrics
+from asr.evaluation.metrics_csv import Points, read_metrics
 from asr.safe_io import write_whole
-
-Curve = tuple[Sequence[int], Sequence[float]]
 
 
 def plot_curves(metrics: Path, folder: Path, rate_name: str = "WER") -> list[Path]:
@@ -27,42 +20,36 @@ def plot_curves(metrics: Path, folder: Path, rate_name: str = "WER") -> list[Pat
         metrics: the file.
         folder: of the pictures.
         rate_name: what the error rate is called.
-
-    Raises:
-        ValueError: the file is not a table of metrics.
     """
-    curves = read_metrics(metrics, lambda name: name in ("train/loss", "train/lr") or name.startswith("val/"))
-    folder.mkdir(parents=True, exist_ok=True)
-    wer = {
-        name.removeprefix("val/").removesuffix("/wer"): (steps, [100 * value for value in values])
-        for name, (steps, values) in curves.items()
+    curves = read_metrics(metrics, lambda name: name.startswith(("train/loss", "train/lr", "val/")))
+    rates = {
+        name.removeprefix("val/").removesuffix("/wer"): points
+        for name, points in curves.items()
         if name.startswith("val/") and name.endswith("/wer") and name != "val/wer"
     }
-    plots: dict[str, tuple[Mapping[str, Curve], str, str]] = {
-        "loss": ({"train": curves["train/loss"]} if "train/loss" in curves else {}, "loss (nats per token)", "linear"),
-        "wer": (wer, f"{rate_name} on dev (%)", "log"),
-        "lr": ({"lr": curves["train/lr"]} if "train/lr" in curves else {}, "learning rate", "linear"),
-    }
+    loss, lr = ({name: curves[key]} if (key := f"train/{name}") in curves else {} for name in ("loss", "lr"))
+    plots = {"loss": (loss, "loss (nats per token)"), "wer": (rates, f"{rate_name} on dev (%)")}
+    plots["lr"] = lr, "learning rate"
+    folder.mkdir(parents=True, exist_ok=True)
     # a file matplotlibrc in the current folder may be somebody else's, and ask for TeX
     with matplotlib.style.context("default"):
-        return [_plot(folder / f"{name}.png", drawn, *axis) for name, (drawn, *axis) in plots.items() if drawn]
+        return [_plot(folder / f"{name}.png", *drawn) for name, drawn in plots.items() if drawn[0]]
 
 
-def _plot(path: Path, curves: Mapping[str, Curve], label: str, scale: str) -> Path:
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    assert isinstance(axes, Axes)
+def _plot(path: Path, curves: dict[str, Points], label: str) -> Path:
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="updates", ylabel=label)
+    scale = 100 if path.stem == "wer" else 1
     for name, (steps, values) in curves.items():
-        axes.plot(steps, values, label=name, marker="o" if len(steps) < 30 else None, linewidth=1.5)
-    if scale == "log" and all(value > 0 for _, values in curves.values() for value in values):
+        y = [scale * value for value in values]
+        axes.plot(steps, y, label=name, marker="o" if len(steps) < 30 else None, linewidth=1.5)
+    if path.stem == "wer" and all(value > 0 for _, values in curves.values() for value in values):
         axes.set_yscale("log")
-        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            axis(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("updates")
-    axes.set_ylabel(label)
+        for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            set_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(alpha=0.3)
     axes.legend()
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=120, format="png")
-    plt.close(figure)
     write_whole(path, drawn.getvalue())
     return path

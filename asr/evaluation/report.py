@@ -6,12 +6,12 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+from asr.evaluation import formatting
 from asr.evaluation.alignment import aligned_view, confusions, error_name
 from asr.evaluation.confidence import Interval
 from asr.evaluation.formatting import count, percent
-from asr.evaluation.wer import AlignedWord, Score, ScoredUtterance, Unit, words_of
+from asr.evaluation.wer import Score, ScoredUtterance, Unit, words_of
 from asr.evaluation.word_files import ctm_lines
 from asr.safe_io import refuse_existing, write_new
 
@@ -19,16 +19,6 @@ NUM_WORST = 20
 NUM_CONFUSIONS = 20
 ERROR_COLUMNS = ("id", "speaker", "words", "substitutions", "deletions", "insertions")
 _SET_NAME = re.compile(r"\w[\w.+-]*")
-
-
-class ReportFiles(NamedTuple):
-    """The files of ``write_report``."""
-
-    hypotheses: Path
-    alignments: Path
-    words: Path
-    errors: Path
-    wer: Path
 
 
 def headline(score: Score, interval: Interval) -> str:
@@ -47,6 +37,7 @@ def summary(score: Score, interval: Interval) -> dict[str, float | int | str | N
     ``wer`` and ``num_words`` count in ``unit``.
     """
     known = interval.method != "none"
+    texts = sorted((item.utterance.id, words_of(item.utterance.reference, score.unit)) for item in score.utterances)
     return {
         "unit": score.unit,
         "wer": score.wer,
@@ -64,14 +55,9 @@ def summary(score: Score, interval: Interval) -> dict[str, float | int | str | N
         "num_characters": score.characters.num_reference,
         "num_utterances": score.num_utterances,
         "num_duplicates": score.num_duplicates,
-        "references": _digest_of_references(score),
+        # tells whether two runs were scored against the same texts, whatever the order of utterances
+        "references": hashlib.sha256(repr(texts).encode()).hexdigest()[:16],
     }
-
-
-def _digest_of_references(score: Score) -> str:
-    """Return what tells whether two runs were scored against the same texts, whatever the order of utterances."""
-    texts = sorted((item.utterance.id, words_of(item.utterance.reference, score.unit)) for item in score.utterances)
-    return hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
 
 
 def check_set_name(name: str) -> None:
@@ -87,9 +73,7 @@ def check_set_name(name: str) -> None:
         )
 
 
-def write_report(
-    folder: Path, set_name: str, score: Score, interval: Interval, notes: Sequence[str] = ()
-) -> ReportFiles:
+def write_report(folder: Path, set_name: str, score: Score, interval: Interval, notes: Sequence[str] = ()) -> None:
     """Write ``<set>.hyp.txt``, ``.alignments.txt``, ``.ctm``, ``.errors.tsv`` and last ``<set>.wer.txt``.
 
     Each file appears complete or not at all; if ``<set>.wer.txt`` exists, the others do too. ``<set>.ctm`` has the
@@ -108,26 +92,27 @@ def write_report(
         FileExistsError: one of the files exists; then nothing is written.
     """
     check_set_name(set_name)
-    endings = ("hyp.txt", "alignments.txt", "ctm", "errors.tsv", "wer.txt")
-    files = ReportFiles(*(folder / f"{set_name}.{ending}" for ending in endings))
-    for path in files:
-        refuse_existing(path)
-    folder.mkdir(parents=True, exist_ok=True)
     ordered = sorted(score.utterances, key=lambda item: item.utterance.id)
     hypotheses = (f"{item.utterance.id}\t{' '.join(item.utterance.hypothesis.split())}\n" for item in ordered)
-    write_new(files.hypotheses, "".join(hypotheses))
     alignments = (f"{_utterance_line(item, score.unit)}\n{aligned_view(item.alignment)}\n" for item in ordered)
-    write_new(files.alignments, "\n".join(alignments))
-    write_new(files.words, "".join(ctm_lines(item.utterance.id, item.utterance.words) for item in ordered))
-    write_new(files.errors, _errors_text(ordered))
-    write_new(files.wer, _wer_text(score, interval, notes))
-    return files
+    contents = {
+        "hyp.txt": "".join(hypotheses),
+        "alignments.txt": "\n".join(alignments),
+        "ctm": "".join(ctm_lines(item.utterance.id, item.utterance.words) for item in ordered),
+        "errors.tsv": _errors_text(ordered),
+        "wer.txt": _wer_text(score, interval, notes),
+    }
+    files = {folder / f"{set_name}.{ending}": text for ending, text in contents.items()}
+    for path in files:
+        refuse_existing(path)
+    for path, text in files.items():
+        write_new(path, text)
 
 
 def _interval_text(interval: Interval) -> str:
     if interval.method == "none":
         return f"(no interval from a single {interval.unit})"
-    ends = f"[{percent(interval.low)}, {percent(interval.high)}]"
+    ends = formatting.interval(interval.low, interval.high)
     level, units = f"{100 * interval.level:g} %", count(interval.num_units, interval.unit)
     if interval.method == "exact upper bound":
         return f"{ends} ({level} upper bound, no error in {units})"
@@ -154,14 +139,13 @@ def _wer_text(score: Score, interval: Interval, notes: Sequence[str]) -> str:
     for item in worst:
         lines += [_utterance_line(item, score.unit), aligned_view(item.alignment), ""]
     lines += ([] if worst else ["none has any", ""]) + ["Most frequent errors", ""]
-    counted = confusions(item.alignment for item in score.utterances).items()
-    frequent = sorted(counted, key=lambda entry: (-entry[1], error_name(entry[0]), _arrow(entry[0])))[:NUM_CONFUSIONS]
-    lines += [f"{times:6d}  {error_name(pair):<12}  {_arrow(pair)}" for pair, times in frequent] or ["none"]
+    counted = [
+        (-times, error_name(pair), " -> ".join(word for word in pair if word is not None))
+        for pair, times in confusions(item.alignment for item in score.utterances).items()
+    ]
+    frequent = sorted(counted)[:NUM_CONFUSIONS]
+    lines += [f"{-times:6d}  {error:<12}  {words}" for times, error, words in frequent] or ["none"]
     return "\n".join(lines) + "\n"
-
-
-def _arrow(pair: AlignedWord) -> str:
-    return " -> ".join(word for word in pair if word is not None)
 
 
 def _utterance_line(item: ScoredUtterance, unit: Unit) -> str:

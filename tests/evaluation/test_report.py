@@ -72,15 +72,15 @@ def test_the_summary_of_a_single_utterance_claims_no_interval():
 
 
 def test_hypotheses_are_sorted_by_id_behind_a_tab(tmp_path):
-    files = write_report(tmp_path, "test", SCORE, INTERVAL)
-    assert files.hypotheses.read_bytes().decode("utf-8") == (
+    write_report(tmp_path, "test", SCORE, INTERVAL)
+    assert (tmp_path / "test.hyp.txt").read_bytes().decode("utf-8") == (
         "utt-1\tthe bat\nutt-2\tthe bat sat uh\nutt-3\t今天\nutt-4\t\n"
     )
 
 
 def test_alignments_show_every_utterance_with_its_id(tmp_path):
-    files = write_report(tmp_path, "test", SCORE, INTERVAL)
-    blocks = files.alignments.read_text(encoding="utf-8").split("\n\n")
+    write_report(tmp_path, "test", SCORE, INTERVAL)
+    blocks = (tmp_path / "test.alignments.txt").read_text(encoding="utf-8").split("\n\n")
     assert [block.splitlines()[0] for block in blocks] == [
         "utt-1: 1 error in 2 words",
         "utt-2: 2 errors in 3 words",
@@ -92,8 +92,8 @@ def test_alignments_show_every_utterance_with_its_id(tmp_path):
 
 def test_errors_are_counted_per_utterance_for_programs(tmp_path):
     named = [Utterance("b", "one two", "two two uh", "a\tspeaker"), Utterance("a", "", "", None)]
-    files = write_report(tmp_path, "test", score(named), INTERVAL)
-    assert files.errors.read_text(encoding="utf-8").split("\n") == [
+    write_report(tmp_path, "test", score(named), INTERVAL)
+    assert (tmp_path / "test.errors.tsv").read_text(encoding="utf-8").split("\n") == [
         "id\tspeaker\twords\tsubstitutions\tdeletions\tinsertions",
         "a\t\t0\t0\t0\t0",
         "b\ta speaker\t2\t1\t0\t1",
@@ -102,8 +102,8 @@ def test_errors_are_counted_per_utterance_for_programs(tmp_path):
 
 
 def test_the_wer_file_tells_result_notes_worst_utterances_and_confusions_in_this_order(tmp_path):
-    files = write_report(tmp_path, "test", SCORE, INTERVAL, notes=["synthetic speech", "two\nlines"])
-    lines = files.wer.read_text(encoding="utf-8").splitlines()
+    write_report(tmp_path, "test", SCORE, INTERVAL, notes=["synthetic speech", "two\nlines"])
+    lines = (tmp_path / "test.wer.txt").read_text(encoding="utf-8").splitlines()
     assert lines[:4] == [
         headline(SCORE, INTERVAL),
         "note: synthetic speech",
@@ -121,7 +121,8 @@ def test_the_wer_file_tells_result_notes_worst_utterances_and_confusions_in_this
 
 def test_long_lists_are_cut(tmp_path):
     result = score([Utterance(f"utt{i:03d}", f"word{i}", "x") for i in range(100)])
-    text = write_report(tmp_path, "test", result, bootstrap_interval(result)).wer.read_text(encoding="utf-8")
+    write_report(tmp_path, "test", result, bootstrap_interval(result))
+    text = (tmp_path / "test.wer.txt").read_text(encoding="utf-8")
     assert text.count(": 1 error in 1 word") == 20
     assert text.count(" -> x") == 20
 
