@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from asr.console import ESCAPES
+from asr.console import one_line
 
 UNKNOWN = "–"
 NUM_LISTED = 5  # ids or runs that a sentence names
@@ -29,14 +28,9 @@ def points(difference: float) -> str:
     return f"{rounded:+.2f}".replace("-", "−") if math.isfinite(rounded) else UNKNOWN
 
 
-def interval(low: float, high: float) -> str:
-    """Return the ends of an interval of a rate in percent; an unknown upper end is ``∞``."""
-    return f"[{percent(low)}, {percent(high) if math.isfinite(high) else '∞'}]"
-
-
-def points_interval(low: float, high: float) -> str:
-    """Return the ends of an interval of a difference in percentage points."""
-    return f"[{points(low)}, {points(high)}]"
+def interval(low: float, high: float, shown: Callable[[float], str] = percent) -> str:
+    """Return the ends of an interval, by default of a rate in percent; unknown ends are infinite."""
+    return f"[{shown(low) if math.isfinite(low) else '−∞'}, {shown(high) if math.isfinite(high) else '∞'}]"
 
 
 def number(value: float | None, unit: str = "") -> str:
@@ -87,14 +81,9 @@ def shortlist(things: Iterable[object]) -> str:
     return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
 
 
-def printable(text: str) -> str:
-    """Return text for any file: control characters, characters that reorder text, and lone surrogates become ``�``."""
-    return "".join("�" if ord(char) in ESCAPES or unicodedata.category(char) in ("Cc", "Cs") else char for char in text)
-
-
 def shortened(text: str, length: int) -> str:
     """Return a name of at most ``length`` characters; its middle is left out, because the ends tell names apart."""
-    text = printable(text)
+    text = one_line(text)
     if len(text) <= length:
         return text
     kept = length - 1

@@ -16,7 +16,6 @@ from asr.cli.app import run_app
 from asr.cli.errors import ConfigError
 from asr.console import PlainConsole, one_line, printable
 from asr.errors import RunFailed
-from asr.evaluation import formatting
 
 # what is given, what is shown
 SHOWN = {
@@ -56,10 +55,6 @@ def test_what_rich_draws_has_no_controls_either(wrap):
     PlainConsole(file=file, width=80).print(wrap("a\x1b[2J\x1b]0;title\x07b"))
     assert "a\\x1b[2J" in file.getvalue()
     assert "\x1b" not in file.getvalue()
-
-
-def test_reports_replace_what_reorders():
-    assert formatting.printable("gpj.\u202eexe") == "gpj.�exe"
 
 
 @pytest.mark.parametrize(("is_terminal", "shown"), [(True, "\\x1b]0;a.wav\tone\n"), (False, "\x1b]0;a.wav\tone\n")])

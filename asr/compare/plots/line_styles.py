@@ -5,39 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-
-@dataclass(frozen=True)
-class Color:
-    """One color in both schemes.
-
-    Attributes:
-        name: of the variable in the style sheet of the page.
-        light: on a light background; also the color in the files of plots.
-        dark: on a dark background.
-    """
-
-    name: str
-    light: str
-    dark: str
-
-
-PAPER = Color("paper", "#ffffff", "#161b22")
-INK = Color("ink", "#1f2328", "#e6edf3")
-FAINT = Color("faint", "#d5dae0", "#343b45")
-
+PAPER, INK, FAINT = "#ffffff", "#1f2328", "#d5dae0"
 # The hues of Okabe and Ito 2002, "Color Universal Design" (jfly.uni-koeln.de/color), without their yellow, moved until
-# each has a contrast of at least 3 to its paper and all are as far apart as possible for every kind of color vision.
-HUES = (
-    Color("hue-1", "#2a4ca0", "#166bb0"),
-    Color("hue-2", "#d97603", "#fbcf43"),
-    Color("hue-3", "#00a85b", "#22df8c"),
-    Color("hue-4", "#af2300", "#fd5d48"),
-    Color("hue-5", "#788ed5", "#98b8ff"),
-    Color("hue-6", "#bc6996", "#a18398"),
-)
-COLORS = (PAPER, INK, FAINT, *HUES)
-
+# each has a contrast of at least 3 to the paper and all are as far apart as possible for every kind of color vision.
+HUES = ("#2a4ca0", "#d97603", "#00a85b", "#af2300", "#788ed5", "#bc6996")
 # lengths of dashes and gaps in line widths; () is a solid line
 DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.6), (1.2, 1.4), (6, 1.5, 1.2, 1.5), (2.4, 1.2))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -45,19 +18,21 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 @dataclass(frozen=True)
 class LineStyle:
-    """How one system is drawn.
+    """How one system is drawn; marker in matplotlib's names, dashes as in ``DASHES``."""
 
-    Attributes:
-        color: of its line.
-        dashes: see ``DASHES``.
-        marker: matplotlib's name of it.
-        width_pt: of its line.
-    """
-
-    color: Color
-    dashes: tuple[float, ...]
-    marker: str
+    color: str
+    dashes: tuple[float, ...] = ()
+    marker: str = ""
     width_pt: float = 1.6
+
+    @property
+    def line_options(self) -> dict[str, Any]:
+        """Matplotlib's options of a line without its marker."""
+        return {
+            "color": self.color,
+            "linestyle": (0, self.dashes) if self.dashes else "-",
+            "linewidth": self.width_pt,
+        }
 
 
 def line_styles(systems: Sequence[str], baseline: str | None) -> Mapping[str, LineStyle]:

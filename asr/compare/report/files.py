@@ -8,13 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from asr.compare.plots.draw_plots import draw_plots
-from asr.compare.report.html import report_page
-from asr.compare.result import Comparison
-from asr.evaluation.report import check_set_name
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-REPORT = "report.html"
-PLOTS = "plots"
+from asr.compare.plots.draw_plots import Plots, draw_plots
+from asr.compare.report.sections import explanations, run_table, set_sections, what_verdicts_are_about
+from asr.compare.report.speed import cost_table, speed_tables
+from asr.compare.result import Comparison
+from asr.console import printable
+from asr.evaluation.formatting import count
+from asr.evaluation.report import check_set_name
 
 
 def write_report_files(comparison: Comparison, folder: Path) -> list[Path]:
@@ -26,15 +28,39 @@ def write_report_files(comparison: Comparison, folder: Path) -> list[Path]:
     for found in comparison.sets:
         check_set_name(found.name)
     plots = draw_plots(comparison)
-    (folder / PLOTS).mkdir(parents=True, exist_ok=True)
-    report, files = folder / REPORT, []
+    (folder / "plots").mkdir(parents=True, exist_ok=True)
+    report, files = folder / "report.html", []
     for plot in plots.all:
-        png, svg = (folder / PLOTS / f"{plot.name}.{ending}" for ending in ("png", "svg"))
+        png, svg = (folder / "plots" / f"{plot.name}.{ending}" for ending in ("png", "svg"))
         png.write_bytes(plot.png)
         svg.write_text(plot.svg, encoding="utf-8")
         files += [png, svg]
-    report.write_text(report_page(comparison, plots), encoding="utf-8")
+    report.write_text(_page(comparison, plots), encoding="utf-8")
     return [report, *files]
+
+
+def _page(comparison: Comparison, plots: Plots) -> str:
+    """Return a page without scripts that loads nothing, with all names as text; for phones, and to keep offline."""
+    environment = Environment(
+        loader=PackageLoader("asr.compare.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        # what macros return is escaped already, and no plain string
+        finalize=lambda value: printable(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    nouns = {"system": len(comparison.systems), "run": len(comparison.runs), "test set": len(comparison.sets)}
+    return environment.get_template("report.html.jinja").render(
+        comparison=comparison,
+        size=", ".join(count(amount, noun) for noun, amount in nouns.items()),
+        sections=set_sections(comparison),
+        about=what_verdicts_are_about(comparison),
+        plots=plots,
+        costs=[*speed_tables(comparison), cost_table(comparison)],
+        runs=run_table(comparison),
+        explanations=explanations(comparison.level, comparison.rate_name),
+    )
 
 
 def write_json(comparison: Comparison, folder: Path) -> Path:
@@ -59,9 +85,9 @@ def write_json(comparison: Comparison, folder: Path) -> Path:
         "title": comparison.title,
         "unit": comparison.unit,
         "level": comparison.level,
-        "target": None if comparison.target is None else asdict(comparison.target),
+        "target": comparison.target and asdict(comparison.target),
         "times_to_target": [asdict(times) for times in comparison.times],
-        "equal_time": None if comparison.equal_time is None else asdict(comparison.equal_time),
+        "equal_time": comparison.equal_time and asdict(comparison.equal_time),
         "sets": [asdict(found) for found in comparison.sets],
         "runs": runs,
         "problems": comparison.problems,

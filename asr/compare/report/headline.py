@@ -14,7 +14,6 @@ from asr.evaluation.formatting import (
     p_equation,
     percent,
     points,
-    points_interval,
     shortlist,
 )
 
@@ -120,7 +119,7 @@ def _against_baseline(found: SetComparison, best: Row) -> list[str]:
     difference = best.to_baseline
     if difference is None:
         return []
-    size = f"{points(difference.mean)} points {points_interval(difference.low, difference.high)}"
+    size = f"{points(difference.mean)} points {interval(difference.low, difference.high, points)}"
     (base,) = (row for row in found.rows if row.system == difference.other)
     common = [wer for seed, wer in zip(base.seeds, base.wers, strict=True) if seed in best.seeds]
     if any(common):

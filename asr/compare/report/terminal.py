@@ -9,13 +9,9 @@ import rich.table
 from rich.console import Group
 from rich.text import Text
 
-from asr.compare.report.costs import cost_table, overall, speed_tables
-from asr.compare.report.tables import (
-    Cell,
-    Table,
-    explanations,
-    set_sections,
-)
+from asr.compare.report.sections import explanations, set_sections, what_verdicts_are_about
+from asr.compare.report.speed import cost_table, speed_tables
+from asr.compare.report.tables import Cell, Table
 from asr.compare.result import Comparison
 from asr.console import printable
 
@@ -27,16 +23,15 @@ def tables(comparison: Comparison) -> Iterator[Group | Text]:
     """Yield WERs and differences for each test set, speed, time and memory, what the terms mean, and the answer."""
     sections = set_sections(comparison)
     for section in sections:
-        first, *others = section.tables
-        yield Group(Text(f"{section.name}: {section.size}", style="bold"), _rendered(first))
-        yield from map(_rendered, others)
+        yield Text(f"{section.name}: {section.size}", style="bold")
+        yield from map(_rendered, section.tables)
     yield from map(_rendered, [*speed_tables(comparison), cost_table(comparison)])
-    yield Group(
-        *(Text(f"{term}: {text}") for term, text in explanations(comparison.level, comparison.rate_name).items())
-    )
-    answers = [(section.name, section.headline) for section in sections]
-    for name, sentences in [*answers, ("speed, memory, tuning", overall(comparison))]:
-        yield Group(Text(name, style="bold"), *(Text(sentence.translate(PLAIN)) for sentence in sentences))
+    terms = explanations(comparison.level, comparison.rate_name)
+    yield Group(*(Text(f"{term}: {text}") for term, text in terms.items()))
+    for section in sections:
+        sentences = (Text(sentence.translate(PLAIN)) for sentence in section.headline)
+        yield Group(Text(section.name, style="bold"), *sentences)
+    yield Text(what_verdicts_are_about(comparison))
 
 
 def _rendered(table: Table) -> Group:

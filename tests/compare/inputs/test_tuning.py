@@ -26,8 +26,6 @@ def test_what_a_sweep_writes_is_read_and_drawn(tmp_path):
         Tuning("adamw", ((0.01, 0.2), (0.03, 0.4)), 0.01, True),
     ]
     plot = plot_trials(found, line_styles(["adamw"], None), "WER")
-    assert ">edge<" in plot.svg
     assert plot.svg.count(">edge<") == 1
-    assert "adamw: 0.02 with 30.00 %, 0.01 with 20.00 % at the edge" in plot.alt
     # of systems that are not compared nothing is drawn
     assert plot_trials(found, line_styles(["eve"], None), "WER") is None

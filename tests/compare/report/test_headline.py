@@ -6,6 +6,7 @@ import re
 import pytest
 
 from asr.compare.report.headline import best_of, headline
+from asr.compare.report.sections import what_verdicts_are_about
 from asr.evaluation.formatting import (
     detectable,
     duration,
@@ -138,6 +139,25 @@ def test_a_difference_in_favor_of_another_is_not_hidden():
     assert f"On the seeds that both have, it is worse than {rows[1].system}." in sentences
 
 
+def test_the_percentage_of_the_baseline_is_of_the_seeds_in_common():
+    alone = [run_of("adamw", seed, BAD) for seed in (8, 9)]
+    assert any("69 % fewer errors, better." in sentence for sentence in said([*sweep(), *alone], baseline="adamw"))
+
+
+@pytest.mark.parametrize(
+    ("studies", "about"),
+    [
+        ({}, "about these settings only"),
+        ({"adamw": (0, 1, 2), "eve": (0, 1, 1)}, "in each of 2 studies"),
+        ({"adamw": (0, 1, 2), "eve": (0, 0, 0)}, "that one tuning has chosen"),
+    ],
+)
+def test_verdicts_are_about_settings_or_about_a_way_of_tuning(studies, about):
+    """What counts are the studies that the runs come from, not those that a sweep was to have."""
+    runs = [dataclasses.replace(run, study=studies.get(run.system, (None,) * 3)[run.seed - 1]) for run in sweep()]
+    assert about in what_verdicts_are_about(compare_runs(runs))
+
+
 @pytest.mark.parametrize(
     ("made", "text"),
     [
@@ -149,6 +169,7 @@ def test_a_difference_in_favor_of_another_is_not_hidden():
         (points(-0.0042), "−0.42"),
         (points(-0.00001), "+0.00"),
         (interval(0.01, float("inf")), "[1.00, ∞]"),
+        (interval(float("-inf"), 0.01, points), "[−∞, +1.00]"),
         (number(1234567), "1\u202f234\u202f567"),
         (number(0.01234), "0.0123"),
         (number(float("nan")), "–"),

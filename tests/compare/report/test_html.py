@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import pytest
 
@@ -40,14 +42,8 @@ def written(comparison, folder):
 
 def test_the_report_comes_first_and_all_files_are_there(files):
     folder = files[0].parent
-    names = [
-        "wer_test-clean",
-        "wer_test-other",
-        "differences_test-clean",
-        "differences_test-other",
-        "lr_test-clean",
-        "lr_test-other",
-    ]
+    names = [f"{kind}_{name}" for name in ("test-clean", "test-other") for kind in ("wer", "differences")]
+    names += ["lr_test-clean", "lr_test-other"]
     names += ["dev_wer_updates", "dev_wer_seconds", "loss_updates", "loss_seconds"]
     assert files == [
         folder / "report.html",
@@ -139,9 +135,12 @@ def test_costs_and_runs_are_listed(page):
 
 
 def test_nothing_is_loaded_and_nothing_runs(source, page):
+    drawn = [image.attributes["src"] for image in page.all("img")]
+    assert all(image.startswith("data:image/svg+xml,") for image in drawn)
+    for image in drawn:
+        source = source.replace(image, "")
     assert not re.search(r"https?:|//\w|url\((?!#)|@import|javascript:", source)
-    for element in (found for tag in ("script", "iframe", "object", "embed", "img") for found in page.all(tag)):
-        raise AssertionError(element)
+    assert not [found for tag in ("script", "iframe", "object", "embed") for found in page.all(tag)]
     assert [link.attributes for link in page.all("link")] == [{"rel": "icon", "href": "data:,"}]
     (policy,) = [meta for meta in page.all("meta") if meta.attributes.get("http-equiv") == "Content-Security-Policy"]
     assert policy.attributes["content"].startswith("default-src 'none'")
@@ -155,13 +154,11 @@ def test_ids_are_unique_and_links_lead_somewhere(source, page):
     assert {target.removeprefix("#") for target in targets} <= set(ids)
 
 
-def test_pictures_tables_and_page_can_be_read_aloud(page):
+def test_plots_tables_and_page_can_be_read_aloud(page):
     (html,) = page.all("html")
     assert html.attributes["lang"] == "en"
-    pictures = [figure.all("svg")[0] for figure in page.all("figure")]
-    assert len(pictures) == 10
-    assert all(picture.attributes["role"] == "img" for picture in pictures)
-    assert all("eve" in picture.attributes["aria-label"] for picture in pictures)
+    assert len(page.all("figure")) == 10
+    assert all(figure.all("img")[0].attributes["alt"] for figure in page.all("figure"))
     assert all(figure.all("figcaption")[0].text.strip() for figure in page.all("figure"))
     keys = [svg for svg in page.all("svg") if svg.attributes.get("class") == "key"]
     assert keys
@@ -189,8 +186,8 @@ def test_what_users_wrote_is_text(tmp_path):
     assert [item.text for item in root.all("ul")[0].all("li")] == [EVIL]
     assert table_of(root, "Word error rates")[1][0].startswith(EVIL)
     assert EVIL in table_of(root, "All runs")[1][-1]
-    assert EVIL in root.all("figure")[0].all("svg")[0].attributes["aria-label"]
-    assert any(text.text == EVIL for text in root.all("figure")[0].all("text"))
+    image = ElementTree.fromstring(unquote(root.all("img")[0].attributes["src"].partition(",")[2]))
+    assert EVIL in [node.text for node in image.iter()]
 
 
 def test_one_run_alone_has_a_report(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from asr.compare.inputs.runs import Curve
 from asr.compare.statistics.curves import DevCurve
 from asr.compare.statistics.times import equal_time, times_to_target
-from tests.compare.made_runs import run_of
+from tests.compare.made_runs import compare_runs, run_of, sweep
 
 
 def curve(*points) -> DevCurve:
@@ -174,3 +174,22 @@ def test_without_times_or_validations_there_is_nothing():
     assert times_to_target([without_clock], 0.2, "seconds", 0.95) is None
     assert equal_time([without_clock, run("adamw", 1, (100, 0.1))], 0.95) is None
     assert times_to_target([run_of("eve", 1)], 0.2, "updates", 0.95) is None
+
+
+FIRST_AT = {"adamw": {1: 26, 2: 28, 3: 30}, "eve": {1: 8, 2: 9, 3: 10}, "cain": {1: 29, 2: 27, 3: None}}
+
+
+def validated(run, at):
+    updates, wers = ((at, 31), (0.2, 0.1)) if at is not None else ((31,), (0.9,))
+    return dataclasses.replace(run, curves={"val/wer": Curve(updates, tuple(map(float, updates)), wers)})
+
+
+def test_the_times_of_few_pairs_are_corrected_for_these_only():
+    runs = [validated(run, FIRST_AT[run.system][run.seed] or 31) for run in sweep()]
+    every, alone = (
+        compare_runs(runs, title="made", baseline="adamw", target_wer=0.2, comparisons=pairs).times[0].rows
+        for pairs in ("all", "baseline")
+    )
+    adjusted = [{row.system: row.contrast.p_adjusted for row in rows if row.contrast} for rows in (every, alone)]
+    assert set(adjusted[0]) == {"cain", "eve"}
+    assert adjusted[1]["eve"] < adjusted[0]["eve"]

@@ -1,0 +1,231 @@
+"""What a report says of each test set, of its terms, and of its runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from asr.compare.report.headline import best_of, chosen_best, headline, other_pairs, what_is_found
+from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
+from asr.compare.result import Comparison, Difference, SetComparison
+from asr.evaluation.formatting import UNKNOWN, count, interval, number, p_value, percent, points
+
+
+@dataclass(frozen=True)
+class SetSection:
+    """What a report says of one test set.
+
+    Attributes:
+        size: in words.
+        headline: sentences, the most important one first.
+        tables: WERs, runs that have not learned, differences between systems, and WERs with other weights.
+    """
+
+    name: str
+    size: str
+    headline: Sequence[str]
+    tables: Sequence[Table]
+
+
+def set_sections(comparison: Comparison) -> list[SetSection]:
+    """Return a section per test set."""
+    sections = []
+    for found in comparison.sets:
+        speakers = "unknown speakers" if found.num_speakers is None else count(found.num_speakers, "speaker")
+        tables = [
+            _wer_table(found, comparison.level),
+            reliability_table(found),
+            *_difference_tables(found, comparison.level),
+            _weights_table(comparison, found),
+        ]
+        sections.append(
+            SetSection(
+                found.name,
+                f"{count(found.num_utterances, 'utterance')}, {speakers}",
+                headline(found, comparison.level),
+                [table for table in tables if table.rows],
+            )
+        )
+    return sections
+
+
+def _wer_table(found: SetComparison, level: float) -> Table:
+    best, others = best_of(found).system, dict[str, str]()
+    # the tables of differences repeat the verdicts
+    if len(found.rows) > 1:
+        others["best"] = best
+        if found.baseline not in (None, best):
+            others["baseline"] = str(found.baseline)
+    rows = []
+    for row in found.rows:
+        against = {"best": row.to_best, "baseline": row.to_baseline}
+        verdicts = [_verdict(found, against[role], role * (row.system == other)) for role, other in others.items()]
+        around = Cell(interval(row.low, row.high), row.scope)
+        rows.append(
+            [Cell(row.system), mean_cell(row.wer_mean, row.wer_sd), *verdicts, around, Cell(str(len(row.seeds)))]
+        )
+    columns = [
+        *(SYSTEM, Column(f"{found.rate_name} %")),
+        *(Column(f"vs. {role}", is_text=True, in_terminal=False) for role in others),
+        *(Column(f"{100 * level:g} % interval"), Column("seeds")),
+    ]
+    chosen = chosen_best(found)
+    notes = [f"Each interval holds by itself; that of {best} is {chosen}."] if chosen else []
+    return Table(f"{found.unit.capitalize()} error rates", columns, rows, notes)
+
+
+def reliability_table(found: SetComparison) -> Table:
+    """Return how many runs learned; without rows if all did."""
+    means = {row.system: (row.wer_mean, row.wer_mean_of_all) for row in found.rows}
+    counts = {row.system: row.reliability for row in found.rows} | dict(found.gone)
+    rows = [
+        [
+            Cell(name),
+            Cell(f"{one.num_learned} of {one.num_runs}"),
+            Cell(p_value(one.p_adjusted)),
+            *(Cell(percent(mean)) for mean in means.get(name, (None, None))),
+        ]
+        for name, one in counts.items()
+    ]
+    are_all = all(one.num_learned == one.num_runs for one in counts.values())
+    rate = found.rate_name
+    columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", f"{rate} % of those", f"{rate} % of all"))]
+    note = (
+        f"Learned: a {rate} below 100 %; a run that failed has not learned. p: Fisher's exact test against the most "
+        "reliable system, corrected for all pairs."
+    )
+    return Table("Runs that learned", columns, [] if are_all else rows, [note])
+
+
+def _verdict(found: SetComparison, difference: Difference | None, own: str = "") -> Cell:
+    if difference is None:
+        return Cell(own or "no seed in common")
+    unsure = found.num_speakers is None and difference.verdict in ("better", "worse")
+    return verdict_cell(difference.verdict, "speakers unknown" if unsure else "")
+
+
+def _difference_tables(found: SetComparison, level: float) -> list[Table]:
+    """Return differences from the best and, unless it is the same system, the baseline; and other significant ones."""
+    best = best_of(found).system
+    role = "best and baseline" if best == found.baseline else "best"
+    to_best = {row.system: row.to_best for row in found.rows}
+    tables = [_differences(f"Difference from {best} ({role})", found, level, to_best)]
+    if found.baseline not in (None, best):
+        to_baseline = {row.system: row.to_baseline for row in found.rows}
+        tables.append(_differences(f"Difference from {found.baseline} (baseline)", found, level, to_baseline))
+    significant, others = other_pairs(found.pairs, {best, found.baseline})
+    between = {f"{one.system} minus {one.other}": one for one in significant}
+    note = f"Pairs without the best and the baseline; {len(others)} more cannot be distinguished."
+    return [*tables, _differences("Other pairs that differ significantly", found, level, between, note)]
+
+
+def _differences(
+    title: str, found: SetComparison, level: float, differences: Mapping[str, Difference | None], note: str = ""
+) -> Table:
+    # on a phone the first two fit beside the names
+    columns = (
+        *(SYSTEM, Column(f"points [{100 * level:g} %]"), Column("p (adjusted)"), Column("verdict", is_text=True)),
+        *(Column(f"P(lower {found.rate_name})"), Column("seeds")),
+    )
+    rows = []
+    for system, one in differences.items():
+        if one is not None:
+            probability = one.probability_of_improvement
+            cells = (
+                interval_cell(one.mean, one.low, one.high, points),
+                Cell(p_value(one.p_adjusted)),
+                _verdict(found, one),
+                Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
+                Cell(str(one.num_seeds)),
+            )
+            rows.append([Cell(system), *cells])
+    notes = [note] if note else [what_is_found(found.power)] if found.power else []
+    return Table(title, columns, rows, notes)
+
+
+def _weights_table(comparison: Comparison, found: SetComparison) -> Table:
+    """Return the WERs of the seeds by kind of weights; without rows if there is only one kind."""
+    wers: dict[str, dict[str, list[float]]] = defaultdict(dict)
+    for row in found.rows:
+        runs = [run.wers_by_weights for run in comparison.runs_of(row.system) if run.seed in row.seeds]
+        for kind in runs[0]:
+            if all(found.name in run.get(kind, {}) for run in runs):
+                wers[kind][row.system] = [run[kind][found.name] for run in runs]
+    rows = []
+    for row in found.rows if len(wers) > 1 else ():
+        given = [own.get(row.system, []) for own in wers.values()]
+        cells = (
+            mean_cell(statistics.mean(own) if own else None, statistics.stdev(own) if len(own) > 1 else None)
+            for own in given
+        )
+        rows.append([Cell(row.system), *cells])
+    columns = [SYSTEM, *(Column(f"{kind} {found.rate_name} %") for kind in wers)]
+    note = (
+        "Means over seeds ± sd. Best: the checkpoint that was best on dev. Last: the newest. Average: the mean of the "
+        "weights over about the last third of training."
+    )
+    return Table("With other weights", columns, rows, [note])
+
+
+def run_table(comparison: Comparison) -> Table:
+    """Return every run with its folder, by system and seed."""
+    sets = [found.name for found in comparison.sets]
+    rows = [
+        [
+            Cell(run.system),
+            Cell(str(run.seed)),
+            Cell(number(run.lr)),
+            *(Cell(percent(run.sets[tested].wer) if tested in run.sets else UNKNOWN) for tested in sets),
+            Cell(str(run.folder)),
+        ]
+        for name in comparison.systems
+        for run in sorted(comparison.runs_of(name), key=lambda run: run.seed)
+    ]
+    columns = [Column("seed"), Column("lr"), *(Column(f"{comparison.rate_name} % on {name}") for name in sets)]
+    return Table("All runs", [SYSTEM, *columns, Column("folder", is_text=True)], rows)
+
+
+def what_verdicts_are_about(comparison: Comparison) -> str:
+    """Return whether verdicts are about settings, or about the way in which they were tuned."""
+    tuned: dict[str, set[int]] = defaultdict(set)
+    for run in comparison.runs:
+        if run.study is not None:
+            tuned[run.system].add(run.study)
+    studies = min(map(len, tuned.values()), default=0)
+    if studies > 1:
+        return (
+            f"Tuned systems were tuned anew in each of {studies} studies: their verdicts are about this way of tuning, "
+            "including its luck."
+        )
+    if studies:
+        return (
+            "Verdicts are about the settings that one tuning has chosen: another tuning may choose others, and change "
+            "the order of the systems. sweep.studies=5 includes this in the verdicts."
+        )
+    return (
+        "Verdicts are about these settings only: with other settings the order of the systems may change (asr-train -m "
+        "sweep=optimizers tunes all in the same way)."
+    )
+
+
+def explanations(level: float, rate_name: str) -> Mapping[str, str]:
+    """Return what the terms in the tables mean."""
+    false_alarms = f"{100 * (1 - level):.3g}"
+    return {
+        "Interval": f"Another seed would give another {rate_name}, and so would other speakers. The interval covers "
+        "both: the spread between seeds, and the spread among speakers that all seeds share (among utterances if "
+        "speakers are unknown). With one seed it comes from resampling speakers or utterances (bootstrap) and covers "
+        "this run only; another seed may be far outside.",
+        "Difference": f"In points of {rate_name}, on the seeds that both systems have and on the same speakers, so "
+        "that what is hard for both cancels out. Negative: the system is better.",
+        "p (adjusted), verdict, interval of a difference": "Corrected for all pairs of systems that are tested on the "
+        f"test set: at most {false_alarms} of 100 such test sets have any false verdict, or any interval that misses "
+        "the true difference. A difference is significant if 0 is outside its interval, or is its end, and only then.",
+        "Cannot distinguish": "This does not mean that two systems are equal: with more seeds their difference may be "
+        "significant.",
+        f"P(lower {rate_name})": f"Share of all pairs of seeds in which the system has the lower {rate_name}.",
+        "80 of 100": "Larger differences are found more often, smaller ones less often; with more seeds all are. From "
+        "the spread over seeds of all systems together, at the level of the first verdict.",
+    }

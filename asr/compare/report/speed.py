@@ -1,0 +1,127 @@
+"""Speed, time and memory of the systems."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from asr.compare.inputs.runs import Run
+from asr.compare.report.headline import other_pairs_sentence
+from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
+from asr.compare.result import Comparison, EqualTime, SeedContrast, Target, TimesToTarget
+from asr.evaluation.formatting import UNKNOWN, count, duration, number, p_value, percent, points
+
+
+def cost_table(comparison: Comparison) -> Table:
+    """Return time and memory of each system: medians over its runs."""
+    rows = []
+    for name in comparison.systems:
+        runs = comparison.runs_of(name)
+        rates = {run.lr for run in runs}
+        lr = Cell(number(rates.pop()) if len(rates) == 1 else "several")
+        numbers = (
+            _median(runs, "num_updates"),
+            _median(runs, "num_parameters"),
+            _median(runs, "seconds_per_update"),
+            _median(runs, "optimizer_share", 100),
+            _median(runs, "state_bytes_per_parameter"),
+            _median(runs, "peak_memory_mb"),
+        )
+        step_ms, step_sd = (_median(runs, f"optimizer_step_{what}", 1000) for what in ("seconds", "sd"))
+        step, time = mean_cell(step_ms, step_sd, number), Cell(duration(_median(runs, "seconds")))
+        rows.append([Cell(name), lr, *(Cell(number(value)) for value in numbers), step, time])
+    columns = [
+        *(SYSTEM, Column("lr"), Column("updates"), Column("parameters", in_terminal=False)),
+        *map(Column, ("seconds per update", "optimizer time %", "state bytes per parameter", "peak memory MB")),
+        *(Column("optimizer step ms", in_terminal=False), Column("training time")),
+    ]
+    note = "Medians over the runs that measured them. Times of a run are means over its updates; optimizer steps ± sd."
+    return Table("Training cost", columns, rows, [note])
+
+
+def _median(runs: Sequence[Run], name: str, scale: float = 1) -> float | None:
+    """Return the median of a field of ``Cost`` over the runs that measured it."""
+    known = [value for run in runs if (value := getattr(run.cost, name)) is not None]
+    return scale * statistics.median(known) if known else None
+
+
+def speed_tables(comparison: Comparison) -> list[Table]:
+    """Return times to the target, if there is one, and WERs at equal time, if the runs logged times."""
+    tables, level, rate_name = [], comparison.level, comparison.rate_name
+    if comparison.target is not None:
+        tables = [_time_table(times, comparison.target, level, rate_name) for times in comparison.times]
+    equal = comparison.equal_time
+    return tables if equal is None else [*tables, _progress_table(equal, level, rate_name)]
+
+
+def _time_table(times: TimesToTarget, target: Target, level: float, rate_name: str) -> Table:
+    shown, what = (duration, "Time") if times.axis == "seconds" else (number, "Updates")
+    rows, are_all = [], all(row.num_reached == row.num_runs for row in times.rows)
+    for row in times.rows:
+        least = "" if row.num_reached == row.num_runs else "≥ "
+        cells = Cell(f"{row.num_reached} of {row.num_runs}"), Cell(f"{least}{shown(row.mean)}")
+        rows.append([Cell(row.system), *cells, *_contrast_cells(times, row.system, row.contrast, "{:.2f}".format)])
+    columns = [SYSTEM, Column("reached by"), Column(what.lower()), *_contrast_columns(times, "ratio", level)]
+    notes = ["Geometric means over seeds.", *_about_contrasts(times, "Ratios are to", level)]
+    if not are_all:
+        budget = f"{shown(times.budget)}{' updates' if times.axis == 'updates' else ''}"
+        notes.append(
+            f"≥: not every run reached it within the {budget} that all had; a run that did not counts as {budget}, in "
+            "ratios too."
+        )
+    when = "fixed before" if target.is_fixed else "chosen after the runs"
+    return Table(f"{what} to {100 * target.wer:g} % {rate_name} on dev ({when})", columns, rows, [" ".join(notes)])
+
+
+def _progress_table(equal: EqualTime, level: float, rate_name: str) -> Table:
+    rows = [
+        [
+            Cell(row.system),
+            mean_cell(row.wer_mean, row.wer_sd),
+            *_contrast_cells(equal, row.system, row.contrast, points),
+            *(Cell(percent(row.area)), Cell(percent(row.area_sd)), Cell(str(row.num_runs))),
+        ]
+        for row in equal.rows
+    ]
+    columns = [SYSTEM, Column(f"{rate_name} % on dev"), *_contrast_columns(equal, "points", level)]
+    columns += [Column(f"mean {rate_name} %"), *(Column(name, in_terminal=False) for name in ("± sd", "seeds"))]
+    notes = [
+        "Training time includes the optimizer's steps, not validations; slower runs have not finished their schedule.",
+        *_about_contrasts(equal, "Differences are from", level),
+        f"Mean {rate_name}: over the updates that all runs had (area under the curve), from 100 % at the start.",
+    ]
+    if equal.num_earlier:
+        notes.append(
+            f"{count(equal.num_earlier, 'run')} had the last validation earlier, and count with its {rate_name}."
+        )
+    return Table(f"After {duration(equal.seconds)} of training", columns, rows, [" ".join(notes)])
+
+
+def _contrast_columns(found: TimesToTarget | EqualTime, name: str, level: float) -> list[Column]:
+    # at equal time there are more numbers, and the verdict says whether p is small
+    p = Column("p (adjusted)", in_terminal=isinstance(found, TimesToTarget))
+    return [Column(f"{name} [{100 * level:g} %]"), p, Column("verdict", is_text=True)] if len(found.rows) > 1 else []
+
+
+def _contrast_cells(
+    found: TimesToTarget | EqualTime, system: str, one: SeedContrast | None, shown: Callable[[float], str]
+) -> list[Cell]:
+    if len(found.rows) == 1:
+        return []
+    if one is None:
+        return [Cell(UNKNOWN), Cell(UNKNOWN), Cell("reference" if system == found.reference else "not compared")]
+    return [
+        interval_cell(one.value, one.low, one.high, shown),
+        Cell(p_value(one.p_adjusted)),
+        verdict_cell(one.verdict),
+    ]
+
+
+def _about_contrasts(found: TimesToTarget | EqualTime, what: str, level: float) -> list[str]:
+    if len(found.rows) == 1:
+        return []
+    return [
+        f"{what} {found.reference}. Intervals cover other seeds on the same development sets, and hold for all "
+        f"tested pairs together with {100 * level:g} %.",
+        *other_pairs_sentence(found.pairs, {found.reference}, has_table=False),
+    ]
