@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asr.cli.api import Run as Run
-    from asr.cli.api import SpeechRecognizer as SpeechRecognizer
-    from asr.cli.api import load as load
-    from asr.cli.api import train as train
-    from asr.cli.api import training_parts as training_parts
-    from asr.cli.errors import ConfigError as ConfigError
+    from asr.commands.api import Run as Run
+    from asr.commands.api import SpeechRecognizer as SpeechRecognizer
+    from asr.commands.api import load as load
+    from asr.commands.api import train as train
+    from asr.commands.api import training_parts as training_parts
+    from asr.error_text import ConfigError as ConfigError
     from asr.errors import RunFailed as RunFailed
     from asr.inference.streaming import Partial as Partial
     from asr.inference.transcript import Transcript as Transcript
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from asr.training.speech_data_module import SpeechDataModule as SpeechDataModule
 
 _HOMES = {
-    **dict.fromkeys(("Run", "SpeechRecognizer", "load", "train", "training_parts"), "asr.cli.api"),
-    "ConfigError": "asr.cli.errors",
+    **dict.fromkeys(("Run", "SpeechRecognizer", "load", "train", "training_parts"), "asr.commands.api"),
+    "ConfigError": "asr.errors",
     "RunFailed": "asr.errors",
     "Partial": "asr.inference.streaming",
     "Transcript": "asr.inference.transcript",

@@ -1,6 +1,10 @@
-"""What the errors of Python and of libraries say; needs no torch, whose import may be what fails."""
+"""What errors of Python and of libraries say, and how ours name things; no torch: its import may be what fails."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
 
 MAX_CHARACTERS = 300
 MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
@@ -65,3 +69,15 @@ def memory_error(error: BaseException | None) -> BaseException | None:
 def caused_by_memory(error: BaseException | None) -> bool:
     """Return whether an error, or one that led to it, says that memory ran out."""
     return memory_error(error) is not None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean 'lr'?``, or an empty text if no known word is similar."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def shortened(path: Path) -> str:
+    """Return the quoted name of a file or folder for a message, without the middle of a long one."""
+    text = str(path)
+    return repr(text if len(text) <= 100 else f"{text[:60]}…{text[-30:]}")

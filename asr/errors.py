@@ -37,6 +37,10 @@ LOST_PEER = 78  # exit code, larger than that of a process with a reason of its 
 WORKER_KEYS = "data.workers.num_workers or .prefetch (num_workers when decoding); num_workers=0 needs no worker"
 
 
+class ConfigError(ValueError):
+    """A configured value that cannot work; the message names the key, what was given and what is allowed."""
+
+
 class RunFailed(RuntimeError):
     """A command that cannot continue; the message says why, and what to do."""
 

@@ -19,7 +19,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from asr.cli.app import own_task
+from asr.commands.app import own_task
 from asr.errors import RunFailed
 from asr.signals import ENDING, Terminated, not_ignored
 from asr.subprocesses import die_with_parent

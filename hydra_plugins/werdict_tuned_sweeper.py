@@ -16,19 +16,18 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
-from asr.cli.config.command_line import override_key
-from asr.cli.config.help import config_folder
-from asr.cli.config.options import check_options
-from asr.cli.errors import ConfigError
-from asr.cli.sweeps.records import records
-from asr.cli.sweeps.search_space import SEEDS_APART, Search
-from asr.cli.sweeps.tuning import UNTUNED, Settings, Trial, TunedSystem, compared_systems, shares, systems
 from asr.compare.inputs.tuning import FILE
+from asr.config.command_line import override_key
+from asr.config.help import config_folder
+from asr.config.options import check_options
 from asr.console import PlainConsole
-from asr.errors import DIVERGED, RunFailed
+from asr.errors import DIVERGED, ConfigError, RunFailed
 from asr.evaluation.formatting import count, percent, shortlist
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
+from asr.sweeps.records import records
+from asr.sweeps.search_space import SEEDS_APART, Search
+from asr.sweeps.tuning import UNTUNED, Settings, Trial, TunedSystem, compared_systems, shares, systems
 
 OF_JOBS = ("gpus_per_job", "jobs_per_gpu", "target_wer")  # keys of all sweeps that each job reads in its own config
 SHOWN = 3  # trials of a system in the printed table, the best ones
@@ -187,9 +186,9 @@ def try_parts(composed: DictConfig, words: Sequence[str]) -> None:
         ConfigError: a part is refused.
     """
     # here, because the libraries take seconds, and what is wrong with the sweep itself is told before
-    from asr.cli.builders.build import build_data_parts, outline_recognizer, plain
-    from asr.cli.builders.dry_run import VOCAB_SIZE, try_updates
-    from asr.cli.builders.replaced_defaults import drop_replaced_defaults
+    from asr.config.build import build_data_parts, outline_recognizer, plain
+    from asr.config.dry_run import VOCAB_SIZE, try_updates
+    from asr.config.replaced_defaults import drop_replaced_defaults
 
     drop_replaced_defaults(composed, words)
     config = plain(composed)

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from hydra import compose, initialize_config_dir
 
-from asr.cli.app import quieten
-from asr.cli.builders.build import build_data_parts, build_recognizer, build_update_parts, num_threads, plain
-from asr.cli.builders.data import data_for_run
-from asr.cli.config.help import CONFIGS
+from asr.commands.app import quieten
+from asr.config.build import build_data_parts, build_recognizer, build_update_parts, num_threads, plain
+from asr.config.data import data_for_run
+from asr.config.help import CONFIGS
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import load_batches
 from asr.data.preparation.prepared import PreparedData

@@ -43,11 +43,11 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from asr.cli.app import quieten
-from asr.cli.builders.build import build_decoder, part
-from asr.cli.builders.restore import TextSide, prepared_data, recognizer_of, restore_text
-from asr.cli.config.help import CONFIGS
-from asr.cli.export import run as export_run
+from asr.commands.app import quieten
+from asr.commands.export import run as export_run
+from asr.config.build import build_decoder, part
+from asr.config.help import CONFIGS
+from asr.config.restore import TextSide, prepared_data, recognizer_of, restore_text
 from asr.data.features import Features
 from asr.data.resampling import at_rate
 from asr.decoding.ctc_greedy import CtcGreedy
@@ -243,7 +243,7 @@ def long(words: Sequence[str]) -> None:
 
 
 def _transcribed(run: str, audio: str, *words: str) -> list[str]:
-    command = [sys.executable, "-m", "asr.cli", "transcribe", f"run={run}", f"audio='{audio}'", "torch_threads=1"]
+    command = [sys.executable, "-m", "asr.commands", "transcribe", f"run={run}", f"audio='{audio}'", "torch_threads=1"]
     printed = subprocess.run([*command, "output_format=json", *words], check=True, stdout=subprocess.PIPE, text=True)
     return [json.loads(line)["text"] for line in printed.stdout.splitlines()]
 

@@ -27,7 +27,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from asr.cli.builders.instantiate import locate
+from asr.config.instantiate import locate
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "encoder"

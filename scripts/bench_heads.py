@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from hydra import compose, initialize_config_dir
 
-from asr.cli.builders.build import part, plain
-from asr.cli.config.help import CONFIGS
+from asr.config.build import part, plain
+from asr.config.help import CONFIGS
 from asr.data.features import LogMel
 from asr.data.loading.batch import Batch
 from asr.decoding.ctc_beam import CtcBeam

@@ -135,8 +135,8 @@ def commands(sizes: Sequence[int], folder: Path) -> list[Row]:
     for size in sizes:
         source = write_corpus(folder / f"corpus-{size}", size)
         words = (*COMMAND, f"data.source={source}", f"data.dir={folder / f'data-{size}'}")
-        prepared = run(["-m", "asr.cli", "prepare", *words], folder)
-        started = run(["-m", "asr.cli.train", *words, *ONE_UPDATE, f"run_dir=run-{size}"], folder)
+        prepared = run(["-m", "asr.commands", "prepare", *words], folder)
+        started = run(["-m", "asr.commands.train", *words, *ONE_UPDATE, f"run_dir=run-{size}"], folder)
         least = least or started.cpu_s
         shown = (prepared.cpu_s, prepared.peak_mb, started.cpu_s - least, started.peak_mb)
         for row, value in zip(rows, shown, strict=True):

@@ -21,8 +21,8 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from asr.cli.builders.restore import prepared_data, restore
-from asr.cli.config.help import CONFIGS
+from asr.config.help import CONFIGS
+from asr.config.restore import prepared_data, restore
 from asr.evaluation.wer import Score, score
 from asr.inference.decode import decode_all
 

@@ -22,8 +22,8 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from asr.cli.builders.restore import prepared_data, restore
-from asr.cli.config.help import CONFIGS
+from asr.config.help import CONFIGS
+from asr.config.restore import prepared_data, restore
 from asr.data.loading.acoustics import Acoustics, AddNoise
 from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.wer import score

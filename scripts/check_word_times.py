@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import mannwhitneyu
 
-from asr.cli.builders.restore import prepared_data, restore
+from asr.config.restore import prepared_data, restore
 from asr.evaluation.wer import Score, score
 from asr.inference.align import AlignedText, align_all
 from asr.inference.decode import decode_all

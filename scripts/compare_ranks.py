@@ -35,7 +35,7 @@ WAYS = {"alone": "trainer.accumulate_grad_batches=2", "ranks": "trainer.devices=
 
 def train(folder: Path, name: str, words: tuple[str, ...]) -> dict[str, torch.Tensor]:
     """Train once, and return the weights."""
-    command = [sys.executable, "-m", "asr.cli", "train", *words, f"run_dir={name}"]
+    command = [sys.executable, "-m", "asr.commands", "train", *words, f"run_dir={name}"]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     state = torch.load(folder / name / "checkpoints" / "last.ckpt", weights_only=True)
     weights: dict[str, torch.Tensor] = state["state_dict"]

@@ -69,7 +69,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     """Start ``asr-train`` in a session of its own, its output appended to log.txt; it ends with this process."""
     ending = functools.partial(die_with_parent, os.getpid())
     with (folder / "log.txt").open("ab") as log:
-        command = [sys.executable, "-m", "asr.cli", "train", *words]
+        command = [sys.executable, "-m", "asr.commands", "train", *words]
         return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True, preexec_fn=ending)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from asr.cli.builders.build import build_recognizer
-from asr.cli.builders.restore import recognizer_of
+from asr.config.build import build_recognizer
+from asr.config.restore import recognizer_of
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
 from tests.models.zipformer.sizes import WAVE
 from tests.small_runs import SmallRun

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import asr.recipes
-from tests.cli.conftest import TINY, Trained, Workplace
+from tests.commands.conftest import TINY, Trained, Workplace
 from tests.programs import Programs
 from tests.small_runs import SmallRun, make_small_run
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from asr.cli.__main__ import COMMANDS
+from asr.commands.__main__ import COMMANDS
 
 
 @dataclass(frozen=True)
@@ -190,10 +190,10 @@ def serve(jobs: Iterator[str]) -> None:
 
     from hydra import compose, initialize_config_dir
 
-    from asr.cli.config.help import config_folder
+    from asr.config.help import config_folder
 
     _import_all()
-    tasks = {name: importlib.import_module(f"asr.cli.{name}") for name in COMMANDS}
+    tasks = {name: importlib.import_module(f"asr.commands.{name}") for name in COMMANDS}
     with initialize_config_dir(str(config_folder("train")), version_base="1.3"):
         compose("train")  # so that no child looks for Hydra's plugins, and builds its parser, again
     gc.collect()
@@ -247,7 +247,7 @@ def _be(job: Mapping[str, Any], tasks: Mapping[str, Any], descriptor: int) -> No
     import resource
     import tempfile
 
-    from asr.cli.app import run_app
+    from asr.commands.app import run_app
     from asr.subprocesses import die_with_parent
     from tests.spare_processes import fork_spares
 

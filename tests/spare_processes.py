@@ -49,7 +49,7 @@ def fork_spares(num: int, be: Callable[[str, Sequence[str]], NoReturn]) -> None:
 
 class _Spare(subprocess.Popen):
     def _execute_child(self, args: Any, *others: Any) -> None:
-        if not _waiting or list(args[1:3]) != ["-m", "asr.cli"]:
+        if not _waiting or list(args[1:3]) != ["-m", "asr.commands"]:
             super()._execute_child(args, *others)
             return
         environment = others[5]

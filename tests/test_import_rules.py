@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 OWN = ("asr", "optim", "recipes", "scripts", "tests")
 
 # room: module prefixes that nothing in it may import; the first matching room decides
-RUN_SIDE = ("asr.training", "asr.tracking", "asr.cli")
+HYDRA_SIDE = ("asr.config", "asr.commands", "asr.sweeps")
+RUN_SIDE = ("asr.training", "asr.tracking", *HYDRA_SIDE)
 MODEL_SIDE = ("asr.data", "asr.inference", *RUN_SIDE)
 FORBIDDEN = {
     "optim": ("asr", "recipes", "lightning", "hydra", "omegaconf", "lhotse", "wandb", "numpy"),
@@ -25,17 +26,19 @@ FORBIDDEN = {
     "asr/compare": ("torch", "lightning", "hydra", "omegaconf", *MODEL_SIDE),
     "asr/data": ("asr.models", "asr.inference", *RUN_SIDE),
     "asr/inference": RUN_SIDE,
-    "asr/training": ("asr.tracking", "asr.cli"),
-    "asr/tracking": ("asr.cli",),
+    "asr/training": ("asr.tracking", *HYDRA_SIDE),
+    "asr/tracking": HYDRA_SIDE,
+    "asr/config": ("asr.commands", "asr.sweeps"),
+    "asr/sweeps": ("asr.commands",),
     "recipes": ("asr.models", "asr.inference", *RUN_SIDE),
 }
 # module prefix: the only rooms of asr and recipes that may import it
 ONLY_IN = {
     "optim": (),
-    "lightning": ("asr/training", "asr/tracking", "asr/cli"),
+    "lightning": ("asr/training", "asr/tracking", "asr/config", "asr/commands"),
     "wandb": ("asr/tracking",),
-    "hydra": ("asr/cli",),
-    "omegaconf": ("asr/cli",),
+    "hydra": ("asr/config", "asr/commands", "asr/sweeps"),
+    "omegaconf": ("asr/config", "asr/commands", "asr/sweeps"),
     "lhotse": ("asr/data", "recipes"),
     "onnx": ("asr/export",),
     "onnxruntime": ("asr/export",),
@@ -90,7 +93,7 @@ def test_a_library_is_imported_only_in_its_rooms(library):
 
 
 def test_evaluating_and_transcribing_need_nothing_of_training():
-    files = [ROOT / "asr" / "cli" / f"{command}.py" for command in ("evaluate", "transcribe")]
+    files = [ROOT / "asr" / "commands" / f"{command}.py" for command in ("evaluate", "transcribe")]
     assert [name for file in files for name in imports_of(file) if belongs(name, "asr.training")] == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Workplace
+from tests.commands.conftest import Workplace
 
 PAGE = Path(__file__).parents[1] / "docs" / "your_own_code.md"
 SMALL = (

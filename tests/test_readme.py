@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TINY
+from tests.commands.conftest import TINY
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TINY
+from tests.commands.conftest import TINY
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,7 +51,7 @@ def test_an_installed_wheel_trains_in_another_folder(wheel, tmp_path):
     ]
     subprocess.run(pip, check=True)
     (tmp_path / "work").mkdir()
-    code = f"import asr.cli.train as t; assert t.__file__.startswith({str(site)!r}), t.__file__; t.main()"
+    code = f"import asr.commands.train as t; assert t.__file__.startswith({str(site)!r}), t.__file__; t.main()"
     done = subprocess.run(
         [sys.executable, "-c", code, *TINY, "logger=none"],
         cwd=tmp_path / "work",

@@ -48,7 +48,7 @@ def train(folder: Path, *words: str, launcher: Sequence[str] = ()) -> float:
     """
     begin = time.monotonic()
     with (folder / "log.txt").open("ab") as log:
-        command = [*(launcher or (sys.executable,)), "-m", "asr.cli.train", *words, "logger=csv"]
+        command = [*(launcher or (sys.executable,)), "-m", "asr.commands.train", *words, "logger=csv"]
         code = subprocess.run(command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL).returncode
     if code:
         raise RunEnded(f"exit code {code}: {log_end(folder)}")

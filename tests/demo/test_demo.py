@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from asr.cli.builders.build import part
-from asr.cli.builders.restore import recognizer_of
-from asr.cli.demo import finish, listen
+from asr.commands.demo import finish, listen
+from asr.config.build import part
+from asr.config.restore import recognizer_of
 from asr.inference.streaming import StreamingRecognizer
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoints.loading import load_checkpoint
@@ -38,7 +38,7 @@ def serve(tmp_path_factory):
         port = free_port()
         words = ["demo", f"run={run}", f"port={port}", "torch_threads=1", "endpoint_s=0.5"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "asr.cli", *words],
+            [sys.executable, "-m", "asr.commands", *words],
             cwd=tmp_path_factory.mktemp("demo"),
             stdout=subprocess.PIPE,
             text=True,

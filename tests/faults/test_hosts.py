@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_resume import wait_for_update
+from tests.commands.test_resume import wait_for_update
 from tests.small_runs import TINY
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def start(hosts: list[str], folder: Path, *words: str) -> list[subprocess.Popen[
     started = []
     for host, is_first in zip(hosts, (True, False), strict=True):
         meeting = (f"--rdzv-endpoint={HOSTS[hosts[0]]}:29500", f"--rdzv-conf=is_host={is_first}".lower())
-        node = (*TORCHRUN, *meeting, f"--local-addr={HOSTS[host]}", "-m", "asr.cli.train", *TINY, *WORDS, *words)
+        node = (*TORCHRUN, *meeting, f"--local-addr={HOSTS[host]}", "-m", "asr.commands.train", *TINY, *WORDS, *words)
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": host, "OMP_NUM_THREADS": "1"}
         with (folder / f"{'log' if is_first else 'second'}.txt").open("wb") as log:
             command = ["ip", "netns", "exec", host, *node]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_resume import wait_for_update
+from tests.commands.test_resume import wait_for_update
 from tests.programs import Started
 from tests.small_runs import LONG, MANY_SHARDS, SMALL_SHARDS
 
@@ -20,7 +20,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     """Start a command as a shell does, in a process group of its own."""
     with (folder / "log.txt").open("w") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "asr.cli", *words],
+            [sys.executable, "-m", "asr.commands", *words],
             cwd=folder,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -33,7 +33,7 @@ def test_a_command_that_gets_little_memory_ends_with_a_line(small_run, tmp_path,
 @pytest.mark.slow
 def test_a_command_that_cannot_be_loaded_says_that_memory_ran_out(tmp_path):
     ended = subprocess.run(
-        [sys.executable, "-m", "asr.cli", "train"],
+        [sys.executable, "-m", "asr.commands", "train"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from asr.cli.builders.resume import saying_how_to_resume
+from asr.config.resume import saying_how_to_resume
 from asr.errors import PeerLost, explaining_lost_peers
 from asr.signals import TRY_AGAIN
-from tests.cli.test_resume import wait_for_update
+from tests.commands.test_resume import wait_for_update
 from tests.programs import Started
 from tests.small_runs import LONG
 
@@ -78,7 +78,7 @@ def test_a_full_disk_is_the_last_that_several_processes_say(small_run, tmp_path)
 
 @pytest.mark.slow
 def test_processes_of_which_one_is_slow_to_save_are_waited_for(small_run, tmp_path):
-    process = start(small_run, tmp_path, *LONG, "run_dir=run", constants={"asr.cli.launcher.GRACE_S": 0.1})
+    process = start(small_run, tmp_path, *LONG, "run_dir=run", constants={"asr.commands.launcher.GRACE_S": 0.1})
     wait_for_update(tmp_path / "run", 2, process)
     slow = pid_of_rank(1, process)
     os.kill(slow, signal.SIGSTOP)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.cli import transcribe
+from asr.commands import transcribe
 from asr.errors import RunFailed
 from asr.run_folder import point_latest
 from asr.tracking.metrics_csv import MetricsCsv
@@ -170,7 +170,7 @@ def test_a_damaged_checkpoint_costs_the_updates_after_the_one_before(small_run, 
 @pytest.mark.slow
 def test_a_reader_that_has_left_does_not_end_a_command_without_a_word(tmp_path):
     write_corpus(tmp_path)
-    command = [sys.executable, "-m", "asr.cli", "prepare", *spoken_corpus.TINY]
+    command = [sys.executable, "-m", "asr.commands", "prepare", *spoken_corpus.TINY]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.close()

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from asr.cli.sweeps.records import records
 from asr.signals import TRY_AGAIN, Terminated, end_if_asked
-from tests.cli.test_resume import wait_for_update
+from asr.sweeps.records import records
+from tests.commands.test_resume import wait_for_update
 from tests.faults.test_interrupts import start, wait_for_cpu
 from tests.programs import Started
 from tests.small_runs import LONG, MANY_SHARDS, SMALL_SHARDS
 
-pytestmark = pytest.mark.slow  # tests/cli/test_preemption.py and tests/training/test_preemption.py hold the quick ones
+pytestmark = pytest.mark.slow  # the quick ones: test_preemption.py of tests/commands and tests/training
 
 AGAIN = "before training began; run the same command again"
 

@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from asr.cli.startup import explain_import
-from tests.cli.test_resume import wait_for_update
+from asr.commands.startup import explain_import
+from tests.commands.test_resume import wait_for_update
 from tests.small_runs import TINY
 
 
 def test_a_variable_that_a_library_refuses_at_its_import_is_named(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "asr.cli", "train"],
+        [sys.executable, "-m", "asr.commands", "train"],
         cwd=tmp_path,
         env={**os.environ, "TORCH_LOGS": "bogus"},
         capture_output=True,
@@ -125,6 +125,6 @@ def test_what_would_have_no_effect_is_refused(small_run, tmp_path, command, word
 
 @pytest.mark.parametrize(("words", "said"), [([], "no command is given"), (["traiin"], "'traiin' is no command")])
 def test_a_start_without_a_command_lists_them(words, said):
-    done = subprocess.run([sys.executable, "-m", "asr.cli", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "asr.commands", *words], capture_output=True, text=True, check=False)
     allowed = "prepare, train, evaluate, transcribe, align, lm, stream, demo, convert, export, compare"
-    assert (done.returncode, done.stderr) == (2, f"asr.cli: {said}; allowed: {allowed}\n")
+    assert (done.returncode, done.stderr) == (2, f"asr.commands: {said}; allowed: {allowed}\n")

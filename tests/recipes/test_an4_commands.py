@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.cli import evaluate, prepare, train, transcribe
-from tests.cli.conftest import TINY
+from asr.commands import evaluate, prepare, train, transcribe
+from tests.commands.conftest import TINY
 
 RECIPE = ("recipe=an4/transformer_ctc", "logger=none")
 

@@ -7,11 +7,11 @@ from hydra import compose, initialize_config_dir
 from lhotse import FeatureSet, SupervisionSet
 from omegaconf import OmegaConf
 
-from asr.cli.builders.by_corpus import choose_by_corpus
+from asr.config.by_corpus import choose_by_corpus
 from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
 from asr.nested import flatten
 from asr.recipes.custom.choose import choose_custom
-from tests.cli.conftest import Workplace
+from tests.commands.conftest import Workplace
 from tests.configs import CONFIGS
 from tests.data.feature_corpora import WIDTH, stored_utterance
 

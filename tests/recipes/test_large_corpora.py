@@ -3,8 +3,8 @@
 import pytest
 from hydra import compose, initialize_config_dir
 
-from asr.cli.builders.build import outline_recognizer, plain
-from asr.cli.config.help import CONFIGS
+from asr.config.build import outline_recognizer, plain
+from asr.config.help import CONFIGS
 
 # numbers of parameters, in icefall's RESULTS.md of LibriSpeech and AISHELL, and of tokens
 PUBLISHED = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from asr.cli.config.help import config_folder
-from asr.cli.config.options import KINDS
+from asr.config.help import config_folder
+from asr.config.options import KINDS
 from tests.programs import Ended
 
 RECIPE = """# @package _global_

@@ -11,11 +11,10 @@ from rich.panel import Panel
 from rich.text import Text
 from yaml import YAMLError
 
-from asr.cli import transcribe
-from asr.cli.app import run_app
-from asr.cli.errors import ConfigError
+from asr.commands import transcribe
+from asr.commands.app import run_app
 from asr.console import PlainConsole, one_line, printable
-from asr.errors import RunFailed
+from asr.errors import ConfigError, RunFailed
 
 # what is given, what is shown
 SHOWN = {

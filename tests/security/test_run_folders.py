@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from asr.cli.sweeps.records import JobRecord, records
-from asr.cli.sweeps.table import SweepTable, job_table
 from asr.run_folder import backup_existing
+from asr.sweeps.records import JobRecord, records
+from asr.sweeps.table import SweepTable, job_table
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.tracking.wandb_logger import _run_id
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_resume import last, losses, same_weights
+from tests.commands.test_resume import last, losses, same_weights
 from tests.slurm.conftest import WORDS, ask, wait_for
 from tests.small_runs import TINY
 
 pytestmark = pytest.mark.slow
 
-ASR_TRAIN = (sys.executable, "-m", "asr.cli.train")
+ASR_TRAIN = (sys.executable, "-m", "asr.commands.train")
 LENGTH = ("trainer.max_steps=120", "trainer.val_check_interval=60")
 SWEEP = ("-m", "hydra/launcher=slurm", "hydra.launcher.partition=low", "hydra.launcher.cpus_per_task=2")
 TAKE = ("sbatch", "--parsable", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 1")
@@ -29,7 +29,7 @@ def state_of(job: str) -> str:
 
 def training_processes(run_dir: Path) -> list[int]:
     """Return the processes that write to a run's folder."""
-    found = subprocess.run(["pgrep", "-f", f"asr.cli train .*{run_dir.name}"], capture_output=True, text=True)
+    found = subprocess.run(["pgrep", "-f", f"asr.commands train .*{run_dir.name}"], capture_output=True, text=True)
     return [int(pid) for pid in found.stdout.split()]
 
 

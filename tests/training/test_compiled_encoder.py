@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from asr.cli.builders.build import part
+from asr.config.build import part
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.recognizer import Recognizer

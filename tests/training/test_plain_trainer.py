@@ -8,7 +8,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from asr.cli.builders.build import build_data_parts, build_module
+from asr.config.build import build_data_parts, build_module
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from asr.cli.sweeps.search_space import Range
-from asr.cli.sweeps.tuning import Trial, TunedSystem
 from asr.compare.inputs.tuning import Tuning, read_tuning
 from asr.compare.plots.learning_rates import plot_trials
 from asr.compare.plots.line_styles import line_styles
+from asr.sweeps.search_space import Range
+from asr.sweeps.tuning import Trial, TunedSystem
 from hydra_plugins.werdict_tuned_sweeper import report
 
 

@@ -11,15 +11,15 @@ import soundfile
 import torch
 from torch import Tensor
 
-from asr.cli.builders.build import outline_recognizer, plain
-from asr.cli.builders.init import read_source
-from asr.cli.builders.restore import recognizer_of
+from asr.config.build import outline_recognizer, plain
+from asr.config.init import read_source
+from asr.config.restore import recognizer_of
 from asr.data.features import LogMel
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.icefall_weights import convert_encoder
 from asr.text.subword import icefall_tokenizer
 from asr.training.checkpoints.loading import load_checkpoint
-from tests.cli.test_configs import composed
+from tests.commands.test_configs import composed
 from tests.models.zipformer.reference import Reference
 from tests.models.zipformer.sizes import SMALL, L, M, S
 

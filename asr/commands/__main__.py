@@ -1,0 +1,60 @@
+"""Where the commands start, and how one starts another: ``python -m asr.commands train …``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from functools import partial
+
+from asr.commands.startup import INTERRUPTED, importing
+
+COMMANDS = (
+    *("prepare", "train", "evaluate", "transcribe", "align", "lm"),
+    *("stream", "demo", "convert", "export", "compare"),
+)
+
+
+def start(command: str) -> None:
+    """Run a command, whose libraries are imported once its command line has been composed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        # torch's libraries end the process without it
+        print(f"asr-{command}: the current folder no longer exists; change to one that does", file=sys.stderr)
+        raise SystemExit(2) from None
+    with importing(command):
+        app = importlib.import_module("asr.commands.app")
+    try:
+        # listens for signals itself; until then those of the import are handled
+        app.run_app(command)
+    except KeyboardInterrupt:
+        print(f"asr-{command}: interrupted", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+    finally:
+        # CPython 3.11 ends by SIGINT in spite of the code above if code compiled from a string, as dataclasses have it,
+        # was the last such code and was interrupted
+        exec("")
+
+
+# the console scripts
+prepare = partial(start, "prepare")
+train = partial(start, "train")
+evaluate = partial(start, "evaluate")
+transcribe = partial(start, "transcribe")
+align = partial(start, "align")
+lm = partial(start, "lm")
+stream = partial(start, "stream")
+demo = partial(start, "demo")
+convert = partial(start, "convert")
+export = partial(start, "export")
+compare = partial(start, "compare")
+
+if __name__ == "__main__":
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if name not in COMMANDS:
+        given = f"{name!r} is no command" if name else "no command is given"
+        print(f"asr.commands: {given}; allowed: {', '.join(COMMANDS)}", file=sys.stderr)
+        raise SystemExit(2)
+    sys.argv[0] = f"asr-{name}"
+    start(name)

@@ -1,0 +1,161 @@
+"""Training and decoding from Python, with the options of the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, flag_override
+
+from asr.commands.app import composed_from, quieten
+from asr.commands.train import plan_of, run_once
+from asr.config.build import build_module
+from asr.config.help import config_folder
+from asr.config.options import check_options
+from asr.config.own_code import trust
+from asr.config.restore import Restored, restore, transcriber_of
+from asr.errors import ConfigError
+from asr.inference.streaming import StreamingRecognizer
+from asr.inference.transcript import Transcript
+from asr.training.module import TrainingModule
+from asr.training.speech_data_module import SpeechDataModule
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: of its files, as README describes them.
+    """
+
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What ``report/summary.json`` says: error rates by set, seconds, memory, versions."""
+        found: dict[str, Any] = json.loads((self.folder / "report" / "summary.json").read_text(encoding="utf-8"))
+        return found
+
+    def load(self) -> SpeechRecognizer:
+        """Return what decodes with the run's best checkpoint."""
+        return load(self.folder)
+
+
+@dataclass(frozen=True)
+class SpeechRecognizer:
+    """A trained recognizer with its features, tokenizer and decoder."""
+
+    restored: Restored
+
+    def transcribe(self, files: Sequence[str | Path], max_segment_s: float | None = None) -> list[Transcript]:
+        """Return the transcripts of recordings, in order.
+
+        Args:
+            files: audio of any length and rate.
+            max_segment_s: longer recordings are cut in pauses; None: 95 % of the utterances of training were shorter.
+
+        Raises:
+            ValueError: files cannot be read.
+        """
+        found, unreadable = transcriber_of(self.restored, max_segment_s)([Path(file) for file in files])
+        if unreadable:
+            raise ValueError("; ".join(f"{path}: {reason}" for path, reason in unreadable))
+        return found
+
+    def stream(self, rate_hz: int = 16_000, endpoint_s: float = 0.8) -> StreamingRecognizer:
+        """Return what recognizes one stream of samples, piece by piece.
+
+        Args:
+            rate_hz: of the samples.
+            endpoint_s: seconds without a token after which a text is final.
+
+        Raises:
+            ValueError: the encoder is no causal Zipformer.
+        """
+        readers = self.restored.data_module
+        parts = self.restored.recognizer, readers.tokenizer, readers.features, self.restored.decoder
+        return StreamingRecognizer(*parts, rate_hz, endpoint_s)
+
+
+def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Run:
+    """Train as ``asr-train`` does: data are prepared, the test sets decoded, the report written.
+
+    Several processes (``trainer.devices=2``) are started as ``python -m asr.commands train``: classes of the calling
+    script have to be importable there. Sweeps are for the command line.
+
+    Args:
+        overrides: as on the command line, such as ``optimizer=eve`` or ``encoder._target_=mypkg.MyEncoder``.
+        config_dir: further choices of groups, as ``--config-dir``.
+
+    Raises:
+        ConfigError: an option is wrong.
+        RunFailed: the machine or the training cannot continue.
+    """
+    with _composed(overrides, config_dir) as config:
+        folder = run_once(plan_of(config))
+        if folder is None:
+            raise ConfigError("find_batch_size: it measures instead of training; see asr-train")
+        return Run(folder)
+
+
+def training_parts(
+    overrides: Sequence[str] = (), config_dir: str | Path | None = None
+) -> tuple[TrainingModule, SpeechDataModule]:
+    """Return the module and the data of a run, for a Lightning trainer of one's own; missing data are prepared.
+
+    ``pl.Trainer(max_steps=1000).fit(*asr.training_parts(["optimizer=eve"]))`` makes the updates of ``asr-train``.
+    `SpeechDataModule` says what such a trainer does not promise.
+
+    Args:
+        overrides: as of `train`; of ``trainer`` only what schedules read counts, such as ``trainer.max_steps``.
+        config_dir: as of `train`.
+
+    Raises:
+        ConfigError: an option is wrong.
+    """
+    with _composed(overrides, config_dir) as config:
+        plan = plan_of(config)
+        module = build_module(plan.config, plan.data, plan.prepared)
+        return module, SpeechDataModule(plan.prepared, plan.data_module, plan.config["seed"], plan.data.perturb)
+
+
+def load(run: str | Path, weights: str = "raw", decoder: Mapping[str, Any] | None = None) -> SpeechRecognizer:
+    """Return what decodes with a run, on a GPU if there is one.
+
+    Args:
+        run: folder of a run, or a checkpoint.
+        weights: ``raw``, ``average`` or ``ema``.
+        decoder: config of a decoder, such as ``{"_target_": "asr.decoding.ctc_beam.CtcBeam", "beam": 8}``; None: that
+            of the run.
+
+    Raises:
+        ConfigError: there is no such run, or it names classes of packages that are not trusted (``WERDICT_TRUST``).
+    """
+    options = OmegaConf.load(config_folder("transcribe") / "transcribe.yaml")
+    changed = {"run": str(run), "weights": weights, "decoder": None if decoder is None else dict(decoder)}
+    quieten()
+    return SpeechRecognizer(restore(cast(DictConfig, OmegaConf.merge(options, changed))))
+
+
+@contextmanager
+def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterator[DictConfig]:
+    folder = config_folder("train")
+    primary, words = composed_from("train", list(overrides), folder)
+    if config_dir is not None:
+        words.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
+    with initialize_config_dir(str(folder), version_base="1.3"):
+        config = compose(primary, words, return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        with flag_override(config, ["readonly", "struct"], False):
+            del config["hydra"]
+        check_options("train", config, folder)
+        trust(config.trust)
+        quieten()
+        yield config

@@ -1,0 +1,180 @@
+"""``asr-compare``: compares finished runs over seeds, with intervals and significance."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from asr.commands.app import run_app
+from asr.compare.compare import compare
+from asr.compare.inputs.run_folders import read_runs
+from asr.compare.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
+from asr.compare.inputs.tuning import read_tuning
+from asr.compare.report.files import write_json, write_report_files
+from asr.compare.report.terminal import tables
+from asr.compare.result import Comparison
+from asr.console import PlainConsole
+from asr.error_text import did_you_mean
+from asr.errors import ConfigError
+from asr.evaluation.formatting import count
+from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
+from asr.safe_io import named_path
+from asr.sweeps.jobs import check_sweep_name
+from asr.sweeps.records import RECORDS, records
+from asr.tracking.wandb_access import has_api_key, is_switched_off
+from asr.tracking.wandb_comparison import log_comparison
+
+RUNS = Path("runs")
+
+console = PlainConsole()
+
+
+def main() -> None:
+    """Run ``asr-compare``."""
+    run_app("compare", run)
+
+
+def run(options: DictConfig) -> None:
+    """Compare runs, print the result and write it to a new folder."""
+    config = cast(dict[str, Any], OmegaConf.to_container(options, resolve=True))
+    sweep, folders = _run_folders(config)
+    # before the work, so that its result can be written after it
+    if config["out"] is not None:
+        free_folder(config["out"], "out")
+    else:
+        usable_folder((sweep or RUNS) / "comparison", "out")
+    speaker_of = _speaker_of(config)
+    tunings = read_tuning(sweep) if sweep else []
+    inputs = read_runs(folders, _failed(folders))
+    if speaker_of is not None:
+        inputs = replace(inputs, runs=with_speakers(inputs.runs, speaker_of))
+    comparison = compare(
+        inputs,
+        title=sweep.name if sweep else f"{len(folders)} runs",
+        baseline=None if config["baseline"] is None else str(config["baseline"]),
+        comparisons=config["comparisons"],
+        target_wer=None if config["target_wer"] is None else _number(config, "target_wer"),
+        minutes=None if config["minutes"] is None else _number(config, "minutes"),
+        level=_number(config, "level"),
+        tunings=tunings,
+    )
+    _print(comparison)
+    output = _output_folder(config["out"], sweep)
+    report, *plots = write_report_files(comparison, output)
+    files = [write_json(comparison, output), report, *plots]
+    console.print_line(f"report: {report}")
+    _track(config.get("logger"), comparison, files, output, sweep)
+    console.print_line(f"comparison: {output}")
+
+
+def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
+    """Return the folder of the sweep, if one is named, and the folders of runs."""
+    if (config["sweep"] is None) == (config["runs"] is None):
+        raise ConfigError("name what to compare: either sweep=NAME, or runs='runs/…/*', or runs=[FOLDER,FOLDER]")
+    if config["sweep"] is not None:
+        folder = _sweep_folder(str(config["sweep"]))
+        if not any(folder.glob("*/config.yaml")) and (jobs := records(folder)):
+            raise ConfigError(
+                f"sweep: {str(folder)!r} contains no run: none of its {count(len(jobs), 'job')} has left a folder; see "
+                f"{folder / RECORDS}"
+            )
+        return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run")
+    patterns = config["runs"] if isinstance(config["runs"], list) else [config["runs"]]
+    if not patterns:
+        raise ConfigError("runs: the list is empty; name run folders, for example runs=[runs/a,runs/b]")
+    found = []
+    for pattern in map(str, patterns):
+        matching = [Path(pattern)] if Path(pattern).is_dir() else [Path(path) for path in glob.glob(pattern)]
+        found += _with_configs(matching, f"runs: {pattern!r} is not a run folder and matches none")
+    return None, list(dict.fromkeys(found))
+
+
+def _failed(folders: Iterable[Path]) -> set[Path]:
+    """Return the folders of runs that failed by themselves, as the records of their sweeps say."""
+    sweeps = sorted({folder.parent for folder in folders})
+    return {
+        sweep / record.name for sweep in sweeps for record in records(sweep) if record.failed and not record.was_ended
+    }
+
+
+def _speaker_of(config: Mapping[str, Any]) -> SpeakerOf | None:
+    """Return the function that finds the speaker of an utterance, if the user has set one."""
+    file, pattern = config["speakers"], config["speaker_pattern"]
+    if file is not None and pattern is not None:
+        raise ConfigError("give speakers=FILE or speaker_pattern=REGEX, not both")
+    if file is not None:
+        return read_speakers(named_path(file))
+    return None if pattern is None else speakers_by_pattern(pattern)
+
+
+def _sweep_folder(name: str) -> Path:
+    check_sweep_name(name, "sweep")  # reports are written into its folder
+    if (RUNS / name).is_dir():
+        return (RUNS / name).resolve()
+    known = sorted({path.parent.parent.name for path in RUNS.glob("*/*/config.yaml")})
+    raise ConfigError(
+        f"sweep: no folder {str(RUNS / name)!r}.{did_you_mean(name, known)} Known: {', '.join(known) or 'none'}."
+    )
+
+
+def _with_configs(folders: Iterable[Path], complaint: str) -> list[Path]:
+    """Return the folders in which a run was started, each once."""
+    kept = sorted({folder.resolve() for folder in folders if (folder / "config.yaml").is_file()})
+    if not kept:
+        raise ConfigError(f"{complaint}; a run folder contains config.yaml")
+    return kept
+
+
+def _number(config: Mapping[str, Any], key: str) -> float:
+    value = config[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{key} must be a number, given {value!r}")
+    return value
+
+
+def _output_folder(out: Any, sweep: Path | None) -> Path:
+    """Create a new folder; an earlier comparison stays as it is."""
+    if out is not None:
+        return claim_run_folder(out, "out")
+    if sweep is None:
+        return create_run_folder(RUNS / "comparison")
+    for number in itertools.count(1):
+        folder = sweep / ("comparison" if number == 1 else f"comparison-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("counting has no end")
+
+
+def _print(comparison: Comparison) -> None:
+    for table in tables(comparison):
+        console.print(table, "")
+    for kind, sentences in (("note", comparison.notes), ("problem", comparison.problems)):
+        for sentence in sentences:
+            console.print_line(f"{kind}: {sentence}")
+
+
+def _track(
+    logger: Mapping[str, Any] | None, comparison: Comparison, files: list[Path], output: Path, sweep: Path | None
+) -> None:
+    """Send the comparison to wandb if the user asked for it, or if there is an API key and ``logger`` is not set."""
+    node = {} if logger is None else logger.get("wandb")
+    if node is None or (logger is None and (is_switched_off() or not has_api_key())):
+        return
+    given = {key: node[key] for key in ("project", "entity", "tags", "mode") if key in node}
+    group = node.get("group") or (sweep.name if sweep else None)
+    upload = log_comparison(comparison, files, output, group=group, **given)
+    if upload:
+        console.print_line(f"upload this comparison: {upload}")
+
+
+if __name__ == "__main__":
+    main()

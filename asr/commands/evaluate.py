@@ -1,0 +1,89 @@
+"""``asr-evaluate``: a checkpoint and a set → WER."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+
+from asr.commands.evaluation_sets import check_name, evaluation_sets, results_folder
+from asr.config.restore import Restored, prepared_data, restore
+from asr.console import PlainConsole
+from asr.data.manifests.feature_storage import place_of
+from asr.data.manifests.shar.members import ShardMember
+from asr.decoding.scorers.fusion import LoadsScorers
+from asr.errors import ConfigError, RunFailed
+from asr.evaluation.normalization import Normalization
+from asr.inference.evaluate import evaluate_sets
+from asr.inference.tune import report_trials, tune
+from asr.safe_io import named_path
+
+console = PlainConsole()
+
+
+def run(options: DictConfig) -> None:
+    """Decode the sets, write hypotheses and error rates, and print them."""
+    check_name(options)
+    normalization = Normalization(options.scoring.normalize)
+    restored = restore(options)
+    tuned_on = _tuning_sets(options, restored)
+    if tuned_on and not any(cut.supervisions[0].text for cuts in tuned_on.values() for cut in cuts):
+        raise ConfigError(f"tune={options.tune}: its transcripts hold no words to choose weights by; name other data")
+    sets, notes = evaluation_sets(options.manifest, options.name, restored)
+    if both := _audio(tuned_on) & _audio(sets):
+        raise ConfigError(
+            f"tune={options.tune}: {len(both)} of its utterances are among those that are decoded, such as "
+            f"{min(both)[0]}: weights chosen on them make their error rate too low; name other data"
+        )
+    checkpoint = restored.checkpoint
+    with results_folder(options, checkpoint, "decode") as output:
+        console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
+        if tuned_on:
+            trials = tune(restored.recognizer, restored.decoder, restored.data_module, tuned_on, restored.unit)
+            notes.append(report_trials(trials, list(tuned_on), output))
+        notes += [checkpoint.decoding_note(), *restored.notes]
+        parts = restored.recognizer, restored.decoder, restored.data_module
+        _, failures = evaluate_sets(*parts, sets, notes, output, normalization, restored.unit)
+    console.print_line(f"hypotheses and error rates: {output}")
+    if failures:
+        raise RunFailed(failures[0])
+
+
+def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
+    """Return the sets to choose weights on; none if they are not to be chosen.
+
+    Raises:
+        ConfigError: the decoder has nothing to choose.
+    """
+    if options.tune is False:
+        return {}
+    if options.tune is not True and not os.path.exists(named_path(options.tune)):
+        raise ConfigError(f"tune must be true, false, or a manifest that exists, given {options.tune!r}")
+    if not isinstance(restored.decoder, LoadsScorers) or not restored.decoder.tunable:
+        raise ConfigError(
+            f"tune={options.tune}: {type(restored.decoder).__name__} has no weights to choose; give it a language "
+            "model, as in decoder=ctc_beam decoder.lm=FILE, or leave tune out"
+        )
+    if options.tune is True:
+        prepared = prepared_data(restored.checkpoint, "say what to choose weights on: tune=PATH")
+        return {name: prepared.cuts(name) for name in prepared.names("dev")}
+    return evaluation_sets(options.tune, None, restored, "tune")[0]
+
+
+def _audio(sets: Mapping[str, Any]) -> set[tuple[str, float]]:
+    """Return the files of all utterances, and where in them these begin."""
+    cuts = [cut for of_set in sets.values() for cut in of_set]
+    return {
+        (_place(source), cut.start)
+        for cut in cuts
+        for source in ([one.source for one in cut.recording.sources] if cut.has_recording else [place_of(cut.features)])
+    }
+
+
+def _place(source: str) -> str:
+    """Return what is the same for all names of a file, links too, with or without a checksum."""
+    member = ShardMember.find(source)
+    path = os.path.realpath(source if member is None else member.tar)
+    return path if member is None else f"{path}:{member.offset}"

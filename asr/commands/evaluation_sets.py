@@ -1,0 +1,114 @@
+"""What ``manifest=`` and ``name=`` say: the sets that a recognizer is to read, and the folder of the results."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig
+
+from asr.commands.output_file import lock_output_dir
+from asr.config.options import MAX_NAME_BYTES
+from asr.config.restore import Restored
+from asr.console import PlainConsole
+from asr.data.preparation.cuts import evaluation_cuts
+from asr.error_text import shortened
+from asr.errors import ConfigError
+from asr.run_folder import claim_run_folder, create_run_folder
+from asr.safe_io import named_path
+from asr.training.checkpoints.loading import LoadedCheckpoint
+
+NUM_LEFT_OUT = 20  # number of dropped items that are named
+
+console = PlainConsole()
+
+
+def check_name(options: DictConfig) -> None:
+    """Refuse a name of a set that is not there.
+
+    Raises:
+        ConfigError: there is no manifest.
+    """
+    if options.name is not None and options.manifest is None:
+        raise ConfigError(f"name={options.name} names the set of a manifest; add manifest=PATH, or leave name out")
+
+
+def evaluation_sets(
+    manifest: object, name: object, restored: Restored, option: str = "manifest"
+) -> tuple[dict[str, Any], list[str]]:
+    """Return cuts by the name of their set, and notes on them.
+
+    Args:
+        manifest: as given, one or a list; None: the run's own test sets.
+        name: of its set; None: from its file.
+        restored: that is to read them.
+        option: that names the manifest, for messages.
+    """
+    if manifest is None:
+        prepared = restored.prepared()
+        return {test: prepared.cuts(test) for test in prepared.names("test")}, list(prepared.notes)
+    given = list(manifest) if isinstance(manifest, ListConfig) else [manifest]
+    if not given or (name is not None and len(given) > 1):
+        raise ConfigError(f"{option}: name one manifest, or several without name=, given {given}")
+    paths: dict[str, Path] = {}
+    for path in map(named_path, given):
+        found = _set_name(path, name, option)
+        if found in paths:
+            raise ConfigError(f"{option}: two manifests would be the set {found!r}; rename one of their files")
+        paths[found] = path
+    sets: dict[str, Any] = {}
+    notes: list[str] = []
+    for found, path in paths.items():
+        sets[found], of_set = _read(path, restored, option)
+        notes += [f"{found}: {note}" for note in of_set] if len(given) > 1 else of_set
+    return sets, notes
+
+
+def _set_name(path: Path, name: object, option: str) -> str:
+    """Return the name of the set of a manifest: the one that is given, or that of the file without its endings."""
+    of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
+    found = of_file if name is None else str(name)
+    if len(found.encode()) > MAX_NAME_BYTES:
+        raise ConfigError(
+            f"{option}: the files of results are named after {shortened(path)}, whose name has more than "
+            f"{MAX_NAME_BYTES} bytes; give name=NAME, or rename it"
+        )
+    return found
+
+
+def _read(path: Path, restored: Restored, option: str) -> tuple[Any, list[str]]:
+    """Return the cuts of a manifest, and notes; what was left out is printed."""
+    cuts, dropped, notes = evaluation_cuts(path, restored.text, restored.data_module.features, option)
+    for item in dropped[:NUM_LEFT_OUT]:
+        console.print_line(f"left out {item.item}: {item.reason}")
+    if len(dropped) > NUM_LEFT_OUT:
+        console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
+    if not any(cut.supervisions[0].text for cut in cuts):
+        raise ConfigError(f"{option}: the transcripts of {shortened(path)} hold no words; name other data")
+    return cuts, notes
+
+
+@contextlib.contextmanager
+def results_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) -> Iterator[Path]:
+    """Yield the folder of the results: the one that is named, or a new one in that of the run, below ``kind``.
+
+    Raises:
+        ConfigError: another process writes results to it.
+        ValueError: it cannot be used, or is not empty.
+    """
+    if options.output_dir is None:
+        run_dir = checkpoint.run_dir or checkpoint.path.parent
+        folder = create_run_folder(run_dir / kind)
+    else:
+        folder = claim_run_folder(options.output_dir, "output_dir")
+    try:
+        with lock_output_dir(folder):
+            yield folder
+    finally:
+        if options.output_dir is None:
+            # of an error before there were results
+            with contextlib.suppress(OSError):
+                folder.rmdir()

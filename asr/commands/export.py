@@ -1,0 +1,118 @@
+"""``asr-export``: a checkpoint → a folder of files that other programs decode with."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import torch
+from omegaconf import DictConfig
+
+from asr.commands.output_file import new_file
+from asr.config.build import build_decoder, part
+from asr.config.restore import TextSide, prepared_data, recognizer_of, restore_text
+from asr.console import PlainConsole
+from asr.data.features import Features, cause, read_features
+from asr.data.resampling import at_rate
+from asr.decoding.ctc_greedy import CtcGreedy
+from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.errors import ConfigError, raise_if_out_of_resources
+from asr.export.graph import Export
+from asr.export.kinds import export_of
+from asr.export.readme import Described, readme, weights_page
+from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_torchscript
+from asr.models.heads.protocols import Transduces
+from asr.models.recognizer import Recognizer
+from asr.safe_io import new_folder, write_new
+from asr.training.weights import check_kind, choose_weights
+
+console = PlainConsole()
+
+
+def run(options: DictConfig) -> None:
+    """Write the folder, and print what is in it."""
+    check_kind(options.weights, options.average_since)
+    if options.quantize and options.format != "onnx":
+        raise ConfigError(f"quantize={options.quantize} is for format=onnx, given format={options.format}")
+    if options.format == "safetensors" and (options.streaming or options.model_type):
+        raise ConfigError("format=safetensors is all weights of the run; leave streaming and model_type out")
+    output = new_file(options.output, what="folder")
+    check_packages(options.format)
+    text = restore_text(options.run)
+    checkpoint = choose_weights(text.checkpoint, options.weights, options.average_since)
+    recognizer, features = recognizer_of(checkpoint), part(checkpoint.config, "features")
+    console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
+    with new_folder(output) as folder:
+        pieces = text.tokenizer.pieces
+        write_new(folder / "tokens.txt", "".join(f"{piece} {number}\n" for number, piece in enumerate(pieces)))
+        numbers = features.sampling_rate_hz, features.num_features, features.frame_shift_s * 1e3
+        if options.format == "safetensors":
+            line = write_safetensors(checkpoint.weights, folder / "model.safetensors")
+            console.print_line(line)
+            parts = {name: checkpoint.config[name] for name in ("encoder", "head", "features")}
+            write_new(folder / "config.json", json.dumps(parts, indent=2) + "\n")
+            page = weights_page(Described(checkpoint.title, *numbers, None), line)
+        else:
+            model_type = options.model_type or _model_type(checkpoint.config)
+            export = export_of(recognizer, model_type, options.streaming)
+            lines = []
+            for line in _graphs(options, export, recognizer, folder):
+                console.print_line(line)
+                lines.append(line)
+            example = _example(text, features, recognizer, model_type, folder) if options.test_wav else None
+            described = Described(checkpoint.title, *numbers, example)
+            page = readme(described, export, options.format, bool(options.quantize), lines)
+        write_new(folder / "README.md", page)
+    console.print_line(f"exported: {output}")
+
+
+def _model_type(config: Mapping[str, Any]) -> str:
+    """Return what the run's own decoder searches."""
+    return "transducer" if build_decoder(config).needs is Transduces else "ctc"
+
+
+def _graphs(options: DictConfig, export: Export, recognizer: Recognizer, folder: Path) -> Iterator[str]:
+    if options.format == "torch":
+        return write_torchscript(export, recognizer.normalize, folder)
+    return write_onnx_files(export, recognizer.normalize, folder, options.quantize is not None)
+
+
+def _example(text: TextSide, features: Features, recognizer: Recognizer, model_type: str, folder: Path) -> str | None:
+    """Write a recording of the run's test set with its transcript; return what the recognizer makes of it."""
+    if not features.from_audio:
+        return None
+    try:
+        prepared = prepared_data(text.checkpoint, "no recording is exported")
+        cut = next((cut for name in prepared.names("test") for cut in prepared.cuts(name)), None)
+        if cut is None:
+            raise ValueError("the data of this run have no test set: no recording is exported")
+        if not cut.has_recording:
+            raise ValueError(
+                f"the shards of {prepared.folder} hold features, no audio: no recording is exported "
+                "(test_wav=false asks for none)"
+            )
+        audio = at_rate(cut, features.sampling_rate_hz).load_audio()[0]
+    except Exception as error:  # a decoder may raise anything on a file that has changed
+        raise_if_out_of_resources(error, "a recording of the test set")
+        console.print_line(f"note: {error if isinstance(error, ValueError) else cause(error)}")
+        return None
+    (folder / "test_wavs").mkdir()
+    wav = folder / "test_wavs" / "0.wav"
+    content = io.BytesIO()
+    soundfile.write(content, np.clip(audio, -1, 1), features.sampling_rate_hz, "PCM_16", format="WAV")
+    write_new(wav, content.getvalue())
+    write_new(folder / "test_wavs" / "trans.txt", f"0.wav {cut.supervisions[0].text}\n")
+    # a checkpoint names its data itself, and an export is made to be given away
+    console.print_line(f"test_wavs/0.wav: {cut.id} of {prepared.folder}, with its transcript (test_wav=false: none)")
+    frames = torch.from_numpy(read_features(features, cut))
+    # as sherpa-onnx searches: at most one token in a frame
+    search: Any = TransducerGreedy(max_symbols=1) if model_type == "transducer" else CtcGreedy()
+    with torch.inference_mode():
+        encodings, lengths = recognizer(frames[None], torch.tensor([len(frames)]))
+        ((found,),) = search(recognizer.head, encodings, lengths)
+    return text.tokenizer.decode(found.tokens)

@@ -1,0 +1,115 @@
+"""``asr-lm``: text → an n-gram language model to decode with."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, ListConfig
+
+from asr.commands.output_file import new_file
+from asr.config.restore import TextSide, prepared_data, restore_text
+from asr.console import PlainConsole
+from asr.data.manifests.source_files import matching_files, read_lines
+from asr.errors import ConfigError
+from asr.language_models.arpa import arpa_lines
+from asr.language_models.kneser_ney import FALLBACK, TokenNumbers, estimate, laid_out
+from asr.language_models.ngrams import SPECIAL, UNKNOWN
+from asr.safe_io import write_new
+from asr.text.vocabulary import SPACE_PIECE
+
+UNITS = ("tokens", "words")
+
+console = PlainConsole()
+
+
+def run(options: DictConfig) -> None:
+    """Estimate the model, write it, and print what is in it."""
+    if options.units not in UNITS:
+        raise ConfigError(f"units must be one of {', '.join(UNITS)}, given {options.units!r}")
+    if options.order < 1:
+        raise ConfigError(f"order must be at least 1, given {options.order}")
+    if options.text is None and not options.transcripts:
+        raise ConfigError("there is no text: give text=FILE, or transcripts=true for those the run was trained on")
+    output = new_file(options.output)
+    files = _files(options.text)
+    text = restore_text(options.run)
+    if options.units == "words" and not any(SPACE_PIECE in piece for piece in text.tokenizer.pieces):
+        raise ConfigError(
+            "units=words: no token of this run marks where a word begins, so that it could not decode with a model of "
+            "words; leave units out"
+        )
+    units = TokenNumbers(text.tokenizer) if options.units == "tokens" else _Words()
+    sentences = laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
+    if not sentences.num_sentences:
+        raise ConfigError("text: no line holds a word; give a file with a sentence in each line")
+    model, assumed = estimate(sentences, units.words, options.order)
+    content = (line.encode() for line in arpa_lines(model))
+    write_new(output, _gzipped(content) if output.name.endswith(".gz") else content)
+    num_words = len(sentences.words) - 2 * sentences.num_sentences
+    unknown = np.count_nonzero(sentences.words == SPECIAL.index(UNKNOWN))
+    console.print(f"text: {sentences.num_sentences} sentences, {num_words} {options.units}, {unknown} of them unknown")
+    if model.order < options.order:
+        console.print(f"order: {model.order}, because no sentence is long enough for {options.order}")
+    if assumed:
+        console.print(
+            f"discounts of {', '.join(map(str, assumed))}-grams: {', '.join(map(str, FALLBACK))}, because too few "
+            "n-grams occur once, twice or three times to estimate them",
+            soft_wrap=True,
+        )
+    console.print("n-grams: " + ", ".join(f"{count} of {n}" for n, count in enumerate(model.counts, 1)))
+    console.print_line(f"language model: {output}")
+
+
+def _files(text: Any) -> list[Path]:
+    """Return the files of ``text=``."""
+    if text is None:
+        return []
+    patterns = [str(pattern) for pattern in (text if isinstance(text, ListConfig) else [text])]
+    allowed = "a file, a pattern like 'corpus/*.txt.gz', or a list of them"
+    if not patterns:
+        raise ConfigError(f"text: the list is empty; give {allowed}")
+    return [*dict.fromkeys(file for pattern in patterns for file in matching_files("text", pattern, allowed))]
+
+
+def _sentences(files: Sequence[Path], text: TextSide, transcripts: bool) -> Iterator[str]:
+    """Yield the lines of files and the transcripts of the run, normalized, if they hold words."""
+    for file in files:
+        try:
+            yield from filter(None, map(text.normalize, read_lines(file)))
+        except ValueError as error:
+            raise ConfigError(f"text: {error}") from error
+    if transcripts:
+        prepared = prepared_data(text.checkpoint, "give their text as text=FILE, and transcripts=false")
+        for name in prepared.names("train"):
+            yield from filter(None, (cut.supervisions[0].text for cut in prepared.cuts(name)))
+
+
+def _gzipped(content: Iterable[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+    yield from map(packer.compress, content)
+    yield packer.flush()
+
+
+class _Words:
+    """Numbers of words, in the order in which they first occur."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {word: number for number, word in enumerate(SPECIAL)}
+
+    @property
+    def words(self) -> list[str]:
+        """All words so far."""
+        return [*self._numbers]
+
+    def numbers(self, sentence: str) -> list[int]:
+        """Return the numbers of the words of a sentence."""
+        words = sentence.split(" ")
+        if marks := set(SPECIAL) & set(words):
+            raise ConfigError(
+                f"text: {sentence[:60]!r} has the word {min(marks)}, which marks something else; remove it"
+            )
+        return [self._numbers.setdefault(word, len(self._numbers)) for word in words]

@@ -1,0 +1,56 @@
+"""What ``output=`` and ``output_dir=`` name: checked before any work, never overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from asr.errors import ConfigError
+from asr.run_folder import usable_folder
+from asr.safe_io import locked_folder, named_path
+
+
+def new_file(output: object, what: str = "file") -> Path:
+    """Return the file, or the folder, to write, after checks that it can be created.
+
+    Args:
+        output: as the user names it.
+        what: ``file`` or ``folder``.
+
+    Raises:
+        ValueError: it exists, or cannot be created.
+        OSError: its name is impossible.
+    """
+    path = named_path(output)
+    if os.path.lexists(path):
+        raise ConfigError(f"output: {str(path)!r} exists; name another {what}, or remove it")
+    with contextlib.suppress(FileNotFoundError):
+        path.lstat()  # fails if the name is too long, or below a file
+    usable_folder(path.parent, "output")
+    return path
+
+
+@contextlib.contextmanager
+def lock_output_dir(folder: Path) -> Iterator[None]:
+    """Let no other process write to ``output_dir``, which is created; what stays empty is removed at the end.
+
+    Raises:
+        ConfigError: another process writes its results to it.
+    """
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked_folder(folder, wait=False))
+        except BlockingIOError:
+            raise ConfigError(
+                f"output_dir: another process writes its results to {folder}; name another folder, or wait for it"
+            ) from None
+        try:
+            yield
+        finally:
+            if is_new:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()

@@ -1,0 +1,255 @@
+"""A composed config → the data of a run: prepared by its data options, masked by its encoder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asr.config.build import DataParts, build_data_parts, build_encoder, is_own_model, part
+from asr.config.init import kept_tokenizer
+from asr.config.mixtures import describe_mixing, mixing_of
+from asr.console import PlainConsole
+from asr.data.features import Features
+from asr.data.jobs import num_processes
+from asr.data.manifests.corpus import Corpus
+from asr.data.manifests.source_files import visible_files
+from asr.data.preparation.build import PrepareSpec
+from asr.data.preparation.ctc_lengths import Lengths
+from asr.data.preparation.fingerprint import describe_source, fingerprint
+from asr.data.preparation.mixture import Mixture
+from asr.data.preparation.portable_paths import portable_folder
+from asr.data.preparation.prepare import load_or_make_corpus, prepare
+from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.saved_corpus import SavedCorpus
+from asr.data.preparation.shard_fields import FORMATS, AudioField, FeatureField
+from asr.data.preparation.shards import ShardStorage
+from asr.errors import ConfigError
+from asr.run_folder import usable_folder
+from asr.safe_io import named_path
+from asr.subprocesses import is_first_process
+from asr.text.tokenizer import KeptTokenizer
+from asr.training.unreadable import check_share
+
+LAYOUT = 6  # of the files of prepared data, and of how their numbers are computed
+# options of prepare functions that change how fast, not what
+SPEED_ONLY = ("num_jobs",)
+OF_FILES = {"kind": "files", "dir": None, "audio": "flac"}
+KINDS = ("files", "shar")
+
+
+def data_for_run(
+    config: Mapping[str, Any],
+    parts: DataParts | None = None,
+    encoder: Any = None,
+    quiet: bool = False,
+    may_prepare: bool = True,
+    recorded: str | None = None,
+) -> PreparedData:
+    """Return the data of a run without the training and dev cuts that are too short for its encoder.
+
+    Args:
+        config: of the run.
+        parts: of its data side, if they are built already.
+        encoder: likewise; its weights are not used.
+        quiet: print no table.
+        may_prepare: False: refuse missing data.
+        recorded: as of `prepare_data`.
+
+    Raises:
+        ConfigError: an option is refused.
+        ValueError: the data cannot be prepared, are missing and may not be, or all cuts of a split are too short.
+    """
+    parts = parts or build_data_parts(config, kept_tokenizer(config))
+    if encoder is None:
+        # subsampled lengths need no weights; before preparing, because a wrong option must not cost hours
+        with contextlib.nullcontext() if is_own_model(config) else torch.device("meta"):
+            encoder = build_encoder(config, parts.features.num_features)
+
+    def output_frames(num_frames: Lengths) -> Lengths:
+        lengths: Lengths = encoder.output_frames(torch.from_numpy(num_frames)).numpy()
+        return lengths
+
+    prepared = prepare_data(config, parts, may_prepare, recorded).for_encoder(output_frames)
+    if not quiet and is_first_process():
+        prepared.print_table(PlainConsole())
+        if mixing := mixing_of(config["data"].get("sources"), prepared):
+            line = describe_mixing(mixing, prepared.cuts("train").durations)
+            PlainConsole().print_line(line)
+    return prepared
+
+
+def data_folder(config: Mapping[str, Any]) -> Path:
+    """Return the absolute folder of prepared data, without creating it.
+
+    Raises:
+        ValueError: ``data.dir`` names none that can be used.
+    """
+    folder = usable_folder(config["data"].get("dir"), "data.dir")
+    # lhotse (1.33) looks for the files of such a folder in an archive of its name
+    if archive := re.search(r"[^/]*\.tar(\.gz|\.bz2|\.xz)?/", f"{folder}/"):
+        raise ValueError(
+            f"data.dir: no folder of {str(folder)!r} may have the name of a tar archive, as {archive[0]!r} has; name "
+            "another folder"
+        )
+    return folder
+
+
+def prepare_data(
+    config: Mapping[str, Any], parts: DataParts, may_prepare: bool = True, recorded: str | None = None
+) -> PreparedData:
+    """Return all data that the config describes, prepared now if they are missing; no option of the model counts.
+
+    Args:
+        config: of a run.
+        parts: of its data side.
+        may_prepare: False: refuse missing data.
+        recorded: fingerprint of the data of a resumed run, which is believed, so that no source is read; None: read it.
+
+    Raises:
+        ConfigError: an option is refused.
+        ValueError: the data cannot be prepared, or are missing and may not be.
+    """
+    data = config["data"]
+    check_share(data.get("max_unreadable", 0))
+    num_jobs = num_processes(data.get("num_jobs"))
+    if not isinstance(data.get("source"), str | None) or data.get("source") == "":
+        raise ConfigError(f"data.source must be a path, or null, given {data['source']!r}")
+    # a config of somebody else's must not lead out of the folder of data
+    if not re.fullmatch(r"\w[\w.+-]*", str(data.get("corpus"))):
+        raise ConfigError(f"data.corpus must be a name of letters, digits and . _ + -, given {data.get('corpus')!r}")
+    folder = data_folder(config)
+    shards = shard_storage(data.get("storage"), parts.features)
+    spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer, shards)
+    trainer = parts.tokenizer_trainer
+    spec_name = fingerprint(
+        {key: data[key] for key in ("text", "limits")}
+        | {"features": {name: value for name, value in config["features"].items() if name != "on_device"}}
+        | {"layout": LAYOUT}
+        | {"tokenizer": trainer.tokenizer.state() if isinstance(trainer, KeptTokenizer) else config["tokenizer"]}
+        | (
+            {}
+            if shards is None
+            else {"shards": [portable_folder(str(shards.folder), folder, folder), shards.field.options]}
+        )
+    )
+    make = _mixture if data.get("sources") else _corpus
+    corpus_name, make_corpus = make(data, recorded, folder)
+    return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_jobs)
+
+
+def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
+    """Return the manifests of a run's corpus, made now or before; no option of text, features or tokenizer counts.
+
+    Raises:
+        ValueError: the corpus cannot be used.
+    """
+    folder = data_folder(config)
+    corpus_name, make_corpus = _corpus(config["data"], None, folder)
+    return load_or_make_corpus(folder, corpus_name, make_corpus)
+
+
+def _corpus(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
+    """Return the fingerprint of a corpus and its prepare function."""
+    source = data.get("source")
+    make_corpus = part({"data": data}, "data.prepare", **({} if source is None else {"source": source}))
+    if recorded is not None and source is not None:
+        return recorded.partition("/")[0], make_corpus
+    source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
+    options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
+    described: dict[str, Any] = {"prepare": options, "source": describe_source(source, source_files)}
+    if places := _places(source, source_files is not visible_files):
+        # a source that moves together with the data keeps its name
+        described["places"] = [portable_folder(place, folder, folder) for place in places]
+    return fingerprint(described), make_corpus
+
+
+def _places(source: str | None, may_be_manifests: bool) -> list[str]:
+    """Return the folders that relative names of audio start from: two tables of one text have audio of their own.
+
+    Args:
+        source: as it is named.
+        may_be_manifests: whether it may hold lhotse's manifests, whose names start from the current folder.
+    """
+    if source is None:
+        return []
+    path = named_path(source).resolve()
+    if path.suffix == ".tsv":
+        return [str(path.parent)]
+    if path.is_file() and not path.name.endswith((".jsonl", ".jsonl.gz")):
+        return []  # an archive, which is unpacked
+    return [str(path), *([os.getcwd()] if may_be_manifests else [])]
+
+
+@contextlib.contextmanager
+def _naming_entry(number: int) -> Iterator[None]:
+    """Let errors of a corpus name its place in ``data.sources``."""
+    try:
+        yield
+    except ValueError as error:
+        key = f"data.sources.{number}"
+        named, count = re.subn(r"\bdata\.(source|prepare)\b", rf"{key}.\1", str(error))
+        raise ConfigError(named if count else f"{key}: {error}") from error
+
+
+def _mixture(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
+    """Return the fingerprint of a mixture and its prepare function; weights change neither."""
+    made: dict[str, tuple[str, Callable[[Path], Corpus]]] = {}
+    for number, entry in enumerate(data["sources"]):
+        with _naming_entry(number):
+            corpus_name, make_corpus = _corpus(entry, recorded, folder)
+        if recorded is None and (same := [name for name, (known, _) in made.items() if known == corpus_name]):
+            raise ConfigError(f"data.sources: {same[0]} and {entry['name']} are the same corpus; leave one out")
+        made[entry["name"]] = corpus_name, _naming_entry(number)(make_corpus)
+    corpora = {
+        name: partial(load_or_make_corpus, corpus_name=corpus_name, make_corpus=make)
+        for name, (corpus_name, make) in made.items()
+    }
+    whole = fingerprint({"mixture": [(name, corpus_name) for name, (corpus_name, _) in made.items()]})
+    return recorded.partition("/")[0] if recorded is not None else whole, Mixture(corpora)
+
+
+def shard_storage(given: Any, features: Features) -> ShardStorage | None:
+    """Return how audio, or features, are stored in shards; None if they are read where the corpus has them.
+
+    Args:
+        given: ``data.storage``.
+        features: of the run.
+
+    Raises:
+        ConfigError: an option is unknown, lacking, or would do nothing.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"data.storage must be one of {', '.join(KINDS)}, given {given!r}")
+    if unknown := [key for key in given if key not in OF_FILES]:
+        raise ConfigError(f"data.storage has no option {unknown[0]}; allowed are {', '.join(OF_FILES)}")
+    storage = {**OF_FILES, **given}
+    for key, allowed in (("kind", KINDS), ("audio", FORMATS)):
+        if storage[key] not in allowed:
+            name = "data.storage" if key == "kind" else f"data.storage.{key}"
+            raise ConfigError(f"{name} must be one of {', '.join(allowed)}, given {storage[key]!r}")
+    if storage["kind"] == "files":
+        for key in ("dir", "audio"):
+            if storage[key] != OF_FILES[key]:
+                raise ConfigError(
+                    f"data.storage.{key}={storage[key]}: it does nothing without data.storage=shar; add that, or leave "
+                    "this out"
+                )
+        return None
+    if storage["dir"] is None:
+        raise ConfigError("data.storage=shar needs a folder for the shards: data.storage.dir=PATH")
+    folder = usable_folder(storage["dir"], "data.storage.dir")
+    if not features.precomputed:
+        return ShardStorage(folder, AudioField(storage["audio"]))
+    if storage["audio"] != OF_FILES["audio"]:
+        raise ConfigError(
+            f"data.storage.audio={storage['audio']}: it does nothing where features are stored, not audio; choose "
+            "features=log_mel, or leave this out"
+        )
+    return ShardStorage(folder, FeatureField(features))

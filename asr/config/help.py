@@ -1,0 +1,101 @@
+"""``--help`` of the commands, read from the configs themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import yaml
+
+import asr.recipes
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+LISTED = (
+    *("recipe", "encoder", "head", "optimizer", "schedule", "parameter_rules", "decoder", "tokenizer", "features"),
+    *("augment", "trainer", "logger", "sweep", "callbacks"),
+)
+OPTION = re.compile(r"(?P<indent> *)(?P<key>[a-z]\w*):(?: +(?P<value>[^ #].*?))?(?: +# (?P<comment>.*))?")
+NOT_SHOWN = ("defaults", "hydra")
+# groups whose options are shown as the default choice has them, those with a comment
+CHANGED_MOST = ("trainer", "optimizer", "encoder", "callbacks", "logger")
+# groups, and options of asr-train, that what is prepared depends on
+PREPARED = ("recipe", "tokenizer", "features")
+OF_PREPARED = ("init.path=", "init.keep_tokenizer=", "recipes_dir=")
+
+
+def config_folder(config_name: str) -> Path:
+    """Return the folder with the config and the groups of a command; it has its own if a key is named like a group."""
+    own = CONFIGS / config_name
+    return own if own.is_dir() else CONFIGS
+
+
+def describe(file: Path) -> str:
+    """Return the first comment of a yaml file that is not a package directive."""
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("#") and not line.startswith("# @package"):
+            return line.lstrip("# ")
+    return ""
+
+
+def choices(configs: Path, group: str) -> dict[str, str]:
+    """Return the options of a config group with their descriptions."""
+    # recipes may lie in a folder of the user's too
+    folders = [Path(folder) for folder in asr.recipes.__path__] if group == "recipe" else [configs / group]
+    return {
+        str(file.relative_to(folder).with_suffix("")): describe(file)
+        for folder in folders
+        for file in sorted(folder.rglob("*.yaml"))
+    }
+
+
+def options(file: Path, parent: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the keys of a yaml file, as ``key=value``, with the comments on them.
+
+    Args:
+        file: of ours: two spaces for each level, no list over several lines.
+        parent: of the keys, with a dot at its end.
+    """
+    path: list[str] = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if found := OPTION.fullmatch(line):
+            path[len(found["indent"]) // 2 :] = [found["key"]]
+            if path[0] not in NOT_SHOWN and found["value"]:
+                value = re.sub(
+                    r"\$\{oc\.select:[^,]*,(.*)\}", r"\1", found["value"]
+                )  # what is taken if no recipe knows better
+                yield f"{parent}{'.'.join(path)}={value}", found["comment"] or ""
+
+
+def command_help(config_name: str, configs: Path) -> str:
+    """Return the help of a command: what it does, its options, and what can be chosen, one line each."""
+    lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
+    is_prepare = config_name == "prepare"  # which has the config of asr-train, and reads a part of it
+    file = configs / ("train.yaml" if is_prepare else f"{config_name}.yaml")
+    used = yaml.safe_load(file.read_text(encoding="utf-8")).get("defaults", ())
+    groups = {key: choice for item in used if isinstance(item, dict) for key, choice in item.items()}
+    shown = [pair for pair in options(file) if not is_prepare or pair[0].startswith(OF_PREPARED)]
+    for group in {"train": ("data", "sweep"), "prepare": ("data",)}.get(config_name, ()):
+        shown += [
+            (option, comment)
+            for option, comment in options(configs / group / "default.yaml", f"{group}.")
+            if not option.endswith("=???")  # which the recipe gives
+        ]
+    lines += ["", "options, with their defaults (???: required):", *_columns(shown)]
+    if config_name == "train":
+        for group in CHANGED_MOST:
+            shown = [pair for pair in options(configs / group / f"{groups[group]}.yaml", f"{group}.") if pair[1]]
+            lines += ["", f"of {group}={groups[group]}, unless the recipe chooses another:", *_columns(shown)]
+    for group in (group for group in (PREPARED if is_prepare else LISTED) if group in groups):
+        lines += ["", f"{group}=", *_columns(choices(configs, group).items())]
+    if "recipe" in groups:
+        lines += ["", "recipes_dir=PATH adds recipes of your own, and runs the Python code in that folder."]
+    sweeps = "-m runs every combination of comma-separated values; " if config_name == "train" else ""
+    lines += ["", f"{sweeps}--hydra-help tells what Hydra adds."]
+    return "\n".join(lines)
+
+
+def _columns(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    rows = list(pairs)
+    width = max((len(name) for name, _ in rows), default=0)
+    return [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]

@@ -1,0 +1,262 @@
+"""``init=PATH``: the model that a training starts from, read and compared with the config before any work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from asr.config.build import outline_recognizer, part, plain
+from asr.config.own_code import check_restored
+from asr.console import PlainConsole
+from asr.data.features import Features
+from asr.data.preparation.fingerprint import describe_file, refuse_changed
+from asr.errors import ConfigError
+from asr.nested import at, is_within
+from asr.plain_data import read_json
+from asr.run_folder import INIT_RECORD
+from asr.safe_io import named_path, write_whole
+from asr.subprocesses import is_first_process
+from asr.text.tokenizer import Tokenizer, tokenizer_from_state
+from asr.training.checkpoints.files import update_files
+from asr.training.checkpoints.icefall import encoder_weights, icefall_state
+from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint, newest_good_checkpoint
+from asr.training.initial_weights import (
+    LEFT,
+    NEW,
+    OTHER_SHAPE,
+    TAKEN,
+    TensorMatch,
+    match_tensors,
+    summary,
+    take,
+    write_matches,
+)
+from asr.training.module import TrainingModule
+from asr.training.weights import KINDS, choose_weights
+
+ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
+ICEFALL_FEATURES = (80, 16_000, 0.01)
+OPTIONS = ("path", "weights", "keep_tokenizer", "freeze")
+# where a config has a rate that weights know, and the key that sets it
+RATES = {
+    "data.sampling_rate_hz": ("features", "sampling_rate_hz"),
+    "encoder.subsampling_factor": ("encoder", "subsampling_factor"),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained model to start from.
+
+    Attributes:
+        name: of the model, for messages.
+        file: that holds it, without links.
+        weights: by the names of a recognizer's.
+        tokenizer: of the model; None: not known.
+    """
+
+    name: str
+    file: Path
+    weights: dict[str, Tensor]
+    tokenizer: Tokenizer | None
+
+
+def check_init(config: Mapping[str, Any]) -> None:
+    """Check the types of the options of ``init``.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    options = config["init"]
+    if options.keys() != {*OPTIONS}:
+        raise ConfigError(f"init must have the options {', '.join(OPTIONS)}, given {', '.join(map(str, options))}")
+    if not isinstance(options["path"], str | None):
+        raise ConfigError(f"init.path must be a run, a checkpoint or a model of icefall, given {options['path']!r}")
+    if options["weights"] not in KINDS:
+        raise ConfigError(f"init.weights must be one of {', '.join(KINDS)}, given {options['weights']!r}")
+    if options["path"] is None and options["weights"] != "raw":
+        raise ConfigError(f"init.weights={options['weights']}: there is no model to start from; give init=PATH")
+    if not isinstance(options["keep_tokenizer"], bool):
+        raise ConfigError(f"init.keep_tokenizer must be true or false, given {options['keep_tokenizer']!r}")
+    if not isinstance(options["freeze"], list) or not all(isinstance(one, str) for one in options["freeze"]):
+        raise ConfigError(f"init.freeze must be a list of regular expressions, given {options['freeze']!r}")
+
+
+def take_rates(config: DictConfig, overridden: Collection[str]) -> None:
+    """Take over the rates of features and encodings that the weights of ``init`` know; say each.
+
+    Args:
+        config: of a new run.
+        overridden: keys that the command line names, which keep their values.
+
+    Raises:
+        ConfigError: the source cannot be read.
+    """
+    ours = plain(config)
+    check_init(ours)
+    path = ours["init"]["path"]
+    if path is None or path.endswith(ICEFALL):
+        return
+    theirs = load_checkpoint(checkpoint_file(str(path), "init")).config
+    for key, place in RATES.items():
+        rate = at(theirs, *place)
+        is_overridden = is_within(
+            key, [one for one in overridden if one != "encoder"]
+        )  # encoder=conformer_xs says no rate
+        if not is_overridden and type(rate) is int and type(at(ours, *place)) is int and rate != at(ours, *place):
+            OmegaConf.update(config, key, rate)
+            PlainConsole(quiet=not is_first_process()).print_line(f"as in {path}: {key}={rate}")
+
+
+def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Tokenizer | None:
+    """Return the tokenizer that ``init.keep_tokenizer`` keeps: the source's, which a run's checkpoints hold too.
+
+    Args:
+        config: of the run.
+        begun: folder of the run, if it has begun.
+
+    Raises:
+        ConfigError: there is no source, or it has no tokenizer.
+    """
+    if not at(config, "init", "keep_tokenizer"):
+        return None
+    path = _place(config, begun)
+    if path is None:
+        raise ConfigError("init.keep_tokenizer: there is no source to keep the tokenizer of; give init=PATH")
+    own = None if begun is None else newest_good_checkpoint(begun)
+    if own is None and str(path).endswith(ICEFALL):
+        raise ConfigError(
+            f"init.keep_tokenizer: {path} holds no tokenizer; asr-convert makes a checkpoint of it and its tokenizer"
+        )
+    return tokenizer_from_state((own or load_checkpoint(checkpoint_file(str(path), "init"))).tokenizer)
+
+
+def read_source(
+    config: Mapping[str, Any], features: Features, own: Mapping[str, Tensor], begun: Path | None = None
+) -> Source | None:
+    """Return the model that ``init=PATH`` names; None if the run starts from nothing, or from a checkpoint of its own.
+
+    Args:
+        config: of the run.
+        features: of the run.
+        own: state of the run's recognizer, of which only shapes are read.
+        begun: folder of the run, if it has begun.
+
+    Raises:
+        ConfigError: the model cannot be read, has changed since the run began, needs other features, or nothing of its
+            encoder fits.
+    """
+    path = _place(config, begun)
+    if path is None or (begun is not None and update_files(begun / "checkpoints")):
+        return None
+    if path.endswith(ICEFALL):
+        _check_features(path, features, *ICEFALL_FEATURES)
+        weights = _icefall_weights(named_path(path), own)
+        _refuse_changed(named_path(path), begun)
+        return Source(path, named_path(path).resolve(), weights, None)
+    checkpoint = load_checkpoint(checkpoint_file(str(path), "init"))
+    check_restored({"features": checkpoint.config.get("features")}, checkpoint.path)  # nothing else of it is built
+    try:
+        checkpoint = choose_weights(checkpoint, config["init"]["weights"])
+        theirs = part(checkpoint.config, "features")
+        tokenizer = tokenizer_from_state(checkpoint.tokenizer)
+    except ValueError as error:
+        raise ConfigError(f"init: {checkpoint.path}: {error}") from error
+    _refuse_changed(checkpoint.path, begun)
+    _check_features(str(checkpoint.path), features, theirs.num_features, theirs.sampling_rate_hz, theirs.frame_shift_s)
+    _refuse_other_encoder(checkpoint.path, match_tensors(own, checkpoint.weights, ()))
+    name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
+    return Source(name, checkpoint.path.resolve(), checkpoint.weights, tokenizer)
+
+
+def record_source(source: Source, folder: Path) -> None:
+    """Record which file a run starts from, so that it is resumed from no other before it has checkpoints of its own."""
+    written = {"path": str(source.file), **describe_file(source.file)}
+    write_whole(folder / INIT_RECORD, json.dumps(written, ensure_ascii=False, indent=1) + "\n")
+
+
+def _record(begun: Path | None) -> dict[str, Any] | None:
+    if begun is None or not (begun / INIT_RECORD).is_file():
+        return None
+    written = read_json(begun / INIT_RECORD)
+    if not isinstance(written, dict) or not isinstance(written.get("path"), str):
+        raise ConfigError(f"{begun / INIT_RECORD} does not say which file the run started from; restore it")
+    return written
+
+
+def _place(config: Mapping[str, Any], begun: Path | None) -> str | None:
+    """Return where the source is; links that led there when the run began may lead elsewhere now."""
+    written = _record(begun)
+    place: str | None = at(config, "init", "path") if written is None else written["path"]
+    return place
+
+
+def _refuse_changed(file: Path, begun: Path | None) -> None:
+    if (written := _record(begun)) is not None:
+        try:
+            refuse_changed(file, written, INIT_RECORD)
+        except ValueError as error:
+            raise ConfigError(
+                f"init: {error}, and the run in {begun} has no checkpoint of its own yet; restore {file}, or start a "
+                "new run"
+            ) from None
+
+
+def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any], run_dir: Path) -> str:
+    """Take over the weights of a model; return what was taken, which ``init.tsv`` in the run's folder lists."""
+    own, tokenizer = module.recognizer.state_dict(), module.tokenizer
+    of_vocabulary = []
+    if source.tokenizer is None or source.tokenizer.pieces != tokenizer.pieces:
+        num_features = len(module.recognizer.normalize.mean)
+        larger = outline_recognizer(config, tokenizer.vocab_size + 1, num_features).state_dict()
+        of_vocabulary = [name for name in own if own[name].shape != larger[name].shape]
+    decided = match_tensors(own, source.weights, of_vocabulary)
+    take(module.recognizer, source.weights, decided)
+    table = run_dir / "init.tsv"
+    if is_first_process():
+        write_matches(table, decided)
+    return f"init: {source.name}: {summary(decided)}; the table of all is {table}"
+
+
+def _icefall_weights(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    try:
+        weights, _ = encoder_weights(icefall_state(path), own)
+    except ValueError as error:
+        raise ConfigError(f"init: {path}: {error}") from error
+    # buffers that icefall does not save are as in the outline, without values
+    return {name: weight for name, weight in weights.items() if not weight.is_meta}
+
+
+def _check_features(source: str, own: Features, num_features: int, sampling_rate_hz: int, frame_shift_s: float) -> None:
+    kinds = ["audio" if rate_hz else "stored features" for rate_hz in (sampling_rate_hz, own.sampling_rate_hz)]
+    if kinds[0] != kinds[1]:
+        raise ConfigError(
+            f"init: {source} was trained on {kinds[0]}, and this run reads {kinds[1]}; choose another model"
+        )
+    named = ("mel bins, or numbers per frame", "sampling_rate_hz", "frame_shift_s")
+    ours = own.num_features, own.sampling_rate_hz, own.frame_shift_s
+    for name, here, there in zip(named, ours, (num_features, sampling_rate_hz, frame_shift_s), strict=True):
+        if here != there:
+            how = f", as by data.sampling_rate_hz={there}" if name == "sampling_rate_hz" else ""
+            raise ConfigError(
+                f"init: {source} was trained on features with {name} {there}, and here it is {here}; choose features "
+                f"like those of the model{how}"
+            )
+
+
+def _refuse_other_encoder(path: Path, decided: Sequence[TensorMatch]) -> None:
+    """Refuse an encoder of another kind or width; one with more or fewer layers shares the others."""
+    own = [match for match in decided if match.name.startswith("encoder.") and match.outcome != LEFT]
+    misfits = [match for match in own if match.outcome == NEW]
+    shared = sum(match.outcome == TAKEN for match in own)
+    if shared <= sum(match.reason.startswith(OTHER_SHAPE) for match in misfits):
+        raise ConfigError(
+            f"init: the encoder of {path} is another one: {shared} of {len(own)} tensors fit; {misfits[0].name} is "
+            f"{list(misfits[0].shape)} here, {misfits[0].reason}; choose the encoder, with its options, that it has"
+        )

@@ -1,0 +1,217 @@
+"""A checkpoint → everything that decodes with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+
+from asr.config.build import (
+    build_decoder,
+    build_recognizer,
+    check_decoder,
+    num_threads,
+    part,
+    scoring_unit,
+    transcripts_lm_order,
+)
+from asr.config.data import data_folder
+from asr.config.own_code import check_restored
+from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import Workers
+from asr.data.loading.sampling import BucketingConfig
+from asr.data.preparation.prepared import INDEX, PreparedData
+from asr.decoding.hypothesis import Decoder
+from asr.decoding.scorers.fusion import LoadsScorers
+from asr.error_text import shortened
+from asr.errors import ConfigError
+from asr.evaluation.wer import Unit
+from asr.inference.batches import default_device
+from asr.inference.transcribe import Transcriber
+from asr.inference.transcripts_lm import saved_search
+from asr.models.recognizer import Recognizer
+from asr.text.normalize import TextNormalizer
+from asr.text.tokenizer import Tokenizer, tokenizer_from_state
+from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
+from asr.training.weights import check_kind, choose_weights, load_weights
+
+DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were
+SHORTEST_SEGMENT_S = 1.0
+LACKING = "decoded without the model of the run's transcripts, which is in the folder of a finished run (lm/)"
+OTHER_DECODER = "decoder= replaces the run's search with the model of its transcripts; decoder.lm=FILE names a model"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A recognizer with the text side, the features and the decoder that it was trained with, or a given decoder."""
+
+    checkpoint: LoadedCheckpoint
+    recognizer: Recognizer
+    decoder: Decoder
+    text: TextNormalizer
+    data_module: DataModule
+    lacking: str = ""
+    unit: Unit = "word"  # of error rates
+
+    @property
+    def notes(self) -> list[str]:
+        """What the decoder has read, or lacks, to be shown with results."""
+        read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
+        return [*read, *([self.lacking] if self.lacking else [])]
+
+    def prepared(self) -> PreparedData:
+        """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
+
+        Raises:
+            ConfigError: they are no longer there, or damaged.
+        """
+        prepared = prepared_data(self.checkpoint, "say what to decode: manifest=PATH")
+        if not prepared.names("test"):
+            raise ConfigError(
+                f"the data of this run in {prepared.folder} has no test set; say what to decode: manifest=PATH"
+            )
+        return prepared
+
+
+def prepared_data(checkpoint: LoadedCheckpoint, instead: str) -> PreparedData:
+    """Return the data that a checkpoint's run was trained on.
+
+    Args:
+        checkpoint: of the run.
+        instead: what to do without the data.
+
+    Raises:
+        ConfigError: they are no longer there, or damaged.
+    """
+    known = checkpoint.data
+    # those of the folder that the run was moved or copied to, before those that it has read
+    places = data_folder(checkpoint.config) / str(known.get("fingerprint")), Path(str(known.get("folder")))
+    folder = next((place for place in places if os.path.isfile(place / INDEX)), None)
+    if folder is None:
+        raise ConfigError(f"the data of this run is no longer at {shortened(places[1])}; {instead}")
+    try:
+        prepared = PreparedData.load(folder)
+        prepared.check_shards()
+    except ValueError as error:
+        raise ConfigError(f"{error}; {instead}") from error
+    return prepared
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """How a run writes text.
+
+    Attributes:
+        checkpoint: of the run.
+        normalize: text of any kind → text as in the transcripts of the run.
+        tokenizer: of the run.
+    """
+
+    checkpoint: LoadedCheckpoint
+    normalize: TextNormalizer
+    tokenizer: Tokenizer
+
+
+def restore_text(run: object) -> TextSide:
+    """Rebuild the text side of what ``run=`` names."""
+    checkpoint = load_checkpoint(checkpoint_file(str(run)))
+    check_restored(checkpoint.config, checkpoint.path)
+    with _naming(checkpoint.path):
+        tokenizer = tokenizer_from_state(checkpoint.tokenizer)
+        return TextSide(checkpoint, part(checkpoint.config, "data.text"), tokenizer)
+
+
+def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
+    """Return the recognizer of a checkpoint, in evaluation mode.
+
+    Raises:
+        ConfigError: its parts do not fit each other.
+    """
+    check_restored(checkpoint.config, checkpoint.path)
+    weights = checkpoint.weights
+    with _naming(checkpoint.path):
+        vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
+        mean = weights.get("normalize.mean")
+        if mean is None or mean.dim() != 1:
+            shape = "" if mean is None else f" of one dimension, but of the shape {tuple(mean.shape)}"
+            raise ConfigError(f"it has no statistics of features, normalize.mean{shape}")
+        recognizer = build_recognizer(checkpoint.config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
+        load_weights(recognizer, weights)
+    return recognizer.eval()
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the checkpoint in front of what is wrong with its parts."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def restore(options: DictConfig, with_lm: bool = True) -> Restored:
+    """Rebuild what ``run=`` names, for decoding with the options of the command.
+
+    Args:
+        options: of the command.
+        with_lm: decode with the language model in the run's folder, unless a decoder is given.
+    """
+    torch.set_num_threads(num_threads(options.torch_threads, options.num_workers))
+    check_kind(options.weights, options.average_since)
+    batch, workers = BucketingConfig(options.batch_duration_s), Workers(options.num_workers)
+    given = options.get("decoder")
+    decoder = None if given is None else part({"decoder": dict(given)}, "decoder")
+    checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
+    checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
+    config, recognizer = checkpoint.config, recognizer_of(checkpoint).to(default_device())
+    with _naming(checkpoint.path):
+        features, text, unit = part(config, "features"), part(config, "data.text"), scoring_unit(config)
+        tokenizer = tokenizer_from_state(checkpoint.tokenizer)
+        num_features = len(recognizer.normalize.mean)
+        if features.num_features != num_features:
+            raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")
+        data_module = DataModule(features, tokenizer, batch, workers)
+        chosen = decoder or build_decoder(config)
+        check_decoder(chosen, recognizer.head)
+        lacking = ""
+        order, run_dir = transcripts_lm_order(config), checkpoint.run_dir
+        if with_lm and order and given is not None and given.get("lm") is None:
+            lacking = OTHER_DECODER
+        # the model may have been asked for when the run was resumed, after the best checkpoint was saved
+        if decoder is None and with_lm and (order or run_dir):
+            own = saved_search(run_dir, recognizer.head) if run_dir else None
+            chosen = own or chosen
+            lacking = LACKING if order and own is None else ""
+    if isinstance(chosen, LoadsScorers):
+        try:
+            chosen.load_scorers(tokenizer, text)
+        except ValueError as error:
+            raise ConfigError(f"decoder: {error}") from error
+    return Restored(checkpoint, recognizer, chosen, text, data_module, lacking, unit)
+
+
+def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel: bool = False) -> Transcriber:
+    """Return a transcriber.
+
+    Args:
+        restored: what decodes.
+        max_segment_s: longer recordings are cut; None: the longest utterances of training, but for 5 %.
+        each_channel: decode all channels; False: the first.
+
+    Raises:
+        ConfigError: the recognizer was trained on features without audio.
+    """
+    features = restored.data_module.features
+    if not features.from_audio:
+        raise ConfigError(
+            f"run: it was trained on features without audio, {features.num_features} per frame, and cannot read audio; "
+            "give features of the same kind to asr-evaluate manifest=PATH"
+        )
+    longest_s = max_segment_s or restored.checkpoint.data.get("utterance_s", DEFAULT_SEGMENT_S)
+    parts = restored.recognizer, restored.decoder, restored.data_module
+    return Transcriber(*parts, max(SHORTEST_SEGMENT_S, longest_s), each_channel)

@@ -1,0 +1,191 @@
+"""``resume=RUN``: the config that the run was started with, as data, and what has changed since.
+
+A run's folder may come from somebody else. Nothing in it is handed to Hydra as if it had been given on the command
+line: its composed config is read as plain values, and only what the user gives now is an override.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.config_store import ConfigStore
+
+from asr.config.command_line import override_key, override_value
+from asr.errors import ConfigError
+from asr.nested import at, flatten, is_within, leaves
+from asr.plain_data import read_yaml
+from asr.run_folder import ACCEPTED, DATA_RECORD, backup_path
+from asr.safe_io import named_path, write_whole
+from asr.systems import WITHOUT_EFFECT
+
+# the user's decisions at this start, which a folder cannot make
+OF_THIS_START = ("resume", "trust", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
+FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
+CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
+DESTINATION = ("project", "entity", "mode")  # where a logger sends numbers to
+ABSENT = "absent"  # what a config that lacks a key is said to have there
+# what may differ between a run and its resumption: no update that follows depends on it
+FREE = (*WITHOUT_EFFECT, "init", "weights", "decode", "callbacks", "trainer.devices", "trainer.num_nodes")
+AVERAGES = "callbacks.averaging"  # of weights: they would be others from here on
+
+
+def run_folder(given: object) -> Path:
+    """Return the folder that ``resume=`` names.
+
+    Raises:
+        ConfigError: it is not a folder, or holds no run.
+    """
+    folder = named_path(given).resolve()
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise ConfigError(f"resume: {str(folder)!r} is not the folder of a run, as below runs/: it has no {name}")
+    return folder
+
+
+def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
+    """Make the run's own config the primary one, named ``CONFIG_NAME``, that overrides change.
+
+    Args:
+        folder: of the run.
+        primary: the yaml of ``asr-train``, for Hydra's node and for keys that the run did not have yet.
+        words: overrides of the command line.
+
+    Raises:
+        ConfigError: the saved config holds what only a user may say, or its logger needs the user's word.
+        ValueError: it cannot be read.
+    """
+    own = yaml.safe_load(primary.read_text(encoding="utf-8"))
+    groups = [key for item in own["defaults"] if isinstance(item, dict) for key in item if " " not in key]
+    overriding = [item for item in own["defaults"] if isinstance(item, dict) and any(" " in key for key in item)]
+    given = {override_key(word) for word in words}
+    for key in sorted(given):
+        if key.partition(".")[0] in ("recipe", "init", "run_dir"):
+            raise ConfigError(f"{key}: a resumed run keeps its own; leave it out, or start a new run")
+    # a group that is chosen now replaces what the run had there
+    saved = {key: value for key, value in saved_config(folder).items() if key not in given & set(groups)}
+    if override_value(words, "resume_logger") is not True:
+        defaults = yaml.safe_load((primary.parent / "logger" / "wandb.yaml").read_text(encoding="utf-8"))["wandb"]
+        _refuse_destinations(saved, given, defaults)
+    scalars = {key: value for key, value in own.items() if key not in ("defaults", "hydra")}
+    node = scalars | saved | {key: own.get(key) for key in OF_THIS_START}
+    _follow(node, saved, given)
+    defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
+    ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": own["hydra"], **node})
+
+
+def _follow(node: dict[str, Any], saved: Mapping[str, Any], given: set[str]) -> None:
+    """Let values that followed another option when the run began follow what is given for it now."""
+    if given & {"trainer.max_steps", "trainer.max_epochs"} and at(saved, "schedule", "max_steps") == at(
+        saved, "trainer", "max_steps"
+    ):
+        node["schedule"] = {**saved["schedule"], "max_steps": "${trainer.max_steps}"}
+    rules, lr = at(saved, "parameter_rules", "rules"), at(saved, "optimizer", "lr")
+    if "optimizer.lr" in given and isinstance(rules, list) and lr is not None:
+        followed = [
+            {**rule, "optimizer": {**rule["optimizer"], "lr": "${optimizer.lr}"}}
+            if at(rule, "optimizer", "lr") == lr
+            else rule
+            for rule in rules
+        ]
+        node["parameter_rules"] = {**saved["parameter_rules"], "rules": followed}
+
+
+def _refuse_destinations(saved: Mapping[str, Any], given: set[str], defaults: Mapping[str, Any]) -> None:
+    """Refuse a logger that would send numbers where nobody has said now that they may go."""
+    foreign = [
+        f"logger.{name}.{key}={value}"
+        for name, node in (saved.get("logger") or {}).items()
+        for key in DESTINATION
+        if (value := at(node, key)) not in (None, defaults[key], "offline") and f"logger.{name}.{key}" not in given
+    ]
+    if foreign:
+        raise ConfigError(
+            f"resume: the run's folder says where its numbers go: {' '.join(foreign)}; give that too if it is right, "
+            "or resume_logger=true to follow the folder, or choose logger=csv"
+        )
+
+
+def saved_config(folder: Path) -> dict[str, Any]:
+    """Return the composed config that a run was started with, as plain values.
+
+    Raises:
+        ConfigError: it holds what only a user may say.
+        ValueError: it cannot be read.
+    """
+    path = folder / "config.yaml"
+    config = read_yaml(path)
+    if not isinstance(config, dict) or set(config) & {"hydra", "defaults"}:
+        raise ConfigError(f"resume: {path} is not a config, or has keys of Hydra's, which only a command line may have")
+    for key, value in leaves(config):
+        if isinstance(value, str) and "${" in value:
+            raise ConfigError(f"resume: {path}: {key} is {value!r}; a composed config has no interpolations")
+    return config
+
+
+def recorded_data(folder: Path) -> str:
+    """Return the fingerprint of the data of a run, ``unknown`` if none is recorded."""
+    path = folder / DATA_RECORD
+    return path.read_text(encoding="utf-8") if path.exists() else "unknown"
+
+
+def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
+    """Return the overrides of a run so far, to be recorded and shown, never to be obeyed; those of now replace."""
+    now = [word for word in words if override_key(word) not in OF_THIS_START]
+    given = {override_key(word) for word in now}
+    return [*(word for word in read_yaml(folder / "overrides.yaml") or () if override_key(word) not in given), *now]
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what differs between two configs, as sentences; where and how fast, and what follows, may differ."""
+    old, new = flatten(before), flatten(now)
+    return [
+        f"{key}: {old.get(key, ABSENT)!r} in the run, {new.get(key, ABSENT)!r} now"
+        for key in sorted(old | new)
+        if old.get(key, ABSENT) != new.get(key, ABSENT) and (is_within(key, (AVERAGES,)) or not is_within(key, FREE))
+    ]
+
+
+def unaccepted(found: Sequence[str], folder: Path) -> list[str]:
+    """Return those changes since a checkpoint that the user has not accepted for the run, with both of their values."""
+    path = folder / ACCEPTED
+    accepted = read_yaml(path) if path.exists() else []
+    return [change for change in found if change not in accepted]
+
+
+def record_accepted(folder: Path, found: Sequence[str]) -> None:
+    """Write the changes that the user has accepted, so that a resumption before the next checkpoint knows them.
+
+    Earlier ones, which a checkpoint may hold by now, are kept beside them, for whoever compares the run.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path, content = folder / ACCEPTED, yaml.safe_dump(list(found)).encode()
+    if path.exists() and (former := path.read_bytes()) != content:
+        write_whole(backup_path(path), former)
+    write_whole(path, content)
+
+
+def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether a config says something new that a run's folder should hold: free keys, such as weights, too."""
+    old, new = (
+        {key: value for key, value in flatten(config).items() if key.partition(".")[0] not in OF_THIS_START}
+        for config in (saved, now)
+    )
+    return old != new
+
+
+def refuse_changes(found: list[str], anyway: bool) -> None:
+    """Refuse changes that were not asked for.
+
+    Raises:
+        ConfigError: something has changed, without ``allow_changes=true``.
+    """
+    if found and not anyway:
+        refused = ConfigError("resume: the config or the data have changed since the run was started:")
+        for line in (*(f"  {change}" for change in found), "Undo the changes, or accept them with allow_changes=true."):
+            refused.add_note(line)
+        raise refused

@@ -1,0 +1,251 @@
+"""One job of a sweep: a fresh process, which shares no state; finished jobs are skipped, others are resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from asr.config.command_line import override_key
+from asr.console import PlainConsole
+from asr.errors import ConfigError
+from asr.evaluation.metrics_csv import read_metrics
+from asr.nested import at, flatten, is_within
+from asr.run_folder import LATEST
+from asr.safe_io import lock
+from asr.signals import TRY_AGAIN, Terminated
+from asr.subprocesses import die_with_parent
+from asr.sweeps.gpus import claimed_gpus
+from asr.sweeps.records import RECORDS, JobRecord
+from asr.sweeps.slurm import queue_again
+from asr.systems import WITHOUT_EFFECT
+
+NAME = re.compile(r"\w[\w.+-]*")
+LONGEST_LABEL = 80
+
+console = PlainConsole()
+
+
+def check_sweep_name(name: object, key: str = "sweep.name") -> None:
+    """Refuse a name that is no name of a folder.
+
+    Args:
+        name: of a sweep.
+        key: that it was given as.
+
+    Raises:
+        ConfigError: it holds more than letters, digits and ``_ . + -``, or is that of the link to the newest run.
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigError(f"{key} must be letters, digits and _ . + -, as in first-try, given {name!r}")
+    if name == LATEST:
+        raise ConfigError(f"{key}: runs/{LATEST} leads to the newest run; give the sweep another name")
+
+
+def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
+    """Return the name of a job's folder: the overrides, shortened, and a hash of them and of what is trained.
+
+    What does not change the training counts only if it is swept, so that a sweep may be resumed with other threads.
+
+    Args:
+        overrides: of the job.
+        config: composed, unresolved.
+    """
+    # lr-0.01 of optimizer.lr=0.01, without special characters of Hydra's grammar: folders are given as resume=…
+    swept = at(config, "sweep", "swept") or ()
+    words = [word for word in overrides if override_key(word) in swept or _tells(override_key(word))]
+    parts = (word.partition("=") for word in words)
+    texts = (re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in parts)
+    label = "_".join(texts)[:LONGEST_LABEL]
+    trained = {key: value for key, value in flatten(config).items() if _tells(key)}
+    # the label may be cut, and options that do not change the training are in the words alone
+    digest = hashlib.sha256(json.dumps([trained, words], sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return f"{label or 'default'}-{digest}"
+
+
+def _tells(key: str) -> bool:
+    """Return whether a key tells one job from another: trials leave the test sets alone, and are no results."""
+    return key == "decode_test" or not is_within(key, WITHOUT_EFFECT)
+
+
+def swept_without_effect(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+    """Return the keys that a sweep gives several values, although they do not change the training.
+
+    Args:
+        words: overrides of the sweep.
+        params: those of its sweeper's config.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(words))
+    swept = [override_key(str(override.input_line)) for override in parsed if override.is_sweep_override()]
+    return sorted(key for key in {*swept, *map(override_key, params)} if not _tells(key))
+
+
+def run_job(
+    command: str,
+    overrides: Sequence[str],
+    config: Mapping[str, Any],
+    sweep_dir: Path,
+    to_file: bool = False,
+    places: Sequence[str] = (),
+) -> float:
+    """Run a job: start it, resume it if it was interrupted, or leave it alone if it is finished.
+
+    A job that fails does not stop the others: it is recorded as failed. If a signal asks
+    this process to end, it forwards the signal to the job and waits for the job's end.
+
+    Args:
+        command: what to run, such as ``train``.
+        overrides: of the job.
+        config: composed, unresolved.
+        sweep_dir: folder of the sweep.
+        to_file: whether the job's output goes to ``jobs/<name>.log``, and not to the terminal.
+        places: words that tell the job where else configs are found.
+
+    Returns:
+        The lowest WER on the development sets, which is what sweepers minimize; infinity if the job is not finished,
+        and not a number if another process is running it.
+
+    Raises:
+        Terminated: a signal asked this process to end.
+    """
+    name = job_name(overrides, config)
+    folder = (sweep_dir / name).resolve()
+    with _locked(sweep_dir, name) as is_ours:
+        if not is_ours:
+            print(f"{name}: another process is running it, left alone", flush=True)
+            return math.nan
+        if is_finished(folder):
+            _keep(sweep_dir, name, overrides)
+            print(f"{name}: finished before, left alone", flush=True)
+        else:
+            _run_to_end(command, overrides, config, sweep_dir / name, to_file, places)
+        return best_dev_wer(folder) if is_finished(folder) else math.inf
+
+
+@contextlib.contextmanager
+def _locked(sweep_dir: Path, name: str) -> Iterator[bool]:
+    """Lock a job, so that two sweeps of one name do not start it twice; yield whether no other process holds it.
+
+    The time of its lock changes, which says that a command has asked for it, see ``asked_for``.
+    """
+    records = sweep_dir / RECORDS
+    records.mkdir(parents=True, exist_ok=True)
+    with open(records / f"{name}.lock", "a") as file:
+        os.utime(file.fileno())
+        try:
+            lock(file)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def asked_for(sweep_dir: Path) -> dict[str, int]:
+    """Return when each job of a sweep was asked for last, by a command that started it or left it alone."""
+    return {path.stem: path.stat().st_mtime_ns for path in (sweep_dir / RECORDS).glob("*.lock") if path.is_file()}
+
+
+def _keep(sweep_dir: Path, name: str, overrides: Sequence[str]) -> None:
+    """Record a finished job with the words that ask for it now, and the seconds that it is known to have taken."""
+    seconds = 0.0
+    with contextlib.suppress(ValueError, OSError):  # it has no record, or one that is damaged
+        seconds = JobRecord.load(sweep_dir / RECORDS / f"{name}.json").seconds
+    JobRecord(name, list(overrides), "finished", seconds=seconds).save(sweep_dir)
+
+
+def _run_to_end(
+    command: str,
+    overrides: Sequence[str],
+    config: Mapping[str, Any],
+    place: Path,
+    to_file: bool,
+    places: Sequence[str],
+) -> None:
+    """Start or resume a job, wait for its end, and record how it went."""
+    sweep_dir, name, folder = place.parent, place.name, place.resolve()
+    print(f"{name}: {'resuming' if begun(folder) else 'starting'}", flush=True)
+    JobRecord(name, list(overrides), "running").save(sweep_dir)
+    # what a run's folder may not say: where numbers go, and whose code is run
+    kept = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
+    # the place as it was named, from the current folder, whose own name may hold what no override can
+    words = [f"resume={place}", *kept] if begun(folder) else [*places, *overrides, f"run_dir={place}"]
+    start = time.monotonic()
+    code = None
+    try:
+        with _output(sweep_dir / RECORDS / f"{name}.log" if to_file else None) as output:
+            code = _run(command, words, config.get("sweep", {}), output)
+    finally:
+        status = "interrupted" if code in (None, TRY_AGAIN) else "failed"
+        if not code and is_finished(folder):
+            status = "finished"
+        JobRecord(name, list(overrides), status, code, round(time.monotonic() - start, 1)).save(sweep_dir)
+    print(f"{name}: {status}" + (f" with exit code {code}" if code else ""), flush=True)
+    if code == TRY_AGAIN:
+        queue_again()
+
+
+def _run(command: str, words: Sequence[str], sweep: Mapping[str, Any], output: IO[str] | None) -> int:
+    with claimed_gpus(sweep.get("gpus_per_job"), sweep.get("jobs_per_gpu")) as environment:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "asr.commands", command, *words],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            preexec_fn=functools.partial(die_with_parent, os.getpid()),
+        )
+        try:
+            return process.wait()
+        # submitit raises SystemExit or an error of its own from its handler of SIGUSR2
+        except (SystemExit, Exception) as ended:
+            process.send_signal(ended.signal if isinstance(ended, Terminated) else signal.SIGTERM)
+            process.wait()  # until its checkpoint is written: it would die with this process
+            raise
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _output(path: Path | None) -> Iterator[IO[str] | None]:
+    if path is None:
+        yield None
+        return
+    with path.open("a", encoding="utf-8") as file:
+        print(f"output: {path}", flush=True)
+        yield file
+
+
+def begun(folder: Path) -> bool:
+    """Return whether a run can be resumed."""
+    return (folder / "config.yaml").is_file() and (folder / "overrides.yaml").is_file()
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether a run has left its results."""
+    return (folder / "report" / "summary.json").is_file()
+
+
+def finished_jobs(sweep_dir: Path) -> set[str]:
+    """Return the names of the jobs of a sweep that have left their results."""
+    return {record.stem for record in (sweep_dir / RECORDS).glob("*.json") if is_finished(sweep_dir / record.stem)}
+
+
+def best_dev_wer(folder: Path) -> float:
+    """Return the lowest WER on the development sets that a run has reached so far; infinity if there is none."""
+    metrics = folder / "metrics.csv"
+    points = read_metrics(metrics, lambda name: name == "val/wer") if metrics.is_file() else {}
+    values = points["val/wer"][1] if points else []
+    return min(filter(math.isfinite, values), default=math.inf)

@@ -1,0 +1,167 @@
+"""How the jobs of a sweep ended: a table, a line, and an exit code."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, read_write
+from rich.table import Table
+
+from asr.compare.result import Target
+from asr.config.command_line import override_key
+from asr.console import PlainConsole, one_line
+from asr.evaluation.formatting import percent
+from asr.nested import at
+from asr.plain_data import read_json, read_yaml
+from asr.signals import end_by_default, end_with
+from asr.sweeps.jobs import (
+    asked_for,
+    begun,
+    best_dev_wer,
+    check_sweep_name,
+    finished_jobs,
+    is_finished,
+    swept_without_effect,
+)
+from asr.sweeps.records import RECORDS, JobRecord, records
+
+console = PlainConsole()
+
+
+class SweepTable(Callback):
+    """Tells the jobs of a sweep what is swept, and prints the status of every job at its end."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}  # before this command
+        self._finished: set[str] = set()
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse an invalid name or target, and tell the jobs what is swept; heed signals.
+
+        Hydra turns errors of callbacks into warnings, so that this exits the program.
+        """
+        sweep_dir = Path(config.hydra.sweep.dir)
+        try:
+            check_sweep_name(config.sweep.name)
+            if config.sweep.target_wer is not None:
+                Target(config.sweep.target_wer, is_fixed=True)  # which checks it
+        except ValueError as error:
+            print(f"asr-train: {one_line(str(error))}", file=sys.stderr)
+            raise SystemExit(2) from None
+        self._asked, self._finished = asked_for(sweep_dir), finished_jobs(sweep_dir)
+        if swept := swept_without_effect(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {}):
+            with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
+                config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
+        if config.hydra.launcher._target_.endswith((".BasicLauncher", ".ParallelLauncher")):
+            end_with(lambda: resume_line(sweep_dir))
+
+            def interrupt(*_: object) -> None:
+                raise KeyboardInterrupt(resume_line(sweep_dir).removeprefix("; "))
+
+            signal.signal(signal.SIGINT, interrupt)
+        else:
+            end_by_default()  # the launcher ends the processes of the jobs in its own way
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Print the table, and exit with 1 if a job of this command is not finished."""
+        sweep_dir = Path(config.hydra.sweep.dir)
+        found = [record for record in records(sweep_dir) if _has_run(record, sweep_dir)]
+        if not found:
+            print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
+            raise SystemExit(2)
+        console.print(job_table(sweep_dir, found, self._finished))
+        target = config.sweep.target_wer
+        before = [record.name for record in found if record.name in self._finished and not record.failed]
+        if target is not None and any(_target_of(sweep_dir / name) != target for name in before):
+            console.print_line(
+                f"runs that were finished before do not hold sweep.target_wer={target}: asr-compare "
+                f"target_wer={target} asks for it, as one chosen after the runs"
+            )
+        now = asked_for(sweep_dir)
+        own = [record for record in found if now.get(record.name) != self._asked.get(record.name)]
+        others = [record.name for record in found if record.failed and record not in own]
+        if others:
+            console.print_line(f"not finished, and of another command in this sweep: {', '.join(others)}")
+        console.print_line(last_line(sweep_dir, [record for record in found if record.name not in others], len(before)))
+        if any(record.failed for record in own):
+            raise SystemExit(1)
+
+
+def _target_of(folder: Path) -> object:
+    return at(read_yaml(folder / "config.yaml"), "sweep", "target_wer")
+
+
+def _has_run(record: JobRecord, sweep_dir: Path) -> bool:
+    """Return whether a job that its file calls finished has left a report; a line says so if not."""
+    has_run = record.failed or is_finished(sweep_dir / record.name)
+    if not has_run:
+        console.print_line(f"left out: {record.name}: its record says {record.status}, but its folder holds no report")
+    return has_run
+
+
+def job_table(sweep_dir: Path, found: list[JobRecord], before: Collection[str] = ()) -> Table:
+    """Return the table of all jobs of a sweep; those that were finished before its last command are marked."""
+    table = Table(title=f"sweep {sweep_dir.name}")
+    for column in ("job", "status", "WER dev %", "WER test %", "minutes"):
+        table.add_column(column, justify="left" if column in ("job", "status") else "right", overflow="fold")
+    shared = set.intersection(*(set(record.overrides) for record in found)) if len(found) > 1 else set()
+    for record in found:
+        folder = sweep_dir / record.name
+        wers = [best_dev_wer(folder), *_test_wers(folder)]
+        style = "red" if record.failed else None
+        status = "finished before" if record.name in before and not record.failed else record.status
+        minutes = f"{record.seconds / 60:.1f}" if record.seconds else ""
+        words = [word for word in record.overrides if word not in shared and override_key(word) != "sweep.tuned"]
+        table.add_row(
+            " ".join(words) or record.name,
+            status + (f" (exit code {record.exit_code})" if record.exit_code else ""),
+            percent(wers[0]),
+            " / ".join(map(percent, wers[1:])),
+            minutes,
+            style=style,
+        )
+    return table
+
+
+def last_line(sweep_dir: Path, found: list[JobRecord], before: int) -> str:
+    """Return what happened in one line, and what can be done next.
+
+    Args:
+        sweep_dir: of the sweep.
+        found: the jobs to be told of.
+        before: number of those that were finished before.
+    """
+    failed = [record.name for record in found if record.failed]
+    line = f"{len(found)} jobs: {len(found) - len(failed)} finished" + (f" ({before} of them before)" if before else "")
+    if failed:
+        logs = f" (logs in {sweep_dir / RECORDS})" if any((sweep_dir / RECORDS).glob("*.log")) else ""
+        refused = [one.name for one in found if one.exit_code == 2 and not begun(sweep_dir / one.name)]
+        again = f"; refused, for their options to be corrected: {', '.join(refused)}" if refused else ""
+        if len(refused) < len(failed):
+            again += f"; the same command again resumes {'the others' if refused else 'them'}"
+        return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}{again}"
+    return f"{line}. To compare them: asr-compare sweep={sweep_dir.name}"
+
+
+def resume_line(sweep_dir: Path) -> str:
+    """Return the status of the jobs after a signal has ended the sweep, and how to resume it."""
+    found = records(sweep_dir)
+    again = f"to resume: the same command again, with sweep.name={sweep_dir.name}"
+    ended = ", ".join(record.name for record in found if not record.failed) or "none"
+    others = ", ".join(record.name for record in found if record.failed) or "none"
+    return f"; {again}; finished jobs: {ended}; not finished: {others}"
+
+
+def _test_wers(folder: Path) -> list[float]:
+    """Return the WERs on test sets that a finished run has left; a job that is not finished has left none."""
+    path = folder / "report" / "summary.json"
+    if not path.is_file():
+        return []
+    wers = [found.get("wer") for found in (at(read_json(path), "test") or {}).values()]
+    return [math.inf if wer is None else wer for wer in wers]

@@ -1,0 +1,194 @@
+"""How the settings of optimizers are chosen: the same number of trials for each, judged on dev alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from asr.compare.inputs.tuning import LR
+from asr.config.command_line import override_key
+from asr.errors import ConfigError
+from asr.sweeps.search_space import Choice, Range, Search, rounded
+
+if TYPE_CHECKING:
+    from scipy.stats.qmc import Halton
+
+UNTUNED = "untuned "  # before the name of an optimizer, the system with its own default options
+BEYOND = 3.0  # a trial beyond an edge has the outermost lr that was tried, times or divided by this
+
+Settings = dict[str, Any]  # values by key of the config
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings, and the WER on the development sets that they gave; infinite without one."""
+
+    settings: Settings
+    wer: float
+
+    @property
+    def lr(self) -> float:
+        """Learning rate."""
+        return float(self.settings[LR])
+
+
+@dataclass
+class TunedSystem:
+    """An optimizer with a schedule, what is searched for it, and the trials that were made.
+
+    Attributes:
+        name: of the optimizer and, if any optimizer has several, of the schedule.
+        optimizer: its name.
+        overrides: that choose both.
+        is_usual: whether the schedule is the one that the optimizer is compared with untuned.
+        space: what is searched, by key.
+        seed: of the places that are tried: the same for all systems.
+        trials: so far.
+    """
+
+    name: str
+    optimizer: str
+    overrides: tuple[str, ...]
+    is_usual: bool
+    space: Mapping[str, Range | Choice]
+    seed: int = 0
+    trials: list[Trial] = field(default_factory=list)
+
+    @cached_property
+    def _sequence(self) -> Halton:
+        from scipy.stats import qmc  # takes half a second, which every command would wait for
+
+        return qmc.Halton(len(self.space), scramble=True, rng=self.seed)
+
+    def sample(self, num: int) -> list[Settings]:
+        """Return the next settings of a scrambled Halton sequence, which fills the space more evenly than chance.
+
+        Reference:
+            Bousquet et al. 2017, "Critical Hyper-Parameters: No Random, No Cry", arXiv:1706.03200.
+        """
+        places: Sequence[Sequence[float]] = self._sequence.random(num).tolist()
+        return [{key: one.at(u) for (key, one), u in zip(self.space.items(), row, strict=True)} for row in places]
+
+    def next_settings(self) -> Settings:
+        """Return what to try next: beyond the edge where the best lr lies, else the next of the sequence.
+
+        If both edges are as good, as where nothing was learned, the range grows downwards and upwards in turn.
+        """
+        below, above = self._edges()
+        if not (below or above):
+            return self.sample(1)[0]
+        lrs = [trial.lr for trial in self.trials]
+        down = below and not (above and len(lrs) % 2 == 0)
+        return {**self.best.settings, LR: rounded(min(lrs) / BEYOND if down else max(lrs) * BEYOND)}
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the lowest WER; in a tie, the one whose lr is nearest to the middle of those tried."""
+        logs = [math.log(trial.lr) for trial in self.trials]
+        middle = (min(logs) + max(logs)) / 2
+        return min(self.trials, key=lambda trial: (trial.wer, abs(math.log(trial.lr) - middle)))
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the smallest or the largest learning rate is the best, or as good: a better one may lie beyond."""
+        return any(self._edges())
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether any trial made fewer errors than there are words."""
+        return self.best.wer < 1
+
+    def _edges(self) -> tuple[bool, bool]:
+        """Return whether the smallest, and whether the largest learning rate has the lowest WER."""
+        lowest = self.best.wer
+        lrs = [trial.lr for trial in self.trials]
+        best = {trial.lr for trial in self.trials if trial.wer == lowest}
+        return min(lrs) in best, max(lrs) in best
+
+    def extreme_settings(self) -> Iterator[Settings]:
+        """Yield settings among which are every choice of a key, and both ends of every range."""
+        num = max([2, *(len(one.values) for one in self.space.values() if isinstance(one, Choice))])
+        for place in range(num):
+            yield {key: one.at(place / (num - 1)) for key, one in self.space.items()}
+
+    def words(self, settings: Settings) -> list[str]:
+        """Return the overrides of a run."""
+        own = [word for word in self.overrides if override_key(word) not in settings]
+        return [
+            *own,
+            *(
+                f"{key}={json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+                for key, value in settings.items()
+            ),
+        ]
+
+
+def systems(sweep: Search, seed: int) -> list[TunedSystem]:
+    """Return the systems that are tuned.
+
+    Args:
+        sweep: what is searched.
+        seed: of the settings that are tried.
+
+    Raises:
+        ConfigError: a schedule is unknown, nothing is left to tune, or a key that is to be searched is no system's.
+    """
+    pairs = []
+    only = list(dict.fromkeys(sweep.optimizers if sweep.only is None else sweep.only))
+    for name in only:
+        by_mode = {"common": sweep.common_schedule, "usual": sweep.optimizers[name].usual}
+        pairs += [(name, schedule) for schedule in dict.fromkeys(by_mode[mode] for mode in sweep.schedule_modes)]
+    if not pairs:
+        raise ConfigError("sweep.only: nothing to tune: name at least one optimizer")
+    found, known = [], set[str]()
+    for name, schedule in pairs:
+        if schedule not in sweep.schedules:
+            known_ones = ", ".join(sweep.schedules)
+            raise ConfigError(f"sweep: no schedule {schedule!r} in sweep.schedules; there are {known_ones}")
+        words = (f"optimizer={name}", f"schedule={schedule}", *sweep.schedules[schedule].overrides)
+        whole = sweep.space(name, schedule)
+        known |= whole.keys()
+        space = {key: one for key, one in whole.items() if sweep.search is None or key in sweep.search}
+        if LR not in space:
+            raise ConfigError(f"sweep: the lr of {name} must be searched too: in its around, and in sweep.search")
+        label = f"{name} {schedule}" if len(pairs) > len(only) else name
+        usual = sweep.optimizers[name].usual if "usual" in sweep.schedule_modes else sweep.common_schedule
+        found.append(TunedSystem(label, name, words, schedule == usual, space, seed))
+    unknown = set(sweep.search or ()) - known
+    if unknown:
+        raise ConfigError(f"sweep.search: no range has {min(unknown)!r}; there are {', '.join(sorted(known))}")
+    return found
+
+
+def shares(found: Sequence[TunedSystem], total: int) -> list[int]:
+    """Return how many trials each system gets, so that every optimizer has the same number over all its schedules.
+
+    Raises:
+        ConfigError: an optimizer's number of schedules does not divide ``total``.
+    """
+    counts = [sum(one.optimizer == other.optimizer for other in found) for one in found]
+    for system, count in zip(found, counts, strict=True):
+        if total % count:
+            raise ConfigError(
+                f"sweep.trials: {system.optimizer} has {count} schedules, which do not divide {total} trials; "
+                f"give a multiple of {count}"
+            )
+    return [total // count for count in counts]
+
+
+def compared_systems(sweep: Search, found: Sequence[TunedSystem]) -> list[str]:
+    """Return the names of the systems to compare: by default the tuned ones, then each optimizer untuned.
+
+    Raises:
+        ConfigError: ``sweep.compared`` names another.
+    """
+    untuned = [f"{UNTUNED}{one.optimizer}" for one in found if sweep.with_defaults and one.is_usual]
+    known = [*(one.name for one in found), *untuned]
+    for name in sweep.compared or ():
+        if name not in known:
+            raise ConfigError(f"sweep.compared: no system is called {name!r}; there are {', '.join(known)}")
+    return known if sweep.compared is None else sweep.compared

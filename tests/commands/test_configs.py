@@ -1,0 +1,143 @@
+"""Every yaml composes, and what it describes can be built."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from asr.commands import train as train_module
+from asr.config.build import plain
+from asr.config.help import CONFIGS, choices
+from asr.config.instantiate import check_values
+from tests.configs import choice
+
+ROOT = Path(__file__).parents[2]
+NO_GROUPS = ("hydra", "compare", "optimizer_options")
+GROUPS = sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir() and folder.name not in NO_GROUPS)
+SINGLE = [(group, name) for group in GROUPS if group != "recipe" for name in choices(CONFIGS, group)]
+# those of large corpora are meant for GPUs, and take a second to be built
+ON_GPUS = {path.parent.name for path in (ROOT / "recipes").glob("*/*.yaml") if "/trainer: gpu" in path.read_text()}
+LARGE = [recipe for recipe in choices(CONFIGS, "recipe") if recipe.split("/")[0] in ON_GPUS]
+SMALL = [recipe for recipe in choices(CONFIGS, "recipe") if recipe not in LARGE]
+RECIPES = [*SMALL, *LARGE]
+# what a choice needs beside itself
+COMPANIONS = {
+    ("trainer", "gpu"): ["trainer.accelerator=cpu"],
+    ("trainer", "ddp"): ["trainer.accelerator=cpu", "trainer.devices=2"],
+    ("trainer", "slurm"): ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.num_nodes=1"],
+    ("augment", "speed_specaugment"): ["features=log_mel"],
+    ("augment", "noise"): ["features=log_mel", "augment.audio.noise=null"],
+    ("features", "log_mel_precomputed"): ["augment=specaugment"],
+    ("head", "transducer"): ["decoder=transducer_greedy"],
+    ("decoder", "transducer_greedy"): ["head=transducer"],
+    ("decoder", "attention_rescoring"): ["head=ctc_attention"],
+    ("decoder", "transducer_beam"): ["head=transducer"],
+}
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("train", overrides=list(overrides))
+
+
+def test_a_number_is_taken_where_a_list_of_them_would_be_too():
+    def target(once: float | Sequence[float], listed: Sequence[float] | None) -> None: ...
+
+    for values in ({"once": 0.5, "listed": None}, {"once": [0.5], "listed": [0.5, 1]}):
+        assert check_values(target, values, "key") == values
+
+
+def test_there_are_groups_to_test():
+    assert {"recipe", "data", "encoder", "optimizer", "schedule", "trainer", "logger"} <= set(GROUPS)
+    assert len(SINGLE) > 15
+
+
+@pytest.mark.parametrize(("group", "name"), SINGLE, ids=lambda value: str(value))
+def test_every_choice_composes_and_is_built(group, name):
+    train_module.dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []))))
+
+
+SEARCHED = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizers
+
+
+@pytest.mark.parametrize("optimizer", SEARCHED)
+def test_every_optimizer_takes_the_settings_that_a_sweep_searches(optimizer):
+    words = [f"optimizer.{name}={value}" for name, value in SEARCHED[optimizer].around.items()]
+    train_module.dry_run(plain(composed(f"optimizer={optimizer}", *words)))
+
+
+@pytest.mark.parametrize("recipe", LARGE)
+def test_every_recipe_for_gpus_is_built_and_runs_on_a_cpu(recipe):
+    config = plain(composed(f"recipe={recipe}"))
+    assert (config["trainer"]["accelerator"], config["trainer"]["precision"]) == ("gpu", "bf16-mixed")
+    train_module.dry_run(plain(composed(f"recipe={recipe}", "trainer=cpu")))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "optimizers"),
+    [*((recipe, list(choices(CONFIGS, "optimizer"))) for recipe in SMALL), *((recipe, ["lion"]) for recipe in LARGE)],
+    ids=RECIPES,
+)
+def test_every_recipe_composes_with_every_optimizer(recipe, optimizers):
+    for optimizer in optimizers:
+        config = plain(composed(f"recipe={recipe}", f"optimizer={optimizer}", "trainer=cpu"))
+        # a recipe that set optimizer keys would leak them into another optimizer
+        alone = choice("optimizer", optimizer)
+        alone.lr = config["best_lr"].get(optimizer, alone.lr)
+        assert config["optimizer"] == OmegaConf.to_container(alone, resolve=True)
+        train_module.dry_run(config)
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe.endswith("/zipformer_ctc")])
+def test_a_recipe_has_the_best_rate_of_its_optimizer_and_no_rate_of_others(recipe):
+    for words, lr in (([], 0.135), (["optimizer=adamw"], 1.5e-3), (["optimizer.lr=0.01"], 0.01)):
+        assert plain(composed(f"recipe={recipe}", *words))["optimizer"]["lr"] == lr
+    assert composed(f"recipe={recipe}").best_lr.keys() <= choices(CONFIGS, "optimizer").keys()
+
+
+@pytest.mark.parametrize("optimizer", choices(CONFIGS, "optimizer"))
+def test_a_recipe_can_give_every_optimizer_a_rate(optimizer):
+    assert composed(f"optimizer={optimizer}", f"+best_lr.{optimizer}=0.25").optimizer.lr == 0.25
+
+
+def test_an_option_of_the_heavyball_family_is_typed_without_a_plus():
+    words = ("optimizer=adamw", "optimizer.caution=true", "optimizer.gradient_clipping=l2")
+    config = plain(composed(*words))
+    assert (config["optimizer"]["caution"], config["optimizer"]["gradient_clipping"]) == (True, "l2")
+    train_module.dry_run(config)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_has_its_papers(recipe):
+    folder = ROOT / "recipes" / recipe.split("/")[0]
+    for name in ("README.md", "RESULTS.md", "prepare.py"):
+        assert (folder / name).is_file(), f"{folder} lacks {name}"
+    text = (folder / f"{recipe.split('/')[1]}.yaml").read_text()
+    assert text.startswith("# @package _global_\n")
+    assert f"asr-train recipe={recipe}" in text
+    assert f"\n# Expect: the row of this name in recipes/{folder.name}/RESULTS.md\n" in text
+
+
+def test_every_yaml_says_what_it_is_in_one_line():
+    for group in GROUPS:
+        for name, text in choices(CONFIGS, group).items():
+            assert 10 < len(text) < 120, f"{group}={name}: {text!r}"
+
+
+def test_the_schedule_follows_the_budget():
+    assert plain(composed("trainer.max_steps=77"))["schedule"]["max_steps"] == 77
+
+
+def test_configured_weights_depend_on_the_seed_alone():
+    from asr.config.build import build_recognizer
+
+    def weights(*overrides: str) -> list[torch.Tensor]:
+        torch.rand(3)
+        return list(build_recognizer(plain(composed(*overrides)), 9, [0.0] * 80, [1.0] * 80).parameters())
+
+    first = weights("seed=5")
+    assert all(map(torch.equal, first, weights("seed=5", "optimizer=eve", "trainer.max_steps=9")))
+    assert not all(map(torch.equal, first, weights("seed=6")))

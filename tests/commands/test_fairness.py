@@ -1,0 +1,52 @@
+"""In a comparison all optimizers begin alike: the same seed gives the same weights, batches and augmentation."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from asr.config.build import build_data_parts, build_recognizer, plain
+from asr.config.data import data_for_run
+from asr.config.help import CONFIGS, choices
+from asr.data.loading.data_module import DataModule
+from tests.commands.conftest import TINY
+from tests.commands.test_configs import composed
+from tests.commands.test_resume import data
+
+OPTIMIZERS = list(choices(CONFIGS, "optimizer"))
+
+
+def beginning(trained, *words: str):
+    """Return initial weights, and the first micro-batches as a training reads them."""
+    config = composed(*TINY, f"data.dir={data(trained)}", "augment=speed_specaugment", *words)
+    prepared = data_for_run(plain(config), quiet=True)
+    resolved = plain(config)
+    parts = build_data_parts(resolved)
+    reading = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+    dataset, order = reading.training_data(prepared.cuts("train"), resolved["seed"], parts.perturb)
+    recognizer = build_recognizer(resolved, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
+    planned = order.updates(epoch=0, start=0, rank=0, world_size=1, accumulate=1)
+    return recognizer.state_dict(), [dataset[item] for item in itertools.islice(planned, 2)]
+
+
+@pytest.fixture(scope="module")
+def baseline(trained):
+    return beginning(trained, "optimizer=adamw")
+
+
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "adamw"])
+def test_every_optimizer_begins_with_the_same_weights_and_batches(optimizer, trained, baseline):
+    weights, batches = beginning(trained, f"optimizer={optimizer}")
+    assert weights.keys() == baseline[0].keys()
+    assert all(torch.equal(weights[name], baseline[0][name]) for name in weights)
+    for batch, first in zip(batches, baseline[1], strict=True):
+        assert (batch.ids, batch.seed) == (first.ids, first.seed)
+        assert torch.equal(batch.features, first.features)
+
+
+def test_another_seed_begins_otherwise(trained, baseline):
+    weights, batches = beginning(trained, "seed=2")
+    assert not all(torch.equal(weights[name], baseline[0][name]) for name in weights)
+    assert batches[0].ids != baseline[1][0].ids

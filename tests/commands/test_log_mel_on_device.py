@@ -1,0 +1,100 @@
+"""features=log_mel_on_device: the usual run, resumed exactly, and understood by every other command."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.training.checkpoints.files import point_link, update_file
+from tests.commands.test_resume import last, losses, same_weights
+from tests.small_runs import TINY, SmallRun
+from tests.training.runs import same
+
+ON_DEVICE = (*TINY, "features=log_mel_on_device", "augment=speed_specaugment")
+
+
+@pytest.fixture(scope="module")
+def run_dir(small_run) -> Path:
+    """A run that computes features on its device, in the folder of the small run and with its data."""
+    ended = small_run.run("train", *ON_DEVICE, "run_dir=on_device")
+    assert ended.code == 0, ended.printed
+    assert "preparing" not in ended.printed
+    return small_run.folder / "on_device"
+
+
+def flipped(checkpoint: Path, path: Path) -> Path:
+    """Write the checkpoint of a run whose features are made in workers, as if they were made on the device."""
+    state = torch.load(checkpoint, weights_only=True)
+    state["werdict"]["config"]["features"]["on_device"] = True
+    torch.save(state, path)
+    return path
+
+
+def test_it_learns_what_the_usual_run_learns_from_the_same_data(small_run, run_dir):
+    ended = small_run.run("train", *TINY, "augment=speed_specaugment", "run_dir=in_workers")
+    assert ended.code == 0, ended.printed
+    both = [losses(small_run.folder / name) for name in ("in_workers", "on_device")]
+    assert len(both[0]) == len(both[1]) == 6
+    for ours, theirs in zip(*([float(line.split(",")[2]) for line in run] for run in both), strict=True):
+        assert math.isclose(ours, theirs, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_it_is_resumed_exactly(small_run, run_dir, tmp_path, num_workers):
+    folder = tmp_path / "killed"
+    shutil.copytree(run_dir, folder, symlinks=True)
+    for name in ("report", "decode"):
+        shutil.rmtree(folder / name)
+    update_file(folder / "checkpoints", 6).unlink()
+    point_link(folder / "checkpoints" / "last.ckpt", update_file(folder / "checkpoints", 3))
+    ended = small_run.run("train", f"resume={folder}", f"data.workers.num_workers={num_workers}")
+    assert ended.code == 0, ended.printed
+    assert same_weights(last(run_dir), last(folder))
+    assert same(last(run_dir)["optimizer_states"], last(folder)["optimizer_states"])
+
+
+@pytest.mark.parametrize("command", ["evaluate", "transcribe", "align"])
+def test_decoding_is_that_of_features_from_workers(small_run, tmp_path, command):
+    own = small_run.run_dir / "checkpoints" / "last.ckpt"
+    runs = own, flipped(own, tmp_path / "on.ckpt")
+    printed = [decode(small_run, command, run, tmp_path / run.stem) for run in runs]
+    assert printed[0] == printed[1]
+
+
+def decode(small_run: SmallRun, command: str, run: Path, output: Path) -> str:
+    audio = (f"audio={small_run.audio()}", "output_format=[tsv,ctm]") if command == "transcribe" else ()
+    ended = small_run.run(command, f"run={run}", *audio, f"output_dir={output}")
+    assert ended.code == 0, ended.printed
+    files = [path for path in sorted(output.rglob("*")) if path.suffix in (".ctm", ".tsv")]
+    assert files
+    return "".join(file.read_text() for file in files)
+
+
+def test_streaming_is_that_of_features_from_workers(small_run, causal, tmp_path):
+    lines = []
+    for run in (causal, flipped(causal, tmp_path / "on.ckpt")):
+        ended = small_run.run("stream", f"run={run}", f"audio={small_run.audio()}")
+        assert ended.code == 0, ended.printed
+        lines.append(ended.printed.splitlines()[:-1])
+    assert lines[0] == lines[1]
+
+
+def test_it_is_exported(small_run, run_dir, tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed (extra export)")
+    ended = small_run.run("export", f"run={run_dir}", "format=safetensors", f"output={tmp_path / 'out'}")
+    assert ended.code == 0, ended.printed
+
+
+def test_memory_is_measured(small_run):
+    ended = small_run.run("train", *ON_DEVICE, "find_batch_size=true")
+    assert ended.code == 0, ended.printed
+
+
+def test_stored_features_cannot_be_computed_on_the_device(small_run):
+    ended = small_run.run("train", *TINY, "features=log_mel_on_device", "features.precomputed=true")
+    assert ended.code == 2
+    assert "choose precomputed=true or on_device=true" in ended.last_line

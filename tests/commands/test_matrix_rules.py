@@ -1,0 +1,140 @@
+"""Which parameters of every encoder and head Muon moves, and which AdamW."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from asr.config.build import build_update_parts, outline_recognizer, plain
+from tests.commands.test_configs import composed
+
+# every parameter of more than one axis that AdamW takes, by its name without numbers, with its shape
+LEFT_TO_ADAMW = {
+    "transformer_xxs": {
+        "encoder.subsampling.convolutions.#.weight": (16, 1, 3, 3),  # the first convolution: one input channel
+        "head.project.weight": (500, 144),
+    },
+    "conformer_xs": {
+        "encoder.subsampling.convolutions.#.weight": (32, 1, 3, 3),
+        "encoder.layers.#.convolution.convolution.weight": (144, 1, 31),  # depthwise
+        "head.project.weight": (500, 144),
+    },
+    "zipformer_xs": {
+        "encoder.encoder_embed.conv#.weight": (4, 1, 3, 3),
+        "encoder.encoder_embed.convnext.depthwise_conv.weight": (32, 1, 7, 7),
+        "encoder.encoders.#.layers.#.conv_module#.depthwise_conv.weight": (96, 1, 31),
+        "head.project.weight": (500, 128),
+    },
+    "zipformer_xs causal": {
+        "encoder.encoder_embed.conv#.weight": (4, 1, 3, 3),
+        "encoder.encoder_embed.convnext.depthwise_conv.weight": (32, 1, 7, 7),
+        "encoder.encoders.#.layers.#.conv_module#.depthwise_conv.causal_conv.weight": (96, 1, 16),
+        "encoder.encoders.#.layers.#.conv_module#.depthwise_conv.chunkwise_conv.weight": (96, 1, 31),
+        "encoder.encoders.#.layers.#.conv_module#.depthwise_conv.chunkwise_conv_scale": (2, 96, 31),
+        "head.project.weight": (500, 128),
+    },
+}
+MUONS = {
+    "transformer_xxs": {
+        "encoder.subsampling.convolutions.#.weight",
+        "encoder.subsampling.project.weight",
+        "encoder.layers.#.attention.query_key_value.weight",
+        "encoder.layers.#.attention.output.weight",
+        "encoder.layers.#.feedforward.#.weight",
+    },
+    "conformer_xs": {
+        "encoder.subsampling.convolutions.#.weight",
+        "encoder.subsampling.project.weight",
+        "encoder.layers.#.first_feedforward.#.weight",
+        "encoder.layers.#.second_feedforward.#.weight",
+        "encoder.layers.#.attention.query_key_value.weight",
+        "encoder.layers.#.attention.output.weight",
+        "encoder.layers.#.convolution.gate.weight",
+        "encoder.layers.#.convolution.output.weight",
+    },
+    "zipformer_xs": {
+        "encoder.encoder_embed.conv#.weight",
+        "encoder.encoder_embed.convnext.pointwise_conv#.weight",
+        "encoder.encoder_embed.out.weight",
+        *(
+            f"encoder.encoders.#.layers.#.{name}.weight"
+            for name in (
+                *("self_attn_weights.in_proj", "self_attn_weights.linear_pos"),
+                *("self_attn#.in_proj", "self_attn#.out_proj", "feed_forward#.in_proj", "feed_forward#.out_proj"),
+                *("nonlin_attention.in_proj", "nonlin_attention.out_proj"),
+                *("conv_module#.in_proj", "conv_module#.out_proj"),
+            )
+        ),
+    },
+}
+MUONS["zipformer_xs causal"] = MUONS["zipformer_xs"]
+HEADS = [(encoder, head) for encoder in MUONS for head in ("ctc", "cr_ctc")] + [("transformer_xxs", "inter_ctc")]
+
+
+def built(*words, vocab_size=500):
+    config = plain(composed(*words))
+    named = dict(outline_recognizer(config, vocab_size, 80).named_parameters())
+    return named, build_update_parts(config).optimizer_factory(named.items())
+
+
+def without_numbers(name):
+    # a module's wrapper adds one of its own to the names of linear layers and scales
+    return re.sub(r"\d+", "#", name)
+
+
+@pytest.mark.parametrize(("encoder", "head"), HEADS)
+def test_every_parameter_is_moved_by_the_optimizer_that_suits_it(encoder, head):
+    name, *causal = encoder.split()
+    named, optimizer = built(
+        f"encoder={name}", f"head={head}", "optimizer=muon", *["encoder.causal=true"] * len(causal)
+    )
+    members = [type(member).__name__ for member in optimizer.optimizers]
+    assert members == ["AdamW", "Muon"]
+    adamw, muon = (group["param_names"] for group in optimizer.param_groups)
+    assert sorted(adamw + muon) == sorted(named)
+    assert {without_numbers(n) for n in muon} == MUONS[encoder]
+    assert all(named[n].dim() >= 2 and 1 not in named[n].shape[:2] for n in muon)
+    # of those that repeat with other shapes, the first
+    large = {without_numbers(n): tuple(named[n].shape) for n in reversed(adamw) if named[n].dim() > 1}
+    assert large == LEFT_TO_ADAMW[encoder]
+
+
+ATTENTION = ("self_attn.in_proj_weight", "self_attn.out_proj.weight", "multihead_attn.in_proj_weight")
+OF_HEADS = {
+    "ctc_attention": {
+        f"head.attention.layers.#.{name}" for name in (*ATTENTION, "multihead_attn.out_proj.weight", "linear#.weight")
+    },
+    "transducer": {"head.joiner.encoder_proj.weight", "head.joiner.decoder_proj.weight"},
+}
+
+
+@pytest.mark.parametrize("head", OF_HEADS)
+def test_hidden_matrices_of_a_head_are_moved_as_those_of_an_encoder(head):
+    _, optimizer = built("encoder=transformer_xxs", f"head={head}", "optimizer=muon")
+    _, muon = (group["param_names"] for group in optimizer.param_groups)
+    assert {without_numbers(n) for n in muon} - MUONS["transformer_xxs"] == OF_HEADS[head]
+
+
+@pytest.mark.parametrize("name", ["muon", "muon_laprop", "nor_muon", "scion"])
+def test_optimizers_of_matrices_choose_these_rules_by_themselves(name):
+    _, optimizer = built(f"optimizer={name}")
+    assert [group["weight_decay"] > 0 for group in optimizer.param_groups] == [False, True]
+
+
+def test_another_choice_of_rules_wins():
+    named, optimizer = built("optimizer=muon", "parameter_rules=none")
+    assert (type(optimizer).__name__, len(optimizer.param_groups[0]["params"])) == ("Muon", len(named))
+    _, optimizer = built("optimizer=adamw", "parameter_rules=matrices")
+    assert [type(member).__name__ for member in optimizer.optimizers] == ["AdamW", "AdamW"]
+    assert len(built("optimizer=adamw")[1].param_groups) == 2
+
+
+def test_one_rate_tunes_both_optimizers_in_a_fixed_ratio():
+    def rates(*words):
+        return [group["lr"] for group in built("optimizer=muon", *words)[1].param_groups]
+
+    assert rates() == [1.5e-3, 1.5e-3]
+    assert rates("optimizer.lr=0.01") == [0.01, 0.01]
+    assert rates("optimizer.lr=0.01", "parameter_rules.rules.0.lr_scale=0.3") == [0.003, 0.01]
+    assert rates("+best_lr.muon=0.02") == [0.02, 0.02]

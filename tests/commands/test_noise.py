@@ -1,0 +1,73 @@
+"""Noise in training: repeatable, resumed only with the same files, refused with a clear line."""
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
+from tests.commands.conftest import TINY, Workplace
+
+STEPS = ("trainer.max_steps=4", "trainer.val_check_interval=2", "logger=csv", "decode_test=false")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("noise")
+    (folder / "sounds").mkdir()
+    for number in range(3):
+        samples = np.random.default_rng(number).normal(size=12_000) * 0.05
+        soundfile.write(folder / "sounds" / f"{number}.flac", samples, 16_000)
+    return Workplace(folder)
+
+
+def train(place, *words, **options):
+    return place.run("train", *TINY, *STEPS, "augment=noise", *words, **options)
+
+
+def weights(place, name):
+    return load_checkpoint(checkpoint_file(place.folder / name)).weights
+
+
+def test_noise_is_repeatable_and_a_run_is_resumed_with_the_same_files_alone(place):
+    folder = "augment.audio.noise.folder=sounds"
+    for name in ("a", "b"):
+        train(place, folder, f"run_dir={name}")
+    train(place, "augment.audio.noise=null", "run_dir=without")
+    first, second, without = (weights(place, name) for name in ("a", "b", "without"))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert any(not torch.equal(first[key], without[key]) for key in first)
+    place.run("train", "resume=a", "trainer.max_steps=6", "allow_changes=true")
+    (place.folder / "sounds" / "0.flac").write_bytes(b"somebody's own recording")
+    printed = place.run("train", "resume=a", "trainer.max_steps=8", code=2)
+    assert "files of augment.audio: " in printed
+    soundfile.write(place.folder / "sounds" / "0.flac", np.ones(50) * 0.1, 16_000)
+    place.run("train", "resume=a", "trainer.max_steps=8", folder, "allow_changes=true")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_recording_of_noise_that_is_no_audio_ends_the_run_by_its_name(place, num_workers):
+    (place.folder / "broken").mkdir(exist_ok=True)
+    soundfile.write(place.folder / "broken" / "nan.wav", np.full(8000, np.nan), 8000, subtype="FLOAT")
+    words = ("augment.audio.noise.folder=broken", "augment.audio.noise.probability=1")
+    printed = train(place, *words, f"data.workers.num_workers={num_workers}", code=1)
+    assert "augment.audio.noise.folder: " in printed
+    assert "nan.wav: ValueError: it holds samples that are not finite; mend or remove it" in printed
+    assert "left out" not in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ((), ["augment.audio.noise: folder must name recordings of noise", "augment.audio.noise=null"]),
+        (("augment.audio.noise.folder=nowhere",), ["augment.audio.noise.folder=nowhere: ", "nowhere"]),
+        (
+            ("augment.audio.noise=null", "augment.audio.room.rt60_s=[1]"),
+            ["augment.audio.room.rt60_s must be a list of 2 values"],
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_prepared(place, words, parts):
+    printed = train(place, "data.dir=not_made", *words, code=2)
+    assert all(part in printed for part in parts)
+    assert not (place.folder / "not_made").exists()

@@ -1,0 +1,132 @@
+"""A killed run is resumed exactly, as one process and as two."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.commands.conftest import TINY, Workplace
+from tests.programs import Started
+from tests.training.runs import same
+
+OPTIONS = (*TINY, "data.batch.max_duration_s=10", "logger=csv")
+TWO = "trainer.devices=2"
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a run in a session of its own, so that all of it can be killed."""
+    command = [sys.executable, "-m", "asr.commands", "train", *words]
+    with (folder / "log.txt").open("w") as log:
+        return subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+
+
+def wait_for_update(run_dir: Path, update: int, process: subprocess.Popen[str] | Started) -> None:
+    metrics = run_dir / "metrics.csv"
+    while not (metrics.exists() and f"\n{update},train/loss" in metrics.read_text()):
+        assert process.poll() is None, (run_dir.parent / "log.txt").read_text()
+        time.sleep(0.02)
+
+
+def last(run_dir: Path) -> dict:
+    return torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def same_weights(first: dict, second: dict) -> bool:
+    weights, others = first["state_dict"], second["state_dict"]
+    return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
+
+
+def losses(run_dir: Path) -> list[str]:
+    return [line for line in (run_dir / "metrics.csv").read_text().splitlines() if "train/loss" in line]
+
+
+@pytest.fixture(scope="module")
+def place(trained, tmp_path_factory) -> Workplace:
+    """A workplace with a run of one process that accumulates two micro-batches, and one of two processes."""
+    place = Workplace(tmp_path_factory.mktemp("resume"))
+    place.run("train", *OPTIONS, "run_dir=alone", "trainer.accumulate_grad_batches=2", f"data.dir={data(trained)}")
+    place.run("train", *OPTIONS, "run_dir=ranks", TWO, f"data.dir={data(trained)}")
+    return place
+
+
+def data(trained) -> Path:
+    return trained.folder / "data" / "digits"
+
+
+def test_two_processes_do_what_one_does_that_accumulates(place):
+    alone, ranks = (last(place.folder / name) for name in ("alone", "ranks"))
+    assert alone["global_step"] == ranks["global_step"] == 12
+    for key, value in alone["state_dict"].items():
+        torch.testing.assert_close(ranks["state_dict"][key], value, rtol=1e-5, atol=1e-7)
+    assert alone["averages"]["num_averaged"] == ranks["averages"]["num_averaged"] == 12
+    assert losses(place.folder / "alone") == losses(place.folder / "ranks")
+    wer = [(place.folder / name / "decode" / "test.hyp.txt").read_text() for name in ("alone", "ranks")]
+    assert wer[0] == wer[1]
+
+
+@pytest.mark.parametrize(
+    ("whole", "options", "update"),
+    [("alone", ("trainer.accumulate_grad_batches=2",), 8), ("ranks", (TWO,), 7)],
+    ids=["alone", "two processes"],
+)
+def test_a_killed_training_goes_on_bit_for_bit(place, trained, tmp_path, whole, options, update):
+    process = start(tmp_path, *OPTIONS, *options, "run_dir=killed", f"data.dir={data(trained)}")
+    wait_for_update(tmp_path / "killed", update, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    printed = Workplace(tmp_path).run("train", "resume=killed")
+    assert "resuming from update 6" in printed
+    assert "CPU minutes) since it was resumed after update 6\n" in printed
+    first, second = last(place.folder / whole), last(tmp_path / "killed")
+    assert same_weights(first, second)
+    assert same(first["averages"], second["averages"])
+    assert first["averages"]["num_averaged"] == 12
+    assert first["global_step"] == second["global_step"]
+    assert losses(place.folder / whole) == losses(tmp_path / "killed")
+
+
+def test_the_death_of_one_process_ends_the_others_and_is_said(trained, tmp_path):
+    long = ("trainer.max_steps=5000", "trainer.val_check_interval=5000", TWO, "run_dir=run")
+    process = start(tmp_path, *OPTIONS, *long, f"data.dir={data(trained)}")
+    wait_for_update(tmp_path / "run", 3, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ranks = [pid for pid in children if b"LOCAL_RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
+    os.kill(int(ranks[0]), signal.SIGKILL)
+    assert process.wait(timeout=600) != 0
+    assert "process 1 of 2 was killed by SIGKILL; the others were ended" in (tmp_path / "log.txt").read_text()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def test_what_has_changed_is_said_and_refused(place):
+    printed = place.run("train", "resume=alone", "optimizer.lr=0.003", code=2)
+    assert "optimizer.lr: 0.0015 in the run, 0.003 now" in printed
+    assert "allow_changes=true" in printed
+
+
+def test_a_run_that_is_training_is_not_touched_by_a_second_process(trained, tmp_path):
+    long = ("trainer.max_steps=5000", "trainer.val_check_interval=5000", "run_dir=run")
+    process = start(tmp_path, *OPTIONS, *long, f"data.dir={data(trained)}")
+    wait_for_update(tmp_path / "run", 1, process)
+    printed = Workplace(tmp_path).run("train", "resume=run", code=2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert "another process is training in" in printed
+
+
+def test_another_number_of_processes_goes_on_at_the_next_epoch(trained, tmp_path):
+    place = Workplace(tmp_path)
+    options = (*OPTIONS, "run_dir=run", f"data.dir={data(trained)}", "trainer.max_steps=6")
+    place.run("train", *options, "data.prepare.num_train=60")
+    printed = place.run("train", "resume=run", TWO, "trainer.max_steps=9", "allow_changes=true")
+    assert "resuming from the next epoch" in printed
+    epochs = [line for line in (tmp_path / "run" / "metrics.csv").read_text().splitlines() if "train/epoch" in line]
+    assert [line.split(",")[2] for line in epochs[5:7]] == ["0.0", "1.0"]

@@ -1,0 +1,152 @@
+"""What names a job, and how jobs share GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+
+from asr.commands.messages import PLUGINS
+from asr.config.command_line import name_sweep
+from asr.errors import ConfigError
+from asr.sweeps.gpus import VARIABLE, claimed_gpus
+from asr.sweeps.jobs import check_sweep_name, job_name, swept_without_effect
+
+CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
+
+
+def test_a_job_is_named_by_what_is_trained_not_by_where():
+    name = job_name(["optimizer=eve", "optimizer.lr=0.01", "seed=1"], CONFIG)
+    assert name.startswith("optimizer-eve_lr-0.01_seed-1-")
+    moved = {**CONFIG, "data": {"dir": "/elsewhere"}, "sweep": {"name": "b"}}
+    assert job_name(["optimizer=eve", "optimizer.lr=0.01", "seed=1", "data.dir=/elsewhere"], moved) == name
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"seed": 2},
+        {"optimizer": {"lr": 0.2}},
+        {"trainer": {"devices": 2}},
+        {"weights": "ema"},
+        {"decode": ["last"]},
+        {"decode_test": False},
+    ],
+)
+def test_another_training_is_another_job(changed):
+    assert job_name(["optimizer=eve"], {**CONFIG, **changed}) != job_name(["optimizer=eve"], CONFIG)
+
+
+@pytest.mark.parametrize(
+    "key", ["weights", "decode_test", "torch_threads", "data.workers.num_workers", "logger", "trainer.step_in_backward"]
+)
+def test_values_that_are_swept_are_different_jobs_whatever_they_change(key):
+    swept = swept_without_effect([f"{key}=1,2", "seed=1,2"], {})
+    names = {job_name([f"{key}={value}"], {**CONFIG, "sweep": {"swept": swept}, key: value}) for value in (1, 2)}
+    assert len(names) == 2
+    assert swept_without_effect([f"{key}=1"], {f"+{key}": "1,2"}) == swept, "the params of a sweeper are swept too"
+
+
+def test_one_value_that_does_not_change_the_training_does_not_change_the_name():
+    assert swept_without_effect(["torch_threads=1", "logger=csv", "optimizer=eve,adamw"], {}) == []
+    names = {job_name(["seed=1", f"torch_threads={n}"], {**CONFIG, "torch_threads": n}) for n in (1, 2)}
+    assert len(names) == 1
+
+
+def test_long_overrides_whose_names_begin_alike_are_different_jobs():
+    names = {job_name([f"recipe={'x' * 90}{end}"], CONFIG) for end in "ab"}
+    assert len(names) == 2
+
+
+def test_a_name_can_be_typed_again_as_an_override():
+    name = job_name(["data.prepare.words=[a,b]", "+x/y@z={a:1}", "run_dir=a=b"], CONFIG)
+    assert not set(name) & set("=,/[]{}:@ ")
+
+
+def test_a_sweep_without_a_name_is_named_by_its_time():
+    flag, *words, name = name_sweep(["seed=1,2", "-m", "optimizer=eve"])
+    assert (flag, words, name.startswith("sweep.name=20")) == ("-m", ["seed=1,2", "optimizer=eve"], True)
+    for named in (["-m", "sweep.name=x"], ["seed=1"]):
+        assert name_sweep(named) == named
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a/b", "", ".hidden", "-x", 7, None])
+def test_a_name_that_is_no_folder_name_is_refused(name):
+    with pytest.raises(ConfigError, match=r"sweep\.name must be letters, digits"):
+        check_sweep_name(name)
+
+
+def test_the_link_to_the_newest_run_is_no_sweep():
+    with pytest.raises(ConfigError, match=r"sweep\.name: runs/latest leads to the newest run"):
+        check_sweep_name("latest")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, "3,GPU-a/b")
+    monkeypatch.setattr("asr.sweeps.gpus.tempfile.gettempdir", lambda: str(tmp_path))
+
+
+def test_jobs_at_the_same_time_get_gpus_of_their_own_and_wait_for_them(two_gpus):
+    got: list[str] = []
+    with claimed_gpus(1) as first, claimed_gpus(1) as second:
+        waiting = threading.Thread(target=lambda: got.append(_visible(1)))
+        waiting.start()
+        assert (first[VARIABLE], second[VARIABLE]) == ("3", "GPU-a/b")
+        waiting.join(0.2)
+        assert not got
+    waiting.join(5)
+    assert got == ["3"]
+
+
+def _visible(count: int) -> str:
+    with claimed_gpus(count) as environment:
+        return environment[VARIABLE]
+
+
+def test_a_job_may_have_all_gpus_or_share_them(two_gpus):
+    assert _visible(2) == "3,GPU-a/b"
+    with claimed_gpus(None) as shared:
+        assert shared[VARIABLE] == "3,GPU-a/b"
+
+
+def test_jobs_may_share_gpus_and_go_where_the_fewest_are(two_gpus):
+    got: list[str] = []
+
+    def visible(**options) -> None:
+        with claimed_gpus(**options) as environment:
+            got.append(environment[VARIABLE])
+
+    with contextlib.ExitStack() as held:
+        found = [held.enter_context(claimed_gpus(None, jobs_per_gpu=2))[VARIABLE] for _ in range(4)]
+        assert found == ["3", "GPU-a/b", "3", "GPU-a/b"]
+        waiting = [
+            threading.Thread(target=visible, kwargs=options)
+            for options in ({"count": 1, "jobs_per_gpu": 2}, {"count": 1})
+        ]
+        for thread in waiting:
+            thread.start()
+        waiting[0].join(0.7)
+        assert not got, "a fifth job, or one that wants a GPU alone, waits"
+    for thread in waiting:
+        thread.join(5)
+    assert len(got) == 2
+    with claimed_gpus(2, jobs_per_gpu=3) as both:
+        assert both[VARIABLE] == "3,GPU-a/b"
+
+
+@pytest.mark.parametrize("shared", [0, -1, True, "2", 65])
+def test_impossible_numbers_of_jobs_on_a_gpu_are_refused(two_gpus, shared):
+    with pytest.raises(ConfigError, match="jobs_per_gpu must be null, or 1 to 64"), claimed_gpus(1, shared):
+        pass
+
+
+@pytest.mark.parametrize("count", [0, 3, True, "1"])
+def test_more_gpus_than_there_are_are_refused(two_gpus, count):
+    with pytest.raises(ConfigError, match=r"sweep.gpus_per_job must be null, or 1 to the 2 GPUs"), claimed_gpus(count):
+        pass
+
+
+def test_a_launcher_without_its_plugin_says_what_to_install():
+    assert PLUGINS["hydra/launcher/ray"].endswith("pip install 'werdict[ray]'")
