@@ -31,7 +31,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -159,14 +158,6 @@ def _sherpa(
     return decode
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Something that encodes features, by its name."""
-
-    name: str
-    encode: Callable[[torch.Tensor, torch.Tensor], object]
-
-
 def encoder(names: Sequence[str]) -> None:
     """Print real-time factors and sizes of encoders."""
     for name in names or ["zipformer_s"]:
@@ -191,15 +182,15 @@ def _encoder(name: str, recognizer: Recognizer, folder: Path) -> None:
         session = onnx_session(path)
         return lambda x, lengths: session.run(None, {"x": x.numpy(), "x_lens": lengths.numpy()})
 
-    ways = [Timed("PyTorch", graph.module), Timed("onnx", by_onnx(large)), Timed("int8", by_onnx(small))]
+    ways = {"PyTorch": graph.module, "onnx": by_onnx(large), "int8": by_onnx(small)}
     for seconds in SECONDS:
         x, lengths = torch.randn(1, 100 * seconds, 80), torch.tensor([100 * seconds])
-        best = dict.fromkeys((way.name for way in ways), float("inf"))
-        for _, way in itertools.product(range(NUM_REPEATS), ways):
+        best = dict.fromkeys(ways, float("inf"))
+        for _, (way, encode) in itertools.product(range(NUM_REPEATS), ways.items()):
             with torch.inference_mode():
                 start = time.process_time()
-                way.encode(x, lengths)
-                best[way.name] = min(best[way.name], (time.process_time() - start) / seconds)
+                encode(x, lengths)
+                best[way] = min(best[way], (time.process_time() - start) / seconds)
         said = ", ".join(f"{way} {rtf:.4f} ({rtf / best['PyTorch']:.2f})" for way, rtf in best.items())
         print(f"{name}, {seconds} s: real-time factor {said}")
 

@@ -1,12 +1,13 @@
 """How long one step of each optimizer takes on the parameters of a Zipformer, next to torch's fused AdamW.
 
     pip install '.[bench]' && pip install --no-deps 'zipformer==0.1.3'
-    python scripts/bench_optimizers.py [--only Adafactor,MaxFactor] [--limits] [--markdown] [--device cuda [--compile]]
+    python scripts/bench_optimizers.py [--only Adafactor,MaxFactor] [--limits] [--markdown]
 
 One process, one thread. After warming up, every round times each optimizer once, in a shuffled order, and a ratio
 compares two times of one round, so that a busy machine hurts all alike. All work on the same tensors, which are
 written anew before every step, as a backward pass would; an optimizer that does more on some steps than on others is
 timed over its whole period. ``--limits`` exits with 1 when one of ours takes longer or keeps more state than it may.
+On a GPU: scripts/gpu_report.py --parts optimizers.
 """
 
 from __future__ import annotations
@@ -109,29 +110,23 @@ def results_table(results: Sequence[Result], markdown: bool) -> Table:
 
 def circumstances(stage: Stage, options: argparse.Namespace, load: float, keeps_memory: bool) -> str:
     """Return what a reader must know to repeat or to doubt the numbers."""
-    machine = torch.cuda.get_device_name() if stage.on_gpu else processor()
     modules = sorted({row.module for row in options.rows} & INSTALL.keys())
     versions = [f"{name} {metadata.version(name)}" for name in ("torch", *modules)]
     return (
-        f"{date.today()}, {machine}, {os.cpu_count()} cores, {options.threads} thread(s), "
+        f"{date.today()}, {processor()}, {os.cpu_count()} cores, {options.threads} thread(s), "
         f"load {load:.2f} before and {os.getloadavg()[0]:.2f} after; {', '.join(versions)}; "
         f"{stage.num_elements:,} parameters in {len(stage.params)} tensors; {options.repeats} rounds, "
         f"seed {options.seed}; freed memory {'stays with' if keeps_memory else 'may leave'} the process."
     )
 
 
-def legend(stage: Stage, options: argparse.Namespace) -> str:
+def legend(options: argparse.Namespace) -> str:
     """Return what the columns are."""
-    kind = "GPU time" if stage.on_gpu else "CPU time" if options.threads == 1 else "wall time"
-    waits = "times that the host waited for the GPU"
-    if not stage.on_gpu:
-        waits = (
-            "numbers read off tensors, where a GPU would be waited for; ours reads them on a CPU alone, as it is free"
-        )
+    kind = "CPU time" if options.threads == 1 else "wall time"
     return (
-        f"ms: median {kind} of one {'compiled' if options.compile else 'eager'} step; ratio: to {UNIT.name}, median of "
-        f"the rounds; quartiles: of the ratio; ops: what an eager step dispatches, without views and reads, counted by "
-        f"a TorchDispatchMode; waits: {waits}."
+        f"ms: median {kind} of one step; ratio: to {UNIT.name}, median of the rounds; quartiles: of the ratio; ops: "
+        "what a step dispatches, without views and reads, counted by a TorchDispatchMode; waits: numbers read off "
+        "tensors, where a GPU would be waited for; ours reads them on a CPU alone, as it is free."
     )
 
 
@@ -151,16 +146,12 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--repeats", type=positive, default=15, help="rounds (default: %(default)s)")
     parser.add_argument("--threads", type=positive, default=1, help="threads of torch (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the values and of the order (default: %(default)s)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--compile", action="store_true", help="time torch.compile(optimizer.step)")
     parser.add_argument("--limits", action="store_true", help="exit with 1 when one of ours costs more than it may")
     parser.add_argument("--markdown", action="store_true", help="print the table as optim/RESULTS.md has it")
     options = parser.parse_args(arguments)
     chosen = listed(parser, options.only, [row.name for row in ROWS])
-    if options.limits and (options.device != "cpu" or options.compile or options.threads != 1):
-        parser.error("--limits are those of eager steps on a CPU with one thread; leave the other options out")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: torch finds no GPU here")
+    if options.limits and options.threads != 1:
+        parser.error("--limits are those of one thread; leave --threads out")
     options.rows = [row for row in ROWS if row is UNIT or not chosen or row.name in chosen]
     return options
 
@@ -170,14 +161,10 @@ def main(arguments: Sequence[str]) -> None:
     options, load = parsed(arguments), os.getloadavg()[0]
     torch.set_num_threads(options.threads)
     keeps_memory = keep_freed_memory()
-    try:
-        stage = Stage(json.loads(options.shapes.read_text()), options.device, options.seed)
-        candidates = [Candidate(row, stage, options.compile) for row in options.rows]
-        results = measure(candidates, options.repeats, options.seed)
-    except (ValueError, OSError) as error:
-        print(f"bench_optimizers: {error}", file=sys.stderr)
-        sys.exit(2)
-    print(f"{circumstances(stage, options, load, keeps_memory)}\n\n{legend(stage, options)}\n")
+    stage = Stage(json.loads(options.shapes.read_text()), "cpu", options.seed)
+    candidates = [Candidate(row, stage) for row in options.rows]
+    results = measure(candidates, options.repeats, options.seed)
+    print(f"{circumstances(stage, options, load, keeps_memory)}\n\n{legend(options)}\n")
     print(table_text(results_table(results, options.markdown), options.markdown))
     misses = [miss for result in results for miss in result.misses()] if options.limits else []
     print(f"{len(results)} optimizers timed" + (", all limits kept" if options.limits and not misses else ""))

@@ -144,7 +144,7 @@ def _module(name: str) -> ModuleType:
         return _zipformer_optim(Path(next(iter(spec.submodule_search_locations or ())), "modules", "optim.py"))
     module = importlib.import_module(name)
     if name == "heavyball":
-        module.utils.compile_mode = None  # else it compiles for minutes whether --compile is given or not
+        module.utils.compile_mode = None  # else it compiles for minutes
     return module
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -64,17 +63,22 @@ class Stage:
     def step_ms(self, step: Callable[[], Any]) -> float:
         """Return the milliseconds of one step."""
         self.refresh()
-        if not self.on_gpu:
-            start = self.clock()
-            step()
-            return 1e3 * (self.clock() - start)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()  # else the launches would hide behind the copies
-        begin.record()
+        return timed_ms(step, self.on_gpu, self.clock)
+
+
+def timed_ms(step: Callable[[], Any], on_gpu: bool, clock: Callable[[], float] = time.process_time) -> float:
+    """Return the milliseconds of a step: by CUDA events on a GPU, else by the clock."""
+    if not on_gpu:
+        start = clock()
         step()
-        end.record()
-        torch.cuda.synchronize()
-        return float(begin.elapsed_time(end))
+        return 1e3 * (clock() - start)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()  # else the launches would hide behind what was launched before
+    begin.record()
+    step()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end))
 
 
 class Candidate:
@@ -84,12 +88,12 @@ class Candidate:
         ValueError: the module is missing, or lacks the optimizer.
     """
 
-    def __init__(self, row: Row, stage: Stage, compiled: bool) -> None:
+    def __init__(self, row: Row, stage: Stage) -> None:
         self.row, self.stage = row, stage
         self.optimizer: Optimizer = build_optimizer(row, stage.named)
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()  # schedulefree begins in its mode for evaluation
-        self.step: Callable[[], Any] = torch.compile(self.optimizer.step) if compiled else self.optimizer.step
+        self.step: Callable[[], Any] = self.optimizer.step
 
     def warm_up(self) -> None:
         """Step a few times, and see that every tensor moves: what does nothing is fast."""
@@ -111,21 +115,7 @@ class Candidate:
             self.stage.refresh()
             with counter:
                 self.optimizer.step()
-        num_waits = counter.num_reads
-        if self.stage.on_gpu:
-            num_waits = sum(self._gpu_waits() for _ in range(self.row.period))
-        return counter.num_ops / self.row.period, num_waits / self.row.period
-
-    def _gpu_waits(self) -> int:
-        self.stage.refresh()
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                self.optimizer.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+        return counter.num_ops / self.row.period, counter.num_reads / self.row.period
 
     def state_bytes(self) -> float:
         """Return the bytes that the optimizer keeps per element of the parameters."""

@@ -17,6 +17,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def comparison_parser(about: str | None) -> argparse.ArgumentParser:
+    """Return the options of a script that chooses each optimizer's lr on some seeds, and trains on others."""
+    show_defaults = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(description=(about or "").split("\n")[0], formatter_class=show_defaults)
+    parser.add_argument("--only", default="", help="optimizers, with commas; none: all whose package is installed")
+    parser.add_argument("--seeds", type=positive, default=3, help="to choose on, and to report")
+    parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as a page has them")
+    return parser
+
+
 def listed(parser: argparse.ArgumentParser, text: str, known: Sequence[str]) -> set[str]:
     """Return the names of a list with commas; leaves with a message where one is unknown."""
     names = {name.strip() for name in text.split(",") if name.strip()}

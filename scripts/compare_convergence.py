@@ -18,9 +18,9 @@ from collections.abc import Sequence
 
 import torch
 from bench_rows import Row, find_optimizer
-from command_line import listed, positive, table_text
+from command_line import comparison_parser, listed, positive, table_text
 from convergence_problems import PROBLEMS, Problem, Task, Trained, at_most, train
-from lr_search import LrGrid, Trainer, at_lr, best_lr, check_num_seeds, open_trainer, reported_seeds, train_groups
+from lr_search import LrGrid, Trainer, at_lr, best_lr, open_trainer, reported_seeds, train_groups
 from rich.table import Table
 
 COMMON = {"lr": 3e-3, "weight_decay": 0.0}  # the middle of the grid
@@ -116,17 +116,12 @@ def circumstances(options: argparse.Namespace) -> str:
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the command line's options, checked; leaves with a message where one cannot be."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", default="", help="rows, with commas (default: all whose package is installed)")
+    parser = comparison_parser(__doc__)
     parser.add_argument("--problems", default="", help="problems, with commas (default: all)")
-    parser.add_argument("--seeds", type=positive, default=3, help="to choose on, and to report (default: %(default)s)")
     parser.add_argument("--max-steps", type=positive, help="of a training, if a problem allows more")
-    parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time (default: %(default)s)")
-    parser.add_argument("--markdown", action="store_true", help="print the table as optim/RESULTS.md has it")
     options = parser.parse_args(arguments)
     chosen = listed(parser, options.only, [row.name for row in ROWS])
     problems = listed(parser, options.problems, [problem.name for problem in PROBLEMS])
-    check_num_seeds(parser, options.seeds)
     options.rows = [row for row in ROWS if row.name in chosen or (not chosen and is_installed(row))]
     options.problems = [at_most(one, options.max_steps) for one in PROBLEMS if not problems or one.name in problems]
     return options
@@ -144,12 +139,8 @@ def is_installed(row: Row) -> bool:
 def main(arguments: Sequence[str]) -> None:
     """Choose lrs, train and print."""
     options = parsed(arguments)
-    try:
-        for row in options.rows:
-            find_optimizer(row)
-    except ValueError as error:
-        print(f"compare_convergence: {error}", file=sys.stderr)
-        sys.exit(2)
+    for row in options.rows:
+        find_optimizer(row)
     with open_trainer(train, options.jobs) as trainer:
         table = results_table(trainer, options.rows, options.problems, options.seeds)
     print(f"{circumstances(options)}\n\n{table_text(table, options.markdown)}")

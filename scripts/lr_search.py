@@ -5,7 +5,6 @@ They differ in what they train and in how they judge it.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -50,12 +49,6 @@ def train_groups(trainer: Trainer[Task, Trained], groups: Sequence[Sequence[Task
 def reported_seeds(num_seeds: int) -> range:
     """Return the seeds that had no part in the choice of an lr: that is judged on seeds 0, 1, …."""
     return range(FIRST_REPORTED_SEED, FIRST_REPORTED_SEED + num_seeds)
-
-
-def check_num_seeds(parser: argparse.ArgumentParser, num_seeds: int) -> None:
-    """Leave with a message if the two kinds of seeds would overlap."""
-    if num_seeds > FIRST_REPORTED_SEED:
-        parser.error(f"--seeds: at most {FIRST_REPORTED_SEED}, else lr is chosen on seeds that are reported")
 
 
 def at_lr(row: Row, lr: float) -> Row:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import listed, table_text
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -186,24 +187,12 @@ def soak(case: str, num_kills: int, folder: Path, data_dir: Path, seed: int) -> 
 def shown(outcomes: list[Outcome], markdown: bool) -> None:
     """Print the table on standard output."""
     header = ("case", "options", "updates", *(f"kills: {phase}" for phase in PHASES), "weights, optimizer, schedule")
-    rows = [
-        (
-            outcome.case,
-            " ".join(CASES[outcome.case]),
-            str(outcome.num_updates),
-            *(str(outcome.kills[phase]) for phase in PHASES),
-            "equal bit for bit" if outcome.equal else "DIFFERENT",
-        )
-        for outcome in outcomes
-    ]
-    if markdown:
-        print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
-        print("\n".join("| " + " | ".join(row) + " |" for row in rows))
-        return
     table = Table(*header)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    for outcome in outcomes:
+        kills = (str(outcome.kills[phase]) for phase in PHASES)
+        end = "equal bit for bit" if outcome.equal else "DIFFERENT"
+        table.add_row(outcome.case, " ".join(CASES[outcome.case]), str(outcome.num_updates), *kills, end)
+    print(table_text(table, markdown))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -216,9 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=Path, help="where the small data is prepared; default: a temporary folder")
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args(arguments)
-    cases = options.cases.split(",")
-    if unknown := [case for case in cases if case not in CASES]:
-        parser.error(f"--cases: there is no case {unknown[0]!r}; there are {', '.join(CASES)}")
+    cases = [case for case in CASES if case in listed(parser, options.cases, list(CASES))]
     per_case = -(-options.kills // len(cases))
     outcomes: list[Outcome] = []
     begin = time.monotonic()

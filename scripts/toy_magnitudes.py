@@ -1,6 +1,6 @@
 """How every optimizer does on icefall's own toy problem, whose inputs and outputs differ much in magnitude.
 
-    python scripts/toy_magnitudes.py [--only Eve,Cain] [--seeds 3] [--jobs 1] [--markdown] [--out runs/toy_magnitudes]
+    python scripts/toy_magnitudes.py [--only Eve,Cain] [--seeds 3] [--jobs 1] [--markdown]
 
 Two linear layers learn 20 batches by heart. Every optimizer is run at its usual lr and at the best of a grid. The grid
 is judged on seeds 0, 1, …; what is reported comes from seeds 100, 101, …, which had no part in that choice. Losses of
@@ -15,17 +15,11 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
-from bench_rows import Row, find_optimizer
-from command_line import listed, positive, table_text
-from lr_search import LrGrid, Trainer, at_lr, best_lr, check_num_seeds, open_trainer, reported_seeds, train_groups
-from matplotlib.axes import Axes
+from bench_rows import Row
+from command_line import comparison_parser, listed, positive, table_text
+from lr_search import LrGrid, Trainer, at_lr, best_lr, open_trainer, reported_seeds, train_groups
 from rich.table import Table
 from toy_training import NUM_BATCHES, ROWS, SMOOTHING, Task, Trained, train
 
@@ -116,26 +110,6 @@ def grid_table(grids: Mapping[str, Scores]) -> Table:
     return table
 
 
-def draw(lines: Sequence[Line], path: Path) -> None:
-    """Draw the losses at each optimizer's best lr, lowest at the end first in the legend."""
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    assert isinstance(axes, Axes)
-    # dashed ones lie on top, so that a curve that falls on another still shows
-    styles = {
-        row.name: {"color": f"C{i}", "linestyle": ("-", "--")[i % 2], "zorder": 2 + i % 2} for i, row in enumerate(ROWS)
-    }
-    drawn = [(line, line.curve()) for line in lines if line.choice != "usual"]
-    for line, curve in sorted(drawn, key=lambda pair: pair[1][-1]):
-        label = line.row.name if line.lr is None else f"{line.row.name}, lr {line.lr:g}"
-        axes.loglog(range(1, len(curve) + 1), curve, label=label, linewidth=1.5, **styles[line.row.name])
-    axes.set_xlabel("updates")
-    axes.set_ylabel("smoothed loss")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
 def circumstances(options: argparse.Namespace) -> str:
     """Return what a reader must know to repeat or to doubt the numbers."""
     judged, reported = (", ".join(map(str, seeds)) for seeds in (range(options.seeds), reported_seeds(options.seeds)))
@@ -149,20 +123,10 @@ def circumstances(options: argparse.Namespace) -> str:
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the command line's options, checked; leaves with a message where one cannot be."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", default="", help="optimizers' classes, with commas (default: all)")
-    parser.add_argument(
-        "--seeds", type=positive, default=3, help="to choose lr on, and to report (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--epochs", type=positive, default=EPOCHS_SHOWN[-1], help="of a training (default: %(default)s)"
-    )
-    parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time (default: %(default)s)")
-    parser.add_argument("--markdown", action="store_true", help="print the tables as a page has them")
-    parser.add_argument("--out", type=Path, default=Path("runs/toy_magnitudes"), help="folder (default: %(default)s)")
+    parser = comparison_parser(__doc__)
+    parser.add_argument("--epochs", type=positive, default=EPOCHS_SHOWN[-1], help="of a training")
     options = parser.parse_args(arguments)
     chosen = listed(parser, options.only, sorted({row.optimizer for row in ROWS}))
-    check_num_seeds(parser, options.seeds)
     options.rows = [row for row in ROWS if not chosen or row.optimizer in chosen]
     return options
 
@@ -170,23 +134,13 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> None:
     """Choose lrs, train, print and write."""
     options = parsed(arguments)
-    try:
-        for row in options.rows:
-            find_optimizer(row)
-        options.out.mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
-        print(f"toy_magnitudes: {error}", file=sys.stderr)
-        sys.exit(2)
     with open_trainer(train, options.jobs) as trainer:
         grids = search_lrs(trainer, options.rows, options.seeds, options.epochs)
         lines = report(trainer, options.rows, grids, options.seeds, options.epochs)
     epochs = sorted({*(epoch for epoch in EPOCHS_SHOWN if epoch < options.epochs), options.epochs})
     tables = (results_table(lines, epochs), grid_table(grids))
-    picture, page = options.out / "losses.png", options.out / "table.md"
-    draw(lines, picture)
-    page.write_text("\n".join([circumstances(options) + "\n", *(table_text(table, True) for table in tables)]))
     print("\n".join([circumstances(options) + "\n", *(table_text(table, options.markdown) for table in tables)]))
-    print(f"{len(options.rows)} optimizers compared: {picture}, {page}")
+    print(f"{len(options.rows)} optimizers compared")
 
 
 if __name__ == "__main__":

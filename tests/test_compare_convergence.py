@@ -61,13 +61,6 @@ def test_the_quadratic_has_the_stated_condition(parts):
     assert eigenvalues[-1] / eigenvalues[0] == pytest.approx(1e4, rel=0.05)
 
 
-def test_the_valley_ends_at_1_1(parts):
-    [(_, point)], loss_at = parts.rosenbrock(0)
-    with torch.no_grad():
-        point.fill_(1.0)
-    assert loss_at(0).item() == 0.0
-
-
 def test_the_transformer_sees_no_token_before_it_has_to_repeat_it(parts):
     torch.manual_seed(0)
     network = parts.CopyTransformer(4, 8, 16).eval()
@@ -134,29 +127,18 @@ def test_muon_has_the_matrices_and_adamw_the_rest_at_the_same_lr(script, compare
     assert {group["lr"] for group in optimizer.param_groups} == {0.25}
 
 
-def test_rows_of_missing_packages_are_left_out_unless_they_are_named(compare, monkeypatch, capsys):
+def test_rows_of_missing_packages_are_left_out_unless_they_are_named(compare, monkeypatch):
     monkeypatch.setattr(compare, "ROWS", (compare.Row("gone", "not_installed", "SOAP"), *compare.ROWS[:1]))
     assert [one.name for one in compare.parsed([]).rows] == ["torch_adamw"]
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(ValueError, match="not_installed"):
         compare.main(["--only", "gone"])
-    assert left.value.code == 2
-    assert "not_installed is not installed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only", "Soap"], "no Soap; there are torch_adamw, AdamW"),
-        (["--problems", "copies"], "no copies; there are quadratic"),
-        (["--seeds", "101"], "at most 100"),
-        (["--max-steps", "0"], "--max-steps"),
-    ],
-)
-def test_a_wrong_command_line_says_what_is_allowed(compare, capsys, arguments, message):
-    with pytest.raises(SystemExit) as left:
+@pytest.mark.parametrize("arguments", [("--only", "Soap"), ("--problems", "copies"), ("--max-steps", "0")])
+def test_a_name_or_number_that_cannot_be_is_refused(compare, capsys, arguments):
+    with pytest.raises(SystemExit, match="2"):
         compare.parsed(arguments)
-    assert left.value.code == 2
-    assert message in capsys.readouterr().err
+    assert arguments[1] in capsys.readouterr().err
 
 
 def test_a_table_comes_out(compare, capsys):

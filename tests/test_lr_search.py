@@ -1,6 +1,5 @@
 """The choice of an lr that the comparisons of optimizers share: its grid, its seeds, its processes."""
 
-import argparse
 import math
 
 import pytest
@@ -68,12 +67,3 @@ def test_lrs_have_no_errors_of_rounding(search):
 def test_trainings_come_back_in_their_groups(lr_search, num_jobs):
     with lr_search.open_trainer(abs, num_jobs) as trainer:
         assert lr_search.train_groups(trainer, [[-3], [], [-1, 2]]) == [[3], [], [1, 2]]
-
-
-def test_reported_seeds_are_none_that_an_lr_was_chosen_on(lr_search, capsys):
-    lr_search.check_num_seeds(argparse.ArgumentParser(), 100)
-    assert not {*range(100)} & {*lr_search.reported_seeds(100)}
-    assert len(lr_search.reported_seeds(100)) == 100
-    with pytest.raises(SystemExit):
-        lr_search.check_num_seeds(argparse.ArgumentParser(), 101)
-    assert "at most 100" in capsys.readouterr().err

@@ -72,10 +72,7 @@ def test_a_training_that_diverges_has_an_infinite_loss(toy, row):
     assert math.isfinite(curve[0])
     assert curve[-1] == math.inf
     assert toy.average([1.0, curve[-1]]) == math.inf
-
-
-def test_seeds_are_averaged_geometrically(toy):
-    assert toy.average([1.0, 100.0]) == pytest.approx(10.0)
+    assert toy.average([1.0, 100.0]) == pytest.approx(10.0)  # geometrically
 
 
 def test_losses_at_an_lr_are_averaged_over_the_seeds_and_optimizers_without_lr_are_left_out(toy, row):
@@ -106,40 +103,12 @@ def test_what_is_reported_was_trained_on_other_seeds_than_the_choice(toy, row):
     assert {task.seed for task in asked} == {100, 101}
 
 
-def test_a_missing_optimizer_is_named(toy, monkeypatch, tmp_path, capsys):
-    monkeypatch.delattr(optim, "Cain")
-    with pytest.raises(SystemExit) as left:
-        toy.main(["--only", "Cain", "--out", str(tmp_path)])
-    assert left.value.code == 2
-    assert "optim has no Cain, which row Cain needs; choose rows with --only" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only", "Eva"], "no Eva; there are Adafactor, AdamW"),
-        (["--jobs", "0"], "--jobs"),
-        (["--seeds", "101"], "at most 100"),
-    ],
-)
-def test_a_wrong_command_line_says_what_is_allowed(toy, capsys, arguments, message):
-    with pytest.raises(SystemExit) as left:
-        toy.parsed(arguments)
-    assert left.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-def test_tables_and_a_picture_come_out_and_two_jobs_change_no_number(toy, tmp_path, capsys):
+def test_tables_come_out_and_two_jobs_change_no_number(toy, capsys):
     pages = []
     for num_jobs in ("1", "2"):
-        out = tmp_path / num_jobs
-        arguments = ["--only", "AdamW,Adafactor", "--seeds", "1", "--epochs", "2", "--jobs", num_jobs, "--markdown"]
-        toy.main([*arguments, "--out", str(out)])
-        printed = capsys.readouterr().out
-        assert printed.splitlines()[-1] == f"3 optimizers compared: {out / 'losses.png'}, {out / 'table.md'}"
-        assert (out / "losses.png").stat().st_size > 10_000
-        page = (out / "table.md").read_text()
-        assert page in printed
-        pages.append([line.split("|")[1:6] for line in page.splitlines() if line.startswith("|")])
+        toy.main(["--only", "AdamW,Adafactor", "--seeds", "1", "--epochs", "2", "--jobs", num_jobs, "--markdown"])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1] == "3 optimizers compared"
+        pages.append([line.split("|")[1:6] for line in lines if line.startswith("|")])
     assert pages[0] == pages[1]
     assert [cell.strip() for cell in pages[0][2][:3]] == ["AdamW", "0.001", "usual"]

@@ -16,7 +16,7 @@ from means import mean_rows, winner_rows
 from pairs import power_rows, table_rows
 from reports import failure_rows, omnibus_rows, reliability_rows, unknown_rows
 from seeds import seed_rows
-from tuning import halving_rows, tuning_rows
+from tuning import tuning_rows
 from worlds import NOISY, UNEQUAL, WORLDS
 
 # the most that are equal, and two equal ones among others that are found different first
@@ -41,7 +41,6 @@ def main(num: int) -> int:
         "How many runs learned": reliability_rows(num),
         "Speakers who are not named": unknown_rows(few),
         "Systems that are tuned alike": tuning_rows(num),
-        "A study that drops systems after three seeds": halving_rows(few),
         "A system that is better by three standard deviations of the seeds": power_rows(num),
     }
     print(f"{num} repetitions, {few} of whole comparisons; % of comparisons")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from bench_steps import timed_ms
 
 NUM_WARM_UPS = 3  # before a capture: lazily made state, and kernels that are chosen by trying
 
@@ -43,21 +44,7 @@ def captured(step: Callable[[], Any], device: str) -> Callable[[], Any]:
 
 def median_ms(step: Callable[[], Any], device: str, num: int) -> float:
     """Return the median milliseconds of steps: by CUDA events on a GPU, else of CPU time, of which others take none."""
-    times = []
-    for _ in range(num):
-        if device == "cpu":
-            start = time.process_time()
-            step()
-            times.append(1e3 * (time.process_time() - start))
-            continue
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        begin.record()
-        step()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+    return statistics.median(timed_ms(step, device != "cpu") for _ in range(num))
 
 
 def num_kernels(step: Callable[[], Any]) -> tuple[int, float]:

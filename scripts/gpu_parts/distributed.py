@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from compare_ranks import LIMIT, largest_difference
 
 from gpu_parts.ranks import trained
-from gpu_parts.runs import TINY, last_checkpoint, train, trainer_words
+from gpu_parts.runs import TINY, largest_difference, last_checkpoint, train, trainer_words
 from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, until_error
 
 ROOT = Path(__file__).parents[2]
 RANKS = Path(__file__).with_name("ranks.py")
+LIMIT = 1e-5
 
 
 def rows(setting: Setting, _: str) -> Iterator[Row]:

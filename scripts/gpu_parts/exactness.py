@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from compare_ranks import largest_difference
 from soak import COMPARED, equal, log_end, num_logged, start
 from torch import Tensor
 
-from gpu_parts.runs import TINY, RunEnded, last_checkpoint, train, trainer_words
+from gpu_parts.runs import TINY, RunEnded, largest_difference, last_checkpoint, train, trainer_words
 from gpu_parts.setting import Row, Setting, holds, lacking, left_out, until_error
 
 UPDATES, INTERVAL = 12, 4

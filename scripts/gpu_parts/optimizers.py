@@ -57,7 +57,7 @@ def _timed(
     contestant: Contestant, stage: Stage, setting: Setting, check: str, most: float, taken_ms: dict[str, float]
 ) -> Iterator[Row]:
     """Yield a row of means over the period, and add the milliseconds of an eager step to ``taken_ms``."""
-    candidate = Candidate(contestant, stage, compiled=False)
+    candidate = Candidate(contestant, stage)
     candidate.warm_up()
     times, begun = list[float](), time.monotonic()
     least, largest = NUM_PERIODS
@@ -86,7 +86,7 @@ def _captured_ms(contestant: Contestant, stage: Stage, setting: Setting) -> floa
     """Return the milliseconds of a step that a CUDA graph replays, with gradients that stay."""
     takes = {"capturable": True} if (contestant.module, contestant.optimizer) in TAKES_CAPTURABLE else {}
     stage.refresh()
-    optimizer = Candidate(replace(contestant, options={**contestant.options, **takes}), stage, compiled=False).optimizer
+    optimizer = Candidate(replace(contestant, options={**contestant.options, **takes}), stage).optimizer
     if not takes and contestant.rest is None:
         make_capturable(optimizer)
     return median_ms(captured(optimizer.step, setting.device), setting.device, NUM_PERIODS[1])

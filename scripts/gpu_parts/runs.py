@@ -66,6 +66,13 @@ def last_checkpoint(run_dir: Path) -> dict[str, Any]:
     return state
 
 
+def largest_difference(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
+    """Return the largest difference, relative to the largest magnitude of the same tensor."""
+    return max(
+        float((value - second[key]).abs().max() / value.abs().max().clamp(min=1e-12)) for key, value in first.items()
+    )
+
+
 @dataclass(frozen=True)
 class Ended:
     """What a finished run says about itself.
