@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,12 +56,9 @@ class PartFile:
         self.path, self.part = folder / f"{part}.json", part
 
     def read(self) -> dict[str, Any]:
-        """Return what was written; nothing if there is no such file, or it is damaged."""
-        try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        """Return what was written; nothing if there is no such file."""
+        found: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        return found
 
     def is_done(self, key: dict[str, Any]) -> bool:
         """Return whether the part is complete for the same commit, device and size."""
@@ -73,13 +70,15 @@ class PartFile:
 
         The part is complete if every row that has a goal was measured: else it is run anew.
         """
-        done: list[Row] = []
-        self._save(key, about, done, complete=False)
+        content: dict[str, Any] = {"part": self.part, "key": key, "complete": False, "about": about, "rows": []}
+        self._replace(content)
+        is_measured = True
         for row in rows:
-            done.append(row)
-            self._save(key, about, done, complete=False)
+            content["rows"].append(asdict(row))
+            is_measured = is_measured and (row.measured or not row.goal)
+            self._replace(content)
             yield row
-        self._save(key, about, done, complete=all(row.measured or not row.goal for row in done))
+        self._replace(content | {"complete": is_measured})
 
     def add_failure(self, key: dict[str, Any], said: str) -> None:
         """Add a row about a part that ended before its last row."""
@@ -87,11 +86,8 @@ class PartFile:
         found["rows"].append(asdict(Row("the part ended", said, "with its last row", met=False)))
         self._replace(found | {"complete": False})
 
-    def _save(self, key: dict[str, Any], about: dict[str, Any], rows: Sequence[Row], complete: bool) -> None:
-        listed = [asdict(row) for row in rows]
-        self._replace({"part": self.part, "key": key, "complete": complete, "about": about, "rows": listed})
-
     def _replace(self, content: dict[str, Any]) -> None:
+        # in one step: the part may be ended at any moment
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         temporary.replace(self.path)
