@@ -21,14 +21,12 @@ UNSTARTED = {".lock", "config.yaml", DATA_RECORD, INIT_RECORD}
 def create_run_folder(parent: Path) -> Path:
     """Create and return a new folder named by date and time below ``parent``, which is created if needed."""
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    for attempt in range(1, 100):
+    for attempt in itertools.count(1):
         folder = parent.resolve() / (stamp if attempt == 1 else f"{stamp}-{attempt}")
-        try:
+        with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise RuntimeError(f"could not create a new folder below {parent}")
+            break
+    return folder
 
 
 def point_latest(folder: Path, link: Path) -> None:
@@ -52,7 +50,7 @@ def usable_folder(given: object, key: str) -> Path:
     Raises:
         ValueError: it is not a path, lies below a file, or cannot be created.
     """
-    if not isinstance(given, str | int | Path) or isinstance(given, bool) or not str(given).strip():
+    if not isinstance(given, str | int | Path) or not str(given).strip():
         raise ValueError(f"{key} must name a folder, given {given!r}")
     folder = named_path(given).resolve()
     nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))

@@ -7,13 +7,11 @@ import errno
 import fcntl
 import os
 import shutil
-import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-MAX_TABLE_BYTES = 2**30  # of metrics and errors per utterance
 WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # of exFAT and some network disks: no symbolic links
 TEMPORARY = ".tmp"  # after the name of a file that is being written
 
@@ -29,22 +27,6 @@ def named_path(given: object) -> Path:
     except RuntimeError:
         user = str(given).partition("/")[0]
         raise ValueError(f"{str(given)!r}: no user is called {user[1:]!r}; write ./{user} for a file") from None
-
-
-def check_regular_file(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> None:
-    """Refuse a file that is not regular, or too large; a pipe or a device could be read forever.
-
-    Raises:
-        ValueError: it is refused, or does not exist.
-    """
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"there is no file {path}") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{path} is not a regular file")
-    if status.st_size > max_bytes:
-        raise ValueError(f"{path} has {status.st_size} bytes, more than the {max_bytes} that are read")
 
 
 def replace_by(path: Path, make: Callable[[Path], object]) -> None:

@@ -30,14 +30,10 @@ class Ended:
     Attributes:
         code: of its exit; negative: the signal that killed it.
         printed: to standard output and error.
-        peak_mb: largest resident memory above what the imports take.
-        seconds: of wall time.
     """
 
     code: int
     printed: str
-    peak_mb: float
-    seconds: float
 
     @property
     def last_line(self) -> str:
@@ -213,7 +209,6 @@ def serve(jobs: Iterator[str]) -> None:
             descriptor, printed = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), job["log"]
         else:
             descriptor, printed = tempfile.mkstemp(prefix="werdict-printed-")
-        start = time.monotonic()
         child = os.fork()
         if child == 0:
             _be(job, tasks, descriptor)
@@ -221,11 +216,12 @@ def serve(jobs: Iterator[str]) -> None:
         if "log" in job:
             print(json.dumps({"pid": child}), file=answers, flush=True)
             continue
-        base = _resident_mb()
-        code, peak_mb = _wait(child, start + job["timeout_s"])
-        seconds = round(time.monotonic() - start, 2)
-        answer = {"code": code, "printed": printed, "peak_mb": round(peak_mb - base, 1), "seconds": seconds}
-        print(json.dumps(answer), file=answers, flush=True)
+        ended_by = os.pidfd_open(child)  # can be read once the child has ended
+        if not select.select([ended_by], [], [], job["timeout_s"])[0]:
+            os.killpg(child, signal.SIGKILL)
+        os.close(ended_by)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(json.dumps({"code": code, "printed": printed}), file=answers, flush=True)
 
 
 def _import_all() -> None:
@@ -305,20 +301,6 @@ def _mapped(limit: str) -> int:
     field = {"RLIMIT_AS": "VmSize", "RLIMIT_DATA": "VmData"}.get(limit, "")
     lines = Path("/proc/self/status").read_text().splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if field and line.startswith(field)), 0)
-
-
-def _wait(child: int, deadline: float) -> tuple[int, float]:
-    descriptor = os.pidfd_open(child)  # can be read once the child has ended
-    if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        os.killpg(child, signal.SIGKILL)
-    os.close(descriptor)
-    _, status, usage = os.wait4(child, 0)
-    return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
-
-
-def _resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 if __name__ == "__main__":
