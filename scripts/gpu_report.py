@@ -44,7 +44,7 @@ PARTS = {
     "distributed": (1, "gloo, NCCL and DDP, on two GPUs if there are two"),
     "optimizers-zipformer_m": (7, "as for S"),
     "optimizers-zipformer_l": (8, "as for S"),
-    "encoders-layered": (5, "transformer and conformer with 8, 32 and 96 x 10 s, torchaudio's"),
+    "encoders-layered": (5, "transformer and conformer with 8, 32 and 96 x 10 s"),
     **{f"training-{corpus}-fp16": (minutes, PUBLISHED) for corpus, minutes in (("an4", 4), ("phrases", 7))},
     **{f"training-{corpus}-{bits}": (2, PUBLISHED) for corpus in ("fsdd", "digits") for bits in ("bf16", "fp16")},
     "training-loader": (2, "how long updates wait for 4 and 12 workers"),

@@ -76,39 +76,6 @@ def test_a_part_that_ends_early_is_a_missed_goal_and_keeps_its_rows(script, tmp_
     assert not file.is_done({})
 
 
-def test_a_missing_package_is_named_with_what_installs_it(script, monkeypatch):
-    setting = script("gpu_parts.setting")
-    assert setting.lacking("pytest") == ""
-    monkeypatch.setattr(setting.importlib.util, "find_spec", lambda name: None)
-    assert setting.lacking("heavyball") == "heavyball is not installed: pip install '.[bench]'"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--parts", "corect"), "no corect; there are"),
-        (("--device", "cpu"), "on a CPU there is only the small form; add --small"),
-        (("--data", "nowhere", "--small", "--device", "cpu"), "--data: nowhere is no folder"),
-    ],
-)
-def test_what_cannot_be_run_is_refused(tmp_path, words, said):
-    assert said in run("--out", str(tmp_path / "out"), *words, code=2)
-    assert not (tmp_path / "out").exists()
-
-
-def test_processes_make_the_weights_of_one(script, setting):
-    ranks = script("gpu_parts.ranks")
-    weights = ranks.trained("cpu", rank=0, world_size=1)
-    again = ranks.trained("cpu", rank=0, world_size=1)
-    assert all((again[name] == value).all() for name, value in weights.items())
-
-
-def test_models_on_a_device_are_compared_with_those_of_a_cpu(script, setting):
-    correct = script("gpu_parts.correct")
-    for rows in (correct.losses(setting), correct.streams(setting)):
-        assert all(row.met for row in rows)
-
-
 def test_a_difference_is_noticed(script):
     import torch
 
@@ -203,22 +170,6 @@ def test_eager_steps_are_held_to_their_goals_on_a_gpu_whether_or_not_they_can_be
     assert {name: row.met for name, row in rows.items() if row.goal} == goals
     assert "7 kernels" in rows["SOAP"].value
     assert "; not captured: ZeroDivisionError" in rows["Eve"].value
-
-
-def test_an_optimizer_of_ours_that_raises_is_a_missed_goal(script, contests, monkeypatch):
-    monkeypatch.setattr(script("gpu_parts.optimizers").Candidate, "warm_up", lambda self: 1 / 0)
-    rows = contests(Eve=0, Dropping=0)
-    assert (rows["Eve"].met, rows["Dropping"].met) == (False, None)
-
-
-def test_encoders_are_timed_with_each_number_of_utterances(script, setting):
-    encoders = script("gpu_parts.encoders")
-    *measured, compiled = encoders._encoder(setting, "transformer_xxs", "bf16", 1e12)
-    names = [f"transformer_xxs, bf16, {size} utterances" for size in encoders.SMALL_UTTERANCES]
-    assert [row.check for row in measured] == names
-    assert all(" audio s/s" in row.value for row in measured)
-    assert not compiled.measured
-    assert encoders.UTTERANCES == (8, 32, 96)
 
 
 def test_parts_are_listed_and_chosen_by_the_beginnings_of_their_names(script, tmp_path):

@@ -49,7 +49,7 @@ def compare(
         tunings: trials that chose the systems' settings.
 
     Raises:
-        ValueError: no test set can be compared, runs are scored in different units, or an option is out of range.
+        ValueError: no test set can be compared, or an option is out of range.
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be above 0 and below 1, given {level}; 0.95 is customary")
@@ -57,8 +57,6 @@ def compare(
         raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
     if comparisons not in ("all", "baseline"):
         raise ValueError(f"comparisons must be all or baseline, given {comparisons!r}")
-    if len({run.unit for run in inputs.runs}) > 1:
-        raise ValueError("some runs are scored by word, others by character; compare those of each unit on their own")
     kept, duplicates = drop_duplicates(inputs.runs)
     target, disagreement = _find_target(kept, target_wer)
     base = find_baseline(sorted({run.system for run in kept}), baseline)

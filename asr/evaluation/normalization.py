@@ -34,10 +34,18 @@ class Normalization:
         self._change: Callable[[str], str] | None = None
         self.note = ""
         if name == "basic":
-            self._change = _basic
+            normalizer = TextNormalizer("lower", "strip")
+            # don’t is don't: people and programs write either
+            self._change = lambda text: normalizer(re.sub(r"(?<=\w)’(?=\w)", "'", text))
             self.note = "scored in lower case without punctuation (scoring.normalize=basic)"
         elif name == "english":
-            self._change = _english()
+            try:
+                from whisper_normalizer.english import EnglishTextNormalizer
+            except ImportError as error:
+                raise ValueError(
+                    "scoring.normalize=english needs the package whisper-normalizer: python3 scripts/setup.py scoring"
+                ) from error
+            self._change = EnglishTextNormalizer()
             package = f"whisper-normalizer {version('whisper-normalizer')}"
             self.note = f"scored after normalization of English by {package} (scoring.normalize=english)"
 
@@ -47,19 +55,3 @@ class Normalization:
         if change is None:
             return utterances
         return [replace(one, reference=change(one.reference), hypothesis=change(one.hypothesis)) for one in utterances]
-
-
-def _basic(text: str) -> str:
-    # don’t is don't: people and programs write either
-    return TextNormalizer("lower", "strip")(re.sub(r"(?<=\w)’(?=\w)", "'", text))
-
-
-def _english() -> Callable[[str], str]:
-    try:
-        from whisper_normalizer.english import EnglishTextNormalizer
-    except ImportError as error:
-        raise ValueError(
-            "scoring.normalize=english needs the package whisper-normalizer: python3 scripts/setup.py scoring"
-        ) from error
-    normalizer: Callable[[str], str] = EnglishTextNormalizer()
-    return normalizer

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 import jiwer
@@ -81,12 +82,7 @@ class ErrorCounts:
         return self.hits + self.substitutions + self.deletions
 
     def __add__(self, other: ErrorCounts) -> ErrorCounts:
-        return ErrorCounts(
-            self.hits + other.hits,
-            self.substitutions + other.substitutions,
-            self.deletions + other.deletions,
-            self.insertions + other.insertions,
-        )
+        return ErrorCounts(*map(operator.add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)

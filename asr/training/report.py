@@ -22,8 +22,8 @@ from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
-from asr.evaluation.curves import plot_curves
 from asr.evaluation.report import summary
+from asr.evaluation.training_plots import plot_curves
 from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.nested import at

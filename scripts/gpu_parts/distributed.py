@@ -1,4 +1,7 @@
-"""Whether processes together do what one does: NCCL, gloo on one GPU, torchrun's rendezvous."""
+"""Whether processes together do what one does: NCCL, gloo on one GPU, torchrun's rendezvous.
+
+torchrun starts this file too, as ``distributed.py DEVICE BACKEND FILE``: the first rank writes the weights.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from gpu_parts.ranks import trained
-from gpu_parts.runs import TINY, largest_difference, last_checkpoint, train, trainer_words
+from gpu_parts.runs import TINY, largest_difference, last_checkpoint, train
 from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, until_error
+from optim import AdamW
 
 ROOT = Path(__file__).parents[2]
-RANKS = Path(__file__).with_name("ranks.py")
 LIMIT = 1e-5
+NUM_UPDATES, SIZE, WIDTH = 5, 8, 32
 
 
 def rows(setting: Setting, _: str) -> Iterator[Row]:
@@ -26,7 +32,7 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
     cases = [("gloo", 2)] + ([("nccl", num_gpus)] if setting.on_gpu else [])
     for backend, num in cases:
         file = setting.work / f"{backend}.pt"
-        command = [*torchrun(num), str(RANKS), setting.device, backend, str(file)]
+        command = [*torchrun(num), __file__, setting.device, backend, str(file)]
         paths = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
         devices = f"{num_gpus} GPU(s)" if backend == "nccl" else "one device"
@@ -50,10 +56,35 @@ def _runs(setting: Setting, num: int) -> Iterator[Row]:
         yield left_out("asr-train: the corpus is spoken on the spot", why, "as one process")
         return
     length = ("trainer.max_steps=6", "trainer.val_check_interval=6", "data.batch.max_duration_s=10")
-    words = (*TINY, *trainer_words(setting), *length, "trainer.precision=32-true")
+    words = (*TINY, setting.trainer, *length, "trainer.precision=32-true")
     train(setting.work, *words, f"trainer.accumulate_grad_batches={num}", "run_dir=alone")
     ranks = ("+trainer.strategy=ddp", f"trainer.devices={num}", "trainer.num_nodes=1", "run_dir=ranks")
     train(setting.work, *words, *ranks, launcher=torchrun(num))
     weights = [last_checkpoint(setting.work / name)["state_dict"] for name in ("alone", "ranks")]
     check = f"asr-train with {num} rank(s) of DDP under torchrun: weights, to those of one process"
     yield at_most(check, largest_difference(*weights), LIMIT)
+
+
+def trained(device: str, rank: int, world_size: int) -> dict[str, torch.Tensor]:
+    """Return the weights after updates on batches of which each rank has its share."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1)).to(device)
+    model = DistributedDataParallel(plain) if dist.is_initialized() else plain
+    optimizer = AdamW(plain.parameters(), lr=0.01)
+    for update in range(NUM_UPDATES):
+        batch = torch.randn(SIZE, WIDTH, generator=torch.Generator().manual_seed(update))
+        optimizer.zero_grad()
+        model(batch[rank::world_size].to(device)).square().mean().backward()
+        optimizer.step()
+    return {name: value.cpu() for name, value in plain.state_dict().items()}
+
+
+if __name__ == "__main__":
+    chosen, backend, file = sys.argv[1:]
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each rank has a GPU of its own; with gloo they share one
+    dist.init_process_group(backend)
+    weights = trained(chosen, dist.get_rank(), dist.get_world_size())
+    if dist.get_rank() == 0:
+        torch.save(weights, file)
+    dist.destroy_process_group()

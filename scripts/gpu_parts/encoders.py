@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import torch
 from authors_zipformer import Reference, find_package, load
@@ -37,8 +36,6 @@ def rows(setting: Setting, family: str) -> Iterator[Row]:
         yield Row(f"matrix products, {precision}", f"{peak / 1e12:.3g} TFLOP/s")
         for name in (SMALL_NAMES if setting.small else NAMES)[family]:
             yield from until_error(f"{name}, {precision}", _encoder(setting, name, precision, peak), setting)
-    if family == "layered":
-        yield from until_error("torchaudio's Conformer", _torchaudio(setting, "bf16"), setting, "")
 
 
 class Measured:
@@ -147,32 +144,6 @@ def _authors(
         value = f"{found.text()}; ours takes {time:.2f} of its time, {memory:.2f} of its memory"
         met = max(time, memory) <= MOST_OF_AUTHORS if goal else None
         yield Row(f"{check}, {size} utterances", value, goal, met)
-
-
-def _torchaudio(setting: Setting, precision: str) -> Iterator[Row]:
-    if why := lacking("torchaudio"):
-        yield left_out("torchaudio's Conformer", why)
-        return
-    from torchaudio.models import Conformer
-
-    class Joined(nn.Module):
-        """Their layers after the same reduction of frames, of the width of ours."""
-
-        def __init__(self, options: dict[str, Any]) -> None:
-            super().__init__()
-            width = options["d_model"]
-            sizes = options["num_heads"], options["d_feedforward"], options["num_layers"], options["kernel_width"]
-            self.join, self.layers = nn.Linear(4 * NUM_FEATURES, width), Conformer(width, *sizes, dropout=0.1)
-
-        def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-            few = features[:, : features.shape[1] // 4 * 4].reshape(len(features), -1, 4 * NUM_FEATURES)
-            return self.layers(self.join(few), num_frames // 4)
-
-    name = "conformer_xs" if setting.small else "conformer_12x512"
-    theirs = Joined({"kernel_width": 31, **preset(name)}).train()
-    for size in SMALL_UTTERANCES if setting.small else UTTERANCES:
-        found = Measured(theirs, setting, precision, size)
-        yield Row(f"torchaudio's Conformer of the size of {name}, {precision}, {size} utterances", found.text())
 
 
 def _peak_flops(setting: Setting, dtype: torch.dtype) -> float:

@@ -15,7 +15,7 @@ import torch
 from soak import COMPARED, equal, log_end, num_logged, start
 from torch import Tensor
 
-from gpu_parts.runs import TINY, RunEnded, largest_difference, last_checkpoint, train, trainer_words
+from gpu_parts.runs import TINY, RunEnded, largest_difference, last_checkpoint, train
 from gpu_parts.setting import Row, Setting, holds, lacking, left_out, until_error
 
 UPDATES, INTERVAL = 12, 4
@@ -30,7 +30,7 @@ def rows(setting: Setting, what: str) -> Iterator[Row]:
         yield left_out("everything: the corpus is spoken on the spot", why, "equal bit for bit")
         return
     length = (f"trainer.max_steps={UPDATES}", f"trainer.val_check_interval={INTERVAL}", "trainer.log_every_n_steps=1")
-    words = (*(TINY if setting.small else ()), *trainer_words(setting), *length, "data.batch.max_duration_s=10")
+    words = (*(TINY if setting.small else ()), setting.trainer, *length, "data.batch.max_duration_s=10")
     if what == "find_batch_size":
         yield from until_error("find_batch_size", _batch_size(setting, words), setting)
         return

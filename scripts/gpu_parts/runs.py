@@ -15,9 +15,6 @@ from typing import Any
 import torch
 from soak import SMALL, log_end
 
-from gpu_parts.setting import Setting
-
-TRAINERS = {"cuda": ("trainer=gpu",), "cpu": ("trainer=cpu",)}
 # six updates of a model of a few thousand weights
 TINY = (
     *(word for word in SMALL if not word.startswith(("data.prepare", "trainer."))),
@@ -53,11 +50,6 @@ def train(folder: Path, *words: str, launcher: Sequence[str] = ()) -> float:
     if code:
         raise RunEnded(f"exit code {code}: {log_end(folder)}")
     return time.monotonic() - begin
-
-
-def trainer_words(setting: Setting) -> tuple[str, ...]:
-    """Return the overrides that choose the device."""
-    return TRAINERS[setting.device]
 
 
 def last_checkpoint(run_dir: Path) -> dict[str, Any]:

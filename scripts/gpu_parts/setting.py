@@ -14,7 +14,6 @@ INSTALL = {
     "pytest": "pip install '.[dev]'",
     "hypothesis": "pip install '.[dev]'",
     "espeakng_loader": "pip install '.[tts]'",
-    "torchaudio": "pip install '.[torchaudio]'",
     "zipformer": "pip install --no-deps 'zipformer==0.1.3'",
 }
 MINUTES = 7.0  # of a part, after which nothing new is begun in it
@@ -41,6 +40,11 @@ class Setting:
     def on_gpu(self) -> bool:
         """Whether the device is a GPU."""
         return self.device != "cpu"
+
+    @property
+    def trainer(self) -> str:
+        """The override that chooses the device."""
+        return "trainer=gpu" if self.on_gpu else "trainer=cpu"
 
     def is_late(self) -> bool:
         """Return whether nothing new should begin."""

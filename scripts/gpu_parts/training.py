@@ -11,7 +11,7 @@ from bench_data import composed, waiting
 from asr.config.build import build_data_parts
 from asr.config.data import data_for_run
 from asr.data.loading.data_module import DataModule
-from gpu_parts.runs import TINY, Ended, RunEnded, ended, train, trainer_words
+from gpu_parts.runs import TINY, Ended, RunEnded, ended, train
 from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, too_late, until_error
 
 MOST_WAITING = 0.05  # of the time of updates
@@ -58,7 +58,7 @@ def _words(setting: Setting, corpus: Corpus) -> tuple[str, ...]:
     # an archive is prepared whole
     tiny = [word for word in TINY if not (corpus.archive and word.startswith("data.prepare."))]
     size = (*tiny, "trainer.max_steps=4", "trainer.val_check_interval=2") if setting.small else ()
-    return (f"recipe={corpus.recipe}", *source, *trainer_words(setting), *size)
+    return (f"recipe={corpus.recipe}", *source, setting.trainer, *size)
 
 
 def _run(setting: Setting, corpus: Corpus, precision: str) -> Row:

@@ -110,7 +110,9 @@ def equal_time(
     if by_time is None or by_update is None:
         return None
     if seconds is None:
-        seconds = 60 * _rounded_down(_common_end(by_time, "seconds") / 60)
+        minutes = _common_end(by_time, "seconds") / 60
+        unit = 10.0 ** (math.floor(math.log10(minutes)) - 1)
+        seconds = 60 * round(math.floor(minutes / unit) * unit, 9)
     num_updates = _common_end(by_update, "updates")
     wers: dict[str, dict[int, float]] = defaultdict(dict)
     areas: dict[str, list[float]] = defaultdict(list)
@@ -174,12 +176,6 @@ def _ratio(found: SeedContrast) -> SeedContrast:
     """Return a difference of logarithms as a ratio."""
     value, low, high = (float(np.exp(end)) for end in (found.value, found.low, found.high))
     return replace(found, value=value, low=low, high=high)
-
-
-def _rounded_down(minutes: float) -> float:
-    """Return a time with two digits."""
-    unit = 10.0 ** (math.floor(math.log10(minutes)) - 1)
-    return round(math.floor(minutes / unit) * unit, 9)
 
 
 def _sd(values: Sequence[float]) -> float | None:

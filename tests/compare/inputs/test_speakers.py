@@ -49,7 +49,6 @@ def test_the_first_group_or_all_that_is_found_is_the_speaker(pattern, speaker):
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        ("(", "is no regular expression"),
         ("x", "finds no speaker in the utterance"),
         ("u0(-)?", "finds no speaker"),
     ],

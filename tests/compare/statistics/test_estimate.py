@@ -83,13 +83,6 @@ def test_the_test_sets_part_is_what_drawing_speakers_for_all_seeds_at_once_gives
     assert estimate(errors, words).test_variance == pytest.approx(between_seeds, rel=0.05)
 
 
-def test_a_single_unit_is_refused():
-    with pytest.raises(ValueError, match="single utterance"):
-        estimate(np.array([[1], [2]]), np.array([5]))
-    with pytest.raises(ValueError, match="one unit has all words"):
-        estimate(np.array([[1, 0], [2, 1]]), np.array([5, 0]))
-
-
 def test_four_speakers_are_not_certain_of_a_difference_that_is_equal_on_them_by_chance():
     """What is left after the randomness of single runs is negative here; of up to twelve speakers the whole stays."""
     errors, words = np.array([[2, 0, 1, 1], [0, 2, 1, 1], [1, 1, 2, 0]]), np.full(4, 25)
