@@ -237,24 +237,16 @@ def test_a_speaker_without_words_is_no_second_speaker():
 
 
 def test_nothing_to_compare_says_why():
-    with pytest.raises(ValueError, match=r"no test set to compare: runs/x is left out: unfinished"):
-        compare_runs([], title="made", problems=["runs/x is left out: unfinished"])
-    with pytest.raises(ValueError, match=r"no test set to compare: 2 runs chose settings$"):
-        compare_runs([], title="made", baseline="adamw", notes=["2 runs chose settings"])
+    with pytest.raises(ValueError, match="runs/x is left out: unfinished"):
+        compare_runs([], problems=["runs/x is left out: unfinished"])
+    with pytest.raises(ValueError, match=r"2 runs chose settings$"):
+        compare_runs([], baseline="adamw", notes=["2 runs chose settings"])
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"level": 95}, "level must be above 0 and below 1, given 95"),
-        ({"target_wer": 20}, r"must be a fraction above 0 and below 1 \(0.2 is 20 %\), given 20"),
-        ({"target_wer": 0}, "above 0 and below 1 .* given 0"),
-        ({"minutes": 0}, "minutes must be above 0, given 0"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        compare_runs(sweep(), title="made", **options)
+@pytest.mark.parametrize("options", [{"level": 95}, {"target_wer": 20}, {"target_wer": 0}, {"minutes": 0}], ids=str)
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        compare_runs(sweep(), **options)
 
 
 @pytest.mark.parametrize(
@@ -276,63 +268,44 @@ def test_the_baseline_is_found_by_name(systems, asked, expected):
     assert find_baseline(systems, asked) == expected
 
 
-@pytest.mark.parametrize(
-    ("systems", "complaint"),
-    [
-        (
-            ["adamw lr=0.1", "adamw lr=0.2", "eve"],
-            "several systems are called 'adamw'; choose one of adamw lr=0.1, adamw",
-        ),
-        (["eve", "cain"], "baseline: no system is called 'adamw'; choose one of eve, cain, or leave baseline out"),
-    ],
-)
-def test_a_baseline_that_cannot_be_found_is_refused(systems, complaint):
-    with pytest.raises(ValueError, match=complaint):
+@pytest.mark.parametrize("systems", [["adamw lr=0.1", "adamw lr=0.2", "eve"], ["eve", "cain"]], ids=str)
+def test_a_baseline_that_cannot_be_found_is_refused(systems):
+    with pytest.raises(ValueError, match=f"^baseline: .*{systems[0]}, {systems[1]}"):
         find_baseline(systems, "adamw")
-
-
-NO_CURVES = "no times to a target: no run has logged its WER on the development sets"
 
 
 def with_targets(*targets):
     return [dataclasses.replace(run, target_wer=one) for run, one in zip(sweep(), targets * 9, strict=False)]
 
 
-def test_a_target_that_all_runs_name_was_fixed_before_them():
-    comparison, _ = rows_of(with_targets(0.2))
-    assert (comparison.target.wer, comparison.target.is_fixed) == (0.2, True)
-    assert comparison.problems == [NO_CURVES]
-
-
 @pytest.mark.parametrize(
-    ("targets", "given", "is_fixed"), [((0.2,), 0.2, True), ((0.2,), 0.3, False), ((None,), 0.3, False)]
+    ("targets", "given", "is_fixed"),
+    [((0.2,), None, True), ((0.2,), 0.2, True), ((0.2,), 0.3, False), ((None,), 0.3, False)],
 )
-def test_a_given_target_counts_and_was_fixed_only_if_the_runs_name_the_same(targets, given, is_fixed):
+def test_a_target_was_fixed_before_the_runs_only_if_all_name_the_same(targets, given, is_fixed):
     comparison, _ = rows_of(with_targets(*targets), target_wer=given)
-    assert (comparison.target.wer, comparison.target.is_fixed) == (given, is_fixed)
+    assert (comparison.target.wer, comparison.target.is_fixed) == (given or targets[0], is_fixed)
+    assert len(comparison.problems) == 1  # no run has logged its WER on the development sets
 
 
-@pytest.mark.parametrize(("targets", "named"), [((0.2, 0.3), "0.2, 0.3"), ((None, 0.3), "0.3, None")], ids=str)
-def test_targets_that_differ_or_are_none_are_said_and_not_used(targets, named):
+@pytest.mark.parametrize("targets", [(0.2, 0.3), (None, 0.3)], ids=str)
+def test_targets_that_differ_are_said_and_not_used(targets):
     comparison, _ = rows_of(with_targets(*targets))
     assert (comparison.target, comparison.times) == (None, [])
-    assert comparison.problems == [
-        f"no times to a target: the sweeps of the runs name sweep.target_wer={named}; choose target_wer=…"
-    ]
+    (problem,) = comparison.problems
+    assert all(f"{target}" in problem for target in targets)
     assert rows_of(with_targets(*targets), target_wer=0.5)[0].target.wer == 0.5
 
 
-def test_minutes_without_logged_times_are_said():
+def test_runs_without_logged_times_are_named_where_others_have_them_or_minutes_are_asked_for():
     comparison, _ = rows_of(sweep(), minutes=3)
     assert comparison.equal_time is None
-    assert comparison.problems == ["no comparison after minutes=3: not every run has logged times of its validations"]
-
-
-def test_runs_without_times_that_keep_all_from_being_compared_at_equal_time_are_named():
+    (problem,) = comparison.problems
+    assert "minutes=3" in problem
     timed, untimed = (Curve((10, 20), seconds, (0.9, 0.5)) for seconds in ((1.0, 2.0), ()))
     runs = [dataclasses.replace(run, curves={"val/wer": timed}) for run in sweep()]
     assert rows_of(runs)[0].problems == []
     comparison, _ = rows_of([dataclasses.replace(runs[0], curves={"val/wer": untimed}), *runs[1:]])
     assert comparison.equal_time is None
-    said = f"no comparison after the same time: no times of the validations of {runs[0].folder}"
-    assert comparison.problems == [said]
+    (problem,) = comparison.problems
+    assert problem.endswith(f" {runs[0].folder}")

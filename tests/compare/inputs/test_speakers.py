@@ -46,13 +46,7 @@ def test_the_first_group_or_all_that_is_found_is_the_speaker(pattern, speaker):
     assert speakers_by_pattern(pattern)("1089-134-0007") == speaker
 
 
-@pytest.mark.parametrize(
-    ("pattern", "said"),
-    [
-        ("x", "finds no speaker in the utterance"),
-        ("u0(-)?", "finds no speaker"),
-    ],
-)
-def test_a_pattern_that_finds_nothing_is_refused(pattern, said):
-    with pytest.raises(ValueError, match=f"^speaker_pattern=.*{said}"):
+@pytest.mark.parametrize("pattern", ["x", "u0(-)?"])
+def test_a_pattern_that_finds_nothing_is_refused(pattern):
+    with pytest.raises(ValueError, match=r"^speaker_pattern="):
         with_speakers([run_of("adamw", 1, (1, 2))], speakers_by_pattern(pattern))
