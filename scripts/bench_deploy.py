@@ -182,7 +182,7 @@ def _encoder(name: str, recognizer: Recognizer, folder: Path) -> None:
         session = onnx_session(path)
         return lambda x, lengths: session.run(None, {"x": x.numpy(), "x_lens": lengths.numpy()})
 
-    ways = {"PyTorch": graph.module, "onnx": by_onnx(large), "int8": by_onnx(small)}
+    ways: dict[str, Callable[..., object]] = {"PyTorch": graph.module, "onnx": by_onnx(large), "int8": by_onnx(small)}
     for seconds in SECONDS:
         x, lengths = torch.randn(1, 100 * seconds, 80), torch.tensor([100 * seconds])
         best = dict.fromkeys(ways, float("inf"))

@@ -65,11 +65,7 @@ def _run(run: RunFiles, system: str, problems: list[str]) -> Run:
             sets[name] = run.set_errors(name)
         except (ValueError, OSError) as error:
             problems.append(f"{run.folder}: {error}")
-    try:
-        curves = read_curves(run.folder / "metrics.csv")
-    except OSError as error:
-        curves = {}
-        problems.append(f"{run.folder}: no curves: {error}")
+    metrics = run.folder / "metrics.csv"
     decoded = run.config["decode"]
     wers_by_weights = {}
     if len(decoded) > 1:
@@ -83,7 +79,7 @@ def _run(run: RunFiles, system: str, problems: list[str]) -> Run:
         seed=run.settings["seed"],
         sets=sets,
         lr=at(run.config, "optimizer", "lr"),
-        curves=curves,
+        curves=read_curves(metrics) if metrics.exists() else {},
         cost=Cost(
             num_updates=run.settings["budget"],
             num_parameters=run.summary["num_parameters"],

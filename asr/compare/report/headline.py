@@ -7,15 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from asr.compare.result import Difference, Power, Row, SeedContrast, SetComparison, Verdict
-from asr.evaluation.formatting import (
-    count,
-    detectable,
-    interval,
-    p_equation,
-    percent,
-    points,
-    shortlist,
-)
+from asr.evaluation.formatting import count, detectable, interval, p_equation, percent, points, shortlist
 
 Pair = TypeVar("Pair", Difference, SeedContrast)
 UNKNOWN_SPEAKERS = (

@@ -11,14 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from asr.compare.inputs.runs import Run
-from asr.compare.result import (
-    Axis,
-    EqualTime,
-    ProgressRow,
-    SeedContrast,
-    TimeRow,
-    TimesToTarget,
-)
+from asr.compare.result import Axis, EqualTime, ProgressRow, SeedContrast, TimeRow, TimesToTarget
 from asr.compare.statistics.curves import DEV_WER, DevCurve, dev_curve
 from asr.compare.statistics.failures import LEARNED
 from asr.compare.statistics.pairs import SeedDifferences

@@ -7,16 +7,7 @@ import pytest
 
 from asr.compare.report.headline import best_of, headline
 from asr.compare.report.sections import what_verdicts_are_about
-from asr.evaluation.formatting import (
-    detectable,
-    duration,
-    interval,
-    number,
-    p_value,
-    percent,
-    points,
-    shortened,
-)
+from asr.evaluation.formatting import detectable, duration, interval, number, p_value, percent, points, shortened
 from tests.compare.made_comparisons import made_comparison
 from tests.compare.made_runs import compare_runs, errors_of, run_of, sweep
 
