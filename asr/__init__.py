@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asr.commands.api import load as load
     from asr.commands.api import train as train
     from asr.commands.api import training_parts as training_parts
-    from asr.error_text import ConfigError as ConfigError
+    from asr.errors import ConfigError as ConfigError
     from asr.errors import RunFailed as RunFailed
     from asr.inference.streaming import Partial as Partial
     from asr.inference.transcript import Transcript as Transcript

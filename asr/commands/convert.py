@@ -16,7 +16,7 @@ from asr.config.build import build_decoder, build_recognizer, check_decoder, par
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.models.icefall_weights import convert_head
-from asr.safe_io import check_regular_file, named_path, write_new
+from asr.safe_io import named_path, write_new
 from asr.text.subword import SubwordTokenizer, icefall_tokenizer
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state, part_of
 from asr.training.checkpoints.loading import FORMAT, PREFIX
@@ -65,7 +65,6 @@ def run(options: DictConfig) -> None:
 
 
 def _tokenizer(path: Path) -> tuple[SubwordTokenizer, list[int]]:
-    check_regular_file(path)
     try:
         return icefall_tokenizer(path.read_bytes())
     except ValueError as error:
