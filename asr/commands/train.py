@@ -19,7 +19,7 @@ from asr.commands.find_batch_size import find_batch_size
 from asr.commands.launcher import launch
 from asr.config.build import build_all, build_module, num_threads
 from asr.config.command_line import added_config_folders
-from asr.config.init import record_source, start_from
+from asr.config.init_source import record_source, start_from
 from asr.config.resolve import Plan, plan_run, settle_classes
 from asr.config.resume import LAST_RECORDED, accepted_changes, build_resumed_module, saying_how_to_resume
 from asr.config.resumed_config import differs, record_accepted, recorded_overrides, saved_config

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from asr.config.build import DataParts, build_data_parts, build_encoder, is_own_model, part
-from asr.config.init import kept_tokenizer
+from asr.config.init_source import kept_tokenizer
 from asr.config.mixtures import describe_mixing, mixing_of
 from asr.console import PlainConsole
 from asr.data.features import Features

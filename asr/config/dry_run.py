@@ -28,7 +28,7 @@ from asr.config.build import (
     part,
 )
 from asr.config.data import data_folder, shard_storage
-from asr.config.init import Source, kept_tokenizer, read_source
+from asr.config.init_source import Source, kept_tokenizer, read_source
 from asr.config.instantiate import Configured, check_values, instantiate, parameters_of
 from asr.config.own_code import at_work
 from asr.config.replaced_defaults import RULE_KEYS

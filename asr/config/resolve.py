@@ -17,7 +17,7 @@ from asr.config.command_line import override_key
 from asr.config.data import data_for_run, source_corpus
 from asr.config.dry_run import dry_run
 from asr.config.help import CONFIGS
-from asr.config.init import RATES, Source, source_rates
+from asr.config.init_source import RATES, Source, source_rates
 from asr.config.mixtures import complete_sources, mixing_of
 from asr.config.own_code import check_restored, trust_own
 from asr.config.replaced_defaults import drop_replaced_defaults
