@@ -19,7 +19,7 @@ from rich.table import Table
 from asr.compare.inputs.tuning import FILE
 from asr.config.command_line import override_key
 from asr.config.help import config_folder
-from asr.config.options import check_options
+from asr.config.schema import check_options
 from asr.console import PlainConsole
 from asr.errors import DIVERGED, ConfigError, RunFailed
 from asr.evaluation.formatting import count, percent, shortlist

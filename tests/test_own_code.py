@@ -96,7 +96,7 @@ def test_tensorboard_records_a_run_in_its_folder(place):
     assert list((place.folder / "board" / "tensorboard").glob("events.*"))
 
 
-def test_a_corpus_of_an_own_function_is_trained_on(place):
+def test_a_corpus_of_an_own_function_is_trained_on_with_an_own_tokenizer(place):
     run(place, "prepare", *SMALL)
     for number, file in enumerate(sorted(place.folder.glob("data/digits/*/audio/train-*/*.flac"))[:16]):
         target = place.folder / "mine" / ("train", "train", "dev", "test")[number % 4] / f"u{number}.flac"
@@ -104,4 +104,6 @@ def test_a_corpus_of_an_own_function_is_trained_on(place):
         target.write_bytes(file.read_bytes())
         target.with_suffix(".txt").write_text("one two three")
     words = ("data.prepare._target_=mypkg.corpus.prepare_mine", "data.corpus=mine", "data.source=mine")
-    assert "WER" in run(place, "train", *SMALL[3:], *OWN, *words, "logger=none", "run_dir=corpus")
+    own = (*SMALL[3:], *OWN, *words, "tokenizer._target_=mypkg.words.TrainWords")
+    assert "WER" in run(place, "train", *own, "logger=none", "run_dir=corpus")
+    assert "WER" in run(place, "evaluate", "run=corpus", "trust=[mypkg]")

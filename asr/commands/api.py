@@ -14,17 +14,18 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from asr.commands.app import composed_from, quieten
-from asr.commands.train import plan_of, run_once
+from asr.commands.train import run_once
 from asr.config.build import build_module
 from asr.config.help import config_folder
-from asr.config.options import check_options
-from asr.config.own_code import trust
+from asr.config.resolve import plan_run
 from asr.config.restore import Restored, restore, transcriber_of
+from asr.config.schema import check_options
 from asr.errors import ConfigError
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcript import Transcript
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule
+from asr.trust import trust
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -
         RunFailed: the machine or the training cannot continue.
     """
     with _composed(overrides, config_dir) as config:
-        folder = run_once(plan_of(config))
+        folder = run_once(plan_run(config))
         if folder is None:
             raise ConfigError("find_batch_size: it measures instead of training; see asr-train")
         return Run(folder)
@@ -121,7 +122,7 @@ def training_parts(
         ConfigError: an option is wrong.
     """
     with _composed(overrides, config_dir) as config:
-        plan = plan_of(config)
+        plan = plan_run(config)
         module = build_module(plan.config, plan.data, plan.prepared)
         return module, SpeechDataModule(plan.prepared, plan.data_module, plan.config["seed"], plan.data.perturb)
 

@@ -21,16 +21,17 @@ from omegaconf import DictConfig, OmegaConf
 
 import asr.recipes
 from asr.commands.messages import explain_error, is_explained, leave
-from asr.commands.startup import INTERRUPTED, RUN_DIR_VARIABLE, advice_at_start, ended_code, importing
+from asr.commands.startup import INTERRUPTED, advice_at_start, ended_code, importing
 from asr.config.command_line import MULTIRUN, expand_short_forms, name_sweep, override_value, quote_non_ascii
 from asr.config.help import command_help, config_folder
-from asr.config.own_code import name_origin, trust
+from asr.config.own_code import name_origin
 from asr.console import one_line
 from asr.error_text import first_line
 from asr.errors import LOST_PEER, ConfigError, PeerLost, silence_freed_workers
 from asr.safe_io import named_path
 from asr.signals import Terminated, end_if_asked, end_with, restored_handlers
-from asr.subprocesses import is_first_process
+from asr.subprocesses import RUN_DIR_VARIABLE, is_first_process
+from asr.trust import trust
 
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are
 
@@ -77,7 +78,7 @@ class _GuardedTask:
     def run(self, config: DictConfig) -> object:
         """Run the task inside Hydra's job, because Hydra comments on what leaves it."""
         # here, because an unknown key is refused without it, and pydantic takes a tenth of a second
-        from asr.config.options import check_options
+        from asr.config.schema import check_options
 
         self.begun = True
         if not self.full:
@@ -167,7 +168,7 @@ def composed_from(command: str, words: Sequence[str], folder: Path) -> tuple[str
     if (resumed := override_value(words, "resume")) is None:
         return command, words
     # here, because the others need none of it
-    from asr.config.resuming import CONFIG_NAME, run_folder, store_resumed
+    from asr.config.resumed_config import CONFIG_NAME, run_folder, store_resumed
 
     store_resumed(run_folder(resumed), folder / f"{command}.yaml", words)
     return CONFIG_NAME, words

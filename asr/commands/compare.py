@@ -57,11 +57,11 @@ def run(options: DictConfig) -> None:
     comparison = compare(
         inputs,
         title=sweep.name if sweep else f"{len(folders)} runs",
-        baseline=None if config["baseline"] is None else str(config["baseline"]),
+        baseline=config["baseline"],
         comparisons=config["comparisons"],
-        target_wer=None if config["target_wer"] is None else _number(config, "target_wer"),
-        minutes=None if config["minutes"] is None else _number(config, "minutes"),
-        level=_number(config, "level"),
+        target_wer=config["target_wer"],
+        minutes=config["minutes"],
+        level=config["level"],
         tunings=tunings,
     )
     _print(comparison)
@@ -86,8 +86,6 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
             )
         return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run")
     patterns = config["runs"] if isinstance(config["runs"], list) else [config["runs"]]
-    if not patterns:
-        raise ConfigError("runs: the list is empty; name run folders, for example runs=[runs/a,runs/b]")
     found = []
     for pattern in map(str, patterns):
         matching = [Path(pattern)] if Path(pattern).is_dir() else [Path(path) for path in glob.glob(pattern)]
@@ -129,13 +127,6 @@ def _with_configs(folders: Iterable[Path], complaint: str) -> list[Path]:
     if not kept:
         raise ConfigError(f"{complaint}; a run folder contains config.yaml")
     return kept
-
-
-def _number(config: Mapping[str, Any], key: str) -> float:
-    value = config[key]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{key} must be a number, given {value!r}")
-    return value
 
 
 def _output_folder(out: Any, sweep: Path | None) -> Path:

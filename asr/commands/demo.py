@@ -19,6 +19,7 @@ from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.evaluation.word_files import word_row
 from asr.inference.streaming import StreamingRecognizer
+from asr.inference.transcribe import Transcriber
 from asr.inference.transcript import FORMATS
 
 HOST = "127.0.0.1"
@@ -68,21 +69,6 @@ def _page(restored: Restored, options: DictConfig) -> tuple[Any, Any]:
     module = restored.data_module
     parts = restored.recognizer, module.tokenizer, module.features, restored.decoder
 
-    def transcribe(path: str | None) -> tuple[str, list[list[Any]], list[str] | None]:
-        """Return the text of a recording, its words, and files to download."""
-        if path is None:
-            return "", [], None
-        found, unreadable = transcriber([Path(path)], "a recording")
-        if unreadable:
-            raise gr.Error(unreadable[0][1])
-        transcript = replace(found[0], path=Path(Path(path).name))
-        words = [word_row(word) for segment in transcript.segments for word in segment.words]
-        folder = Path(tempfile.mkdtemp(dir=Path(path).parent))  # which Gradio empties
-        files = [folder / f"transcript.{ending}" for ending in DOWNLOADS]
-        for file, ending in zip(files, DOWNLOADS, strict=True):
-            file.write_text(FORMATS[ending](transcript), encoding="utf-8")
-        return transcript.text, [[word[column] for column in COLUMNS] for word in words], [str(file) for file in files]
-
     def start(rate_hz: int) -> StreamingRecognizer:
         return StreamingRecognizer(*parts, rate_hz, options.endpoint_s)
 
@@ -102,7 +88,7 @@ def _page(restored: Restored, options: DictConfig) -> tuple[Any, Any]:
                 gr.Dataframe(headers=COLUMNS, label="Words, in seconds"),
                 gr.File(label="Save the transcript", file_count="multiple"),
             ]
-            audio.change(transcribe, audio, outputs, api_name="transcribe", **alone)
+            audio.change(partial(transcribe, transcriber), audio, outputs, api_name="transcribe", **alone)
         with gr.Tab("Live"):
             if why_not_live:
                 gr.Markdown(why_not_live)
@@ -112,6 +98,24 @@ def _page(restored: Restored, options: DictConfig) -> tuple[Any, Any]:
                 live.stream(partial(listen, start), [live, said], [text, said], api_name="live", **alone)
                 live.stop_recording(finish, said, [text, said], api_name="finish", **alone)
     return page, gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"])
+
+
+def transcribe(transcriber: Transcriber, path: str | None) -> tuple[str, list[list[Any]], list[str] | None]:
+    """Return the text of a recording, its words, and files to download."""
+    import gradio as gr
+
+    if path is None:
+        return "", [], None
+    found, unreadable = transcriber([Path(path)], "a recording")
+    if unreadable:
+        raise gr.Error(unreadable[0][1])
+    transcript = replace(found[0], path=Path(Path(path).name))
+    words = [word_row(word) for segment in transcript.segments for word in segment.words]
+    folder = Path(tempfile.mkdtemp(dir=Path(path).parent))  # which Gradio empties
+    files = [folder / f"transcript.{ending}" for ending in DOWNLOADS]
+    for file, ending in zip(files, DOWNLOADS, strict=True):
+        file.write_text(FORMATS[ending](transcript), encoding="utf-8")
+    return transcript.text, [[word[column] for column in COLUMNS] for word in words], [str(file) for file in files]
 
 
 def listen(

@@ -11,8 +11,8 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig
 
 from asr.commands.output_file import lock_output_dir
-from asr.config.options import MAX_NAME_BYTES
 from asr.config.restore import Restored
+from asr.config.schema import MAX_NAME_BYTES
 from asr.console import PlainConsole
 from asr.data.preparation.cuts import evaluation_cuts
 from asr.error_text import shortened

@@ -29,14 +29,13 @@ from asr.export.write import check_packages, write_onnx_files, write_safetensors
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
 from asr.safe_io import new_folder, write_new
-from asr.training.weights import check_kind, choose_weights
+from asr.training.weights import choose_weights
 
 console = PlainConsole()
 
 
 def run(options: DictConfig) -> None:
     """Write the folder, and print what is in it."""
-    check_kind(options.weights, options.average_since)
     if options.quantize and options.format != "onnx":
         raise ConfigError(f"quantize={options.quantize} is for format=onnx, given format={options.format}")
     if options.format == "safetensors" and (options.streaming or options.model_type):

@@ -21,17 +21,11 @@ from asr.language_models.ngrams import SPECIAL, UNKNOWN
 from asr.safe_io import write_new
 from asr.text.vocabulary import SPACE_PIECE
 
-UNITS = ("tokens", "words")
-
 console = PlainConsole()
 
 
 def run(options: DictConfig) -> None:
     """Estimate the model, write it, and print what is in it."""
-    if options.units not in UNITS:
-        raise ConfigError(f"units must be one of {', '.join(UNITS)}, given {options.units!r}")
-    if options.order < 1:
-        raise ConfigError(f"order must be at least 1, given {options.order}")
     if options.text is None and not options.transcripts:
         raise ConfigError("there is no text: give text=FILE, or transcripts=true for those the run was trained on")
     output = new_file(options.output)

@@ -7,47 +7,36 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from asr.error_text import first_line, is_out_of_memory
+from asr.error_text import MORE_MEMORY, first_line, is_out_of_memory
 from asr.quoting import resume_command
 from asr.signals import TRY_AGAIN, listen
+from asr.subprocesses import RUN_DIR_VARIABLE
 
 INTERRUPTED = 130  # what a shell counts for SIGINT
-RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
-READ_BY_LIBRARIES = (
-    *("MPL", "TORCH", "PYTORCH", "KMP_", "OMP_", "CUDA_"),
-    *("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "JSM_"),
-)
-MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
 
 
 @contextlib.contextmanager
-def importing(command: str, clear: Callable[[], object] = lambda: None) -> Iterator[None]:
+def importing(command: str) -> Iterator[None]:
     """Leave in one line if a library cannot be imported, or a signal arrives meanwhile; keeps listening to signals.
 
     Importing torch takes seconds, and a KeyboardInterrupt in them is a traceback, or is lost: some modules catch
     whatever their own imports raise.
-
-    Args:
-        command: that is starting.
-        clear: cleans up; called if a signal arrives.
 
     Raises:
         SystemExit: a library cannot be imported.
     """
 
     def leave(number: int, _: object) -> None:
-        """Clean up, say what ended the command, and end the process without Python's own cleaning up."""
+        """Say what ended the command, and end the process without Python's own cleaning up."""
         line, code = "interrupted", INTERRUPTED
         if number != signal.SIGINT:
             line = f"ended by {signal.Signals(number).name}{advice_at_start(command)}"
             code = ended_code(command, number)
-        clear()
         # only the first of several processes prints; its terminal may be closed
         if os.environ.get("LOCAL_RANK", "0") == "0":
             with contextlib.suppress(OSError):
@@ -79,20 +68,7 @@ def explain_import(error: Exception) -> tuple[str, int]:
         return f"out of memory while starting: {first_line(error)}; {MORE_MEMORY}", 1
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"{first_line(error)}: none can be written; make room in one of them, or name another by TMPDIR", 1
-    # libraries read variables of their own, and some name the value alone
-    text, ends = first_line(error), r"[\s'\",;:]"
-    known = [
-        name
-        for name, value in os.environ.items()
-        if name.startswith(READ_BY_LIBRARIES)
-        and value
-        and re.search(rf"(?:^|{ends}){re.escape(value)}(?:{ends}|$)", text)
-    ]
     message = f"a library cannot be imported: {type(error).__name__}: {first_line(error)}"
-    if known:
-        return f"{message}; correct or unset the variable {' or '.join(known)}", 2
-    if os.path.lexists("matplotlibrc"):
-        return f"{message}; remove the file matplotlibrc from the current folder, which a library reads", 2
     return f"{message}; install the packages of this project again, or see the variables of the environment", 1
 
 

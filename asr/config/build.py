@@ -25,7 +25,6 @@ from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.errors import ConfigError
-from asr.evaluation.wer import Unit
 from asr.features.normalize import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize
@@ -35,7 +34,6 @@ from asr.text.tokenizer import KeptTokenizer, Tokenizer
 from asr.training.checkpoints.loading import FORMAT
 from asr.training.initial_weights import freeze
 from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
-from asr.training.unreadable import max_unreadable
 
 OPTIONAL = ("augment.audio", "augment.features")
 GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
@@ -230,8 +228,8 @@ def build_module(config: Mapping[str, Any], parts: DataParts, prepared: Prepared
             "tokenizer": prepared.tokenizer.state(),
             "data": data,
         },
-        unit=scoring_unit(config),
-        max_unreadable=max_unreadable(config["data"].get("max_unreadable", 0), num_cuts),
+        unit=config["data"]["scoring_unit"],
+        max_unreadable=max(1, int(config["data"]["max_unreadable"] * num_cuts)),
     )
 
 
@@ -271,39 +269,5 @@ def num_threads(asked: int | None, num_workers: int, num_processes: int = 1) -> 
         asked: number of threads of this process, or None.
         num_workers: loader workers of each process.
         num_processes: that share the machine.
-
-    Raises:
-        ConfigError: ``asked`` is not a number of threads.
     """
-    if asked is None:
-        return max(1, len(os.sched_getaffinity(0)) // num_processes - num_workers)
-    if type(asked) is not int or asked < 1:
-        raise ConfigError(f"torch_threads must be a whole number of at least 1, or null, given {asked!r}")
-    return asked
-
-
-def scoring_unit(config: Mapping[str, Any]) -> Unit:
-    """Return what the error rates of a run count.
-
-    Raises:
-        ConfigError: it is neither words nor characters.
-    """
-    match at(config, "data", "scoring_unit"):
-        case "word":
-            return "word"
-        case "character":
-            return "character"
-        case other:
-            raise ConfigError(f"data.scoring_unit must be word or character, given {other!r}")
-
-
-def transcripts_lm_order(config: Mapping[str, Any]) -> int:
-    """Return the order of the language model of the transcripts; 0: the run has none.
-
-    Raises:
-        ConfigError: it is impossible.
-    """
-    order = at(config, "data", "transcripts_lm")
-    if type(order) is not int or order < 0:
-        raise ConfigError(f"data.transcripts_lm must be a whole number, at least 0, given {order!r}")
-    return order
+    return asked or max(1, len(os.sched_getaffinity(0)) // num_processes - num_workers)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from asr.config.build import DataParts, build_data_parts, build_encoder, is_own_model, part
-from asr.config.init import kept_tokenizer
+from asr.config.init_source import kept_tokenizer
 from asr.config.mixtures import describe_mixing, mixing_of
 from asr.console import PlainConsole
 from asr.data.features import Features
@@ -28,20 +28,17 @@ from asr.data.preparation.portable_paths import portable_folder
 from asr.data.preparation.prepare import load_or_make_corpus, prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.saved_corpus import SavedCorpus
-from asr.data.preparation.shard_fields import FORMATS, AudioField, FeatureField
+from asr.data.preparation.shard_fields import AudioField, FeatureField
 from asr.data.preparation.shards import ShardStorage
 from asr.errors import ConfigError
 from asr.run_folder import usable_folder
 from asr.safe_io import named_path
 from asr.subprocesses import is_first_process
 from asr.text.tokenizer import KeptTokenizer
-from asr.training.unreadable import check_share
 
 LAYOUT = 6  # of the files of prepared data, and of how their numbers are computed
 # options of prepare functions that change how fast, not what
 SPEED_ONLY = ("num_jobs",)
-OF_FILES = {"kind": "files", "dir": None, "audio": "flac"}
-KINDS = ("files", "shar")
 
 
 def data_for_run(
@@ -91,14 +88,7 @@ def data_folder(config: Mapping[str, Any]) -> Path:
     Raises:
         ValueError: ``data.dir`` names none that can be used.
     """
-    folder = usable_folder(config["data"].get("dir"), "data.dir")
-    # lhotse (1.33) looks for the files of such a folder in an archive of its name
-    if archive := re.search(r"[^/]*\.tar(\.gz|\.bz2|\.xz)?/", f"{folder}/"):
-        raise ValueError(
-            f"data.dir: no folder of {str(folder)!r} may have the name of a tar archive, as {archive[0]!r} has; name "
-            "another folder"
-        )
-    return folder
+    return usable_folder(config["data"]["dir"], "data.dir")
 
 
 def prepare_data(
@@ -117,15 +107,8 @@ def prepare_data(
         ValueError: the data cannot be prepared, or are missing and may not be.
     """
     data = config["data"]
-    check_share(data.get("max_unreadable", 0))
-    num_jobs = num_processes(data.get("num_jobs"))
-    if not isinstance(data.get("source"), str | None) or data.get("source") == "":
-        raise ConfigError(f"data.source must be a path, or null, given {data['source']!r}")
-    # a config of somebody else's must not lead out of the folder of data
-    if not re.fullmatch(r"\w[\w.+-]*", str(data.get("corpus"))):
-        raise ConfigError(f"data.corpus must be a name of letters, digits and . _ + -, given {data.get('corpus')!r}")
     folder = data_folder(config)
-    shards = shard_storage(data.get("storage"), parts.features)
+    shards = shard_storage(data["storage"], parts.features)
     spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer, shards)
     trainer = parts.tokenizer_trainer
     spec_name = fingerprint(
@@ -141,7 +124,7 @@ def prepare_data(
     )
     make = _mixture if data.get("sources") else _corpus
     corpus_name, make_corpus = make(data, recorded, folder)
-    return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_jobs)
+    return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_processes(data["num_jobs"]))
 
 
 def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
@@ -215,41 +198,19 @@ def _mixture(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tup
     return recorded.partition("/")[0] if recorded is not None else whole, Mixture(corpora)
 
 
-def shard_storage(given: Any, features: Features) -> ShardStorage | None:
+def shard_storage(storage: Mapping[str, Any], features: Features) -> ShardStorage | None:
     """Return how audio, or features, are stored in shards; None if they are read where the corpus has them.
 
     Args:
-        given: ``data.storage``.
+        storage: ``data.storage``.
         features: of the run.
 
     Raises:
-        ConfigError: an option is unknown, lacking, or would do nothing.
+        ConfigError: there is no folder for the shards.
     """
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"data.storage must be one of {', '.join(KINDS)}, given {given!r}")
-    if unknown := [key for key in given if key not in OF_FILES]:
-        raise ConfigError(f"data.storage has no option {unknown[0]}; allowed are {', '.join(OF_FILES)}")
-    storage = {**OF_FILES, **given}
-    for key, allowed in (("kind", KINDS), ("audio", FORMATS)):
-        if storage[key] not in allowed:
-            name = "data.storage" if key == "kind" else f"data.storage.{key}"
-            raise ConfigError(f"{name} must be one of {', '.join(allowed)}, given {storage[key]!r}")
     if storage["kind"] == "files":
-        for key in ("dir", "audio"):
-            if storage[key] != OF_FILES[key]:
-                raise ConfigError(
-                    f"data.storage.{key}={storage[key]}: it does nothing without data.storage=shar; add that, or leave "
-                    "this out"
-                )
         return None
     if storage["dir"] is None:
         raise ConfigError("data.storage=shar needs a folder for the shards: data.storage.dir=PATH")
-    folder = usable_folder(storage["dir"], "data.storage.dir")
-    if not features.precomputed:
-        return ShardStorage(folder, AudioField(storage["audio"]))
-    if storage["audio"] != OF_FILES["audio"]:
-        raise ConfigError(
-            f"data.storage.audio={storage['audio']}: it does nothing where features are stored, not audio; choose "
-            "features=log_mel, or leave this out"
-        )
-    return ShardStorage(folder, FeatureField(features))
+    field = FeatureField(features) if features.precomputed else AudioField(storage["audio"])
+    return ShardStorage(usable_folder(storage["dir"], "data.storage.dir"), field)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -25,14 +24,11 @@ from asr.config.build import (
     check_decoder,
     check_loggers,
     is_own_model,
-    num_threads,
     outline_recognizer,
     part,
-    scoring_unit,
-    transcripts_lm_order,
 )
 from asr.config.data import data_folder, shard_storage
-from asr.config.init import Source, check_init, kept_tokenizer, read_source
+from asr.config.init_source import Source, kept_tokenizer, read_source
 from asr.config.instantiate import Configured, check_values, instantiate, parameters_of
 from asr.config.own_code import at_work
 from asr.config.replaced_defaults import RULE_KEYS
@@ -41,7 +37,6 @@ from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.errors import ConfigError
 from asr.models.recognizer import Recognizer
-from asr.nested import at
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.training.changed_updates import small_parameters
@@ -49,10 +44,7 @@ from asr.training.compiled_encoder import check_compilable
 from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.initial_weights import freeze
 from asr.training.processes import is_started_as_rank
-from asr.training.unreadable import check_share
-from asr.training.weights import check_kind
 
-NEEDING_LOGGER = (LearningRateMonitor, DeviceStatsMonitor)
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 VOCAB_SIZE = 8  # before a tokenizer is trained
 
@@ -65,14 +57,12 @@ class Outline:
 
     Attributes:
         trainer: knows the processes; it has neither loggers nor callbacks, which need the run's folder.
-        callbacks: with options as in the run, for checks.
         data: of the run itself.
         encoder: on the meta device.
         source: the model to start from.
     """
 
     trainer: Trainer
-    callbacks: Sequence[Callback]
     data: DataParts
     encoder: nn.Module
     source: Source | None
@@ -89,13 +79,10 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
         ConfigError: a part is refused.
         ValueError: a folder cannot be used.
     """
-    num_threads(config.get("torch_threads"), 0)
     trainer = build_trainer(config, loggers=[], callbacks=[])
     _refuse_unknown_peers(trainer)
     check_loggers(config)
-    callbacks = build_all(config, "callbacks", Path("runs"))
-    if not any(config["logger"].values()) and any(isinstance(c, NEEDING_LOGGER) for c in callbacks):
-        raise ConfigError("callbacks: LearningRateMonitor and DeviceStatsMonitor need a logger, such as logger=csv")
+    build_all(config, "callbacks", Path("runs"))
     if config["callbacks"].get("checkpoints") is None:
         raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
     _check_weights(config)
@@ -104,17 +91,13 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     if config["run_dir"] is None:
         usable_folder("runs", "run_dir")
     elif begun is None:
-        _refuse_data_inside(free_folder(config["run_dir"], "run_dir"), config)
+        free_folder(config["run_dir"], "run_dir")
     part(config, "data.prepare")
-    check_init(config)
     data = build_data_parts(config, kept_tokenizer(config, begun))
-    check_share(config["data"].get("max_unreadable", 0))
     if begun is None:  # of a stranger's run they may be anybody's folders
-        shard_storage(config["data"].get("storage"), data.features)
+        shard_storage(config["data"]["storage"], data.features)
         if isinstance(data.perturb, Acoustics):
             data.perturb.check_files()
-    scoring_unit(config)
-    transcripts_lm_order(config)
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline_recognizer(config, VOCAB_SIZE, data.features.num_features)
     if config["trainer"].get("compile", False):
@@ -124,7 +107,7 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
             raise ConfigError(f"trainer.{error}") from error
     source = read_source(config, data.features, recognizer.state_dict(), begun)
     _warn_of_decay(try_updates(config, recognizer, on_cpu), config)
-    return Outline(trainer, callbacks, data, recognizer.encoder, source)
+    return Outline(trainer, data, recognizer.encoder, source)
 
 
 def try_updates(config: Mapping[str, Any], recognizer: Recognizer, on_cpu: bool) -> Optimizer:
@@ -220,14 +203,6 @@ def _try_schedule(schedule: LRScheduler, num_updates: int) -> None:
             schedule.step()
 
 
-def _refuse_data_inside(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """Refuse to prepare data in the folder of a run, which must be empty when the run begins."""
-    for key in ("data.dir", "data.storage.dir"):
-        given = at(config, *key.split("."))
-        if given is not None and usable_folder(given, key).is_relative_to(run_dir):
-            raise ConfigError(f"{key}={given} is in the folder of the run, which begins empty; name one beside it")
-
-
 def _refuse_unknown_peers(trainer: Trainer) -> None:
     """Refuse to be one of several processes that the trainer does not know of, and to start some on other machines."""
     alone = trainer.world_size == 1 or not is_started_as_rank(trainer)
@@ -271,7 +246,6 @@ def _warn_of_decay(optimizer: Optimizer, config: Mapping[str, Any]) -> None:
 def _check_weights(config: Mapping[str, Any]) -> None:
     """Refuse weights to decode with that the checkpoints will not have."""
     kind = config["weights"]
-    check_kind(kind)
     averaging = config["callbacks"].get("averaging")
     if averaging is None and (kind != "raw" or "average" in config["decode"]):
         asked = f"weights={kind}" if kind != "raw" else f"decode=[{','.join(config['decode'])}]"

@@ -8,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asr.error_text import is_out_of_memory
 from asr.errors import ConfigError, RunFailed
 from asr.nested import is_within
+from asr.trust import trust, trusted
 
-TRUST = "WERDICT_TRUST"  # packages whose classes checkpoints and run folders may name, separated by commas
 OURS = ("asr", "optim", "torch", "lightning")  # what they refuse is shown as a message
 # what a restored config may build: the places of its keys, and where classes for them are defined
 RESTORED = {
@@ -47,23 +46,6 @@ def is_foreign(target: Any) -> bool:
     """Return whether a class, a function, or what a dotted name names, is of another package than ours and torch's."""
     name = target if isinstance(target, str) else str(getattr(target, "__module__", ""))
     return not is_within(name, OURS)
-
-
-def trusted() -> list[str]:
-    """Return the packages whose classes files of others may name."""
-    return [name for name in os.environ.get(TRUST, "").split(",") if name]
-
-
-def trust(packages: object) -> None:
-    """Trust more packages, in this process and those that it starts.
-
-    Raises:
-        ConfigError: they are not a list of names.
-    """
-    if not isinstance(packages, Iterable) or not all(isinstance(name, str) and "," not in name for name in packages):
-        raise ConfigError(f"trust must be a list of packages, such as [mypkg], given {packages!r}")
-    if names := dict.fromkeys([*trusted(), *packages]):
-        os.environ[TRUST] = ",".join(names)
 
 
 def trust_own(config: Mapping[str, Any]) -> None:

@@ -17,8 +17,6 @@ from asr.config.build import (
     check_decoder,
     num_threads,
     part,
-    scoring_unit,
-    transcripts_lm_order,
 )
 from asr.config.data import data_folder
 from asr.config.own_code import check_restored
@@ -38,7 +36,7 @@ from asr.models.recognizer import Recognizer
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
-from asr.training.weights import check_kind, choose_weights, load_weights
+from asr.training.weights import choose_weights, load_weights
 
 DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were
 SHORTEST_SEGMENT_S = 1.0
@@ -162,7 +160,6 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         with_lm: decode with the language model in the run's folder, unless a decoder is given.
     """
     torch.set_num_threads(num_threads(options.torch_threads, options.num_workers))
-    check_kind(options.weights, options.average_since)
     batch, workers = BucketingConfig(options.batch_duration_s), Workers(options.num_workers)
     given = options.get("decoder")
     decoder = None if given is None else part({"decoder": dict(given)}, "decoder")
@@ -170,7 +167,7 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
     checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
     config, recognizer = checkpoint.config, recognizer_of(checkpoint).to(default_device())
     with _naming(checkpoint.path):
-        features, text, unit = part(config, "features"), part(config, "data.text"), scoring_unit(config)
+        features, text, unit = part(config, "features"), part(config, "data.text"), config["data"]["scoring_unit"]
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         num_features = len(recognizer.normalize.mean)
         if features.num_features != num_features:
@@ -179,7 +176,7 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         chosen = decoder or build_decoder(config)
         check_decoder(chosen, recognizer.head)
         lacking = ""
-        order, run_dir = transcripts_lm_order(config), checkpoint.run_dir
+        order, run_dir = config["data"]["transcripts_lm"], checkpoint.run_dir
         if with_lm and order and given is not None and given.get("lm") is None:
             lacking = OTHER_DECODER
         # the model may have been asked for when the run was resumed, after the best checkpoint was saved

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ import torch
 
 from asr.config.build import DataParts, build_module, build_update_parts
 from asr.config.own_code import check_restored
-from asr.config.resuming import changes, refuse_changes, saved_config, unaccepted
+from asr.config.resumed_config import changes, refuse_changes, saved_config, unaccepted
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
-from asr.data.preparation.prepared import INDEX, PreparedData
+from asr.data.preparation.prepared import PreparedData
 from asr.error_text import first_line, is_out_of_memory
-from asr.errors import ConfigError, PeerLost, RunFailed
-from asr.nested import flatten, is_within, leaves
+from asr.errors import ConfigError, PeerLost
+from asr.nested import flatten, leaves
 from asr.quoting import resume_command
 from asr.signals import Terminated
 from asr.subprocesses import is_first_process
@@ -30,8 +30,6 @@ from asr.training.weights import load_weights
 
 LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients
-# keys that act when all updates are done
-LATE = ("decoder", "data.transcripts_lm", "trainer.max_steps", "trainer.max_epochs", "schedule.max_steps")
 
 console = PlainConsole(quiet=not is_first_process())
 
@@ -105,10 +103,9 @@ def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: Prep
         found = _changes_since(checkpoint, config, parts, prepared)
         new = unaccepted(found, folder)
     refuse_changes(new, bool(config["allow_changes"]))
-    if checkpoint is not None:
+    if checkpoint is not None and found:
         _refuse_misfit(config, parts, prepared, checkpoint, found)
-        if checkpoint.update == config["trainer"]["max_steps"]:
-            _refuse_late(found, checkpoint.update)
+    if checkpoint is not None:
         before, now = checkpoint.config.get("torch_threads"), config["torch_threads"]
         if before != now:
             console.print_line(
@@ -120,15 +117,6 @@ def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: Prep
     return found
 
 
-def _refuse_late(found: Collection[str], num_updates: int) -> None:
-    """Refuse changes after the last update: the config would say what the run was never trained with."""
-    if late := [change for change in found if not is_within(change.partition(":")[0], LATE)]:
-        raise ConfigError(
-            f"resume: the run has made all its {num_updates} updates, so that nothing would follow {late[0]}; "
-            "give more updates by trainer.max_steps, leave the change out, or start a new run"
-        )
-
-
 def _changes_since(
     checkpoint: LoadedCheckpoint, config: Mapping[str, Any], parts: DataParts, prepared: PreparedData
 ) -> list[str]:
@@ -136,11 +124,8 @@ def _changes_since(
     found = changes(checkpoint.config, config)
     if checkpoint.data["fingerprint"] != prepared.fingerprint:
         found.append(f"data: {checkpoint.data['fingerprint']} in the run, {prepared.fingerprint} now")
-    files, noise = (
-        parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else "",
-        checkpoint.data.get("noise"),
-    )
-    if noise != files and noise is not None:
+    files, noise = parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else "", checkpoint.data["noise"]
+    if noise != files:
         found.append(f"files of augment.audio: {noise or 'none'} in the run, {files or 'none'} now")
     return found
 
@@ -202,25 +187,15 @@ def _load_updates(module: TrainingModule, state: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def saying_how_to_resume(run_dir: Path, prepared: PreparedData) -> Iterator[None]:
-    """Add the command that resumes the run to a Ctrl-C, a signal, a lost peer, and an error of data that are gone."""
+def saying_how_to_resume(run_dir: Path) -> Iterator[None]:
+    """Add the command that resumes the run to a Ctrl-C, a signal, and a lost peer."""
     try:
         yield
-    except KeyboardInterrupt:
-        if not (run_dir / LAST_RECORDED).is_file():
-            raise
-        raise KeyboardInterrupt(f"to resume from its last checkpoint: {resume_command(run_dir)}") from None
     except PeerLost as error:
         raise PeerLost(f"{error}; {how_to_resume(run_dir)}") from error
-    except (OSError, ValueError, RunFailed) as error:
-        if (prepared.folder / INDEX).is_file() or not run_dir.is_dir():
-            raise
-        again = f"{resume_command(run_dir)} data.dir={prepared.folder.parent.parent}"
-        raise RunFailed(
-            f"the prepared data in {prepared.folder} were removed while the run read them; {again} prepares them "
-            "again and continues after the last checkpoint"
-        ) from error
-    except Terminated as ended:
+    except (KeyboardInterrupt, Terminated) as ended:
         if not (run_dir / LAST_RECORDED).is_file():
             raise  # nothing to resume yet
-        raise Terminated(ended.signal, lambda: f"; to resume: {resume_command(run_dir)}") from None
+        if isinstance(ended, Terminated):
+            raise Terminated(ended.signal, lambda: f"; to resume: {resume_command(run_dir)}") from None
+        raise KeyboardInterrupt(f"to resume from its last checkpoint: {resume_command(run_dir)}") from None

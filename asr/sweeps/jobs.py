@@ -29,7 +29,7 @@ from asr.safe_io import lock
 from asr.signals import TRY_AGAIN, Terminated
 from asr.subprocesses import die_with_parent
 from asr.sweeps.gpus import claimed_gpus
-from asr.sweeps.records import RECORDS, JobRecord
+from asr.sweeps.records import RECORDS, JobRecord, records
 from asr.sweeps.slurm import queue_again
 from asr.systems import WITHOUT_EFFECT
 
@@ -160,10 +160,8 @@ def asked_for(sweep_dir: Path) -> dict[str, int]:
 
 def _keep(sweep_dir: Path, name: str, overrides: Sequence[str]) -> None:
     """Record a finished job with the words that ask for it now, and the seconds that it is known to have taken."""
-    seconds = 0.0
-    with contextlib.suppress(ValueError, OSError):  # it has no record, or one that is damaged
-        seconds = JobRecord.load(sweep_dir / RECORDS / f"{name}.json").seconds
-    JobRecord(name, list(overrides), "finished", seconds=seconds).save(sweep_dir)
+    known = [record.seconds for record in records(sweep_dir) if record.name == name]
+    JobRecord(name, list(overrides), "finished", seconds=known[0] if known else 0.0).save(sweep_dir)
 
 
 def _run_to_end(

@@ -6,16 +6,11 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from asr.console import PlainConsole
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
 
 RECORDS = "jobs"  # folder of a sweep
 KILLED = 128  # exit codes above it are signals
-
-console = PlainConsole()
 
 
 @dataclass(frozen=True)
@@ -53,25 +48,8 @@ class JobRecord:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / f"{self.name}.json", json.dumps(asdict(self), indent=1))
 
-    @classmethod
-    def load(cls, path: Path) -> JobRecord:
-        """Read the record of a job.
-
-        Raises:
-            ValueError: the file is not a record of a job.
-        """
-        try:
-            return TypeAdapter(cls).validate_python(read_json(path))
-        except ValidationError as error:
-            raise ValueError(f"{path} is not the record of a job: {error.errors()[0]['msg']}") from None
-
 
 def records(sweep_dir: Path) -> list[JobRecord]:
     """Return what is known of all jobs of a sweep, in the order of their overrides."""
-    found = []
-    for path in sorted((sweep_dir / RECORDS).glob("*.json")):
-        try:
-            found.append(JobRecord.load(path))
-        except ValueError as error:
-            console.print_line(f"left out: {error}")
+    found = [JobRecord(**read_json(path)) for path in (sweep_dir / RECORDS).glob("*.json")]
     return sorted(found, key=lambda record: (record.overrides, record.name))

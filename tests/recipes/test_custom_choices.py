@@ -7,7 +7,8 @@ from hydra import compose, initialize_config_dir
 from lhotse import FeatureSet, SupervisionSet
 from omegaconf import OmegaConf
 
-from asr.config.by_corpus import choose_by_corpus
+from asr.config.build import plain
+from asr.config.resolve import apply_choices, choices_by_corpus
 from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
 from asr.nested import flatten
 from asr.recipes.custom.choose import choose_custom
@@ -93,15 +94,15 @@ def place(tmp_path):
 def test_choices_are_said_and_recorded_and_lose_against_what_is_typed(place):
     words = ("recipe=custom/transformer_ctc", "data.source=own.tsv", "trainer.max_steps=2", *MODEL)
     printed = place.run("train", *words, "run_dir=a")
-    assert "chosen for this corpus: data.sampling_rate_hz=8000  (no audio has more)" in printed
+    assert "chosen: data.sampling_rate_hz=8000  (no audio has more)" in printed
     config = OmegaConf.load(place.folder / "a" / "config.yaml")
     assert config.data.sampling_rate_hz == config.features.sampling_rate_hz == 8000
     for option in ("data.sampling_rate_hz=16000", "data.by_corpus=false"):
-        assert "chosen for this corpus" not in place.run("prepare", *words[:2], option)
-    assert "chosen for this corpus" in place.run("prepare", *words[:2])
+        assert "chosen" not in place.run("prepare", *words[:2], option)
+    assert "chosen" in place.run("prepare", *words[:2])
     # weights to start from know one rate
     start = place.run("train", *words, "run_dir=b", "data.sampling_rate_hz=16000") and place.folder / "b"
-    assert "chosen for this corpus" not in place.run("train", *words, "run_dir=c", f"init={start}")
+    assert "chosen" not in place.run("train", *words, "run_dir=c", f"init={start}")
 
 
 def test_a_folder_of_features_alone_needs_no_other_option(tmp_path):
@@ -112,7 +113,7 @@ def test_a_folder_of_features_alone_needs_no_other_option(tmp_path):
     words = ("recipe=custom/transformer_ctc", "data.source=own", "trainer.max_steps=2", "decode_test=false", *MODEL)
     printed = Workplace(tmp_path).run("train", *words, "run_dir=a")
     for chosen in ("features=precomputed", f"data.num_features={WIDTH}", "augment.audio=null"):
-        assert f"chosen for this corpus: {chosen}  (" in printed
+        assert f"chosen: {chosen}  (" in printed
     assert OmegaConf.load(tmp_path / "a" / "config.yaml").features.num_features == WIDTH
 
 
@@ -123,7 +124,8 @@ def changed_by_corpus(place, monkeypatch, *words):
         words = ("data.source=own.tsv", "data.sampling_rate_hz=8000", *words)
         config = compose("train", overrides=list(words))
     before = OmegaConf.to_container(config)
-    choose_by_corpus(config, [word.partition("=")[0] for word in words])
+    chosen = choices_by_corpus(plain(config), [word.partition("=")[0] for word in words])
+    apply_choices(config, chosen)
     after = OmegaConf.to_container(config)
     return {key for key, _ in flatten(before).items() ^ flatten(after).items()}
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from asr.config.help import config_folder
-from asr.config.options import KINDS
+from asr.config.schema import KINDS
 from tests.programs import Ended
 
 RECIPE = """# @package _global_

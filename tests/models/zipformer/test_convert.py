@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from asr.config.build import outline_recognizer, plain
-from asr.config.init import read_source
+from asr.config.init_source import read_source
 from asr.config.restore import recognizer_of
 from asr.data.features import LogMel
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from asr.config.build import outline_recognizer, part, plain
+from asr.config.build import outline_recognizer, part
 from asr.config.own_code import check_restored
-from asr.console import PlainConsole
 from asr.data.features import Features
-from asr.data.preparation.fingerprint import describe_file, refuse_changed
+from asr.data.preparation.corpus_facts import Choice
+from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
 from asr.nested import at, is_within
 from asr.plain_data import read_json
@@ -38,11 +37,10 @@ from asr.training.initial_weights import (
     write_matches,
 )
 from asr.training.module import TrainingModule
-from asr.training.weights import KINDS, choose_weights
+from asr.training.weights import choose_weights
 
 ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
 ICEFALL_FEATURES = (80, 16_000, 0.01)
-OPTIONS = ("path", "weights", "keep_tokenizer", "freeze")
 # where a config has a rate that weights know, and the key that sets it
 RATES = {
     "data.sampling_rate_hz": ("features", "sampling_rate_hz"),
@@ -67,29 +65,8 @@ class Source:
     tokenizer: Tokenizer | None
 
 
-def check_init(config: Mapping[str, Any]) -> None:
-    """Check the types of the options of ``init``.
-
-    Raises:
-        ConfigError: names the key.
-    """
-    options = config["init"]
-    if options.keys() != {*OPTIONS}:
-        raise ConfigError(f"init must have the options {', '.join(OPTIONS)}, given {', '.join(map(str, options))}")
-    if not isinstance(options["path"], str | None):
-        raise ConfigError(f"init.path must be a run, a checkpoint or a model of icefall, given {options['path']!r}")
-    if options["weights"] not in KINDS:
-        raise ConfigError(f"init.weights must be one of {', '.join(KINDS)}, given {options['weights']!r}")
-    if options["path"] is None and options["weights"] != "raw":
-        raise ConfigError(f"init.weights={options['weights']}: there is no model to start from; give init=PATH")
-    if not isinstance(options["keep_tokenizer"], bool):
-        raise ConfigError(f"init.keep_tokenizer must be true or false, given {options['keep_tokenizer']!r}")
-    if not isinstance(options["freeze"], list) or not all(isinstance(one, str) for one in options["freeze"]):
-        raise ConfigError(f"init.freeze must be a list of regular expressions, given {options['freeze']!r}")
-
-
-def take_rates(config: DictConfig, overridden: Collection[str]) -> None:
-    """Take over the rates of features and encodings that the weights of ``init`` know; say each.
+def source_rates(config: Mapping[str, Any], overridden: Collection[str]) -> list[Choice]:
+    """Return the rates of features and encodings that the weights of ``init`` know, where this run has others.
 
     Args:
         config: of a new run.
@@ -98,20 +75,19 @@ def take_rates(config: DictConfig, overridden: Collection[str]) -> None:
     Raises:
         ConfigError: the source cannot be read.
     """
-    ours = plain(config)
-    check_init(ours)
-    path = ours["init"]["path"]
+    path = config["init"]["path"]
     if path is None or path.endswith(ICEFALL):
-        return
-    theirs = load_checkpoint(checkpoint_file(str(path), "init")).config
-    for key, place in RATES.items():
-        rate = at(theirs, *place)
-        is_overridden = is_within(
-            key, [one for one in overridden if one != "encoder"]
-        )  # encoder=conformer_xs says no rate
-        if not is_overridden and type(rate) is int and type(at(ours, *place)) is int and rate != at(ours, *place):
-            OmegaConf.update(config, key, rate)
-            PlainConsole(quiet=not is_first_process()).print_line(f"as in {path}: {key}={rate}")
+        return []
+    theirs = load_checkpoint(checkpoint_file(path, "init")).config
+    options = [key for key in overridden if key != "encoder"]  # encoder=conformer_xs says no rate
+    return [
+        Choice(key, rate, f"as in {path}")
+        for key, place in RATES.items()
+        if not is_within(key, options)
+        and type(rate := at(theirs, *place)) is int
+        and type(own := at(config, *place)) is int
+        and rate != own
+    ]
 
 
 def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Tokenizer | None:
@@ -126,15 +102,18 @@ def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Toke
     """
     if not at(config, "init", "keep_tokenizer"):
         return None
-    path = _place(config, begun)
-    if path is None:
-        raise ConfigError("init.keep_tokenizer: there is no source to keep the tokenizer of; give init=PATH")
     own = None if begun is None else newest_good_checkpoint(begun)
-    if own is None and str(path).endswith(ICEFALL):
-        raise ConfigError(
-            f"init.keep_tokenizer: {path} holds no tokenizer; asr-convert makes a checkpoint of it and its tokenizer"
-        )
-    return tokenizer_from_state((own or load_checkpoint(checkpoint_file(str(path), "init"))).tokenizer)
+    if own is None:
+        path = _place(config, begun)
+        if path is None:
+            raise ConfigError("init.keep_tokenizer: there is no source to keep the tokenizer of; give init=PATH")
+        if path.endswith(ICEFALL):
+            raise ConfigError(
+                f"init.keep_tokenizer: {path} holds no tokenizer; asr-convert makes a checkpoint of it and its "
+                "tokenizer"
+            )
+        own = load_checkpoint(checkpoint_file(path, "init"))
+    return tokenizer_from_state(own.tokenizer)
 
 
 def read_source(
@@ -149,8 +128,7 @@ def read_source(
         begun: folder of the run, if it has begun.
 
     Raises:
-        ConfigError: the model cannot be read, has changed since the run began, needs other features, or nothing of its
-            encoder fits.
+        ConfigError: the model cannot be read, needs other features, or nothing of its encoder fits.
     """
     path = _place(config, begun)
     if path is None or (begun is not None and update_files(begun / "checkpoints")):
@@ -158,9 +136,8 @@ def read_source(
     if path.endswith(ICEFALL):
         _check_features(path, features, *ICEFALL_FEATURES)
         weights = _icefall_weights(named_path(path), own)
-        _refuse_changed(named_path(path), begun)
         return Source(path, named_path(path).resolve(), weights, None)
-    checkpoint = load_checkpoint(checkpoint_file(str(path), "init"))
+    checkpoint = load_checkpoint(checkpoint_file(path, "init"))
     check_restored({"features": checkpoint.config.get("features")}, checkpoint.path)  # nothing else of it is built
     try:
         checkpoint = choose_weights(checkpoint, config["init"]["weights"])
@@ -168,7 +145,6 @@ def read_source(
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
     except ValueError as error:
         raise ConfigError(f"init: {checkpoint.path}: {error}") from error
-    _refuse_changed(checkpoint.path, begun)
     _check_features(str(checkpoint.path), features, theirs.num_features, theirs.sampling_rate_hz, theirs.frame_shift_s)
     _refuse_other_encoder(checkpoint.path, match_tensors(own, checkpoint.weights, ()))
     name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
@@ -176,36 +152,18 @@ def read_source(
 
 
 def record_source(source: Source, folder: Path) -> None:
-    """Record which file a run starts from, so that it is resumed from no other before it has checkpoints of its own."""
+    """Record which file a run starts from: links that led there may lead elsewhere when it is resumed, or compared."""
     written = {"path": str(source.file), **describe_file(source.file)}
     write_whole(folder / INIT_RECORD, json.dumps(written, ensure_ascii=False, indent=1) + "\n")
 
 
-def _record(begun: Path | None) -> dict[str, Any] | None:
-    if begun is None or not (begun / INIT_RECORD).is_file():
-        return None
-    written = read_json(begun / INIT_RECORD)
-    if not isinstance(written, dict) or not isinstance(written.get("path"), str):
-        raise ConfigError(f"{begun / INIT_RECORD} does not say which file the run started from; restore it")
-    return written
-
-
 def _place(config: Mapping[str, Any], begun: Path | None) -> str | None:
-    """Return where the source is; links that led there when the run began may lead elsewhere now."""
-    written = _record(begun)
-    place: str | None = at(config, "init", "path") if written is None else written["path"]
+    """Return where the source is."""
+    if begun is not None and (begun / INIT_RECORD).is_file():
+        recorded: str = read_json(begun / INIT_RECORD)["path"]
+        return recorded
+    place: str | None = at(config, "init", "path")
     return place
-
-
-def _refuse_changed(file: Path, begun: Path | None) -> None:
-    if (written := _record(begun)) is not None:
-        try:
-            refuse_changed(file, written, INIT_RECORD)
-        except ValueError as error:
-            raise ConfigError(
-                f"init: {error}, and the run in {begun} has no checkpoint of its own yet; restore {file}, or start a "
-                "new run"
-            ) from None
 
 
 def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any], run_dir: Path) -> str:
