@@ -6,6 +6,7 @@ import contextlib
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from typing import Literal
 
 from asr.compare.inputs.matching import comparable_runs, different_budgets, drop_duplicates
 from asr.compare.inputs.runs import Inputs, Run
@@ -29,7 +30,7 @@ def compare(
     *,
     title: str,
     baseline: str | None = None,
-    comparisons: str = "all",
+    comparisons: Literal["all", "baseline"] = "all",
     target_wer: float | None = None,
     minutes: float | None = None,
     level: float = 0.95,
@@ -44,19 +45,13 @@ def compare(
         comparisons: which pairs are tested: ``all``, or those with the ``baseline`` alone, which finds more of them.
         target_wer: a fraction; the result tells when each system reached it on the development sets. None: what the
             runs themselves name.
-        minutes: of training, after which systems are compared on the development sets; None: what all had.
-        level: of intervals and verdicts.
+        minutes: of training, above 0, after which systems are compared on the development sets; None: what all had.
+        level: of intervals and verdicts, above 0 and below 1.
         tunings: trials that chose the systems' settings.
 
     Raises:
-        ValueError: no test set can be compared, or an option is out of range.
+        ValueError: no test set can be compared, there is no such baseline, or ``target_wer`` is no fraction.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be above 0 and below 1, given {level}; 0.95 is customary")
-    if minutes is not None and minutes <= 0:
-        raise ValueError(f"minutes must be above 0, given {minutes}; they are minutes of training")
-    if comparisons not in ("all", "baseline"):
-        raise ValueError(f"comparisons must be all or baseline, given {comparisons!r}")
     kept, duplicates = drop_duplicates(inputs.runs)
     target, disagreement = _find_target(kept, target_wer)
     base = find_baseline(sorted({run.system for run in kept}), baseline)

@@ -22,7 +22,7 @@ Place = Name | int  # a folder may be called 2024, which Hydra reads as a number
 Places = Place | Annotated[list[Place], Field(min_length=1)]
 FileName = Annotated[str, Field(pattern=r"^[^/.][^/]*$", max_length=MAX_NAME_BYTES)] | int
 CorpusName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # names a folder below data.dir
-Number = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch takes
@@ -156,12 +156,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "sweep": Place | None,
         "runs": Places | None,
         "baseline": Name | None,
-        "comparisons": Name,
-        "target_wer": Number | None,
-        "minutes": Number | None,
+        "comparisons": Literal["all", "baseline"],
+        "target_wer": Share | None,
+        "minutes": Positive | None,
         "speakers": Place | None,
         "speaker_pattern": Name | None,
-        "level": Number,
+        "level": Share,
         "out": Place | None,
         "logger": dict[str, Options | None] | None,
     },

@@ -8,6 +8,8 @@ from omegaconf import OmegaConf
 
 from asr.commands import compare as command
 from asr.config.help import CONFIGS
+from asr.config.schema import check_options
+from asr.errors import ConfigError
 from asr.sweeps.records import JobRecord
 from tests.commands.conftest import Workplace
 from tests.commands.wandb_file import read_wandb
@@ -100,6 +102,15 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
 
 
 @pytest.mark.parametrize(
+    "options", [{"target_wer": "low"}, {"comparisons": "some"}, {"level": None}, {"level": 95}, {"minutes": 0}], ids=str
+)
+def test_an_option_of_another_type_or_size_is_refused(options):
+    config = OmegaConf.merge(OmegaConf.load(CONFIGS / "compare" / "compare.yaml"), {"sweep": "first", **options})
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        check_options("compare", config, CONFIGS / "compare")
+
+
+@pytest.mark.parametrize(
     ("options", "part"),
     [
         ({"sweep": "fist"}, "Did you mean 'first'?"),
@@ -111,10 +122,7 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
         ({"runs": ["runs/empty"]}, "runs/empty"),
         ({"runs": "runs/first/half"}, "half is left out"),
         ({"sweep": "first", "target_wer": 20}, "target_wer"),
-        ({"sweep": "first", "target_wer": "low"}, "target_wer"),
-        ({"sweep": "first", "comparisons": "some"}, "comparisons"),
         ({"sweep": "first", "comparisons": "baseline", "baseline": None}, "baseline=NAME"),
-        ({"sweep": "first", "level": None}, "level"),
         ({"sweep": "first", "out": "runs/first"}, "out:"),
         ({"sweep": "first", "speakers": "a", "speaker_pattern": "b"}, "speakers=FILE"),
         ({"sweep": "first", "speaker_pattern": "utt0"}, "speaker_pattern"),
