@@ -160,7 +160,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "target_wer": Share | None,
         "minutes": Positive | None,
         "speakers": Place | None,
-        "speaker_pattern": Name | None,
+        "speaker_pattern": re.Pattern[str] | None,
         "level": Share,
         "out": Place | None,
         "logger": dict[str, Options | None] | None,

@@ -102,7 +102,12 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
 
 
 @pytest.mark.parametrize(
-    "options", [{"target_wer": "low"}, {"comparisons": "some"}, {"level": None}, {"level": 95}, {"minutes": 0}], ids=str
+    "options",
+    [
+        *({"target_wer": "low"}, {"comparisons": "some"}, {"level": None}),
+        *({"level": 95}, {"minutes": 0}, {"speaker_pattern": "("}),
+    ],
+    ids=str,
 )
 def test_an_option_of_another_type_or_size_is_refused(options):
     config = OmegaConf.merge(OmegaConf.load(CONFIGS / "compare" / "compare.yaml"), {"sweep": "first", **options})
