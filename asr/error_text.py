@@ -66,11 +66,6 @@ def memory_error(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def caused_by_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one that led to it, says that memory ran out."""
-    return memory_error(error) is not None
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'lr'?``, or an empty text if no known word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

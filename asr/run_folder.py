@@ -48,10 +48,8 @@ def usable_folder(given: object, key: str) -> Path:
     """Return the absolute folder that ``key`` names, without creating it.
 
     Raises:
-        ValueError: it is not a path, lies below a file, or cannot be created.
+        ValueError: it lies below a file, or cannot be created.
     """
-    if not isinstance(given, str | int | Path) or not str(given).strip():
-        raise ValueError(f"{key} must name a folder, given {given!r}")
     folder = named_path(given).resolve()
     nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not nearest.is_dir():

@@ -18,7 +18,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from asr.config.help import choices, config_folder
 from asr.config.own_code import is_of_foreign_code, is_raised_by_us
 from asr.console import one_line
-from asr.error_text import MORE_MEMORY, caused_by_memory, did_you_mean, first_line, is_out_of_memory
+from asr.error_text import MORE_MEMORY, did_you_mean, first_line, is_out_of_memory, memory_error
 from asr.errors import DIVERGED, TOO_MANY_FILES, ConfigError, Diverged, RunFailed, remedy
 
 # configs that Hydra's plugins bring along
@@ -50,7 +50,7 @@ def explain_error(error: Exception, config_name: str) -> tuple[tuple[str, ...], 
 
 def _message(error: Exception, config_name: str) -> tuple[str, int]:
     # if memory runs out, Hydra reports a class that cannot be found, and OmegaConf adds a key to MemoryError
-    if isinstance(error, HydraException | MemoryError) and caused_by_memory(error):
+    if isinstance(error, HydraException | MemoryError) and memory_error(error):
         return f"out of memory while the config was composed; {MORE_MEMORY}", 1
     # Hydra's error about a missing config is an OSError too
     if isinstance(error, OmegaConfBaseException | HydraException):

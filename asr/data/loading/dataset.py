@@ -19,7 +19,7 @@ from asr.data.features import Features, LogMel, cause, read_audio, read_features
 from asr.data.loading.batch import AudioBatch, Batch
 from asr.data.seeding import seed_for
 from asr.data.threads import one_thread
-from asr.error_text import caused_by_memory
+from asr.error_text import memory_error
 from asr.errors import WorkerLost, raise_if_out_of_resources, too_many_open_files
 from asr.text.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ class SpeechDataset(Dataset):
                 with one_thread():
                     read.append((cut, self._read(cut, seed)))
             except Exception as error:  # a decoder may raise anything on a broken file
-                if caused_by_memory(error) and get_worker_info() is not None:
+                if memory_error(error) and get_worker_info() is not None:
                     raise WorkerLost(f"out of memory while reading {cut.id}") from error
                 if too_many_open_files(error) and get_worker_info() is not None:
                     raise WorkerLost(f"Too many open files for {cut.id} to be read") from error
