@@ -10,14 +10,12 @@ from typing import Protocol
 import numpy as np
 from lhotse import Fbank, FbankConfig
 from lhotse.cut import Cut
-from lhotse.features.io import FeaturesWriter
 from lhotse.utils import fastcopy
 
-import asr.data.manifests.audio_checks  # for lhotse to read audio in shards
-import asr.data.manifests.feature_storage  # noqa: F401  and features
+from asr.data.manifests.audio_checks import cause as cause
+from asr.data.manifests.audio_checks import reading
+from asr.data.manifests.feature_storage import InMemory
 from asr.data.resampling import at_rate
-from asr.error_text import text_of
-from asr.errors import raise_if_out_of_resources
 from asr.features.log_mel import LogMelOptions
 
 
@@ -42,23 +40,10 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
         ValueError: they cannot be read, or are not finite.
         OutOfMemory: memory ran out.
     """
-    try:
+    with reading(cut.id):
         matrix = features(cut)
-    except Exception as error:  # a decoder may raise anything on a broken file
-        raise_if_out_of_resources(error, cut.id)
-        raise ValueError(cause(error)) from error
     refuse_infinite(matrix)
     return matrix
-
-
-def refuse_infinite(matrix: np.ndarray) -> None:
-    """Refuse features that cannot be trained on.
-
-    Raises:
-        ValueError: one is NaN or infinite.
-    """
-    if not np.isfinite(matrix).all():
-        raise ValueError("features are not finite; they, or their audio, hold NaN or infinity")
 
 
 def read_audio(features: LogMel, cut: Cut) -> np.ndarray:
@@ -68,22 +53,20 @@ def read_audio(features: LogMel, cut: Cut) -> np.ndarray:
         ValueError: they cannot be read, are not finite or too few.
         OutOfMemory: memory ran out.
     """
-    try:
+    with reading(cut.id):
         samples = features.audio(cut)
-    except Exception as error:  # a decoder may raise anything on a broken file
-        raise_if_out_of_resources(error, cut.id)
-        raise ValueError(cause(error)) from error
-    if not np.isfinite(samples).all():
-        raise ValueError("features would not be finite; the audio holds NaN or infinity")
+    refuse_infinite(samples)
     return samples
 
 
-def cause(error: BaseException) -> str:
-    """Return the first error of a chain."""
-    # lhotse wraps a decoder's error several times, and the outer messages do not repeat its text
-    while inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
-        error = inner
-    return f"{type(error).__name__}: {text_of(error)}"
+def refuse_infinite(numbers: np.ndarray) -> None:
+    """Refuse features, or audio, that cannot be trained on.
+
+    Raises:
+        ValueError: one is NaN or infinite.
+    """
+    if not np.isfinite(numbers).all():
+        raise ValueError("features are not finite; they, or their audio, hold NaN or infinity")
 
 
 class LogMel:
@@ -128,9 +111,9 @@ class LogMel:
             return cut.load_features()
         return self.extractor.extract(self.audio(cut), self.sampling_rate_hz)
 
-    def store(self, cut: Cut, storage: FeaturesWriter) -> Cut:
-        """Return a cut with features that are computed from its audio and stored."""
-        stored = at_rate(cut, self.sampling_rate_hz).compute_and_store_features(self.extractor, storage)
+    def with_features(self, cut: Cut) -> Cut:
+        """Return a cut with features that are computed from its audio, and held in memory."""
+        stored = at_rate(cut, self.sampling_rate_hz).compute_and_store_features(self.extractor, InMemory())
         # lhotse alone reads its own transforms
         return fastcopy(cut.resample(self.sampling_rate_hz), features=stored.features)
 
@@ -160,14 +143,10 @@ class PrecomputedFeatures:
     sampling_rate_hz = 0
 
     def __init__(self, num_features: int, frame_shift_ms: float = 10.0) -> None:
-        if num_features < 1:
-            raise ValueError(f"num_features must be at least 1, given {num_features}")
         self.num_features, self.frame_shift_s = num_features, frame_shift_ms / 1000
 
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return the stored features (T, F) float32."""
-        if not cut.has_features:
-            raise ValueError(f"cut {cut.id!r} has no stored features; choose features=log_mel to compute them")
         if abs(cut.features.frame_shift - self.frame_shift_s) > 1e-6:
             given_ms, expected_ms = 1000 * cut.features.frame_shift, 1000 * self.frame_shift_s
             raise ValueError(f"cut {cut.id!r} has frames every {given_ms:g} ms, expected {expected_ms:g} ms")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.recordings import Clip
 from asr.data.manifests.source_files import read_lines, visible_files
-from asr.data.preparation.source_folder import fetched, unpacked
 from asr.safe_io import named_path
 
 URL = "https://www.openslr.org/resources/33/data_aishell.tgz"

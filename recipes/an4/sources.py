@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from asr.data.manifests.archives import unpacked
 from asr.data.manifests.source_files import read_lines, visible_files
-from asr.data.preparation.source_folder import unpacked
 from asr.safe_io import named_path
 
 HOME = "http://www.speech.cs.cmu.edu/databases/an4/"

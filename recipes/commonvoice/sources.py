@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from asr.data.manifests.archives import unpacked
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.source_files import read_lines
-from asr.data.preparation.source_folder import unpacked
 from asr.safe_io import named_path
 from asr.text.normalize import is_one_line
 

@@ -13,9 +13,8 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from asr.data.manifests.archives import download
+from asr.data.manifests.archives import download, unpacked
 from asr.data.manifests.source_files import read_lines, visible_files
-from asr.data.preparation.source_folder import unpacked
 from asr.safe_io import named_path
 
 # the tag with all six speakers; the branch may grow

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.recordings import Clip
 from asr.data.manifests.source_files import read_lines
-from asr.data.preparation.source_folder import fetched, unpacked
 from asr.safe_io import named_path
 
 TOP = "LibriSpeech"  # the folder in each archive

@@ -17,7 +17,7 @@ from lhotse import CutSet, Recording, RecordingSet
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.manifests.audio_checks import audio_problem
-from asr.data.manifests.lhotse_jsonl import read_recordings
+from asr.data.manifests.lhotse_jsonl import read_items
 from asr.errors import RunFailed
 from tests.data.corpora import SPEC, Recipe, run
 from tests.faults.spoken_corpus import TRAIN, audio, write_audio, write_corpus
@@ -73,7 +73,7 @@ def test_audio_is_not_called_broken_where_no_more_files_may_be_opened(tmp_path):
     manifest = tmp_path / "recordings.jsonl.gz"
     RecordingSet.from_recordings([recording]).to_file(manifest)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for read in (lambda: audio_problem(recording), lambda: read_recordings(manifest)):
+    for read in (lambda: audio_problem(recording), lambda: read_items(manifest, Recording)):
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
         try:
             with pytest.raises(RunFailed, match=r"too many open files for .* to be read; .*ulimit -n"):

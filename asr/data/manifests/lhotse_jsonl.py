@@ -7,19 +7,18 @@ manifest asks for it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import Features, Recording, SupervisionSegment
 from lhotse.cut import MonoCut, MultiCut
 from lhotse.serialization import deserialize_item, load_jsonl
 
 from asr.console import track
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.errors import raise_if_out_of_resources
-from asr.text.normalize import is_one_line
 
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 # of lhotse's other storages memory_raw unpickles, kaldiio runs a program named by the path, and lilcom_url opens an
@@ -27,31 +26,18 @@ Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 STORAGE = "numpy_files"
 
 
-def read_recordings(path: Path) -> RecordingSet:
-    """Read ``recordings*.jsonl(.gz)``.
+def read_items(path: Path, kind: type[Item]) -> list[Item]:
+    """Read ``recordings*.jsonl(.gz)``, ``supervisions*``, or ``features*``, which replace recordings without audio.
 
     Raises:
-        ValueError: a line is malformed, repeats an id, or names audio that is no file.
+        ValueError: a line is malformed, repeats an id, or names anything but plain local files.
     """
-    return RecordingSet.from_recordings(_distinct(path, Recording))
-
-
-def read_features(path: Path) -> FeatureSet:
-    """Read ``features*.jsonl(.gz)``, which replace recordings without audio.
-
-    Raises:
-        ValueError: a line is malformed, repeats a recording's id, or names another storage than numpy files.
-    """
-    return FeatureSet.from_features(_distinct(path, Features))
-
-
-def read_supervisions(path: Path) -> SupervisionSet:
-    """Read ``supervisions*.jsonl(.gz)``.
-
-    Raises:
-        ValueError: a line is malformed, or repeats an id.
-    """
-    return SupervisionSet.from_segments(map(plain_segment, _distinct(path, SupervisionSegment)))
+    found: dict[str, Item] = {}
+    for where, item in items(path):
+        if not isinstance(item, kind):
+            raise ValueError(f"{where}: {kind.__name__} is expected, given {type(item).__name__}")
+        add_item(found, plain_segment(item) if isinstance(item, SupervisionSegment) else item, where)
+    return list(found.values())
 
 
 def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
@@ -78,23 +64,13 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
         add_item(recordings, cut.recording, where, may_repeat=True)
         for segment in segments_of(cut, cut.recording.id):
             add_item(supervisions, segment, where, may_repeat=True)
-    found = RecordingSet.from_recordings(recordings.values()), SupervisionSet.from_segments(supervisions.values())
-    return Manifests(*found), dropped
+    return Manifests.of(recordings.values(), supervisions.values()), dropped
 
 
 def segments_of(cut: MonoCut | MultiCut, recording_id: str) -> Iterator[SupervisionSegment]:
     """Yield the supervisions of a cut, at their time in its recording, which they may call otherwise."""
     for segment in cut.supervisions:
         yield replace(plain_segment(segment).with_offset(cut.start), recording_id=recording_id)
-
-
-def _distinct(path: Path, kind: type[Item]) -> Iterable[Item]:
-    found: dict[str, Item] = {}
-    for where, item in items(path):
-        if not isinstance(item, kind):
-            raise ValueError(f"{where}: {kind.__name__} is expected, given {type(item).__name__}")
-        add_item(found, item, where, may_repeat=False)
-    return found.values()
 
 
 def items(path: Path, unused: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
@@ -164,15 +140,13 @@ def plain_segment(segment: SupervisionSegment) -> SupervisionSegment:
     return replace(segment, speaker=speaker, custom=None, alignment=None)
 
 
-def add_item(found: dict[str, Item], item: Item, where: str, may_repeat: bool) -> None:
+def add_item(found: dict[str, Item], item: Item, where: str, may_repeat: bool = False) -> None:
     """Add an item by its id.
 
     Raises:
-        ValueError: another item has this id, or, unless it may repeat, the same; or the id is not one line of text.
+        ValueError: another item has this id, or, unless it may repeat, the same.
     """
     name = str(item.recording_id if isinstance(item, Features) else item.id)
-    if not is_one_line(name):  # it stands in tables of one line per utterance, which are written after training
-        raise ValueError(f"{where}: id {name!r} must be one line of text without tabs")
     known = found.setdefault(name, item)
     if known is not item and not (may_repeat and known == item):
         raise ValueError(

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lhotse.cut import Cut
+from lhotse.utils import fastcopy
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from asr.console import PlainConsole, bar_title
-from asr.data.features import Features, LogMel, cause, read_features
+from asr.data.features import Features, LogMel, read_features
 from asr.data.jobs import run_jobs
+from asr.data.manifests.audio_checks import reading
 from asr.data.manifests.corpus import Dropped
-from asr.data.manifests.feature_storage import FeatureFiles
+from asr.data.manifests.feature_storage import write_array
 from asr.data.preparation.ctc_lengths import CtcLengths
 from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
 from asr.data.preparation.indexed_cut_set import parse_cut
 from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, portable_line
-from asr.errors import raise_if_out_of_resources
-from asr.safe_io import TEMPORARY, naming
+from asr.safe_io import write_whole
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer
 
@@ -81,28 +81,19 @@ class CheckedChunk:
             "duration_s": duration_s,
             "dropped": [(item.item, item.reason) for item in listed],
             "final": final,
-            "sha256": _digest(lines),
         }
-        temporary = path.with_name(path.name + TEMPORARY)
-        with naming(path), temporary.open("wb") as file:
-            file.write(json.dumps(header).encode() + b"\n")
-            file.writelines(lines)
-        # no fsync: what a power cut leaves does not fit its digest
-        os.replace(temporary, path)
+        write_whole(path, b"".join([json.dumps(header).encode(), b"\n", *lines]))
         return cls(path, split, made_of, len(lines), duration_s, listed)
 
     @classmethod
     def found(cls, path: Path, split: str, made_of: str) -> CheckedChunk | None:
-        """Return the chunk of an earlier call, if it is whole, and made of the same."""
+        """Return the chunk of an earlier call, if it is made of the same, and no repaired file would change it."""
         if not path.is_file():
             return None
         with path.open("rb") as file:
-            try:
-                header = json.loads(file.readline())
-            except ValueError:
-                return None
-            if header["made_of"] != made_of or not header["final"] or _digest(file) != header["sha256"]:
-                return None
+            header = json.loads(file.readline())
+        if header["made_of"] != made_of or not header["final"]:
+            return None
         dropped = tuple(Dropped(split, *item) for item in header["dropped"])
         return cls(path, split, made_of, header["num_cuts"], header["duration_s"], dropped)
 
@@ -152,16 +143,15 @@ class CheckedSplit:
         """Yield line and content of each cut of a chunk that is used."""
         return (found for found in chunk.lines() if found[1]["id"] not in self.left_out)
 
+    def rebuilt(self, work: Callable[[CheckedChunk], CheckedChunk], num_jobs: int, title: str) -> CheckedSplit:
+        """Return what work makes of the chunks, and show how far it is."""
+        done = run_jobs(work, self.chunks, min(num_jobs, len(self.chunks)))
+        total_s = sum(chunk.duration_s for chunk in self.chunks)
+        return CheckedSplit(self.name, list(track_hours(done, total_s, title)), self.dropped)
+
     def texts(self) -> Iterator[str]:
         """Yield the transcripts."""
         return (_text(data) for _, data in self.lines())
-
-
-def _digest(lines: Iterable[bytes]) -> str:
-    content = hashlib.sha256()
-    for line in lines:
-        content.update(line)
-    return content.hexdigest()
 
 
 def _text(data: Mapping[str, Any]) -> str:
@@ -209,33 +199,26 @@ def store_features(split: CheckedSplit, features: LogMel, num_jobs: int) -> Chec
     """Compute and store the features of a split beside its chunks, or find which an earlier call has stored."""
 
     def store(chunk: CheckedChunk) -> CheckedChunk:
-        path, left_out = chunk.sibling("stored"), sorted(split.left_out)
-        made_of = f"{chunk.made_of} without {left_out}" if left_out else chunk.made_of
+        path, made_of = chunk.sibling("stored"), f"{chunk.made_of} without {sorted(split.left_out)}"
         if found := CheckedChunk.found(path, chunk.split, made_of):
             return found
         done, dropped = [], []
-        with FeatureFiles(path.with_name(FEATURES)) as storage:
-            for line, _ in split.lines_of(chunk):
-                cut = parse_cut(line, path.parent)
-                # the same name in every preparation, which may be interrupted
-                storage.key = hashlib.sha256(f"{chunk.split}/{cut.id}".encode()).hexdigest()[:32]
-                try:
-                    cut = features.store(cut, storage)
-                    read_features(features, cut)
-                except Exception as error:  # a decoder may raise anything on a broken file
-                    if storage.failure is not None:
-                        raise storage.failure from error
-                    raise_if_out_of_resources(error, cut.id)
-                    dropped.append(unreadable(chunk.split, cut.id, cause(error)))
-                else:
-                    done.append(cut)
+        for line, _ in split.lines_of(chunk):
+            cut = parse_cut(line, path.parent)
+            try:
+                with reading(cut.id):
+                    cut = features.with_features(cut)
+                read_features(features, cut)
+            except ValueError as error:
+                dropped.append(unreadable(chunk.split, cut.id, str(error)))
+                continue
+            # the same name in every preparation, which may be interrupted
+            key = hashlib.sha256(f"{chunk.split}/{cut.id}".encode()).hexdigest()[:32]
+            place = write_array(path.with_name(FEATURES), key, cut.features.storage_key)
+            done.append(fastcopy(cut, features=fastcopy(cut.features, **place)))
         return CheckedChunk.write(path, chunk.split, made_of, done, dropped, chunk.duration_s, final=not dropped)
 
-    done = run_jobs(store, split.chunks, min(num_jobs, len(split.chunks)))
-    total_s = sum(chunk.duration_s for chunk in split.chunks)
-    return CheckedSplit(
-        split.name, list(track_hours(done, total_s, f"storing features of {split.name}")), split.dropped
-    )
+    return split.rebuilt(store, num_jobs, f"storing features of {split.name}")
 
 
 def ctc_lengths(split: CheckedSplit, tokenizer: Tokenizer, frame_shift_s: float, num_jobs: int) -> CtcLengths:

@@ -73,8 +73,8 @@ def refuse_changed(path: Path, written: Mapping[str, Any], index: str) -> None:
         ValueError: it is missing or has changed.
     """
     if not path.is_file():
-        raise ValueError(f"{path.name} is missing")
+        raise ValueError(f"{path} is missing")
     size = path.stat().st_size
     # the size first, because the digest takes reading the whole file
     if size != written["bytes"] or _sha256(path) != written["sha256"]:
-        raise ValueError(f"{path.name} is not as {index} says that it was written")
+        raise ValueError(f"{path} is not as {index} says that it was written")

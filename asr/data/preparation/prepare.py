@@ -11,9 +11,11 @@ import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from lhotse.qa import validate
+
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Corpus
-from asr.data.manifests.manifest_checks import contradiction
+from asr.data.manifests.import_manifests import segment_problem
 from asr.data.preparation.build import PrepareSpec, build_prepared
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.data.preparation.saved_corpus import CORPUS_INDEX, SavedCorpus
@@ -123,8 +125,16 @@ def _refuse_unusable(corpus: Corpus) -> None:
             "starts with 'dev' to choose checkpoints by. Let the prepare function of the recipe make them."
         )
     for name, manifests in corpus.splits.items():
-        if not manifests.sources() or next(iter(manifests.supervisions), None) is None:
+        sources = manifests.sources()
+        if not sources or next(iter(manifests.supervisions), None) is None:
             reasons = [item.reason for item in corpus.dropped if item.split == name][:3]
             raise ValueError(f"split {name!r} of the corpus is empty; the first reasons: {reasons or 'none is given'}")
-        if problem := contradiction(manifests):
-            raise ValueError(f"split {name!r} of the corpus: its manifests contradict: {problem}")
+        try:
+            validate(manifests.supervisions)
+            for each in manifests.features or [manifests.recordings]:
+                validate(each)
+        except AssertionError as error:
+            raise ValueError(f"split {name!r} of the corpus: {error}") from error
+        for segment in manifests.supervisions:
+            if problem := segment_problem(segment, sources.get(segment.recording_id)):
+                raise ValueError(f"split {name!r} of the corpus: {segment.id}: {problem}")

@@ -179,8 +179,8 @@ def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
         (without("train"), "has the splits dev, test-x; needed are 'train'"),
         (without("dev"), "has the splits train, test-x"),
         (empty_split, r"split 'test-x' of the corpus is empty; the first reasons: \['missing audio: x'\]"),
-        (no_recording, "split 'dev' .* dev-0 references non-existent recording elsewhere"),
-        (beyond_the_end, "split 'dev' .* dev-0: exceeded the bounds"),
+        (no_recording, "split 'dev' of the corpus: dev-0: missing recording"),
+        (beyond_the_end, "split 'dev' of the corpus: dev-0: outside its recording"),
         (twice, "split 'dev' .* duplicated"),
     ],
 )
