@@ -134,18 +134,6 @@ def test_audio_that_cannot_be_read_any_more_is_left_out(tmp_path, change, pertur
 
 
 @pytest.mark.slow
-def test_who_prepares_again_is_told_what_is_back(programs, tmp_path):
-    folder = write_corpus(tmp_path / "corpus", "flac")
-    first = audio(folder, "train", "flac")[0]
-    first.rename(folder / "elsewhere")
-    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
-    assert (ended.code, "exist now" in ended.printed) == (0, False), ended.printed
-    (folder / "elsewhere").rename(first)
-    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
-    assert (ended.code, "1 recordings that were missing" in ended.printed) == (0, True), ended.printed
-
-
-@pytest.mark.slow
 def test_a_test_set_that_cannot_be_read_ends_an_evaluation_with_1(programs, corpus):
     assert programs.run("train", *TRAIN[:-1], "run_dir=whole", cwd=corpus).code == 0
     files = audio(corpus, "test", "flac")

@@ -37,7 +37,7 @@ def with_checksum(features: Features) -> Features:
     """Return features with the checksum of what they are now, if they are in a shard; others as they are.
 
     Raises:
-        UnusableShard: they cannot be read.
+        UnusableFile: they cannot be read.
     """
     member = ShardMember.find(place_of(features))
     return features if member is None else fastcopy(features, **storage_of(member.checked()))
@@ -56,7 +56,7 @@ class NumpyShardReader(FeaturesReader):
         """Return features (frames, bins) from one frame to another.
 
         Raises:
-            UnusableShard: they cannot be read.
+            UnusableFile: they cannot be read.
         """
         member = ShardMember.find(f"{self.tar}:{key}")
         assert member is not None, f"{key!r} is no place in a tar"

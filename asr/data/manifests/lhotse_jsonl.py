@@ -1,4 +1,4 @@
-"""Reads lhotse's manifests line by line; what they name must be plain local files.
+"""Reads lhotse's manifests line by line, and writes them; what they name must be plain local files.
 
 lhotse's sets (1.33) keep two items of one id, and its readers run commands, open addresses and unpickle where a
 manifest asks for it.
@@ -6,24 +6,28 @@ manifest asks for it.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from lhotse import Features, Recording, SupervisionSegment
-from lhotse.cut import MonoCut, MultiCut
+from lhotse.audio import AudioSource
+from lhotse.cut import Cut, MonoCut, MultiCut
 from lhotse.serialization import deserialize_item, load_jsonl
 
 from asr.console import track
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.errors import raise_if_out_of_resources
 
+ManifestItem: TypeAlias = Recording | Features | SupervisionSegment | Cut
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 # of lhotse's other storages memory_raw unpickles, kaldiio runs a program named by the path, and lilcom_url opens an
 # address; numpy_files reads with allow_pickle=False
 STORAGE = "numpy_files"
+PLAIN = (str, int, float, bool, type(None))
 
 
 def read_items(path: Path, kind: type[Item]) -> list[Item]:
@@ -152,3 +156,46 @@ def add_item(found: dict[str, Item], item: Item, where: str, may_repeat: bool = 
         raise ValueError(
             f"{where}: the id {name!r} of a {type(item).__name__} was given before; every item needs an id of its own"
         )
+
+
+def to_line(item: ManifestItem) -> str:
+    """Return an item as a line of a manifest, with its end, in the format of lhotse's own JSONL writer."""
+    return f"{json.dumps(to_plain(item), ensure_ascii=False)}\n"
+
+
+def to_plain(item: ManifestItem) -> dict[str, Any]:
+    """Return what ``item.to_dict()`` returns, in a tenth of the time; the result may share lists with the item.
+
+    lhotse (1.33) copies every value of every item deeply, which takes longer than opening an audio file.
+    """
+    plain: dict[str, Any]
+    # lhotse writes the alignments of a cut otherwise than those of a supervision
+    if type(item) is MonoCut and _is_flat(item.custom) and all(one.alignment is None for one in item.supervisions):
+        plain = _fields(item)
+        if item.recording is not None:
+            plain["recording"] = to_plain(item.recording)
+        if item.features is not None:
+            plain["features"] = to_plain(item.features)
+        plain["supervisions"] = [to_plain(segment) for segment in item.supervisions]
+        return {**plain, "type": "MonoCut"}
+    if type(item) is Recording and item.transforms is None and all(map(_is_audio_alone, item.sources)):
+        return _fields(item) | {"sources": [_fields(source) for source in item.sources]}
+    if type(item) is SupervisionSegment and item.alignment is None and _is_flat(item.custom):
+        return _fields(item)
+    if type(item) is Features:
+        return _fields(item)
+    plain = item.to_dict()
+    return plain
+
+
+def _fields(item: Any) -> dict[str, Any]:
+    # an item's dictionary has the fields of its dataclass in their order
+    return {name: value for name, value in vars(item).items() if value is not None}
+
+
+def _is_audio_alone(source: AudioSource) -> bool:
+    return type(source) is AudioSource and source.video is None
+
+
+def _is_flat(custom: dict[str, Any] | None) -> bool:
+    return not custom or all(isinstance(value, PLAIN) for value in custom.values())

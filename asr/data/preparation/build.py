@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from array import array
@@ -17,7 +18,7 @@ from lhotse.cut import Cut
 from numpy.typing import NDArray
 
 from asr.console import PlainConsole, track
-from asr.data.features import Features, LogMel, cause, read_features
+from asr.data.features import Features, LogMel, read_features
 from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, write_dropped
 from asr.data.manifests.feature_storage import IN_SHARD
@@ -108,18 +109,12 @@ def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_
         counts[name]["num_dropped"] = sum(item.split == name for item in dropped)
         lengths = ctc_lengths(split, tokenizer, spec.features.frame_shift_s, num_jobs)
         lengths.save(work / f"ctc_lengths_{name}.npz")
-    sizes = _sizes(corpus, splits["train"])
+    found = Counter(corpus_of(data["id"]) for _, data in splits["train"].lines()) if corpus.sources else {}
+    if emptied := [name for name in corpus.sources if not found[name]]:
+        raise ValueError(f"data.sources: nothing is left of split 'train' of {emptied[0]}; leave it out of the mixture")
+    sizes = {name: found[name] for name in corpus.sources}
     shards = {portable_path(tar, work, work.parents[1]): os.stat(tar).st_size for tar in sorted(tars)}
     PreparedData(work, tokenizer, mean, std, counts, corpus.notes, sizes, shards).save()
-
-
-def _sizes(corpus: SavedCorpus, train: CheckedSplit) -> dict[str, int]:
-    """Return the number of training cuts of each corpus of a mixture; none for a single corpus."""
-    found = Counter(corpus_of(data["id"]) for _, data in train.lines()) if corpus.sources else {}
-    for name in corpus.sources:
-        if not found[name]:
-            raise ValueError(f"data.sources: nothing is left of split 'train' of {name}; leave it out of the mixture")
-    return {name: found[name] for name in corpus.sources}
 
 
 def _refuse_emptied(corpus: SavedCorpus, splits: dict[str, CheckedSplit]) -> None:
@@ -146,7 +141,7 @@ def _statistics(split: CheckedSplit, features: Features, num_jobs: int) -> tuple
         try:
             return cut.id, read_features(features, cut), ""
         except ValueError as error:
-            return cut.id, None, cause(error)
+            return cut.id, None, str(error)
 
     num_chosen = len(range(0, len(split), step))
     found = run_jobs(read, chosen, min(num_jobs, 1 + num_chosen // CUTS_PER_JOB))
@@ -167,19 +162,16 @@ def _statistics(split: CheckedSplit, features: Features, num_jobs: int) -> tuple
 
 def mean_and_deviation(matrices: Sequence[NDArray[np.floating]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and standard deviation (F,) over the frames of matrices (T, F), in float64, without joining them."""
+
+    def added(frames: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+        # one frame after the other, as numpy adds those of one long matrix
+        return functools.reduce(lambda total, matrix: np.vstack([total, matrix]).sum(axis=0), frames, zero)
+
+    zero = np.zeros((0, matrices[0].shape[1]))
     num_frames = sum(map(len, matrices))
-    mean = _sum(matrix.astype(np.float64) for matrix in matrices) / num_frames
-    squares = _sum(np.square(matrix.astype(np.float64) - mean) for matrix in matrices)
+    mean = added(matrix.astype(np.float64) for matrix in matrices) / num_frames
+    squares = added(np.square(matrix.astype(np.float64) - mean) for matrix in matrices)
     return mean, np.sqrt(squares / num_frames)
-
-
-def _sum(matrices: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Add all frames one after the other, as numpy does in one long matrix."""
-    total: NDArray[np.float64] | None = None
-    for matrix in matrices:
-        total = matrix.sum(axis=0) if total is None else np.vstack([total, matrix]).sum(axis=0)
-    assert total is not None
-    return total
 
 
 def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, float]:

@@ -182,10 +182,9 @@ def check_corpus(
         if found := CheckedChunk.found(path, chunk.split, made_of):
             return found
         manifests = chunk.manifests()
-        checked = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features)
+        used, dropped, bad = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features)
         duration_s = sum(segment.duration for segment in manifests.supervisions)
-        final = not checked.bad_sources
-        return CheckedChunk.write(path, chunk.split, made_of, checked.cuts, checked.dropped, duration_s, final)
+        return CheckedChunk.write(path, chunk.split, made_of, used, dropped, duration_s, final=not bad)
 
     chunks = (chunk for split in corpus.splits for chunk in corpus.chunks(split))
     splits = {split: CheckedSplit(split, []) for split in corpus.splits}

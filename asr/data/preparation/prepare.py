@@ -58,12 +58,10 @@ def prepare(
             f"source; give data.dir=PATH too, to have them prepared there{of_shards}"
         )
     if prepared is None:
-        with _lock(corpus_folder):
+        with _lock(corpus_folder), naming(corpus_folder):
             # another process may have prepared them in the meantime
-            prepared = _existing(folder)
-            if prepared is None:
-                with naming(corpus_folder):
-                    build_prepared(folder, _corpus(corpus_folder, make_corpus), spec, num_jobs)
+            if (prepared := _existing(folder)) is None:
+                build_prepared(folder, _corpus(corpus_folder, make_corpus), spec, num_jobs)
                 prepared = PreparedData.load(folder)
     prepared.check_shards()
     return prepared
@@ -108,10 +106,7 @@ def _lock(folder: Path) -> Iterator[None]:
 def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
     """Return the corpus of an earlier call, or make and save it."""
     if (folder / CORPUS_INDEX).exists():
-        try:
-            return SavedCorpus.load(folder)
-        except ValueError as error:
-            console.print_line(f"the manifests in {folder} cannot be used: {error}; making them again")
+        return SavedCorpus.load(folder)
     corpus = make_corpus(folder)
     _refuse_unusable(corpus)
     return SavedCorpus.save(folder, corpus)

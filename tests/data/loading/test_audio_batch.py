@@ -90,7 +90,7 @@ def test_what_cannot_be_read_is_left_out_and_named(cuts, tmp_path):
     (tmp_path / "3.wav").unlink()
     batch = SpeechDataset(ON_DEVICE, TOKENIZER)[(0, cuts)]
     assert [name for name, _ in batch.skipped] == ["cut1", "cut3"]
-    assert "features would not be finite" in batch.skipped[0][1]
+    assert "not finite" in batch.skipped[0][1]
     assert len(batch.to("cpu").features) == 2
     for index in (0, 2):
         (tmp_path / f"{index}.wav").unlink()

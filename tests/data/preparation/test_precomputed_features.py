@@ -34,7 +34,7 @@ def test_features_without_audio_become_prepared_data_and_batches(tmp_path):
     frames = np.concatenate([matrix(100, seed=7)] * 3).astype(np.float64)
     np.testing.assert_allclose(prepared.mean, frames.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(prepared.std, frames.std(axis=0), atol=1e-6)
-    batch = SpeechDataset(FEATURES_SPEC.features, prepared.tokenizer)[(0, prepared.cuts("dev")[:])]
+    batch = SpeechDataset(FEATURES_SPEC.features, prepared.tokenizer)[(0, list(prepared.cuts("dev")))]
     assert batch.num_frames.tolist() == [100, 100]
     assert batch.audio_s == 2.0
     np.testing.assert_array_equal(batch.features[0], matrix(100, seed=5).astype(np.float32))
@@ -108,7 +108,7 @@ def test_features_that_cannot_be_trained_on_are_dropped_with_the_reason(tmp_path
 
 def test_features_lost_after_preparing_are_skipped_and_named(tmp_path):
     prepared = run(tmp_path, FeatureRecipe(), FEATURES_SPEC)
-    cuts = prepared.cuts("train")[:]
+    cuts = list(prepared.cuts("train"))
     file_of(cuts[1].features).unlink()
     batch = SpeechDataset(FEATURES_SPEC.features, prepared.tokenizer)[(0, cuts)]
     assert batch.ids == ("train-0", "train-2")

@@ -40,8 +40,6 @@ def test_prepared_data_holds_what_the_corpus_holds(tmp_path):
     assert prepared.notes == ("ünlü: noise [only]",)
     assert dropped(prepared) == {}
     assert "note: ünlü: noise [only]" in printed(prepared)
-    with pytest.raises(ValueError, match=r"no split 'dve' .* train, dev, test-x"):
-        prepared.cuts("dve")
 
 
 def test_a_second_call_does_no_work(tmp_path):
